@@ -1,0 +1,34 @@
+# One command each; `make demo` and `make test` need nothing but Python 3.11+ and make.
+# Paths are relative throughout, so the working copy may lie under a path with a blank.
+PYTHON ?= python3
+PY := .venv/bin/python
+
+.PHONY: venv demo test lint bench
+
+venv: .venv/.stamp
+
+.venv/.stamp: pyproject.toml constraints.txt
+	@echo "==> making .venv (once; some 40 s)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Batholith needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: venv
+	@echo "==> batholith demo"
+	@$(PY) -m batholith.cli demo
+
+test: venv
+	@echo "==> pytest"
+	@$(PY) -m pytest
+
+lint: venv
+	@echo "==> ruff, mypy --strict, import-linter"
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) -m importlinter.cli lint 2>/dev/null || .venv/bin/lint-imports
+
+bench: venv
+	@echo "==> benchmarks (some minutes); figures go to bench/README.md by hand"
+	@$(PY) -m bench

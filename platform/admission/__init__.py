@@ -1,0 +1,1 @@
+"""Defaulting and validation of jobs and queues, as pure functions."""

@@ -1,0 +1,1 @@
+"""The command line; it assembles everything and nothing imports it."""

@@ -1,0 +1,1 @@
+"""What all controllers run on: queues, limiters, shards, expectations, worker loop, clock."""

@@ -1,0 +1,17 @@
+"""Volcano's Command (``bus.volcano.sh/v1alpha1``): an order to a Job or a Queue.
+
+It is carried out, then deleted by the controller of its target.
+"""
+
+from .base import Part
+from .meta import ObjectMeta, OwnerReference
+
+
+class Command(Part, frozen=True):
+    """An order; *action* is one of :class:`~batholith.model.job.Action`."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    action: str = ""
+    target: OwnerReference | None = None
+    reason: str = ""
+    message: str = ""

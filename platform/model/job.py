@@ -1,0 +1,186 @@
+"""Volcano's Job (``batch.volcano.sh/v1alpha1``) and its words.
+
+The pod template stays raw JSON until a pod is made of it.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from .base import Part
+from .meta import ObjectMeta
+
+
+class JobPhase(StrEnum):
+    """``status.state.phase`` of a Job; the empty phase of a new job counts as PENDING."""
+
+    PENDING = "Pending"
+    ABORTING = "Aborting"
+    ABORTED = "Aborted"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    COMPLETING = "Completing"
+    COMPLETED = "Completed"
+    TERMINATING = "Terminating"
+    TERMINATED = "Terminated"
+    FAILED = "Failed"
+
+
+class Action(StrEnum):
+    """What a policy or a Command asks for."""
+
+    ABORT_JOB = "AbortJob"
+    RESTART_JOB = "RestartJob"
+    RESTART_TASK = "RestartTask"
+    RESTART_POD = "RestartPod"
+    RESTART_PARTITION = "RestartPartition"
+    TERMINATE_JOB = "TerminateJob"
+    COMPLETE_JOB = "CompleteJob"
+    RESUME_JOB = "ResumeJob"
+    SYNC_JOB = "SyncJob"
+    ENQUEUE_JOB = "EnqueueJob"
+    SYNC_QUEUE = "SyncQueue"
+    OPEN_QUEUE = "OpenQueue"
+    CLOSE_QUEUE = "CloseQueue"
+
+
+class JobEvent(StrEnum):
+    """What a policy waits for."""
+
+    ANY = "*"
+    POD_FAILED = "PodFailed"
+    POD_EVICTED = "PodEvicted"
+    POD_PENDING = "PodPending"
+    POD_RUNNING = "PodRunning"
+    JOB_UNKNOWN = "Unknown"
+    TASK_COMPLETED = "TaskCompleted"
+    TASK_FAILED = "TaskFailed"
+    OUT_OF_SYNC = "OutOfSync"
+    COMMAND_ISSUED = "CommandIssued"
+    JOB_UPDATED = "JobUpdated"
+
+
+class LifecyclePolicy(Part, frozen=True):
+    """When *event* (or one of *events*, or the exit code) happens, do *action*."""
+
+    action: str = ""
+    event: str = ""
+    events: tuple[str, ...] = ()
+    exit_code: int | None = None
+    timeout: str | None = None
+    """Go duration text, e.g. ``"10m"``; the action waits that long."""
+
+
+class DependsOn(Part, frozen=True):
+    """Tasks that must have started before this one; *iteration* is ``any`` or ``all``."""
+
+    name: tuple[str, ...] = ()
+    iteration: str = ""
+
+
+class NetworkTopology(Part, frozen=True):
+    """How close together the pods must be."""
+
+    mode: str = "hard"
+    highest_tier_allowed: int | None = None
+    highest_tier_name: str = ""
+
+
+class PartitionPolicy(Part, frozen=True):
+    """A task cut into partitions of equal size."""
+
+    total_partitions: int = 0
+    partition_size: int = 0
+    min_partitions: int = 0
+    network_topology: NetworkTopology | None = None
+
+
+class TaskSpec(Part, frozen=True):
+    """One task of a Job: a number of pods of one template."""
+
+    name: str = ""
+    replicas: int = 0
+    min_available: int | None = None
+    template: msgspec.Raw = msgspec.Raw(b"{}")
+    policies: tuple[LifecyclePolicy, ...] = ()
+    topology_policy: str = ""
+    max_retry: int = 0
+    depends_on: DependsOn | None = None
+    partition_policy: PartitionPolicy | None = None
+
+
+class VolumeSpec(Part, frozen=True):
+    """A volume that every pod of the job mounts."""
+
+    mount_path: str = ""
+    volume_claim_name: str = ""
+    volume_claim: msgspec.Raw | None = None
+
+
+class JobSpec(Part, frozen=True):
+    """What the user asks for."""
+
+    scheduler_name: str = ""
+    min_available: int = 0
+    volumes: tuple[VolumeSpec, ...] = ()
+    tasks: tuple[TaskSpec, ...] = ()
+    policies: tuple[LifecyclePolicy, ...] = ()
+    plugins: dict[str, tuple[str, ...]] = {}
+    running_estimate: str | None = None
+    queue: str = ""
+    max_retry: int = 0
+    ttl_seconds_after_finished: int | None = None
+    priority_class_name: str = ""
+    min_success: int | None = None
+    network_topology: NetworkTopology | None = None
+    suspend: bool = False
+    """Ours beyond the reference: a suspended job has no pods."""
+
+
+class JobState(Part, frozen=True):
+    """The phase, and why the job is in it."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class TaskState(Part, frozen=True):
+    """Number of a task's pods by pod phase."""
+
+    phase: dict[str, int] = {}
+
+
+class JobCondition(Part, frozen=True):
+    """A phase that the job has entered; *status* is the phase."""
+
+    status: str = ""
+    last_transition_time: str | None = None
+
+
+class JobStatus(Part, frozen=True):
+    """What the job controller says of the job."""
+
+    state: JobState = JobState()
+    min_available: int = 0
+    task_status_count: dict[str, TaskState] = {}
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int = 0
+    unknown: int = 0
+    version: int = 0
+    retry_count: int = 0
+    running_duration: str | None = None
+    controlled_resources: dict[str, str] = {}
+    conditions: tuple[JobCondition, ...] = ()
+
+
+class Job(Part, frozen=True):
+    """A Volcano job."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()

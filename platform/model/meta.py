@@ -1,0 +1,107 @@
+"""Metadata that all kinds share. Times are RFC 3339 text, as on the wire."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from .base import Part
+
+
+class OwnerReference(Part, frozen=True):
+    """Who an object belongs to; the garbage collector follows it by uid."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Part, frozen=True):
+    """``metadata`` of an object."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, or ``name`` for a cluster-scoped object."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The one owner that controls the object, if any."""
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+
+class HasMeta(Protocol):
+    """Any typed object that carries metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """The object's metadata."""
+        ...
+
+
+class Condition(Part, frozen=True):
+    """One entry of ``status.conditions``, in the form that core kinds use."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    last_probe_time: str | None = None
+
+
+class ObjectReference(Part, frozen=True):
+    """What an Event is about."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class LabelSelector(Part, frozen=True):
+    """``matchLabels`` and ``matchExpressions``, all of which must hold."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple["LabelRequirement", ...] = ()
+
+
+class LabelRequirement(Part, frozen=True):
+    """One expression of a label selector; *operator* is In, NotIn, Exists or DoesNotExist."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Split ``namespace/name`` (or ``name``) into ``(namespace, name)``.
+
+    Raises:
+        ValueError: the key has more than one slash.
+    """
+    namespace, slash, name = key.rpartition("/")
+    if "/" in namespace:
+        raise ValueError(f"not a key of the form namespace/name: {key!r}")
+    return (namespace, name) if slash else ("", name)
+
+
+ResourceList = Mapping[str, str | int | float]
+"""Quantities by resource name, as on the wire (text or a bare number)."""

@@ -1,0 +1,84 @@
+"""The names that the outside world knows: resources, labels, annotations, finalizers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object behind a Kubernetes API."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """``group/version``, or ``version`` alone for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of the collection, of one object, or of its sub-resource.
+
+        A namespaced resource without *namespace* gives the collection over all namespaces.
+        """
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        parts = [root + space, self.plural, name, subresource]
+        return "/".join(part for part in parts if part)
+
+
+BATCH_GROUP = "batch.volcano.sh"
+BUS_GROUP = "bus.volcano.sh"
+SCHEDULING_GROUP = "scheduling.volcano.sh"
+
+JOBS = Resource(BATCH_GROUP, "v1alpha1", "jobs", "Job")
+COMMANDS = Resource(BUS_GROUP, "v1alpha1", "commands", "Command")
+PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
+QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
+
+PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+SERVICES = Resource("", "v1", "services", "Service")
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+PERSISTENTVOLUMECLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+EVENTS = Resource("", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+PRIORITYCLASSES = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
+)
+CRDS = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+)
+TOKENREVIEWS = Resource(
+    "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
+)
+
+SCHEDULER_NAME = "volcano"
+DEFAULT_QUEUE = "default"
+ROOT_QUEUE = "root"
+
+# Volcano's labels and annotations: the wire contract, never renamed.
+JOB_NAME = "volcano.sh/job-name"
+JOB_NAMESPACE = "volcano.sh/job-namespace"
+JOB_VERSION = "volcano.sh/job-version"
+JOB_RETRY_COUNT = "volcano.sh/job-retry-count"
+QUEUE_NAME = "volcano.sh/queue-name"
+TASK_SPEC = "volcano.sh/task-spec"
+TASK_INDEX = "volcano.sh/task-index"
+TEMPLATE_UID = "volcano.sh/template-uid"
+GROUP_NAME = "scheduling.k8s.io/group-name"
+"""Annotation of a pod: the PodGroup that it belongs to."""
+
+# Ours.
+OWN_PREFIX = "batholith.io/"
+SIMULATE_PREFIX = "simulate.batholith.io/"

@@ -1,0 +1,71 @@
+"""Volcano's PodGroup (``scheduling.volcano.sh/v1beta1``): a gang as the scheduler sees it."""
+
+from enum import StrEnum
+
+import msgspec
+
+from .base import Part
+from .job import NetworkTopology
+from .meta import LabelSelector, ObjectMeta
+
+
+class PodGroupPhase(StrEnum):
+    """``status.phase`` of a PodGroup; empty counts as PENDING."""
+
+    PENDING = "Pending"
+    INQUEUE = "Inqueue"
+    RUNNING = "Running"
+    UNKNOWN = "Unknown"
+    COMPLETED = "Completed"
+
+
+class SubGroupPolicy(Part, frozen=True):
+    """A gang within the gang."""
+
+    name: str = ""
+    network_topology: NetworkTopology | None = None
+    sub_group_size: int = 1
+    min_sub_groups: int = 0
+    label_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+
+
+class PodGroupSpec(Part, frozen=True):
+    """What the gang needs to start."""
+
+    min_member: int = 0
+    min_task_member: dict[str, int] = {}
+    queue: str = ""
+    priority_class_name: str = ""
+    min_resources: dict[str, str | int | float] | None = None
+    network_topology: NetworkTopology | None = None
+    sub_group_policy: tuple[SubGroupPolicy, ...] = ()
+
+
+class PodGroupCondition(Part, frozen=True):
+    """One finding of the scheduler about the gang (``Unschedulable``, ``Scheduled``)."""
+
+    type: str = ""
+    status: str = ""
+    transition_id: str = msgspec.field(default="", name="transitionID")
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodGroupStatus(Part, frozen=True):
+    """What the scheduler says of the gang; nobody else writes it."""
+
+    phase: str = ""
+    conditions: tuple[PodGroupCondition, ...] = ()
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class PodGroup(Part, frozen=True):
+    """A gang of pods."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()

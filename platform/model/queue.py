@@ -1,0 +1,57 @@
+"""Volcano's Queue (``scheduling.volcano.sh/v1beta1``): shares of the cluster, in a tree."""
+
+from enum import StrEnum
+
+from .base import Part
+from .meta import ObjectMeta
+
+Quantities = dict[str, str | int | float]
+
+
+class QueueState(StrEnum):
+    """``status.state`` of a Queue; empty counts as OPEN."""
+
+    OPEN = "Open"
+    CLOSED = "Closed"
+    CLOSING = "Closing"
+    UNKNOWN = "Unknown"
+
+
+class Guarantee(Part, frozen=True):
+    """What is kept for the queue even when it is idle."""
+
+    resource: Quantities = {}
+
+
+class QueueSpec(Part, frozen=True):
+    """What an administrator asks of a queue."""
+
+    weight: int = 0
+    capability: Quantities = {}
+    reclaimable: bool | None = None
+    guarantee: Guarantee = Guarantee()
+    deserved: Quantities = {}
+    parent: str = ""
+    priority: int = 0
+    type: str = ""
+    dequeue_strategy: str = ""
+
+
+class QueueStatus(Part, frozen=True):
+    """State and counts (the queue controller's) and *allocated* (the scheduler's)."""
+
+    state: str = ""
+    unknown: int = 0
+    pending: int = 0
+    running: int = 0
+    inqueue: int = 0
+    completed: int = 0
+    allocated: Quantities = {}
+
+
+class Queue(Part, frozen=True):
+    """A share of the cluster."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: QueueSpec = QueueSpec()
+    status: QueueStatus = QueueStatus()

@@ -1,0 +1,1 @@
+"""The podgroup controller: gangs for pods that no Volcano job made."""

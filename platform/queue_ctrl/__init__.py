@@ -1,0 +1,1 @@
+"""The queue controller: the states of queues, their tree and their counts."""

@@ -1,0 +1,1 @@
+"""The gang scheduler: snapshot, actions, plugins, binder."""
