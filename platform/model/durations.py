@@ -1,0 +1,78 @@
+"""Durations in Go's notation (``1h30m``, ``1.5s``), as Kubernetes objects carry them."""
+
+import re
+from datetime import timedelta
+
+_UNITS = {  # in nanoseconds
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,  # micro sign
+    "μs": 1_000,  # Greek mu
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)", re.ASCII)
+_LONGEST = 2**63 - 1
+_MAX_LENGTH = 128
+
+
+class DurationError(ValueError):
+    """The text is no duration in Go's notation."""
+
+
+def parse(text: str) -> timedelta:
+    """Read a duration; what is finer than a microsecond is cut off.
+
+    Raises:
+        DurationError: the text has no number, no or an unknown unit, or means more than 292 years.
+    """
+    sign, rest = (text[0], text[1:]) if text[:1] in ("-", "+") else ("", text)
+    if rest == "0":
+        return timedelta()
+    if not rest or len(rest) > _MAX_LENGTH:
+        raise DurationError(f'time: invalid duration "{text}"')
+    nanos = 0
+    while rest:
+        term = _TERM.match(rest)
+        whole, fraction, unit = term.groups(default="") if term else ("", "", "")
+        nanos += _term(text, number=whole + fraction, decimals=len(fraction), unit=unit)
+        rest = rest[term.end() if term else len(rest) :]
+    if nanos > _LONGEST:
+        raise DurationError(f'time: invalid duration "{text}"')
+    micros = nanos // 1000
+    return timedelta(microseconds=-micros if sign == "-" else micros)
+
+
+def _term(text: str, *, number: str, decimals: int, unit: str) -> int:
+    """One number with its unit, in nanoseconds."""
+    if not number:
+        raise DurationError(f'time: invalid duration "{text}"')
+    if not unit:
+        raise DurationError(f'time: missing unit in duration "{text}"')
+    if unit not in _UNITS:
+        raise DurationError(f'time: unknown unit "{unit}" in duration "{text}"')
+    nanos: int = int(number) * _UNITS[unit] // 10**decimals
+    return nanos
+
+
+def format(duration: timedelta) -> str:  # noqa: A001 - read as durations.format
+    """Write a duration as Go does: ``1h0m5s``, ``1.5s``, ``20ms``, ``0s``."""
+    micros = duration // timedelta(microseconds=1)
+    sign, micros = ("-", -micros) if micros < 0 else ("", micros)
+    if micros < 1_000:
+        return f"{sign}{micros}µs" if micros else "0s"
+    if micros < 1_000_000:
+        return f"{sign}{_decimal(micros, 1_000)}ms"
+    minutes, micros = divmod(micros, 60_000_000)
+    hours, minutes = divmod(minutes, 60)
+    larger = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+    return f"{sign}{larger}{_decimal(micros, 1_000_000)}s"
+
+
+def _decimal(number: int, unit: int) -> str:
+    """*number* over *unit* (a power of ten) without trailing zeros."""
+    whole, rest = divmod(number, unit)
+    digits = str(rest).zfill(len(str(unit)) - 1).rstrip("0")
+    return f"{whole}.{digits}" if digits else str(whole)

@@ -1,0 +1,211 @@
+"""Exact Kubernetes quantities: ``500m``, ``1.5Gi``, ``2e3``.
+
+A quantity is a whole number of billionths. What is finer is rounded away from zero when it is
+read; so are :meth:`Quantity.value` and :meth:`Quantity.milli_value`, as upstream does. Unlike
+upstream, nothing overflows: numbers may be larger than 64 bits (only binary suffixes are capped,
+since upstream stores the capped number).
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+_NANO = 1_000_000_000
+_BINARY_CAP = (2**63 - 1) * _NANO
+_MAX_EXPONENT = 1000  # nobody means more, and a longer one would only eat memory
+_MAX_LENGTH = 256
+_CACHED_TEXTS = 8192
+
+_SYNTAX = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII)
+_EXPONENT = re.compile(r"[eE]([-+]?[0-9]+)", re.ASCII)
+
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL_SIGNS = {power: sign for sign, power in _DECIMAL.items()}
+_BINARY_SIGNS = ("", *_BINARY)
+
+
+class QuantityError(ValueError):
+    """The text is not a quantity; the message is the one that Kubernetes users know."""
+
+
+class Form(Enum):
+    """The family of suffixes that a quantity is written with."""
+
+    DECIMAL = "DecimalSI"
+    BINARY = "BinarySI"
+    EXPONENT = "DecimalExponent"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantity:
+    """An exact amount; compared and hashed by amount, whatever its form."""
+
+    nanos: int
+    """The amount in billionths."""
+
+    form: Form = Form.DECIMAL
+    """How it is written; sums take the form of their first non-zero term."""
+
+    written: str = ""
+    """The text that it was read from, where upstream keeps that text as canonical."""
+
+    def value(self) -> int:
+        """The amount in whole units, rounded away from zero."""
+        return _divide_away(self.nanos, _NANO)
+
+    def milli_value(self) -> int:
+        """The amount in thousandths, rounded away from zero."""
+        return _divide_away(self.nanos, 1_000_000)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the amount has no fraction."""
+        return self.nanos % _NANO == 0
+
+    def __str__(self) -> str:
+        """The canonical text: no fraction, the largest suffix that loses nothing."""
+        if self.written:
+            return self.written
+        if not self.nanos:
+            return "0"
+        if self.form is Form.BINARY and abs(self.nanos) >= 1024 * _NANO and self.is_whole:
+            return _binary_text(self.nanos // _NANO)
+        return _decimal_text(self.nanos, exponent=self.form is Form.EXPONENT)
+
+    def __eq__(self, other: object) -> bool:
+        return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
+
+    def __lt__(self, other: "Quantity") -> bool:
+        return self.nanos < other.nanos
+
+    def __le__(self, other: "Quantity") -> bool:
+        return self.nanos <= other.nanos
+
+    def __gt__(self, other: "Quantity") -> bool:
+        return self.nanos > other.nanos
+
+    def __ge__(self, other: "Quantity") -> bool:
+        return self.nanos >= other.nanos
+
+    def __bool__(self) -> bool:
+        return self.nanos != 0
+
+    def __add__(self, other: "Quantity") -> "Quantity":
+        return Quantity(self.nanos + other.nanos, self.form if self.nanos else other.form)
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        return Quantity(self.nanos - other.nanos, self.form if self.nanos else other.form)
+
+    def __mul__(self, times: int) -> "Quantity":
+        return Quantity(self.nanos * times, self.form)
+
+    def __neg__(self) -> "Quantity":
+        return Quantity(-self.nanos, self.form)
+
+
+ZERO = Quantity(0)
+
+
+def parse(given: str | int | float) -> Quantity:
+    """Read a quantity as it stands in JSON: text or a bare number.
+
+    Raises:
+        QuantityError: it is neither; the message says what is wrong, but not where.
+    """
+    if isinstance(given, str):
+        return _parse_text(given.strip())
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise QuantityError(f"a quantity is text or a number, not {type(given).__name__}")
+    return _parse_text(str(given))
+
+
+def canonical(given: str | int | float) -> str:
+    """The canonical text of what :func:`parse` reads.
+
+    Raises:
+        QuantityError: it is no quantity.
+    """
+    return str(parse(given))
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _parse_text(text: str) -> Quantity:
+    match = _SYNTAX.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    sign, whole, fraction, suffix = match.groups(default="") if match else ("", "", "", "")
+    if not whole + fraction:
+        raise QuantityError(
+            "quantities must match the regular expression"
+            " '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        )
+    form, power = _meaning(suffix)
+    digits = whole.lstrip("0") + fraction
+    number = int(whole + fraction)
+    if form is Form.BINARY:
+        nanos = _divide_away(number * 1024**power * _NANO, 10 ** len(fraction))
+        nanos, written = min(nanos, _BINARY_CAP), ""
+    else:
+        power -= len(fraction)
+        nanos = _scale_by_ten(number, power + 9)
+        written = text if _is_kept(digits, power) else ""
+    return Quantity(-nanos if sign == "-" else nanos, form, written)
+
+
+def _meaning(suffix: str) -> tuple[Form, int]:
+    """The form of a suffix and its power: of 1024 for the binary form, else of ten."""
+    if suffix in _DECIMAL:
+        return Form.DECIMAL, _DECIMAL[suffix]
+    if suffix in _BINARY:
+        return Form.BINARY, _BINARY[suffix]
+    exponent = _EXPONENT.fullmatch(suffix)
+    if exponent is None:
+        raise QuantityError("unable to parse quantity's suffix")
+    power = int(exponent[1])
+    if abs(power) > _MAX_EXPONENT:
+        raise QuantityError(f"the exponent of a quantity lies within ±{_MAX_EXPONENT}")
+    return Form.EXPONENT, power
+
+
+def _is_kept(digits: str, power: int) -> bool:
+    """Whether upstream takes such digits for canonical and keeps the text as it was written.
+
+    That is why ``1.234`` and ``+1`` stay, but ``1.5`` becomes ``1500m`` and ``1000`` ``1k``.
+    """
+    return (
+        digits[:1] not in ("", "0")
+        and len(digits) <= 18
+        and power % 3 == 0
+        and power >= -9
+        and not digits.endswith("000")
+    )
+
+
+def _scale_by_ten(number: int, power: int) -> int:
+    return number * 10**power if power >= 0 else _divide_away(number, 10**-power)
+
+
+def _divide_away(number: int, by: int) -> int:
+    """Divide, and round away from zero."""
+    return -(-number // by) if number >= 0 else number // by
+
+
+def _binary_text(units: int) -> str:
+    power = 0
+    while power < 6 and units % 1024 == 0:
+        units //= 1024
+        power += 1
+    return f"{units}{_BINARY_SIGNS[power]}"
+
+
+def _decimal_text(nanos: int, *, exponent: bool) -> str:
+    power = -9
+    while nanos % 1000 == 0 and (exponent or power < 18):
+        nanos //= 1000
+        power += 3
+    if exponent:
+        return f"{nanos}e{power}" if power else str(nanos)
+    return f"{nanos}{_DECIMAL_SIGNS[power]}"
