@@ -1,0 +1,65 @@
+"""Many calls of one kind: carefully at first (creations), or all together (deletions)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[Item]):
+    """What became of each item; the three parts hold every item once."""
+
+    done: tuple[Item, ...]
+    failed: tuple[tuple[Item, Exception], ...]
+    skipped: tuple[Item, ...] = ()
+    """Never attempted, because a batch before theirs had an error."""
+
+    @property
+    def first_error(self) -> Exception | None:
+        """The error to retry the key for, if any."""
+        return self.failed[0][1] if self.failed else None
+
+
+async def slow_start(
+    items: Sequence[Item], call: Callable[[Item], Awaitable[object]], *, initial: int = 1
+) -> Outcome[Item]:
+    """Call for each item in batches of 1, 2, 4, …, and stop after the batch that has an error.
+
+    A server that refuses everything so gets one call and not thousands. The calls of a batch
+    run at the same time; a batch begins when the one before it has ended.
+    """
+    done: list[Item] = []
+    failed: list[tuple[Item, Exception]] = []
+    start, size = 0, initial
+    while start < len(items) and not failed:
+        batch = await all_at_once(items[start : start + size], call)
+        done += batch.done
+        failed += batch.failed
+        start, size = start + size, size * 2
+    return Outcome(done=tuple(done), failed=tuple(failed), skipped=tuple(items[start:]))
+
+
+async def all_at_once(
+    items: Sequence[Item], call: Callable[[Item], Awaitable[object]]
+) -> Outcome[Item]:
+    """Call for all items at the same time."""
+
+    async def attempt(item: Item) -> Exception | None:
+        try:
+            await call(item)
+        except Exception as error:
+            return error
+        return None
+
+    if len(items) == 1:  # the usual case needs no task
+        errors = [await attempt(items[0])]
+    else:
+        errors = await asyncio.gather(*(attempt(item) for item in items))
+    outcomes = list(zip(items, errors, strict=True))
+    return Outcome(
+        done=tuple(item for item, error in outcomes if error is None),
+        failed=tuple((item, error) for item, error in outcomes if error is not None),
+    )

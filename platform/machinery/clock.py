@@ -1,0 +1,58 @@
+"""Time that comes in from outside, so that tests can make it stand still.
+
+Neighbours: ``testing.FakeClock`` is the clock of tests.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Take the call back; harmless when it has happened already."""
+        ...
+
+
+class Clock(Protocol):
+    """Where components get their time from. Seconds throughout."""
+
+    def now(self) -> datetime:
+        """The wall clock in UTC; it may jump. Only for what is written into objects."""
+        ...
+
+    def monotonic(self) -> float:
+        """A reading that never steps; its zero means nothing."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait at least *seconds*."""
+        ...
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        """Have the running loop make *call* once *seconds* have passed."""
+        ...
+
+
+class SystemClock:
+    """The real time."""
+
+    def now(self) -> datetime:
+        """The wall clock in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds of the machine's steady clock."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait at least *seconds*."""
+        await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        """Have the running loop make *call* once *seconds* have passed."""
+        return asyncio.get_running_loop().call_later(seconds, call)

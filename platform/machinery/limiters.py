@@ -1,0 +1,160 @@
+"""How long a failed key waits before it is tried again. All delays are seconds."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from .clock import Clock
+
+
+class RateLimiter(Protocol):
+    """Counts failures of keys and answers with delays that are finite and never negative."""
+
+    def when(self, key: str) -> float:
+        """Count one failure of *key* and say how long it must wait."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """*key* did well, or is given up: its failures no longer count."""
+        ...
+
+    def num_requeues(self, key: str) -> int:
+        """Failures of *key* since it was last forgotten."""
+        ...
+
+
+class Exponential:
+    """Each failure of a key doubles its delay, from *base* up to *cap*."""
+
+    def __init__(self, base: float, cap: float) -> None:
+        if not (0 < base <= cap < math.inf):
+            raise ValueError(f"need 0 < base <= cap < inf, got base={base}, cap={cap}")
+        self._base = base
+        self._cap = cap
+        self._failures: dict[str, int] = {}
+        # From this count on the doubled delay would pass the cap: no power is built for it.
+        self._enough = max(0, math.ceil(math.log2(cap) - math.log2(base)))
+
+    def when(self, key: str) -> float:
+        """Count one failure of *key* and say how long it must wait."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        if failures >= self._enough:
+            return self._cap
+        return min(math.ldexp(self._base, failures), self._cap)
+
+    def forget(self, key: str) -> None:
+        """Start *key* again at the base."""
+        self._failures.pop(key, None)
+
+    def num_requeues(self, key: str) -> int:
+        """Failures of *key* since it was last forgotten."""
+        return self._failures.get(key, 0)
+
+    def __len__(self) -> int:
+        """Number of keys with failures."""
+        return len(self._failures)
+
+
+class Bucket:
+    """*rate* tokens a second for all keys together, *size* saved up at most, full at first."""
+
+    def __init__(self, rate: float, size: int, clock: Clock) -> None:
+        if not 0 < rate < math.inf or size < 1:
+            raise ValueError(f"need a positive rate and size, got rate={rate}, size={size}")
+        self._rate = rate
+        self._size = size
+        self._clock = clock
+        self._tokens = float(size)
+        self._last = clock.monotonic()
+
+    def when(self, key: str) -> float:
+        """Reserve a token and say when it will exist; the reservation is never given back."""
+        now = self._clock.monotonic()
+        elapsed = max(0.0, now - self._last)
+        self._last = now
+        self._tokens = min(self._size, self._tokens + elapsed * self._rate) - 1
+        return max(0.0, -self._tokens / self._rate)
+
+    def forget(self, key: str) -> None:
+        """Nothing: the bucket knows no keys."""
+
+    def num_requeues(self, key: str) -> int:
+        """Always 0."""
+        return 0
+
+
+class FastSlow:
+    """The first *max_fast* failures of a key wait *fast*, later ones *slow*."""
+
+    def __init__(self, fast: float, slow: float, max_fast: int) -> None:
+        if not (0 <= fast < math.inf and 0 <= slow < math.inf):
+            raise ValueError(f"need finite delays, got fast={fast}, slow={slow}")
+        self._fast = fast
+        self._slow = slow
+        self._max_fast = max_fast
+        self._failures: dict[str, int] = {}
+
+    def when(self, key: str) -> float:
+        """Count one failure of *key* and say how long it must wait."""
+        failures = self._failures.get(key, 0) + 1
+        self._failures[key] = failures
+        return self._fast if failures <= self._max_fast else self._slow
+
+    def forget(self, key: str) -> None:
+        """Start *key* again with the fast delay."""
+        self._failures.pop(key, None)
+
+    def num_requeues(self, key: str) -> int:
+        """Failures of *key* since it was last forgotten."""
+        return self._failures.get(key, 0)
+
+
+class MaxOf:
+    """Asks every member and takes the longest delay."""
+
+    def __init__(self, members: Sequence[RateLimiter]) -> None:
+        if not members:
+            raise ValueError("need at least one limiter")
+        self._members = tuple(members)
+
+    def when(self, key: str) -> float:
+        """Count one failure with each member; the longest delay."""
+        return max([member.when(key) for member in self._members])
+
+    def forget(self, key: str) -> None:
+        """Have every member forget *key*."""
+        for member in self._members:
+            member.forget(key)
+
+    def num_requeues(self, key: str) -> int:
+        """The largest count of any member."""
+        return max(member.num_requeues(key) for member in self._members)
+
+
+class AtMost:
+    """*inner*, with its delays capped at *cap*."""
+
+    def __init__(self, inner: RateLimiter, cap: float) -> None:
+        if not 0 <= cap < math.inf:
+            raise ValueError(f"need a finite cap, got {cap}")
+        self._inner = inner
+        self._cap = cap
+
+    def when(self, key: str) -> float:
+        """The inner delay, capped."""
+        return min(self._inner.when(key), self._cap)
+
+    def forget(self, key: str) -> None:
+        """Have the inner one forget *key*."""
+        self._inner.forget(key)
+
+    def num_requeues(self, key: str) -> int:
+        """The inner one's count."""
+        return self._inner.num_requeues(key)
+
+
+def default_controller_limiter(clock: Clock) -> RateLimiter:
+    """What controllers use unless they say otherwise: 5 ms doubling to 1000 s a key, and 10
+    retries a second with a burst of 100 over all keys."""
+    return MaxOf([Exponential(0.005, 1000), Bucket(10, 100, clock)])

@@ -1,0 +1,141 @@
+"""Figures of work queues, under the names that client-go's dashboards know.
+
+The queues count in plain integers, because a metric object with a lock costs as much as a whole
+pass through a queue; the collector turns them into Prometheus' form when it is scraped.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+_BOUNDS = tuple(10.0**power for power in range(-8, 2))
+
+
+class Histogram:
+    """Counts of durations (seconds) in buckets from 10 ns to 10 s, each ten times the last."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BOUNDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(_BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    @property
+    def samples(self) -> int:
+        """How many were observed."""
+        return sum(self.counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as Prometheus wants them."""
+        rows: list[tuple[str, float]] = []
+        so_far = 0
+        for bound, count in zip([*_BOUNDS, None], self.counts, strict=True):
+            so_far += count
+            rows.append(("+Inf" if bound is None else repr(bound), so_far))
+        return rows
+
+
+class QueueFigures:
+    """What one queue, with all its shards, has counted."""
+
+    __slots__ = ("adds", "retries", "waited", "worked")
+
+    def __init__(self) -> None:
+        self.adds = 0
+        """Accepted adds that were not merged into an earlier one."""
+        self.retries = 0
+        """Adds for later."""
+        self.waited = Histogram()
+        """From the add to the get."""
+        self.worked = Histogram()
+        """From the get to the done."""
+
+
+class Measured(Protocol):
+    """A queue as the collector sees it."""
+
+    name: str
+    figures: QueueFigures
+
+    def depth(self) -> int:
+        """Keys that need work, whether or not they are being worked on."""
+        ...
+
+    def ages(self) -> list[float]:
+        """Seconds that each key in work has been in work."""
+        ...
+
+
+class WorkQueueMetrics:
+    """One for each registry; queues register themselves."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._queues: dict[str, Measured] = {}
+        if registry is not None:
+            registry.register(self)
+
+    def watch(self, queue: Measured) -> None:
+        """Report *queue* from now on, in the place of an earlier one of its name."""
+        self._queues[queue.name] = queue
+
+    def collect(self) -> Iterator[Metric]:
+        """All families with one series a queue."""
+        queues = list(self._queues.values())
+        yield from _gauges(queues)
+        yield from _counters(queues)
+        yield from _histograms(queues)
+
+
+def _gauges(queues: Iterable[Measured]) -> Iterator[Metric]:
+    depth = GaugeMetricFamily("workqueue_depth", "Keys that need work.", labels=["name"])
+    unfinished = GaugeMetricFamily(
+        "workqueue_unfinished_work_seconds",
+        "Sum of the times that the keys in work have been in work.",
+        labels=["name"],
+    )
+    longest = GaugeMetricFamily(
+        "workqueue_longest_running_processor_seconds",
+        "Longest time that any key has been in work.",
+        labels=["name"],
+    )
+    for queue in queues:
+        ages = queue.ages()
+        depth.add_metric([queue.name], queue.depth())
+        unfinished.add_metric([queue.name], sum(ages))
+        longest.add_metric([queue.name], max(ages, default=0.0))
+    yield from (depth, unfinished, longest)
+
+
+def _counters(queues: Iterable[Measured]) -> Iterator[Metric]:
+    adds = CounterMetricFamily("workqueue_adds", "Adds that were accepted.", labels=["name"])
+    retries = CounterMetricFamily("workqueue_retries", "Adds for later.", labels=["name"])
+    for queue in queues:
+        adds.add_metric([queue.name], queue.figures.adds)
+        retries.add_metric([queue.name], queue.figures.retries)
+    yield from (adds, retries)
+
+
+def _histograms(queues: Iterable[Measured]) -> Iterator[Metric]:
+    waited = HistogramMetricFamily(
+        "workqueue_queue_duration_seconds", "Time from add to get.", labels=["name"]
+    )
+    worked = HistogramMetricFamily(
+        "workqueue_work_duration_seconds", "Time from get to done.", labels=["name"]
+    )
+    for queue in queues:
+        for family, figures in ((waited, queue.figures.waited), (worked, queue.figures.worked)):
+            family.add_metric([queue.name], buckets=figures.buckets(), sum_value=figures.total)
+    yield from (waited, worked)

@@ -1,0 +1,109 @@
+"""A clock that only a test moves."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+_ROUNDS = 64
+
+
+async def settle() -> None:
+    """Let every task that can go on without time or I/O do so."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
+
+
+class _Timer:
+    """A call that waits in a :class:`FakeClock`."""
+
+    __slots__ = ("call", "due", "order")
+
+    def __init__(self, due: float, order: int, call: Callable[[], object]) -> None:
+        self.due = due
+        self.order = order
+        self.call: Callable[[], object] | None = call
+
+    def __lt__(self, other: "_Timer") -> bool:
+        return (self.due, self.order) < (other.due, other.order)
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class FakeClock:
+    """Stands still until :meth:`advance` or :meth:`tick` moves it."""
+
+    def __init__(self, start: datetime = _START) -> None:
+        self._start = start
+        self._elapsed = 0.0
+        self._jumped = 0.0
+        self._timers: list[_Timer] = []
+        self._order = itertools.count()
+
+    def now(self) -> datetime:
+        """The wall clock: the start plus what was advanced."""
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        """Seconds advanced so far, and jumped."""
+        return self._elapsed + self._jumped
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until the clock was moved by *seconds*."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        timer = self.call_later(seconds, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+        """Make *call* when the clock has been moved by *seconds*."""
+        timer = _Timer(self._elapsed + max(seconds, 0.0), next(self._order), call)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    async def advance(self, seconds: float) -> None:
+        """Move the clock, stopping at each timer on the way to let the tasks it wakes run."""
+        await settle()
+        target = self._elapsed + seconds
+        while self._fire_next(target):
+            await settle()
+        self._elapsed = target
+
+    def tick(self, seconds: float) -> None:
+        """Move the clock and make the calls that fall due, without letting tasks run."""
+        target = self._elapsed + seconds
+        while self._fire_next(target):
+            pass
+        self._elapsed = target
+
+    def jump(self, seconds: float) -> None:
+        """Make the steady reading step (a fault no clock should have); timers don't notice."""
+        self._jumped += seconds
+
+    @property
+    def waiting(self) -> int:
+        """Number of timers that are still due."""
+        return sum(timer.call is not None for timer in self._timers)
+
+    def _fire_next(self, target: float) -> bool:
+        while self._timers and self._timers[0].due <= target:
+            timer = heapq.heappop(self._timers)
+            if timer.call is not None:
+                self._elapsed = max(self._elapsed, timer.due)
+                call, timer.call = timer.call, None
+                call()
+                return True
+        return False

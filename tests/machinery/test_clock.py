@@ -1,0 +1,48 @@
+"""The clocks: the real one moves by itself, the fake one only by hand."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from batholith.machinery.clock import Clock, SystemClock
+from batholith.machinery.testing import FakeClock, settle
+
+
+async def test_the_system_clock_runs() -> None:
+    clock: Clock = SystemClock()
+    before = clock.monotonic()
+    await clock.sleep(0.001)
+    assert clock.monotonic() > before
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(minutes=1)
+    fired = asyncio.Event()
+    clock.call_later(0, fired.set)
+    await fired.wait()
+
+
+async def test_sleepers_wake_in_order_and_may_sleep_again() -> None:
+    clock: FakeClock = FakeClock()
+    woke: list[tuple[str, float]] = []
+
+    async def sleeper(name: str, *naps: float) -> None:
+        for nap in naps:
+            await clock.sleep(nap)
+            woke.append((name, clock.monotonic()))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sleeper("a", 2, 2))
+        group.create_task(sleeper("b", 1, 1.5))
+        await clock.advance(3)
+        assert woke == [("b", 1), ("a", 2), ("b", 2.5)]
+        assert clock.waiting == 1
+        await clock.advance(1)
+    assert woke[-1] == ("a", 4)
+    assert clock.now() - FakeClock().now() == timedelta(seconds=4)
+
+
+async def test_a_sleeper_that_is_cancelled_leaves_no_timer() -> None:
+    clock = FakeClock()
+    sleeping = asyncio.create_task(clock.sleep(5))
+    await settle()
+    sleeping.cancel()
+    await settle()
+    assert clock.waiting == 0
+    await clock.sleep(0)

@@ -1,0 +1,412 @@
+"""The worker loop: retries, giving up, mail, shards, and how it ends."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batholith.machinery.controller import (
+    Reconcile,
+    ShardedQueue,
+    TerminalError,
+    TryAgainError,
+    WorkerSettings,
+    run_workers,
+)
+from batholith.machinery.limiters import Exponential
+from batholith.machinery.testing import FakeClock, settle
+
+
+def make_queue(clock: FakeClock | None = None, *, shards: int = 1) -> ShardedQueue:
+    return ShardedQueue(
+        name="test", shards=shards, limiter=Exponential(1, 60), clock=clock or FakeClock()
+    )
+
+
+@asynccontextmanager
+async def working(
+    queue: ShardedQueue, reconcile: Reconcile, settings: WorkerSettings | None = None
+) -> AsyncIterator[None]:
+    """Workers for the length of the block, which end without a fault."""
+    workers = asyncio.create_task(run_workers(queue, reconcile, settings=settings))
+    await settle()
+    try:
+        yield
+    finally:
+        queue.shut_down()
+        await workers
+        for shard in queue.shards:
+            shard.validate()
+            assert shard.idle  # INV-WK-1: every get had its done
+
+
+def failing(times: int, log: list[float], clock: FakeClock) -> Callable[[str], Awaitable[None]]:
+    """A reconcile that fails for the first *times* calls and notes when it was called."""
+
+    async def reconcile(key: str) -> None:
+        log.append(clock.monotonic())
+        if len(log) <= times:
+            raise RuntimeError("refused")
+
+    return reconcile
+
+
+async def test_inv_wk_2_failures_are_spaced_by_the_limiter() -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = make_queue(clock)
+    async with working(queue, failing(4, calls, clock)):
+        queue.add("a")
+        await clock.advance(100)
+    assert calls == [0, 1, 3, 7, 15]
+
+
+async def test_inv_wk_3_a_success_starts_the_delays_anew() -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> None:
+        calls.append(clock.monotonic())
+        if len(calls) in (1, 2, 4):
+            raise RuntimeError("refused")
+
+    async with working(queue, reconcile):
+        queue.add("a")
+        await clock.advance(100)
+        assert queue.num_requeues("a") == 0
+        queue.add("a")
+        await clock.advance(100)
+    assert calls == [0, 1, 3, 100, 101]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5])
+async def test_inv_wk_4_a_limit_of_retries_means_one_more_attempt(limit: int) -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = make_queue(clock)
+    lost: list[tuple[str, str]] = []
+    rules = WorkerSettings(
+        max_requeues=limit, gave_up=lambda key, error: lost.append((key, str(error)))
+    )
+    async with working(queue, failing(1000, calls, clock), rules):
+        queue.add("a")
+        await clock.advance(10_000)
+    assert len(calls) == limit + 1
+    assert lost == [("a", "refused")]
+    assert queue.num_requeues("a") == 0
+
+
+async def test_inv_wk_5_a_failing_key_does_not_slow_another_down() -> None:
+    clock = FakeClock()
+    queue = make_queue(clock)
+    calls: Counter[str] = Counter()
+
+    async def reconcile(key: str) -> None:
+        calls[key] += 1
+        if key == "bad":
+            raise RuntimeError("for ever")
+
+    async with working(queue, reconcile):
+        queue.add("bad")
+        for _ in range(20):
+            queue.add("good")
+            await settle()
+    assert calls == {"bad": 1, "good": 20}
+
+
+async def test_a_terminal_error_rests_until_something_new_happens() -> None:
+    clock, calls = FakeClock(), list[str]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> None:
+        calls.append(key)
+        raise TerminalError("no such phase")
+
+    async with working(queue, reconcile):
+        queue.add("a")
+        await clock.advance(1000)
+        assert calls == ["a"]
+        queue.add("a")
+        await clock.advance(1000)
+    assert calls == ["a", "a"]
+
+
+async def test_trying_again_waits_like_a_failure_and_is_not_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> None:
+        calls.append(clock.monotonic())
+        if len(calls) < 3:
+            raise TryAgainError("the cache lags behind")
+
+    async with working(queue, reconcile):
+        queue.add("a")
+        await clock.advance(100)
+    assert calls == [0, 1, 3]
+    assert caplog.records == []
+
+
+async def test_a_look_again_comes_when_it_was_asked_for() -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> float | None:
+        calls.append(clock.monotonic())
+        return [7.5, 0, None][len(calls) - 1]
+
+    async with working(queue, reconcile):
+        queue.add("a")
+        await clock.advance(100)
+    assert calls == [0, 7.5, 7.5]
+
+
+async def test_one_key_is_never_reconciled_twice_at_once() -> None:
+    """INV-PIPE-2 and INV-PIPE-3: no overlap, and a change during the work is looked at after."""
+    queue = make_queue(shards=3)
+    running: Counter[str] = Counter()
+    seen: dict[str, int] = {}
+    world: Counter[str] = Counter()
+
+    async def reconcile(key: str) -> None:
+        running[key] += 1
+        assert running[key] == 1
+        seen[key] = world[key]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running[key] -= 1
+
+    async with working(queue, reconcile):
+        for step in range(200):
+            key = f"ns/{step % 7}"
+            world[key] += 1
+            queue.add(key)
+            if step % 3 == 0:
+                await asyncio.sleep(0)
+        await queue.drain()
+    assert seen == dict(world)
+
+
+@given(posts=st.lists(st.sampled_from(["ns/a", "ns/b", "ns/c", "ns/d"]), max_size=40))
+@settings(max_examples=25, deadline=None)
+def test_inv_sh_1_mail_of_a_key_is_carried_out_in_order_by_one_worker(posts: list[str]) -> None:
+    """INV-SH-1 and INV-VC-2, with every third attempt failing before the mail is taken."""
+
+    async def run() -> None:
+        clock = FakeClock()
+        queue = make_queue(clock, shards=3)
+        carried_out: dict[str, list[object]] = defaultdict(list)
+        workers: dict[str, set[asyncio.Task[object] | None]] = defaultdict(set)
+        attempts = 0
+
+        async def reconcile(key: str) -> None:
+            nonlocal attempts
+            workers[key].add(asyncio.current_task())
+            mail = queue.peek_mail(key)
+            await asyncio.sleep(0)
+            attempts += 1
+            if attempts % 3 == 0:
+                raise RuntimeError("refused")
+            if mail is not None:
+                carried_out[key].append(mail)
+                assert queue.take_mail(key) is mail
+
+        async with working(queue, reconcile):
+            for number, key in enumerate(posts):
+                queue.post(key, number)
+                if number % 5 == 0:
+                    await asyncio.sleep(0)
+            await clock.advance(5000)
+        for key in set(posts):
+            assert carried_out[key] == [n for n, each in enumerate(posts) if each == key]
+            assert len(workers[key]) == 1
+
+    asyncio.run(run())
+
+
+async def test_mail_survives_a_reconcile_that_fails() -> None:
+    clock = FakeClock()
+    queue = make_queue(clock)
+    tries: list[object] = []
+
+    async def reconcile(key: str) -> None:
+        tries.append(queue.peek_mail(key))
+        if len(tries) < 3:
+            raise ConnectionError("lost")
+        queue.take_mail(key)
+
+    async with working(queue, reconcile):
+        queue.post("a", "abort")
+        await clock.advance(100)
+        assert queue.peek_mail("a") is None
+    assert tries == ["abort", "abort", "abort"]
+
+
+async def test_mail_left_lying_is_tried_again_with_growing_delays() -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> None:
+        calls.append(clock.monotonic())
+
+    async with working(queue, reconcile):
+        queue.post("a", "later")
+        await clock.advance(8)
+    assert calls == [0, 1, 3, 7]
+
+
+async def test_equal_mails_are_two_mails() -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> None:
+        calls.append(clock.monotonic())
+        queue.take_mail(key)
+
+    async with working(queue, reconcile):
+        queue.post("a", "restart")
+        queue.post("a", "restart")
+        await settle()
+    assert calls == [0, 0]
+
+
+async def test_after_giving_a_mail_up_the_next_one_has_its_turn() -> None:
+    queue = make_queue()
+    carried_out = []
+
+    async def reconcile(key: str) -> None:
+        if queue.peek_mail(key) == "bad":
+            raise TerminalError("what is that?")
+        carried_out.append(queue.take_mail(key))
+
+    rules = WorkerSettings(gave_up=lambda key, error: queue.take_mail(key))
+    async with working(queue, reconcile, rules):
+        queue.post("a", "bad")
+        queue.post("a", "good")
+        await settle()
+    assert carried_out == ["good"]
+
+
+def test_taking_mail_that_is_not_there_says_so() -> None:
+    queue = make_queue()
+    with pytest.raises(LookupError, match="no mail for 'a'"):
+        queue.take_mail("a")
+    queue.post("a", 1)
+    queue.discard_mail("a")
+    assert queue.peek_mail("a") is None
+
+
+async def test_inv_sh_2_a_key_in_a_foreign_queue_goes_home() -> None:
+    """INV-SH-2: processed once, by the right worker."""
+    queue = make_queue(shards=3)
+    workers: list[asyncio.Task[object] | None] = []
+
+    async def reconcile(key: str) -> None:
+        workers.append(asyncio.current_task())
+
+    home = queue.shard("ns/a")
+    foreign = next(shard for shard in queue.shards if shard is not home)
+    async with working(queue, reconcile):
+        queue.add("ns/a")
+        await settle()
+        foreign.add("ns/a")
+        await settle()
+    assert len(workers) == 2
+    assert workers[0] is workers[1]
+
+
+async def test_a_stop_finishes_what_is_queued_and_drops_what_waits() -> None:
+    """INV-LC-1: nothing runs after the end."""
+    clock = FakeClock()
+    queue = make_queue(clock)
+    finished: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        await asyncio.sleep(0)
+        finished.append(key)
+
+    workers = asyncio.create_task(run_workers(queue, reconcile))
+    queue.add_after("later", 5)
+    for key in "abc":
+        queue.add(key)
+    await asyncio.sleep(0)
+    workers.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await workers
+    assert finished == ["a", "b", "c"]
+    queue.add("d")
+    await clock.advance(100)
+    assert finished == ["a", "b", "c"]
+    assert clock.waiting == 0
+
+
+async def test_inv_lc_3_a_sync_that_hangs_ends_with_the_grace() -> None:
+    clock = FakeClock()
+    queue = make_queue(clock)
+    ended: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(key)
+
+    workers = asyncio.create_task(run_workers(queue, reconcile))
+    queue.add("a")
+    await settle()
+    workers.cancel()
+    await clock.advance(29)
+    assert not workers.done()
+    await clock.advance(2)
+    assert workers.cancelled()
+    assert ended == ["a"]
+
+
+async def test_inv_lc_3_a_second_stop_waits_for_nothing() -> None:
+    clock = FakeClock()
+    queue = make_queue(clock)
+    workers = asyncio.create_task(run_workers(queue, lambda key: asyncio.Event().wait()))
+    queue.add("a")
+    await settle()
+    workers.cancel()
+    await settle()
+    workers.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await workers
+    assert clock.waiting == 0
+
+
+async def test_workers_that_never_wait_let_others_run() -> None:
+    queue = make_queue()
+    turns = 0
+
+    async def reconcile(key: str) -> None:
+        nonlocal turns
+        turns += 1
+        if turns < 1000:
+            queue.add(key)
+
+    seen = []
+    async with working(queue, reconcile):
+        queue.add("a")
+        while turns < 1000:
+            await asyncio.sleep(0)
+            seen.append(turns)
+    assert len(seen) > 10
+
+
+async def test_nothing_is_retried_once_the_queue_is_shut_down() -> None:
+    clock = FakeClock()
+    queue = make_queue(clock)
+    queue.shut_down()
+    queue.add("a")
+    queue.add_after("b", 1)
+    queue.add_rate_limited("c")
+    queue.post("d", "mail")
+    await clock.advance(100)
+    assert (queue.depth(), queue.waiting(), queue.peek_mail("d")) == (0, 0, None)
+    await queue.drain()
