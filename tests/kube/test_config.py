@@ -1,0 +1,283 @@
+"""Kubeconfig files as people have them, the files of a pod, TLS, and credential plugins."""
+
+import base64
+import datetime
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from batholith.kube.auth import FileIdentity, establish, tls_context
+from batholith.kube.client import Client
+from batholith.kube.config import Credentials, in_cluster, load
+from batholith.kube.errors import ConfigError, ConnectionLostError
+from batholith.kube.timing import Timing
+
+
+def b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def write(path: Path, *, user: dict[str, Any] | None = None, **cluster: Any) -> str:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
+            {"name": "there", "context": {"cluster": "other", "user": "u"}},
+        ],
+        "clusters": [
+            {"name": "c", "cluster": {"server": "https://one:6443/", **cluster}},
+            {"name": "other", "cluster": {"server": "https://two:6443"}},
+        ],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def no_config_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def test_data_and_files_are_read_and_relative_files_start_at_the_kubeconfig(tmp_path: Path) -> None:
+    user = {"client-certificate-data": b64("CERT"), "client-key": "keys/k.pem", "token": "t0p"}
+    path = write(
+        tmp_path / "config",
+        user=user,
+        **{"certificate-authority": "ca.pem", "tls-server-name": "api", "proxy-url": "http://p:1"},
+    )
+    found = load(path)
+    assert found == Credentials(
+        server="https://one:6443",
+        namespace="team",
+        ca_file=str(tmp_path / "ca.pem"),
+        tls_server_name="api",
+        proxy="http://p:1",
+        cert_data=b"CERT",
+        key_file=str(tmp_path / "keys/k.pem"),
+        token="t0p",
+    )
+
+
+def test_another_context_is_taken_when_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "config", user={"username": "me", "password": "pw"})
+    found = load(path, context="there")
+    assert (found.server, found.namespace, found.username) == ("https://two:6443", "default", "me")
+
+
+def test_who_to_act_as_becomes_headers_and_what_we_cannot_send_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "config", user={"as": "jo", "as-groups": ["a", "b"]})
+    assert load(path).impersonate == (
+        ("Impersonate-User", "jo"),
+        ("Impersonate-Group", "a"),
+        ("Impersonate-Group", "b"),
+    )
+    write(tmp_path / "config", user={"as": "jo", "as-user-extra": {"x": ["y"]}})
+    with pytest.raises(ConfigError, match="as-user-extra"):
+        load(path)
+
+
+def test_the_environment_names_several_files_and_the_first_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text(
+        yaml.safe_dump({"clusters": [{"name": "c", "cluster": {"server": "http://mine"}}]})
+    )
+    write(second, user={"tokenFile": "token"})
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'absent'}:{first}:{second}")
+    found = load()
+    assert (found.server, found.token_file) == ("http://mine", str(tmp_path / "token"))
+
+
+def test_the_home_folder_is_looked_at_before_the_files_of_a_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    folder = tmp_path / "home" / ".kube"
+    folder.mkdir(parents=True)
+    write(folder / "config")
+    assert load().server == "https://one:6443"
+
+
+def test_a_pod_finds_its_server_its_namespace_and_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    for name, text in {"token": "t", "ca.crt": "CA", "namespace": "ns\n"}.items():
+        (tmp_path / name).write_text(text)
+    found = in_cluster(tmp_path)
+    assert (found.server, found.namespace) == ("https://[fd00::1]:6443", "ns")
+    assert (found.token_file, found.ca_file) == (f"{tmp_path}/token", f"{tmp_path}/ca.crt")
+    with pytest.raises(ConfigError, match="no service account token"):
+        in_cluster(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not YAML"),
+        ("[]", "no mapping"),
+        ("", "no current-context"),
+        ("current-context: x", "no context named 'x'"),
+        (
+            "{current-context: x, contexts: [{name: x, context: {cluster: y}}]}",
+            "no cluster named 'y'",
+        ),
+        (
+            "{current-context: x, contexts: [{name: x, context: {cluster: y}}],"
+            " clusters: [{name: y, cluster: {server: 'ftp://z'}}]}",
+            "no http or https address",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_the_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says) as caught:
+        load(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_without_any_source_the_error_names_all_of_them() -> None:
+    with pytest.raises(ConfigError, match="not in a cluster"):
+        load()
+    with pytest.raises(ConfigError, match="cannot read"):
+        load("/does/not/exist")
+
+
+async def test_a_token_file_is_read_again_after_a_minute_and_kept_when_it_vanishes(
+    tmp_path: Path,
+) -> None:
+    now = 0.0
+    token = tmp_path / "token"
+    token.write_text("one")
+    identity = FileIdentity(str(token), Timing(monotonic=lambda: now))
+    assert await identity.header() == "Bearer one"
+    token.write_text("two")
+    now = 59.0
+    assert await identity.header() == "Bearer one"
+    now = 61.0
+    assert await identity.header() == "Bearer two"
+    token.unlink()
+    now = 200.0
+    assert await identity.header() == "Bearer two"
+    with pytest.raises(ConfigError, match="cannot read token"):
+        await FileIdentity(str(token), Timing()).header()
+
+
+async def test_a_password_is_sent_as_basic_authorization() -> None:
+    credentials = Credentials(server="http://x", username="me", password="pw")
+    _, identity = await establish(credentials, Timing())
+    assert await identity.header() == f"Basic {b64('me:pw')}"
+
+
+async def test_an_exec_plugin_gives_the_token(tmp_path: Path) -> None:
+    script = tmp_path / "plugin.py"
+    script.write_text(
+        "import json\n"
+        "kind = {'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential'}\n"
+        "print(json.dumps({**kind, 'status': {'token': 'minted'}}))\n"
+    )
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": [str(script)],
+    }
+    found = load(write(tmp_path / "config", user={"exec": plugin}))
+    assert found.plugin == (str(tmp_path / "config"), "here")
+    _, identity = await establish(found, Timing())
+    assert await identity.header() == "Bearer minted"
+    script.write_text("raise SystemExit(1)")
+    with pytest.raises(ConfigError, match="gave nothing"):
+        await establish(found, Timing())
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a self-signed certificate for *name*; returns (certificate, key)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert_path, key_path = folder / f"{name}.crt", folder / f"{name}.key"
+    cert_path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return cert_path, key_path
+
+
+async def test_tls_trusts_the_given_authority_and_name_and_shows_our_certificate(
+    tmp_path: Path,
+) -> None:
+    cert, key = certificate(tmp_path, "api.test")
+    mine, my_key = certificate(tmp_path, "me.test")
+    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(mine))
+    server_tls.load_cert_chain(cert, key)
+    server_tls.verify_mode = ssl.CERT_REQUIRED
+
+    async def who(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        peer = request.transport.get_extra_info("peercert")
+        return web.json_response({"subject": peer["subject"][0][0][1]})
+
+    application = web.Application()
+    application.router.add_get("/version", who)
+    runner = web.AppRunner(application, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server_tls).start()
+    good: dict[str, Any] = {
+        "server": f"https://127.0.0.1:{runner.addresses[0][1]}",
+        "ca_data": cert.read_bytes(),
+        "tls_server_name": "api.test",
+        "cert_data": mine.read_bytes(),
+        "key_file": str(my_key),
+    }
+    for changed, works in (
+        ({}, True),
+        ({"ca_data": b"", "ca_file": str(cert)}, True),
+        ({"tls_server_name": ""}, False),
+        ({"ca_data": mine.read_bytes()}, False),
+        ({"ca_data": b"", "insecure": True, "tls_server_name": ""}, True),
+    ):
+        async with Client(Credentials(**{**good, **changed}), user_agent="t") as client:
+            if works:
+                assert await client.fetch("/version", view=dict) == {"subject": "me.test"}
+            else:
+                with pytest.raises(ConnectionLostError, match="certificate"):
+                    await client.fetch("/version", view=dict)
+    await runner.cleanup()
+
+
+def test_a_broken_certificate_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="certificates for https://x"):
+        tls_context(Credentials(server="https://x", ca_data=b"nonsense"))
