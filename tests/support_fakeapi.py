@@ -81,6 +81,8 @@ class FakeApi:
         self.stores: dict[str, dict[str, Object]] = {}
         self.history: list[tuple[int, str, str, Object, Object | None]] = []
         """(version, collection, change, object now, object before)."""
+        self.states: list[tuple[str, str, Object]] = []
+        """Every (collection, change, object) there ever was; not forgotten with the history."""
         self._oldest = 0
         self._faults: list[Fault] = []
         self._watchers: list[_Watcher] = []
@@ -129,6 +131,13 @@ class FakeApi:
 
     def remove(self, resource: Resource, name: str, *, namespace: str = "d") -> None:
         self._drop(resource.path(), f"{namespace}/{name}" if resource.namespaced else name)
+
+    def discard(self, resource: Resource, name: str) -> bool:
+        """Remove an object of namespace d if it is there; whether it was."""
+        there = f"d/{name}" in self.objects(resource)
+        if there:
+            self.remove(resource, name)
+        return there
 
     def fail(
         self, action: int | str, *, times: int = 1, watch: bool | None = None, **headers: str
@@ -195,6 +204,7 @@ class FakeApi:
     def _tell(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         entry = (self.version, prefix, change, new, old)
         self.history.append(entry)
+        self.states.append((prefix, change, new))
         for watcher in self._watchers:
             if line := _line_for(watcher, entry):
                 watcher.lines.put_nowait(line)

@@ -17,6 +17,8 @@ from ..model.names import Resource
 from . import wire
 from .config import Credentials
 from .flow import RateLimiter
+from .metrics import ClientMetrics
+from .timing import Timing
 from .transport import Call, ClientOptions, Transport
 from .watching import Bookmark, EventReader, LineCutter, WatchEvent
 from .wire import Listing, Scope
@@ -91,6 +93,16 @@ class Client:
     ) -> None:
         """Close every connection."""
         await self._transport.__aexit__(kind, error, trace)
+
+    @property
+    def metrics(self) -> ClientMetrics:
+        """Where this client's figures are kept."""
+        return self._transport.options.metrics
+
+    @property
+    def timing(self) -> Timing:
+        """The clock of this client."""
+        return self._transport.options.timing
 
     def background(self) -> "Client":
         """The same client and pool, but its requests stand behind those of all others."""

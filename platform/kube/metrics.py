@@ -1,8 +1,12 @@
 """Figures about our requests, under the names that client-go uses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Upper bounds of the histograms' buckets, in seconds."""
@@ -40,6 +44,12 @@ class ClientMetrics:
             registry=self._registry,
         )
         self._owners: set[str] = set()
+        self._caches = _CacheCollector()
+        self._registry.register(self._caches)
+
+    def report_cache(self, cache: "CountedCache") -> None:
+        """Show the figures of *cache* at each scrape for as long as it lives."""
+        self._caches.known.add(cache)
 
     def report_limiter(self, owner: str, saturation: Callable[[], float]) -> None:
         """Register ``<owner>_rate_limiter_use``, read (0 to 1) at each scrape; once an owner."""
@@ -52,3 +62,78 @@ class ClientMetrics:
             registry=self._registry,
         )
         gauge.set_function(saturation)
+
+
+class CacheCounts(Protocol):
+    """The counts of a cache."""
+
+    @property
+    def objects(self) -> int: ...
+    @property
+    def added(self) -> int: ...
+    @property
+    def updated(self) -> int: ...
+    @property
+    def deleted(self) -> int: ...
+    @property
+    def lists(self) -> int: ...
+    @property
+    def watches(self) -> int: ...
+    @property
+    def short_watches(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def unreadable(self) -> int: ...
+    @property
+    def handler_errors(self) -> int: ...
+
+
+class CountedCache(Protocol):
+    """A cache that can be asked for its counts."""
+
+    name: str
+
+    def statistics(self) -> CacheCounts:
+        """The counts now."""
+        ...
+
+
+_CACHE_COUNTERS = {
+    "reflector_lists": ("lists", "Complete lists."),
+    "reflector_watches": ("watches", "Watches that the server began to answer."),
+    "reflector_short_watches": ("short_watches", "Watches that the server ended at once."),
+    "batholith_cache_failures": ("failures", "Lists and watches that failed or broke."),
+    "batholith_cache_unreadable": ("unreadable", "Objects that did not fit the view."),
+    "batholith_cache_handler_errors": ("handler_errors", "Calls of handlers that failed."),
+    "batholith_cache_added": ("added", "Objects that came."),
+    "batholith_cache_updated": ("updated", "Objects that changed."),
+    "batholith_cache_deleted": ("deleted", "Objects that went."),
+}
+
+
+class _CacheCollector(Collector):
+    """Reads the caches' own counts at each scrape, so that events pay nothing for figures."""
+
+    def __init__(self) -> None:
+        self.known: WeakSet[CountedCache] = WeakSet()
+
+    def collect(self) -> Iterable[Metric]:
+        counts = [(cache.name, cache.statistics()) for cache in self.known]
+        held = GaugeMetricFamily("batholith_cache_objects", "Objects held.", labels=["name"])
+        for name, total in _summed((name, one.objects) for name, one in counts).items():
+            held.add_metric([name], total)
+        yield held
+        for metric, (field, text) in _CACHE_COUNTERS.items():
+            family = CounterMetricFamily(metric, text, labels=["name"])
+            for name, total in _summed((name, getattr(one, field)) for name, one in counts).items():
+                family.add_metric([name], total)
+            yield family
+
+
+def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Add up caches of the same resource: they differ only in what they select."""
+    totals: dict[str, int] = {}
+    for name, number in pairs:
+        totals[name] = totals.get(name, 0) + number
+    return totals

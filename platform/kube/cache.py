@@ -1,0 +1,251 @@
+"""A copy of one kind of object, kept current by a watch, with indexes and handlers.
+
+Objects are frozen and shared; they say what was known, not what is. A handler is called as
+``handler(old, new)`` on the loop, in the order of the changes: ``(None, new)`` for an object that
+came, ``(old, new)`` for one that changed, ``(old, None)`` for one that went. *old* is always the
+very object handed over before, so counters can be taken back. A namesake with another uid goes and
+comes. What happened while we were cut off is told as differences once we are back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ..model.meta import HasMeta
+from ..model.names import Resource
+from .client import Client
+from .indexes import Index
+from .memory import FREEZE_FROM, settle
+from .reflector import SLICE, CacheOptions, Reflector
+from .wire import Scope
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=HasMeta)
+
+Handler = Callable[[T | None, T | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """What a cache holds and has seen since it was made."""
+
+    objects: int
+    added: int
+    updated: int
+    deleted: int
+    lists: int
+    watches: int
+    short_watches: int
+    failures: int
+    unreadable: int
+    handler_errors: int
+
+
+class _Store(Generic[T]):
+    """The objects, their indexes and those who want to know; the sink of the reflector."""
+
+    def __init__(self, name: str, indexes: Mapping[str, Callable[[T], Iterable[str]]]) -> None:
+        self.version = ""
+        self.objects: dict[str, T] = {}
+        self.indexes = {index: Index(index, values) for index, values in indexes.items()}
+        self.synced = asyncio.Event()
+        self.added = self.updated = self.deleted = self.handler_errors = 0
+        self._name = name
+        self._handlers: tuple[Handler[T], ...] = ()
+
+    def add_handler(self, handler: Handler[T]) -> None:
+        self._handlers += (handler,)
+        for obj in tuple(self.objects.values()):
+            self._call(handler, None, obj)
+
+    def get(self, key: str) -> T | None:
+        return self.objects.get(key)
+
+    async def replace(self, found: dict[str, T], version: str) -> None:
+        """Become *found* step by step, telling only the differences."""
+        for key in [key for key in self.objects if key not in found]:
+            self.forget(key)
+        for number, (key, obj) in enumerate(found.items(), 1):
+            self._put(key, obj)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        self.version = version
+        if not self.synced.is_set():
+            self.synced.set()
+            log.info("synced", extra={"resource": self._name, "objects": len(found)})
+            if len(found) >= FREEZE_FROM:
+                settle()
+
+    def apply(self, change: str, obj: T) -> None:
+        if change == "DELETED":
+            self.forget(obj.metadata.key)
+        else:
+            self._put(obj.metadata.key, obj)
+
+    def forget(self, key: str) -> None:
+        old = self.objects.get(key)
+        if old is not None:
+            self.deleted += 1
+            self._change(key, old, None)
+
+    def _put(self, key: str, new: T) -> None:
+        old = self.objects.get(key)
+        if old is not None:
+            if old.metadata.uid != new.metadata.uid:
+                self.forget(key)
+                old = None
+            elif old.metadata.resource_version == new.metadata.resource_version:
+                return
+        if old is None:
+            self.added += 1
+        else:
+            self.updated += 1
+        self._change(key, old, new)
+
+    def _change(self, key: str, old: T | None, new: T | None) -> None:
+        """Change the world first, then tell: a handler sees store and indexes as they are now."""
+        if new is None:
+            del self.objects[key]
+        else:
+            self.objects[key] = new
+        for index in self.indexes.values():
+            index.change(key, old, new)
+        for handler in self._handlers:
+            self._call(handler, old, new)
+
+    def _call(self, handler: Handler[T], old: T | None, new: T | None) -> None:
+        try:
+            handler(old, new)
+        except Exception:
+            self.handler_errors += 1
+            about = new if new is not None else old
+            key = about.metadata.key if about is not None else ""
+            log.exception("a handler failed", extra={"resource": self._name, "key": key})
+
+
+class Cache(Generic[T]):
+    """Holds what the server holds of one resource, seen as *view*, narrowed by selectors.
+
+    *indexes* maps a name to a function from an object to the values that it is found under; see
+    :mod:`.indexes` for the usual ones.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        view: type[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None,
+        options: CacheOptions | None = None,
+    ) -> None:
+        self.name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+        scope = Scope(
+            resource=resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+        self._store = _Store[T](self.name, indexes or {})
+        self._reflector = Reflector(client, scope, view, self._store, options or CacheOptions())
+        self._running = False
+        client.metrics.report_cache(self)
+
+    def add_handler(self, handler: Handler[T]) -> None:
+        """Tell *handler* of every object held now, then of every change.
+
+        It must be quick and must not fail; a failure is logged and keeps nobody else from hearing.
+        """
+        self._store.add_handler(handler)
+
+    async def run(self) -> None:
+        """Follow the server until cancelled; run again, it goes on where it was.
+
+        Raises:
+            RuntimeError: it is running already.
+        """
+        if self._running:
+            raise RuntimeError(f"the cache of {self.name} is running already")
+        self._running = True
+        try:
+            await self._reflector.run()
+        finally:
+            self._running = False
+
+    async def wait_synced(self) -> None:
+        """Wait until the first list is in the store and all handlers have heard of it."""
+        await self._store.synced.wait()
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list is in the store."""
+        return self._store.synced.is_set()
+
+    @property
+    def resource_version(self) -> str:
+        """All changes up to this version are in the store; empty while a list is due."""
+        return self._store.version
+
+    def get(self, key: str) -> T | None:
+        """The object ``namespace/name`` (or ``name``), if it is there."""
+        return self._store.objects.get(key)
+
+    def by_index(self, index: str, value: str) -> Collection[T]:
+        """Objects that *index* finds under *value*; a live view, not to be held over an await.
+
+        Raises:
+            KeyError: there is no such index.
+        """
+        return self._store.indexes[index].get(value)
+
+    def __iter__(self) -> Iterator[T]:
+        """All objects; not to be held over an await."""
+        return iter(self._store.objects.values())
+
+    def __len__(self) -> int:
+        """How many objects are held."""
+        return len(self._store.objects)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether an object with that key is held."""
+        return key in self._store.objects
+
+    def statistics(self) -> CacheStatistics:
+        """Counts since the cache was made."""
+        store, counts = self._store, self._reflector.counts
+        return CacheStatistics(
+            objects=len(store.objects),
+            added=store.added,
+            updated=store.updated,
+            deleted=store.deleted,
+            lists=counts.lists,
+            watches=counts.watches,
+            short_watches=counts.short_watches,
+            failures=counts.failures,
+            unreadable=counts.unreadable,
+            handler_errors=store.handler_errors,
+        )
+
+    def validate(self) -> None:
+        """Check that counts, keys and indexes agree with the objects; for tests.
+
+        Raises:
+            AssertionError: they don't.
+        """
+        store = self._store
+        if store.added - store.deleted != len(store.objects):
+            raise AssertionError("adds and deletes do not match the objects held")
+        if any(key != obj.metadata.key for key, obj in store.objects.items()):
+            raise AssertionError("an object lies under a key that is not its own")
+        for name, index in store.indexes.items():
+            fresh = Index(name, index.function)
+            for key, obj in store.objects.items():
+                fresh.change(key, None, obj)
+            if fresh.groups() != index.groups():
+                raise AssertionError(f"index {name} differs from the objects held")
