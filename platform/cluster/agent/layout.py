@@ -1,0 +1,121 @@
+"""The file system that a sandboxed container sees, as a list of mounts.
+
+The root is empty; the machine's top folders are bound into it read-only, and the pod's volumes go
+on top. A volume may want a place that the machine does not have (`/etc/volcano`, `/data`): then
+the nearest folder that exists is *opened*, made anew with its entries bound one by one, because a
+read-only mount takes no new mount points.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+Step = tuple[str, str, str]
+"""Kind (``link``, ``tmpfs``, ``ro``, ``rw``), source (of a tmpfs its mode), place in the root."""
+
+_MADE_ELSEWHERE = frozenset({"proc", "dev", "tmp", "run", "lost+found"})
+_SECRETS = frozenset(
+    {".ssh", ".kube", ".aws", ".azure", ".gnupg", ".docker", ".netrc", ".git-credentials"}
+)
+ROOT_HOME = "/root"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the machine, shown at a place in the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+def plan(
+    mounts: Iterable[Mount], *, hidden: Sequence[str], home: str, host: str = "/"
+) -> list[Step]:
+    """The steps that build a container's root, to be carried out in order.
+
+    *hidden* folders are shown empty; of *home* what usually holds keys is. *host* is the root of
+    the machine's own tree (another one in tests).
+    """
+    machine = _Machine(host)
+    wanted = sorted(
+        (Mount(m.source, machine.canonical(m.target), m.read_only) for m in mounts),
+        key=lambda mount: mount.target.count("/"),
+    )
+    steps = list(machine.entries("/", without=_MADE_ELSEWHERE))
+    made = {"/tmp": "1777", "/run": "755", "/var/tmp": "1777"}  # noqa: S108 - the container's own
+    steps += [("tmpfs", mode, place) for place, mode in made.items() if machine.may_hold(place)]
+    opened = {ROOT_HOME} | {place for m in wanted if (place := machine.to_open(m.target, made))}
+    for place in sorted(opened):
+        steps.append(("tmpfs", "755", place))
+        steps += machine.entries(place, without=_SECRETS if place == home else frozenset())
+    if home not in opened:
+        steps += [("tmpfs", "700", path) for path in machine.folders(home, _SECRETS)]
+    steps += [("tmpfs", "700", place) for place in hidden if not place.startswith(tuple(made))]
+    steps += [("ro" if m.read_only else "rw", m.source, m.target) for m in wanted]
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """The machine's own tree, below *host*."""
+
+    host: str
+
+    def real(self, place: str) -> str:
+        return os.path.normpath(self.host + "/" + place)
+
+    def canonical(self, place: str) -> str:
+        """*place* without symbolic links, as far as it exists."""
+        path = os.path.realpath(self.real(place))
+        host = os.path.realpath(self.host)
+        inside = os.path.relpath(path, host)
+        return "/" if inside == "." else f"/{inside}"
+
+    def may_hold(self, place: str) -> bool:
+        """Whether a mount at *place* finds its mount point, or can make it in the root."""
+        return os.path.dirname(place) == "/" or os.path.isdir(self.real(place))
+
+    def to_open(self, target: str, writable: Iterable[str]) -> str | None:
+        """The folder that must be made anew so that *target* can be mounted, if any."""
+        parents = [str(parent) for parent in PurePosixPath(target).parents]
+        if os.path.lexists(self.real(target)) or any(place in parents for place in writable):
+            return None
+        nearest = next(p for p in parents if os.path.isdir(self.real(p)))
+        return None if nearest == "/" else nearest
+
+    def entries(self, place: str, *, without: frozenset[str]) -> Iterable[Step]:
+        """Steps that show each entry of a folder, links as links."""
+        try:
+            found = sorted(os.scandir(self.real(place)), key=lambda entry: entry.name)
+        except (PermissionError, FileNotFoundError):
+            return
+        for entry in found:
+            if entry.name in without:
+                continue
+            target = os.path.join(place, entry.name)
+            if entry.is_symlink():
+                yield ("link", os.readlink(entry.path), target)
+            elif entry.is_dir() or entry.is_file():
+                yield ("ro", entry.path, target)
+
+    def folders(self, place: str, names: Iterable[str]) -> list[str]:
+        """Those of *names* that are folders in *place*."""
+        paths = (os.path.join(place, name) for name in sorted(names))
+        return [path for path in paths if os.path.isdir(self.real(path))]
+
+
+def bubblewrap_arguments(program: str, steps: Iterable[Step], *, hostname: str) -> list[str]:
+    """The same root as a call of bubblewrap; ``{info}`` stands for its information pipe."""
+    argv = [
+        program, "--unshare-user", "--uid", "0", "--gid", "0", "--unshare-pid", "--unshare-ipc",
+        "--unshare-uts", "--hostname", hostname, "--info-fd", "{info}", "--as-pid-1",
+    ]  # fmt: skip
+    for kind, source, place in steps:
+        if kind == "tmpfs":
+            argv += ["--perms", source.rjust(4, "0"), "--tmpfs", place]
+        else:
+            flag = {"link": "--symlink", "ro": "--ro-bind", "rw": "--bind"}[kind]
+            argv += [flag, source, place]
+    return [*argv, "--dev", "/dev", "--proc", "/proc", "--chdir", "/", "--"]

@@ -1,0 +1,374 @@
+"""The objects as the agent reads them: pods whole enough to run, their sources, nodes, services."""
+
+import base64
+import binascii
+from functools import cached_property
+
+import msgspec
+
+from ...model.base import Part
+from ...model.meta import Condition, ObjectMeta
+
+
+class KeyRef(Part, frozen=True):
+    """One key of a ConfigMap or Secret."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class FieldRef(Part, frozen=True):
+    """A field of the pod itself, such as ``metadata.name``."""
+
+    field_path: str = ""
+
+
+class ResourceFieldRef(Part, frozen=True):
+    """A container's own request or limit."""
+
+    container_name: str = ""
+    resource: str = ""
+    divisor: str | int | float = "1"
+
+
+class EnvSource(Part, frozen=True):
+    """Where the value of a variable comes from."""
+
+    field_ref: FieldRef | None = None
+    resource_field_ref: ResourceFieldRef | None = None
+    config_map_key_ref: KeyRef | None = None
+    secret_key_ref: KeyRef | None = None
+
+
+class EnvVar(Part, frozen=True):
+    """One environment variable."""
+
+    name: str = ""
+    value: str | None = None
+    value_from: EnvSource | None = None
+
+
+class SourceName(Part, frozen=True):
+    """A ConfigMap or Secret as a whole."""
+
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFrom(Part, frozen=True):
+    """All keys of a ConfigMap or Secret as variables."""
+
+    prefix: str = ""
+    config_map_ref: SourceName | None = None
+    secret_ref: SourceName | None = None
+
+
+class VolumeMount(Part, frozen=True):
+    """Where a volume appears in a container."""
+
+    name: str = ""
+    mount_path: str = ""
+    sub_path: str = ""
+    sub_path_expr: str = ""
+    read_only: bool = False
+
+
+class Resources(Part, frozen=True):
+    """Requests and limits, quantities as on the wire."""
+
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
+class Container(Part, frozen=True):
+    """One container of a pod's specification."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFrom, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    resources: Resources = Resources()
+    restart_policy: str = ""
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+
+    @property
+    def is_sidecar(self) -> bool:
+        """An init container that stays up beside the main ones."""
+        return self.restart_policy == "Always"
+
+
+class KeyToPath(Part, frozen=True):
+    """One key of a source under a file name of its own."""
+
+    key: str = ""
+    path: str = ""
+    mode: int | None = None
+
+
+class DataSource(Part, frozen=True):
+    """A ConfigMap or Secret as files; Secrets in ``spec.volumes`` call their name `secretName`."""
+
+    name: str = ""
+    secret_name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: int | None = None
+    optional: bool = False
+
+
+class DownwardFile(Part, frozen=True):
+    """A field of the pod as a file."""
+
+    path: str = ""
+    field_ref: FieldRef | None = None
+    resource_field_ref: ResourceFieldRef | None = None
+    mode: int | None = None
+
+
+class DownwardSource(Part, frozen=True):
+    """Fields of the pod as files."""
+
+    items: tuple[DownwardFile, ...] = ()
+    default_mode: int | None = None
+
+
+class TokenSource(Part, frozen=True):
+    """A token of the pod's service account as a file."""
+
+    audience: str = ""
+    expiration_seconds: int = 3600
+    path: str = ""
+
+
+class Projection(Part, frozen=True):
+    """One source of a projected volume."""
+
+    config_map: DataSource | None = None
+    secret: DataSource | None = None
+    downward_api: DownwardSource | None = msgspec.field(name="downwardAPI", default=None)
+    service_account_token: TokenSource | None = None
+
+
+class ProjectedSource(Part, frozen=True):
+    """Several sources in one folder."""
+
+    sources: tuple[Projection, ...] = ()
+    default_mode: int | None = None
+
+
+class HostPath(Part, frozen=True):
+    """A path of the machine."""
+
+    path: str = ""
+    type: str = ""
+
+
+class ClaimSource(Part, frozen=True):
+    """A PersistentVolumeClaim."""
+
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class EmptyDir(Part, frozen=True):
+    """A folder that lives as long as the pod."""
+
+    medium: str = ""
+
+
+class Volume(Part, frozen=True):
+    """One volume of a pod; exactly one source is set, or none that we know."""
+
+    name: str = ""
+    empty_dir: EmptyDir | None = None
+    config_map: DataSource | None = None
+    secret: DataSource | None = None
+    projected: ProjectedSource | None = None
+    downward_api: DownwardSource | None = msgspec.field(name="downwardAPI", default=None)
+    host_path: HostPath | None = None
+    persistent_volume_claim: ClaimSource | None = None
+
+
+class HostAlias(Part, frozen=True):
+    """More names for the hosts file."""
+
+    ip: str = ""
+    hostnames: tuple[str, ...] = ()
+
+
+class PodSpec(Part, frozen=True):
+    """What a pod shall be."""
+
+    node_name: str = ""
+    hostname: str = ""
+    subdomain: str = ""
+    restart_policy: str = "Always"
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    service_account_name: str = ""
+    enable_service_links: bool | None = None
+    host_network: bool = False
+    host_aliases: tuple[HostAlias, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+
+
+class Running(Part, frozen=True):
+    """A container at work."""
+
+    started_at: str | None = None
+
+
+class Terminated(Part, frozen=True):
+    """A container that ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class StateView(Part, frozen=True):
+    """The state of a container as reported."""
+
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Part, frozen=True):
+    """What was reported last about one container."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: StateView = StateView()
+    last_state: StateView = StateView()
+
+
+class PodStatus(Part, frozen=True):
+    """What was reported last about a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    start_time: str | None = None
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: tuple[Condition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Part, frozen=True, dict=True):
+    """A pod as the agent sees it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @cached_property
+    def containers(self) -> dict[str, Container]:
+        """All containers by name, init containers first."""
+        return {c.name: c for c in (*self.spec.init_containers, *self.spec.containers)}
+
+    @property
+    def host_name(self) -> str:
+        """The name that the pod has for itself."""
+        return self.spec.hostname or self.metadata.name[:63].rstrip(".-")
+
+    @property
+    def grace(self) -> int:
+        """Seconds between the request to end and the kill; a deletion's own figure wins."""
+        wanted = self.metadata.deletion_grace_period_seconds
+        if self.metadata.deletion_timestamp is None or wanted is None:
+            wanted = self.spec.termination_grace_period_seconds
+        return 30 if wanted is None else max(0, wanted)
+
+    @property
+    def is_over(self) -> bool:
+        """Its last phase was reported."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class ConfigMap(Part, frozen=True):
+    """A ConfigMap's data."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+    binary_data: dict[str, str] = {}
+
+    def content(self) -> dict[str, bytes]:
+        """All entries as bytes."""
+        plain = {key: text.encode() for key, text in self.data.items()}
+        return plain | {key: _decoded(text) for key, text in self.binary_data.items()}
+
+
+class Secret(Part, frozen=True):
+    """A Secret's data, never shown in a log."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+
+    def content(self) -> dict[str, bytes]:
+        """All entries as bytes."""
+        return {key: _decoded(text) for key, text in self.data.items()}
+
+
+def _decoded(text: str) -> bytes:
+    """Base64 as the server checked it; what is none is taken as it stands."""
+    try:
+        return base64.b64decode(text)
+    except binascii.Error:
+        return text.encode()
+
+
+class ServicePort(Part, frozen=True):
+    """One port of a service."""
+
+    name: str = ""
+    port: int = 0
+    protocol: str = "TCP"
+
+
+class ServiceSpec(Part, frozen=True):
+    """What a service selects."""
+
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    selector: dict[str, str] = {}
+    ports: tuple[ServicePort, ...] = ()
+    publish_not_ready_addresses: bool = False
+
+
+class Service(Part, frozen=True):
+    """A service as the hosts file needs it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+
+    @property
+    def is_headless(self) -> bool:
+        """Names the pods themselves, without an address of its own."""
+        return self.spec.cluster_ip == "None"
+
+
+class Node(Part, frozen=True):
+    """A node's metadata; the agent writes the rest and never reads it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class TokenStatus(Part, frozen=True):
+    """The token that was made."""
+
+    token: str = ""
+
+
+class TokenRequest(Part, frozen=True):
+    """The answer to a request for a service account's token."""
+
+    status: TokenStatus = TokenStatus()

@@ -1,0 +1,334 @@
+"""Runs of containers as local processes: their folders, their shims, their ends.
+
+A run is a folder. Its `launch.json` is written before anything starts (the intent); the shim's
+`claim.json` appears at most once (`shim`), and its `exit.json` when all is over. So an agent that
+was killed at any point finds out what became of each run, and none runs twice:
+
+* no claim: it never started. The agent puts a claim of its own there, and it never will.
+* a claim whose process lives: adopted.
+* a claim, no process, an exit file: it ended while nobody looked.
+* a claim, no process, no exit file: lost; what it left behind is killed.
+
+CPU and memory limits are not enforced: that takes cgroups, which need privileges. Core dumps
+are off.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...machinery.clock import Clock
+from . import layout, shim
+
+RUN_VARIABLE = "BATHOLITH_RUN"
+POD_VARIABLE = "BATHOLITH_POD_UID"
+_INNER_SHIM = "/run/batholith-shim.py"
+_R = TypeVar("_R", bound=msgspec.Struct)
+_SHIM = Path(shim.__file__)
+_UNANSWERED = 5.0
+"""Seconds that a shim has to obey an order to kill."""
+
+
+class Level(StrEnum):
+    """How far a container is kept apart from the machine."""
+
+    BUBBLEWRAP = "bubblewrap"
+    UNSHARE = "unshare"
+    PLAIN = "plain"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who took a run; ``pid`` 0 means that it was called off."""
+
+    pid: int
+    start: int | None = None
+    boot: str = ""
+    at: float = 0.0
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a run ended, times in seconds since 1970."""
+
+    code: int
+    at: float
+    started: float = 0.0
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def moment(self) -> datetime:
+        """When it ended."""
+        return datetime.fromtimestamp(self.at, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a run shall execute."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    log: Path
+    hostname: str = ""
+    level: Level = Level.PLAIN
+    steps: Sequence[layout.Step] = ()
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self, launch: Launch) -> None:
+        """Write the intent down, durably."""
+        self.path.mkdir(parents=True, mode=0o700)
+        launch.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root = self.path / "root"
+        root.mkdir()
+        text: dict[str, Any] = {
+            "argv": list(launch.argv),
+            "env": dict(launch.env),
+            "cwd": launch.cwd,
+            "log": str(launch.log),
+            "hostname": launch.hostname,
+            "level": str(launch.level),
+            "root": str(root),
+            "steps": list(launch.steps) if launch.level is Level.UNSHARE else [],
+        }
+        if launch.level is Level.BUBBLEWRAP:
+            text["bubblewrap"] = _bubblewrap(launch)
+        shim.write_whole(str(self.path / shim.LAUNCH), json.dumps(text))
+
+    def start(self) -> int:
+        """Start the shim and give its process id; it outlives this process."""
+        null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
+        try:
+            return os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", str(_SHIM), str(self.path)],
+                {RUN_VARIABLE: self.name, "PATH": os.defpath},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, null, 0),
+                    (os.POSIX_SPAWN_DUP2, errors, 1),
+                    (os.POSIX_SPAWN_DUP2, errors, 2),
+                ],
+                setsid=True,
+                setsigmask=[],
+                setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
+            )
+        finally:
+            os.close(null)
+            os.close(errors)
+
+    def _open(self, name: str) -> int:
+        return os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    @property
+    def name(self) -> str:
+        """Marks the run's processes; the last parts of the path, pod uid first."""
+        return "/".join(self.path.parts[-4:])
+
+    def claim(self) -> Claim | None:
+        """Who took the run, if anybody did."""
+        return _read(self.path / shim.CLAIM, Claim)
+
+    def call_off(self) -> bool:
+        """Make sure that the run never starts; ``False`` if it has already been taken."""
+        own = self.path / f"claim.{os.getpid()}.off"
+        shim.write_whole(str(own), json.dumps({"pid": 0}))
+        try:
+            os.link(own, self.path / shim.CLAIM)
+        except FileExistsError:
+            return False
+        finally:
+            own.unlink()
+        return True
+
+    def ended(self) -> Ended | None:
+        """How the run ended, if it did and could say so."""
+        return _read(self.path / shim.EXIT, Ended)
+
+    def errors(self) -> str:
+        """What the shim itself complained about."""
+        with suppress(FileNotFoundError):
+            return (self.path / "shim.err").read_text(errors="replace")[-1000:].strip()
+        return ""
+
+    def process(self) -> int | None:
+        """The shim's process id, if it lives and is the one that claimed."""
+        claim = self.claim()
+        if claim is None or claim.pid == 0 or claim.boot != shim.boot_id():
+            return None
+        return claim.pid if shim.start_time(claim.pid) == claim.start else None
+
+
+def _read(path: Path, kind: type[_R]) -> _R | None:
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    return None
+
+
+def _bubblewrap(launch: Launch) -> list[str]:
+    program = shutil.which("bwrap") or "bwrap"
+    steps = [*launch.steps, ("ro", str(_SHIM), _INNER_SHIM)]
+    argv = layout.bubblewrap_arguments(program, steps, hostname=launch.hostname)
+    return [*argv, sys.executable, "-I", "-S", _INNER_SHIM]
+
+
+class Process:
+    """A run that is under way, own child or adopted."""
+
+    def __init__(self, folder: RunFolder, pid: int, *, clock: Clock) -> None:
+        """Watch *pid*; must be called while a loop runs.
+
+        Raises:
+            ProcessLookupError: there is no such process any more.
+        """
+        self.folder = folder
+        self.pid = pid
+        self._clock = clock
+        self._handle = os.pidfd_open(pid)
+        loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._handle, self._collect)
+
+    def _collect(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._handle)
+        with suppress(ChildProcessError):  # an adopted one is not our child
+            os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG)
+        os.close(self._handle)
+        self._handle = -1
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    async def wait(self) -> Ended:
+        """Wait for the end; what could not say how it ended is killed and counts as lost."""
+        await asyncio.shield(self._gone)
+        ended = self.folder.ended()
+        if ended is not None:
+            return ended
+        sweep(self.folder.name)
+        return lost(self.folder)
+
+    def ask_to_end(self) -> None:
+        """Pass SIGTERM to the main process."""
+        self._signal(signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """Kill everything of the run, and wait until it is gone."""
+        self._signal(signal.SIGUSR1)
+        late = self._clock.call_later(_UNANSWERED, self._kill_hard)
+        try:
+            await asyncio.shield(self._gone)
+        finally:
+            late.cancel()
+
+    def _kill_hard(self) -> None:
+        self._signal(signal.SIGKILL)
+        sweep(self.folder.name)
+
+    def _signal(self, number: int) -> None:
+        if self._handle >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    def let_go(self) -> None:
+        """Stop watching; the processes go on."""
+        if self._handle >= 0:
+            asyncio.get_running_loop().remove_reader(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+        self._gone.cancel()
+
+
+def lost(folder: RunFolder) -> Ended:
+    """What is said of a run that nobody saw ending."""
+    errors = folder.errors()
+    message = "The container could not be located when the pod was terminated"
+    return Ended(
+        code=137,
+        at=datetime.now(UTC).timestamp(),
+        started=claim.at if (claim := folder.claim()) else 0.0,
+        reason="ContainerStatusUnknown",
+        message=f"{message}: {errors}" if errors else message,
+    )
+
+
+def sweep(mark: str) -> int:
+    """Kill every process whose environment says that it belongs to run (or pod) *mark*."""
+    wanted = f"{RUN_VARIABLE}={mark}".encode()
+    killed = 0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        with suppress(OSError):  # gone meanwhile, or somebody else's
+            held = (folder / "environ").read_bytes().split(b"\0")
+            if any(entry == wanted or entry.startswith(wanted + b"/") for entry in held):
+                os.kill(int(folder.name), signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The best level that works here, and why better ones do not."""
+
+    level: Level
+    reasons: tuple[str, ...] = ()
+
+
+def probe(wanted: Level | None = None) -> Probe:
+    """Find the best level by trying, best first; blocks for some tens of milliseconds.
+
+    *wanted* is tried alone; if it does not work the answer is plain, with the reason.
+    """
+    reasons: list[str] = []
+    for level in [wanted] if wanted else list(Level):
+        problem = "" if level is Level.PLAIN else _trial(level)
+        if not problem:
+            return Probe(level, tuple(reasons))
+        reasons.append(f"{level}: {problem}")
+    return Probe(Level.PLAIN, tuple(reasons))
+
+
+def _trial(level: Level) -> str:
+    """Why *level* does not work; empty if it does."""
+    if level is Level.BUBBLEWRAP and shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    with tempfile.TemporaryDirectory(prefix="batholith-probe-") as text:
+        base = Path(text)
+        (base / "file").write_text("seen")
+        mounts = [layout.Mount(str(base / "file"), "/etc/batholith-probe/file", read_only=True)]
+        steps = layout.plan(mounts, hidden=[], home=os.path.expanduser("~"))
+        run = RunFolder(base / "run")
+        script = "cat /etc/batholith-probe/file >/dev/null && test -w /tmp && test -r /proc/self"
+        run.prepare(
+            Launch(
+                argv=["sh", "-c", script],
+                env={"PATH": os.defpath},
+                cwd="/",
+                log=base / "log" / "0.log",
+                hostname="probe",
+                level=level,
+                steps=steps,
+            )
+        )
+        os.waitpid(run.start(), 0)
+        ended = run.ended()
+        if ended is None:
+            return run.errors() or "the trial run vanished"
+        return "" if ended.code == 0 else ended.message or f"the trial ended with {ended.code}"

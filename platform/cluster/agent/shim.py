@@ -1,0 +1,596 @@
+"""The small program between the agent and one run of a container; it outlives the agent.
+
+It is started by path with `python -I -S shim.py RUN_FOLDER` and imports nothing of ours. In order:
+
+1. *Claim* the run: link a file that names this process into the run's folder. Only one claim can
+   be there, so whatever happens to the agent, a run happens at most once.
+2. Start the main process (in its sandbox, `_sandboxed`), its output coming back by pipes.
+3. Write each line with its time to the log, pass SIGTERM on, reap whatever is orphaned;
+   SIGUSR1 kills everything at once.
+4. When the main process is gone, kill what it left behind and write the exit file, by rename.
+
+`launch.json` says what to run: argv, env, cwd, log, stdin; and for a sandbox the level, hostname
+and mounts (`layout`). Exit codes: n, 128+signal, 128 when the program cannot be executed.
+"""
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import stat
+import struct
+import sys
+import time
+
+CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
+CANNOT_START = 128
+MAX_LINE = 16 * 1024
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_CHILD_SUBREAPER, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 36, 24, 38
+_NEW_NS, _NEW_UTS, _NEW_IPC, _NEW_USER, _NEW_PID = (
+    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
+)  # fmt: skip
+_BIND, _REC, _PRIVATE, _REMOUNT = 4096, 16384, 1 << 18, 32
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
+_MNT_DETACH = 2
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_SYS_MOUNT_SETATTR = 442  # the same on every architecture
+_AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
+_KEPT_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
+_LAST_CAPABILITY = 40
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_SPECIAL_DEVICES = ("nvidia", "dri", "kfd", "fuse")
+
+
+class CannotStartError(Exception):
+    """The container's main process cannot be brought up; the text is for its status."""
+
+
+def main(folder: str) -> int:
+    """Run what *folder* describes; 0 unless the run was taken by someone else."""
+    run = Run(folder)
+    if not run.claim():
+        return 1
+    run.start()
+    run.attend()
+    run.finish()
+    return 0
+
+
+class Run:
+    """One run of one container, from claim to exit file."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.main = 0
+        self.target = 0  # gets the signals; differs from main under bubblewrap
+        self.status: int | None = None
+        self.message = ""
+        self.started = 0.0
+        self.pending: list[int] = []
+        self.outputs: dict[int, Lines] = {}
+        self.wake, self.wake_write = os.pipe()
+        for end in (self.wake, self.wake_write):
+            os.set_blocking(end, False)
+        # Handlers stand before the claim: whoever reads our process id may signal us.
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+            signal.signal(number, self._note)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+    def _note(self, number: int, _: object) -> None:
+        if number != signal.SIGCHLD:
+            self.pending.append(number)
+
+    def claim(self) -> bool:
+        """Take the run, durably; ``False`` if it is taken or was called off."""
+        pid = os.getpid()
+        me = {"pid": pid, "start": start_time(pid), "boot": boot_id(), "at": time.time()}
+        own = os.path.join(self.folder, f"claim.{os.getpid()}")
+        write_whole(own, json.dumps(me))
+        try:
+            os.link(own, os.path.join(self.folder, CLAIM))
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(own)
+        return True
+
+    def start(self) -> None:
+        """Bring the main process up; a failure is kept for the exit file."""
+        with open(os.path.join(self.folder, LAUNCH), encoding="utf-8") as file:
+            launch = json.load(file)
+        self.log = os.open(launch["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.started = time.time()
+        try:
+            self._spawn(launch)
+        except (OSError, CannotStartError) as error:
+            self.status, self.message = CANNOT_START, str(error)
+
+    def _spawn(self, launch: dict) -> None:  # type: ignore[type-arg]
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        failed_read, failed_write = os.pipe()
+        info_read, info_write = os.pipe()
+        level = launch["level"]
+        if level == "unshare":
+            unshare(_NEW_USER | _NEW_PID)
+        self.main = self.target = os.fork()
+        if self.main == 0:
+            _in_child(launch, (out_write, err_write), failed_write, info_write)
+        for end in (out_write, err_write, failed_write, info_write):
+            os.close(end)
+        if level == "bubblewrap":
+            self.target = _inner_pid(info_read) or self.main
+        os.close(info_read)
+        problem = _read_all(failed_read)
+        os.close(failed_read)
+        for name, end in (("stdout", out_read), ("stderr", err_read)):
+            os.set_blocking(end, False)
+            self.outputs[end] = Lines(self.log, name)
+        if problem:
+            self.message = problem
+
+    def attend(self) -> None:
+        """Copy output, pass signals on and reap until the main process is gone."""
+        while self.status is None:
+            ready = select.select([self.wake, *self.outputs], [], [])[0]
+            for end in ready:
+                if end == self.wake:
+                    _drain(self.wake)
+                else:
+                    self._copy(end)
+            self._signal()
+            self._reap()
+
+    def _signal(self) -> None:
+        while self.pending:
+            number = self.pending.pop(0)
+            try:
+                if number == signal.SIGUSR1:
+                    self._kill_main()
+                else:
+                    os.kill(self.target, number)
+            except ProcessLookupError:
+                return  # it ended by itself; its exit is being collected
+
+    def _kill_main(self) -> None:
+        os.kill(self.target, signal.SIGKILL)
+        kill_group(self.main)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.main:
+                self.status = exit_code(status)
+
+    def _copy(self, end: int) -> None:
+        try:
+            data = os.read(end, 65536)
+        except BlockingIOError:
+            return
+        if data:
+            self.outputs[end].feed(data)
+        else:
+            self.outputs.pop(end).close()
+            os.close(end)
+
+    def finish(self) -> None:
+        """Kill what is left, take the last output, write the exit file."""
+        if self.main:
+            self._kill_rest()
+        for end in list(self.outputs):
+            while end in self.outputs and select.select([end], [], [], 0)[0]:
+                self._copy(end)
+        for lines in self.outputs.values():
+            lines.close()
+        failed = bool(self.message)
+        record = {
+            "code": CANNOT_START if failed else self.status,
+            "reason": "StartError" if failed else "",
+            "message": self.message[:4096],
+            "started": self.started,
+            "at": time.time(),
+        }
+        target = os.path.join(self.folder, EXIT)
+        write_whole(target + ".new", json.dumps(record))
+        os.rename(target + ".new", target)
+
+    def _kill_rest(self) -> None:
+        """Everything that the main process started and left: its group, then orphans."""
+        kill_group(self.main)
+        while True:
+            for pid in children():
+                os.kill(pid, signal.SIGKILL)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+
+class Lines:
+    """Bytes of one stream, written to the log line by line with time and stream."""
+
+    def __init__(self, log: int, stream: str) -> None:
+        self.log = log
+        self.stream = stream
+        self.rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Write all whole lines, and cut what grows too long."""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        now = time.time_ns()
+        written = b"".join(self._entries(now, line) for line in lines)
+        while len(self.rest) >= MAX_LINE:
+            written += self._entry(now, "P", self.rest[:MAX_LINE])
+            self.rest = self.rest[MAX_LINE:]
+        _write(self.log, written)
+
+    def close(self) -> None:
+        """Write what came without a line's end."""
+        if self.rest:
+            _write(self.log, self._entry(time.time_ns(), "P", self.rest))
+            self.rest = b""
+
+    def _entries(self, now: int, line: bytes) -> bytes:
+        parts = [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [b""]
+        cut = b"".join(self._entry(now, "P", part) for part in parts[:-1])
+        return cut + self._entry(now, "F", parts[-1])
+
+    def _entry(self, now: int, tag: str, text: bytes) -> bytes:
+        seconds, nanos = divmod(now, 1_000_000_000)
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        return f"{when}.{nanos:09d}Z {self.stream} {tag} ".encode() + text + b"\n"
+
+
+def _in_child(
+    launch: dict,  # type: ignore[type-arg]
+    outputs: tuple[int, int],
+    failed: int,
+    info: int,
+) -> None:
+    """Become the main process, or the sandbox around it; never returns."""
+    try:
+        os.setsid()
+        _plain_signals()
+        source = os.open("/dev/null", os.O_RDONLY)
+        for end, number in zip((source, *outputs), range(3), strict=True):
+            os.dup2(end, number)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.umask(0o022)
+        level = launch["level"]
+        if level != "plain":
+            # Until the init's handler stands, a SIGTERM must wait: process 1 would lose it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        if level == "unshare":
+            _sandboxed(launch, failed)
+        elif level == "bubblewrap":
+            _bubblewrapped(launch, failed, info)
+        else:
+            os.chdir(launch["cwd"])
+            execute(launch["argv"], launch["env"])
+    except BaseException as error:  # a forked child must never return into the parent's code
+        _report(failed, error)
+    os._exit(CANNOT_START)
+
+
+def _report(failed: int, error: BaseException) -> None:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    os.write(failed, (text or type(error).__name__).encode()[:4096])
+
+
+def _plain_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+
+# --- the sandbox made with system calls -----------------------------------------------------
+
+
+def unshare(flags: int) -> None:
+    """Leave the given namespaces; a new user namespace maps this user to root.
+
+    Raises:
+        CannotStartError: the kernel does not permit it.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_LIBC.unshare(flags), "unshare")
+    if flags & _NEW_USER:
+        write_plain("/proc/self/setgroups", "deny")
+        write_plain("/proc/self/uid_map", f"0 {uid} 1")
+        write_plain("/proc/self/gid_map", f"0 {gid} 1")
+
+
+def _sandboxed(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
+    """As the first process of the new pid namespace: build the root, then be its init."""
+    unshare(_NEW_NS | _NEW_IPC | _NEW_UTS)
+    name = launch["hostname"].encode()
+    _check(_LIBC.sethostname(name, len(name)), "sethostname")
+    mount(None, "/", None, _REC | _PRIVATE)
+    root = launch["root"]
+    mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=755")
+    for step in launch["steps"]:
+        _carry_out(root, step)
+    _devices(root)
+    _processes(root)
+    _enter(root)
+    _drop_capabilities()
+    be_init(launch["argv"], launch["env"], launch["cwd"], failed)
+
+
+def mount(
+    source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
+) -> None:
+    """mount(2).
+
+    Raises:
+        CannotStartError: the kernel refused.
+    """
+    result = _LIBC.mount(
+        source.encode() if source else None,
+        target.encode(),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        data.encode() if data else None,
+    )
+    _check(result, f"mount {target}")
+
+
+def _carry_out(root: str, step: list[str]) -> None:
+    """One line of the layout: link, tmpfs (the source is its mode), ro or rw (a bind mount)."""
+    kind, source, place = step
+    target = root + place
+    if kind == "link":
+        os.symlink(source, target)
+    elif kind == "tmpfs":
+        os.makedirs(target, exist_ok=True)
+        mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, f"mode={source}")
+    else:
+        _bind(source, target, read_only=kind == "ro")
+
+
+def _bind(source: str, target: str, *, read_only: bool) -> None:
+    if not os.path.lexists(target):
+        if stat.S_ISDIR(os.stat(source).st_mode):
+            os.makedirs(target, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    mount(source, target, None, _BIND | _REC)
+    if read_only:
+        _make_read_only(target)
+
+
+def _make_read_only(target: str) -> None:
+    attributes = struct.pack("QQQQ", _RDONLY, 0, 0, 0)
+    result = _LIBC.syscall(
+        _SYS_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, 32
+    )
+    if result == 0:
+        return
+    if ctypes.get_errno() != errno.ENOSYS:
+        _check(result, f"mount_setattr {target}")
+    # Before Linux 5.12: this mount alone, keeping the flags that may not be cleared.
+    kept = os.statvfs(target).f_flag & (_NOSUID | _NODEV | _NOEXEC)
+    mount(None, target, None, _BIND | _REMOUNT | _RDONLY | kept)
+
+
+def _devices(root: str) -> None:
+    shared = root + "/dev/shm"  # noqa: S108 - the container's own
+    os.makedirs(shared, exist_ok=True)
+    mount("tmpfs", shared, "tmpfs", _NOSUID | _NODEV, "mode=1777")
+    for name in sorted(os.listdir("/dev")):
+        if name in _DEVICES or name.startswith(_SPECIAL_DEVICES):
+            _bind(f"/dev/{name}", f"{root}/dev/{name}", read_only=False)
+    for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink("/proc/self/fd" + to, f"{root}/dev/{name}")
+
+
+def _processes(root: str) -> None:
+    os.makedirs(root + "/proc", exist_ok=True)
+    try:
+        mount("proc", root + "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
+    except CannotStartError:
+        # Inside containers parts of /proc are covered, and a fresh one is refused.
+        _bind("/proc", root + "/proc", read_only=False)
+
+
+def _enter(root: str) -> None:
+    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise CannotStartError(f"no sandbox on {os.uname().machine}")
+    os.chdir(root)
+    _check(_LIBC.syscall(number, b".", b"."), "pivot_root")
+    _check(_LIBC.umount2(b".", _MNT_DETACH), "umount")
+    os.chdir("/")
+
+
+def _drop_capabilities() -> None:
+    for capability in range(_LAST_CAPABILITY + 1):
+        if capability not in _KEPT_CAPABILITIES:
+            _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    _check(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        raise CannotStartError(f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def be_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
+    """Be process 1: run *argv* as a child, pass SIGTERM on, reap, exit as the child did."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            os.makedirs(cwd, exist_ok=True)
+            os.chdir(cwd)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            execute(argv, env)
+        except BaseException as error:
+            _report(failed, error)
+        os._exit(CANNOT_START)
+    os.close(failed)
+    signal.signal(signal.SIGTERM, lambda number, _: _pass_on(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(exit_code(status))
+
+
+def execute(argv: list[str], env: dict[str, str]) -> None:
+    """Become *argv*, looked up on the PATH of *env*.
+
+    Raises:
+        OSError: there is no such program, or it cannot be executed.
+    """
+    try:
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - a shell is what we do not want
+    except OSError as error:
+        raise OSError(error.errno, f'exec: "{argv[0]}": {error.strerror}') from error
+
+
+def _pass_on(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        return  # it is gone; os.wait says how
+
+
+# --- the sandbox made by bubblewrap ---------------------------------------------------------
+
+
+def _bubblewrapped(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
+    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed])
+    read, write = os.pipe()
+    fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: it must fit at once
+    os.write(write, inner.encode())
+    os.close(write)
+    for end in (failed, info, read):
+        os.set_inheritable(end, True)
+    argv = [word.replace("{info}", str(info)) for word in launch["bubblewrap"]]
+    os.execve(argv[0], [*argv, "--init", str(read)], {"PATH": "/usr/bin:/bin"})  # noqa: S606
+
+
+def _inner_pid(info: int) -> int | None:
+    """The process that bubblewrap made, as it tells on its info pipe; ``None`` if it failed."""
+    try:
+        return int(json.loads(_read_all(info))["child-pid"])
+    except (ValueError, KeyError):
+        return None
+
+
+def init_main(descriptor: int) -> None:
+    """Inside bubblewrap: read what to run from *descriptor*, then be process 1."""
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        argv, env, cwd, failed = json.load(file)
+    os.set_inheritable(failed, False)
+    be_init(argv, env, cwd, failed)
+
+
+# --- small things ---------------------------------------------------------------------------
+
+
+def exit_code(status: int) -> int:
+    """A wait status as containers show it: 128 + signal for a death by signal."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def kill_group(leader: int) -> None:
+    """Kill all of a process group, if any of it is left."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # all gone, or it never became a group of its own
+
+
+def start_time(pid: int) -> int | None:
+    """When *pid* started, in clock ticks since boot; ``None`` if there is no such process.
+
+    A zombie counts as gone: it will do nothing more.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def boot_id() -> str:
+    """Differs after each boot of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def children() -> list[int]:
+    """This process's children."""
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write a new file and see it on disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_plain(path: str, text: str) -> None:
+    """Write into a file of /proc.
+
+    Raises:
+        CannotStartError: the kernel does not permit it.
+    """
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+    except OSError as error:
+        raise CannotStartError(f"{path}: {error.strerror}") from error
+
+
+def _read_all(descriptor: int) -> str:
+    parts = []
+    while data := os.read(descriptor, 4096):
+        parts.append(data)
+    return b"".join(parts).decode(errors="replace")
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 512):
+            continue
+    except BlockingIOError:
+        return
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--init":
+        init_main(int(sys.argv[2]))
+    sys.exit(main(sys.argv[1]))

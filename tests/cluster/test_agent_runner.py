@@ -1,0 +1,227 @@
+"""Runs as real processes: how they end, what they see, and that none runs twice."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support_agent import until
+
+from batholith.cluster.agent import layout, shim
+from batholith.cluster.agent.runner import (
+    Ended,
+    Launch,
+    Level,
+    Process,
+    RunFolder,
+    lost,
+    probe,
+    sweep,
+)
+from batholith.machinery.clock import SystemClock
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture(params=list(Level))
+def level(request: pytest.FixtureRequest) -> Level:
+    """Each level that this machine permits."""
+    wanted: Level = request.param
+    found = probe(wanted)
+    if found.level is not wanted:
+        pytest.skip("; ".join(found.reasons))
+    return wanted
+
+
+def launch(base: Path, argv: Sequence[str], level: Level, *mounts: layout.Mount) -> RunFolder:
+    folder = RunFolder(base / "pods" / "uid" / "c" / "0")
+    plan = layout.plan(mounts, hidden=[str(base)], home=os.path.expanduser("~"))
+    folder.prepare(
+        Launch(
+            argv=argv,
+            env={"PATH": os.defpath, "GREETING": "hello"},
+            cwd="/" if level is not Level.PLAIN else str(base),
+            log=base / "logs" / "0.log",
+            hostname="some-pod",
+            level=level,
+            steps=plan,
+        )
+    )
+    return folder
+
+
+def log_of(base: Path) -> list[tuple[str, str]]:
+    lines = (base / "logs" / "0.log").read_text().splitlines()
+    return [(parts[1], parts[3]) for line in lines if len(parts := line.split(" ", 3)) == 4]
+
+
+async def run(base: Path, argv: Sequence[str], level: Level, *mounts: layout.Mount) -> Ended:
+    folder = launch(base, argv, level, *mounts)
+    return await Process(folder, folder.start(), clock=CLOCK).wait()
+
+
+async def until_logged(base: Path, text: str) -> None:
+    log = base / "logs" / "0.log"
+    await until(lambda: log.exists() and text in log.read_text())
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+)
+async def test_the_exit_code_is_the_main_process_s(
+    tmp_path: Path, level: Level, script: str, code: int
+) -> None:
+    ended = await run(tmp_path, ["sh", "-c", script], level)
+    assert (ended.code, ended.reason) == (code, "")
+
+
+async def test_a_program_that_is_not_there_is_a_failed_start(tmp_path: Path, level: Level) -> None:
+    ended = await run(tmp_path, ["no-such-program"], level)
+    assert (ended.code, ended.reason) == (128, "StartError")
+    assert "no-such-program" in ended.message or "No such file" in ended.message
+
+
+async def test_output_is_logged_by_line_with_its_stream(tmp_path: Path, level: Level) -> None:
+    script = 'echo "$GREETING"; echo bad >&2; printf unfinished; env | grep -c .'
+    await run(tmp_path, ["sh", "-c", script], level)
+    lines = log_of(tmp_path)
+    assert ("stdout", "hello") in lines
+    assert ("stderr", "bad") in lines
+    assert any(stream == "stdout" and text.startswith("unfinished") for stream, text in lines)
+
+
+async def test_the_environment_is_the_pod_s_alone(tmp_path: Path, level: Level) -> None:
+    os.environ["LEAK"] = "secret"
+    try:
+        await run(tmp_path, [sys.executable, "-c", "import os; print(sorted(os.environ))"], level)
+    finally:
+        del os.environ["LEAK"]
+    (_, shown), *_ = log_of(tmp_path)
+    assert "GREETING" in shown
+    assert "LEAK" not in shown
+
+
+async def test_term_reaches_a_main_process_that_handles_it(tmp_path: Path, level: Level) -> None:
+    script = "trap 'echo caught; exit 5' TERM; echo up; while :; do sleep 0.02; done"
+    folder = launch(tmp_path, ["sh", "-c", script], level)
+    process = Process(folder, folder.start(), clock=CLOCK)
+    await until_logged(tmp_path, "up")
+    process.ask_to_end()
+    assert (await process.wait()).code == 5
+    assert ("stdout", "caught") in log_of(tmp_path)
+
+
+async def test_term_ends_a_main_process_that_does_not_care(tmp_path: Path, level: Level) -> None:
+    folder = launch(tmp_path, ["sh", "-c", "echo up; sleep 60"], level)
+    process = Process(folder, folder.start(), clock=CLOCK)
+    await until_logged(tmp_path, "up")
+    process.ask_to_end()
+    assert (await process.wait()).code == 143
+
+
+async def test_a_kill_takes_everything_along(tmp_path: Path, level: Level) -> None:
+    script = "trap '' TERM; (setsid sleep 61 &) ; setsid sleep 61 & echo up; sleep 61"
+    folder = launch(tmp_path, ["sh", "-c", script], level)
+    process = Process(folder, folder.start(), clock=CLOCK)
+    await until_logged(tmp_path, "up")
+    process.ask_to_end()
+    await process.kill()
+    assert (await process.wait()).code == 137
+    assert sweep(folder.name) == 0, "nothing of the run is left"
+
+
+async def test_nothing_outlives_the_main_process(tmp_path: Path, level: Level) -> None:
+    script = "setsid sleep 62 & (sleep 62 & sleep 62 &); exit 4"
+    ended = await run(tmp_path, ["sh", "-c", script], level)
+    assert ended.code == 4
+    assert sweep("pods/uid/c/0") == 0
+
+
+async def test_a_run_that_was_called_off_never_starts(tmp_path: Path) -> None:
+    folder = launch(tmp_path, ["touch", str(tmp_path / "ran")], Level.PLAIN)
+    assert folder.call_off()
+    await asyncio.to_thread(os.waitpid, folder.start(), 0)
+    assert not (tmp_path / "ran").exists()
+    assert folder.ended() is None
+    assert folder.process() is None
+
+
+async def test_two_shims_of_one_run_start_it_once(tmp_path: Path) -> None:
+    script = f"echo x >> {tmp_path}/ran"
+    folder = launch(tmp_path, ["sh", "-c", script], Level.PLAIN)
+    for pid in [folder.start() for _ in range(4)]:
+        await asyncio.to_thread(os.waitpid, pid, 0)
+    assert (tmp_path / "ran").read_text() == "x\n"
+    assert not folder.call_off()
+
+
+async def test_a_run_whose_shim_was_killed_is_lost_and_leaves_nothing(
+    tmp_path: Path, level: Level
+) -> None:
+    folder = launch(tmp_path, ["sh", "-c", "echo up; sleep 63"], level)
+    pid = folder.start()
+    process = Process(folder, pid, clock=CLOCK)
+    await until_logged(tmp_path, "up")
+    os.kill(pid, signal.SIGKILL)
+    ended = await process.wait()
+    assert (ended.code, ended.reason) == (137, "ContainerStatusUnknown")
+    assert sweep(folder.name) == 0
+    assert lost(folder).started > 0
+
+
+async def test_a_recycled_process_id_is_not_taken_for_the_run(tmp_path: Path) -> None:
+    folder = launch(tmp_path, ["true"], Level.PLAIN)
+    text = f'{{"pid": {os.getpid()}, "start": 1, "boot": "{shim.boot_id()}"}}'
+    (folder.path / shim.CLAIM).write_text(text)
+    assert folder.process() is None
+
+
+async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere(
+    tmp_path: Path, level: Level
+) -> None:
+    if level is Level.PLAIN:
+        pytest.skip("plain has no mounts")
+    data, secret = tmp_path / "data", tmp_path / "secret"
+    data.mkdir()
+    secret.write_text("key")
+    mounts = [
+        layout.Mount(str(data), "/some/place"),
+        layout.Mount(str(data), "/etc/volcano/deep", read_only=True),
+        layout.Mount(str(secret), "/root/.ssh/id"),
+    ]
+    script = (
+        "echo new > /some/place/file; cat /etc/volcano/deep/file /root/.ssh/id; hostname;"
+        f"touch /etc/volcano/deep/x /usr/x 2>/dev/null || echo refused; ls -A {tmp_path}; echo $$"
+    )
+    ended = await run(tmp_path, ["sh", "-c", script], level, *mounts)
+    shown = [text for _, text in log_of(tmp_path)]
+    assert shown[:2] == ["new", "keysome-pod"]
+    assert "refused" in shown
+    assert int(shown[-1]) < 10, "it has process ids of its own, and an init"
+    assert ended.code == 0
+    assert (data / "file").read_text() == "new\n"
+    assert not os.path.exists("/usr/x")
+
+
+def test_a_layout_opens_only_what_mounts_need(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    for place in ("etc/ssl", "usr/bin", "root/.ssh", "data", "var/lib"):
+        (host / place).mkdir(parents=True)
+    (host / "bin").symlink_to("usr/bin")
+    (host / "etc/passwd").write_text("")
+    mounts = [
+        layout.Mount("/s", "/etc/volcano"),
+        layout.Mount("/s", "/data"),
+        layout.Mount("/s", "/a/b"),
+    ]
+    steps = layout.plan(mounts, hidden=["/var/lib"], home="/root", host=str(host))
+    assert ("link", "usr/bin", "/bin") in steps
+    assert ("tmpfs", "755", "/etc") in steps, "the machine has no /etc/volcano"
+    assert ("ro", str(host / "etc/passwd"), "/etc/passwd") in steps
+    assert not any(place.startswith(("/data/", "/usr/")) for _, _, place in steps)
+    assert not any(".ssh" in place for _, _, place in steps), "keys stay out"
+    assert steps.index(("tmpfs", "700", "/var/lib")) < steps.index(("rw", "/s", "/etc/volcano"))
+    assert {place for kind, _, place in steps if kind == "rw"} == {"/etc/volcano", "/data", "/a/b"}
