@@ -43,6 +43,12 @@ class ClientMetrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+        self.events = Counter(
+            "batholith_events",
+            "Events recorded, by what became of them.",
+            ("result",),
+            registry=self._registry,
+        )
         self._owners: set[str] = set()
         self._caches = _CacheCollector()
         self._registry.register(self._caches)

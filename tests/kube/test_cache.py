@@ -193,10 +193,12 @@ async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
         await follower.cache.wait_synced()
         for end in (api.end_watches, api.drop_watches):
             api.put(PODS, "a", x=end.__name__)
-            await follower.caught_up()
+            await until(lambda: follower.cache.resource_version == str(api.version))
+            version = api.version
             end()
             api.put(PODS, "a", y=end.__name__)
-            await follower.caught_up()
+            await until(lambda: follower.cache.resource_version == str(api.version))
+            assert api.seen[-1].query["resourceVersion"] == str(version)
         assert follower.cache.statistics().lists == 1
         assert [told for told, _ in follower.told] == ["came"] + ["changed"] * 4
 

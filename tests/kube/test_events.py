@@ -1,0 +1,289 @@
+"""Events as users find them on the server: counted, combined, never a flood, never in the way."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from support_fakeapi import FakeApi, Object
+from support_waiting import until
+
+from batholith.kube.client import Client, ClientOptions
+from batholith.kube.correlation import Correlator, Event, EventSource, Fact, event_name
+from batholith.kube.events import EventOptions, EventRecorder
+from batholith.kube.metrics import ClientMetrics
+from batholith.kube.timing import Timing
+from batholith.model.meta import ObjectReference
+from batholith.model.names import EVENTS
+
+JOB = ObjectReference(
+    api_version="batch.volcano.sh/v1alpha1", kind="Job", namespace="d", name="train", uid="u1"
+)
+QUEUE = ObjectReference(kind="Queue", name="research", uid="u2")
+
+
+class Desk:
+    """A server, a recorder whose clock the test moves, and the pauses it took."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.time = 1000.0
+        self.recorded = 0
+        self.pauses: list[float] = []
+        self.registry = CollectorRegistry()
+        timing = Timing(
+            monotonic=lambda: self.time,
+            sleep=self._sleep,
+            random=lambda: 0.25,
+            now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.time),
+        )
+        self.client = Client(
+            api.credentials,
+            user_agent="t",
+            options=ClientOptions(timing=timing, metrics=ClientMetrics(self.registry)),
+        )
+        self.recorder = EventRecorder(self.client, component="job-controller", instance="host-1")
+        self.task: asyncio.Task[None] | None = None
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    def record(self, message: str, *, about: ObjectReference = JOB, reason: str = "Failed") -> None:
+        # Each a microsecond later, as in life: names come from the time.
+        self.time += 0.000001
+        self.recorder.record(about, type="Warning", reason=reason, message=message)
+
+    async def written(self) -> list[Object]:
+        """Wait until everything recorded has been dealt with; the Events there are."""
+        await until(lambda: self.settled == self.recorded)
+        return list(self.api.objects(EVENTS).values())
+
+    @property
+    def settled(self) -> int:
+        counts = self.recorder.statistics
+        return (
+            counts.created
+            + counts.patched
+            + counts.dropped_full
+            + counts.dropped_spam
+            + counts.refused
+            + counts.unreachable
+        )
+
+    def burst(self, messages: list[str]) -> None:
+        for message in messages:
+            self.record(message)
+        self.recorded += len(messages)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with FakeApi() as api:
+        desk = Desk(api)
+        async with desk.client:
+            desk.task = asyncio.create_task(desk.recorder.run())
+            yield desk
+            desk.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await desk.task
+
+
+async def test_an_event_says_who_what_why_and_when(desk: Desk) -> None:
+    desk.burst(["pods are missing"])
+    (event,) = await desk.written()
+    assert event["kind"] == "Event"
+    assert event["involvedObject"]["uid"] == "u1"
+    assert event["metadata"]["namespace"] == "d"
+    assert event["metadata"]["name"].startswith("train.")
+    assert event["source"] == {"component": "job-controller", "host": "host-1"}
+    assert (event["type"], event["reason"], event["count"]) == ("Warning", "Failed", 1)
+    assert event["reportingComponent"] == "job-controller"
+    assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-01T00:16:40Z"
+
+
+async def test_events_about_what_has_no_namespace_lie_in_default(desk: Desk) -> None:
+    desk.record("closed", about=QUEUE)
+    await until(lambda: desk.api.objects(EVENTS))
+    (event,) = desk.api.objects(EVENTS).values()
+    assert event["metadata"]["namespace"] == "default"
+
+
+async def test_repetitions_become_a_count_on_one_event(desk: Desk) -> None:
+    """INV-EV-1: n identical events are one Event whose count is n less what was dropped."""
+    desk.burst(["no room"] * 30)
+    (event,) = await desk.written()
+    assert desk.recorder.statistics.dropped_spam == 5
+    assert event["count"] == 30 - 5
+    assert desk.api.count("POST") == 1
+
+
+async def test_a_flood_about_one_object_is_let_through_in_drops(desk: Desk) -> None:
+    """INV-EV-2: at most 25 writes and one more each five minutes."""
+    desk.burst(["no room"] * 100)
+    await desk.written()
+    assert len(desk.api.seen) == 25
+    desk.time += 601
+    desk.burst(["no room"] * 100)
+    await desk.written()
+    assert len(desk.api.seen) == 27
+    desk.record("other", about=QUEUE)
+    await until(lambda: len(desk.api.seen) == 28)
+
+
+async def test_many_distinct_messages_end_in_one_combined_event(desk: Desk) -> None:
+    """INV-EV-3: nine messages, nine Events; the tenth and later share one."""
+    desk.burst([f"pod {number} failed" for number in range(9)])
+    assert len(await desk.written()) == 9
+    desk.burst([f"pod {number} failed" for number in range(9, 20)])
+    events = await desk.written()
+    assert len(events) == 10
+    combined = events[-1]
+    assert combined["message"] == "(combined from similar events): pod 19 failed"
+    assert combined["count"] == 11
+
+
+async def test_a_group_that_was_quiet_for_ten_minutes_starts_anew(desk: Desk) -> None:
+    desk.burst([f"pod {number} failed" for number in range(12)])
+    assert len(await desk.written()) == 10
+    desk.time += 601
+    desk.burst(["pod 77 failed"])
+    assert (await desk.written())[-1]["message"] == "pod 77 failed"
+
+
+async def test_an_event_that_expired_on_the_server_is_made_again(desk: Desk) -> None:
+    desk.burst(["no room", "no room"])
+    (event,) = await desk.written()
+    desk.api.remove(EVENTS, event["metadata"]["name"])
+    desk.burst(["no room"])
+    (again,) = await desk.written()
+    assert again["count"] == 3
+
+
+async def test_what_the_server_refuses_is_given_up(desk: Desk) -> None:
+    desk.api.fail(403)
+    desk.burst(["one", "two"])
+    (event,) = await desk.written()
+    assert event["message"] == "two"
+    assert desk.recorder.statistics.refused == 1
+    assert desk.pauses == []
+
+
+async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(desk: Desk) -> None:
+    desk.api.fail("drop", times=3)
+    desk.burst(["one"])
+    assert len(await desk.written()) == 1
+    assert desk.pauses == [2.5, 10.0, 10.0]
+    desk.pauses.clear()
+    desk.api.fail("drop", times=12)
+    desk.burst(["two"])
+    await desk.written()
+    assert desk.recorder.statistics.unreachable == 1
+    assert desk.pauses == [2.5] + [10.0] * 10
+
+
+async def test_without_room_events_are_dropped_and_counted(desk: Desk) -> None:
+    desk.burst([f"m{number}" for number in range(1300)])
+    assert desk.recorder.waiting == 1000
+    assert desk.recorder.statistics.dropped_full == 300
+    await desk.written()
+    dropped = desk.registry.get_sample_value("batholith_events_total", {"result": "dropped_full"})
+    assert dropped == 300
+
+
+async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(desk: Desk) -> None:
+    desk.recorder.record(JOB, type="Fatal", reason="x", message="y")  # type: ignore[arg-type]
+    assert desk.recorder.statistics.dropped_invalid == 1
+    assert desk.recorder.waiting == 0
+
+
+async def test_after_the_end_nothing_more_is_written(desk: Desk) -> None:
+    """INV-EV-4: ending the recorder's task ends the writing, whatever still waits."""
+    desk.api.fail("hang")
+    desk.burst([f"m{number}" for number in range(5)])
+    await until(lambda: desk.api.seen)
+    assert desk.task is not None
+    desk.task.cancel()
+    with suppress(asyncio.CancelledError):
+        await desk.task
+    desk.record("too late")
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert len(desk.api.seen) == 1
+
+
+async def test_events_stand_behind_other_writes() -> None:
+    async with FakeApi() as api:
+        options = ClientOptions(writes_in_flight=2)
+        async with Client(api.credentials, user_agent="t", options=options) as client:
+            recorder = EventRecorder(client, component="c", options=EventOptions())
+            task = asyncio.create_task(recorder.run())
+            writes = [
+                asyncio.create_task(client.post(f"/api/v1/namespaces/d/pods/p{n}/binding", {}))
+                for n in range(20)
+            ]
+            await until(lambda: api.seen)
+            recorder.record(JOB, type="Normal", reason="a", message="first")
+            await asyncio.gather(*writes)
+            await until(lambda: api.objects(EVENTS))
+            task.cancel()
+        assert [seen.path.endswith("/events") for seen in api.seen].index(True) == 20
+
+
+def test_a_name_that_would_be_invalid_is_a_uuid() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    assert event_name("train", at) == f"train.{int(at.timestamp()) * 10**9:x}"
+    for bad in ("x" * 250, "Upper", "", "a_b"):
+        assert len(event_name(bad, at)) == 36
+
+
+def _fact(name: str, message: str) -> Fact:
+    about = ObjectReference(kind="Job", namespace="d", name=name, uid=name)
+    return Fact(about=about, type="Normal", reason="r", message=message, at=datetime.now(UTC))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    stream=st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b"]), st.integers(0, 14), st.sampled_from([0.0, 1.0, 299, 700])
+        ),
+        max_size=150,
+    )
+)
+def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) -> None:
+    """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and pauses."""
+    correlator = Correlator(EventSource(component="c"))
+    now, sent = 0.0, list[tuple[float, Event]]()
+    said: dict[str, int] = {}
+    for name, number, pause in stream:
+        now += pause
+        said[name] = said.get(name, 0) + 1
+        event = correlator.correlate(_fact(name, f"m{number}"), now)
+        if event is not None:
+            sent.append((now, event))
+    for name in "ab":
+        mine = [(at, event) for at, event in sent if event.involved_object.name == name]
+        for first, (start, _) in enumerate(mine):
+            for last in range(first, len(mine)):
+                assert last - first + 1 <= 25 + (mine[last][0] - start) / 300 + 1e-6
+        final = {event.metadata.name + event.message[:5]: event.count for _, event in mine}
+        assert sum(final.values()) <= said.get(name, 0)
+        combined = {
+            event.metadata.name for _, event in mine if event.message.startswith("(combined")
+        }
+        assert len(combined) <= 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    correlator = Correlator(EventSource(component="c"))
+    for number in range(5000):
+        correlator.correlate(_fact(f"job-{number}", "m"), 0.0)
+    assert correlator.remembered() == (4096, 4096, 4096)
+    again = correlator.correlate(_fact("job-0", "m"), 0.0)
+    assert again is not None
+    assert again.count == 1
