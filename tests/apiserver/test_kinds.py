@@ -86,7 +86,7 @@ def test_a_new_object_starts_without_status() -> None:
         ({"name": "a", "labels": {"x": "y z"}}, ["metadata.labels"]),
         ({"name": "a", "annotations": {"x": "y" * 300_000}}, ["metadata.annotations"]),
         ({"name": "a", "ownerReferences": [{"kind": "K", "name": "n", "uid": "u"}]},
-         ["metadata.ownerReferences[0].apiVersion"]),
+         ["metadata.ownerReferences.apiVersion"]),
         ({"name": "a", "finalizers": ["not a name"]}, ["metadata.finalizers[0]"]),
         ({"name": "abc", "generateName": "ab-"}, []),
         ({"name": "abc", "generateName": "A-"}, ["metadata.generateName"]),

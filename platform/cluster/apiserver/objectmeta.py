@@ -83,19 +83,20 @@ def _check_name(metadata: dict[str, Any], name_rule: NameRule) -> list[FieldErro
 
 
 def _check_owners(owners: list[dict[str, Any]]) -> list[FieldError]:
-    errors = []
-    controllers = 0
-    for index, owner in enumerate(owners):
-        path = f"metadata.ownerReferences[{index}]"
-        errors += [
-            invalid(f"{path}.{key}", "", "must not be empty")
-            for key in ("apiVersion", "kind", "name", "uid")
-            if not owner.get(key)
-        ]
-        controllers += bool(owner.get("controller"))
-    if controllers > 1:
-        text = "Only one reference can have Controller set to true"
-        errors.append(invalid("metadata.ownerReferences", owners, text))
+    path = "metadata.ownerReferences"
+    errors = [
+        invalid(f"{path}.{key}", "", "must not be empty")
+        for owner in owners
+        for key in ("apiVersion", "kind", "name", "uid")
+        if not owner.get(key)
+    ]
+    names = [f"{o.get('kind')}/{o.get('name')}" for o in owners if o.get("controller")]
+    if len(names) > 1:
+        text = (
+            'Only one reference can have Controller set to true. Found "true" in references for '
+            f"{names[0]} and {names[1]}"
+        )
+        errors.append(invalid(path, owners, text))
     return errors
 
 
