@@ -4,7 +4,6 @@ The pod template stays raw JSON until a pod is made of it.
 """
 
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -115,8 +114,7 @@ class VolumeSpec(Part, frozen=True):
 
     mount_path: str = ""
     volume_claim_name: str = ""
-    volume_claim: dict[str, Any] | None = None
-    """The specification of a claim that is to be made, as it was sent."""
+    volume_claim: msgspec.Raw | None = None
 
 
 class JobSpec(Part, frozen=True):

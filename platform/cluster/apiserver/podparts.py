@@ -1,0 +1,196 @@
+"""The sub-resources of pods: binding, eviction, log."""
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from ...model import names
+from ...model.meta import LabelSelector
+from ...model.selectors import from_struct
+from .deletes import Deleter
+from .errors import StatusError, bad_request, conflict, internal, invalid, not_found
+from .fields import forbidden, required
+from .kindinfo import KindInfo
+from .negotiate import decode_body
+from .objects import Entry
+from .options import DeleteOptions
+from .registry import Shelf
+from .relay import LogRelay, LogSource
+from .requests import TEXT, Json, Request, Response, Target
+from .writes import Call, Writer, now
+
+_DONE = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+_KUBELET_PORT = 10250
+
+
+class PodParts:
+    """Answers requests about parts of pods."""
+
+    def __init__(
+        self, writer: Writer, deleter: Deleter, kinds: "PodKinds", relay: LogRelay | None
+    ) -> None:
+        self._writer = writer
+        self._deleter = deleter
+        self._kinds = kinds
+        self._relay = relay
+
+    async def bind(self, call: Call, request: Request) -> Response:
+        """Give a pod its node.
+
+        Raises:
+            StatusError: 400, 404, 409, 422.
+        """
+        binding = decode_body(request)
+        name = (binding.get("metadata") or {}).get("name", "") or call.target.name
+        node = (binding.get("target") or {}).get("name", "")
+        if call.target.name and name != call.target.name:
+            raise bad_request("name in URL does not match name in Binding object")
+        if not node:
+            raise invalid(call.kind.resource, name, [required("target.name")])
+        target = Target(namespace=call.target.namespace, name=name, subresource="binding")
+        aimed = Call(kind=self._kinds.pods, target=target, user=call.user, options=call.options)
+        await self._writer.put(aimed, lambda pod: _bound(pod, binding, node)).settled()
+        return Response(status=201, body=msgspec.json.encode(_DONE) + b"\n")
+
+    async def evict(self, call: Call, request: Request) -> Response:
+        """Delete a pod, unless a disruption budget keeps it.
+
+        Raises:
+            StatusError: 404, 409, 429.
+        """
+        body = decode_body(request)
+        options = body.get("deleteOptions") or {}
+        conditions = options.get("preconditions") or {}
+        _, entry = self._writer.current(call)
+        self._check_budgets(entry)
+        target = Target(namespace=call.target.namespace, name=call.target.name)
+        written = self._deleter.delete(
+            Call(kind=call.kind, target=target, user=call.user),
+            DeleteOptions(
+                grace=options.get("gracePeriodSeconds"),
+                uid=conditions.get("uid"),
+                version=conditions.get("resourceVersion"),
+                dry_run=call.options.dry_run,
+            ),
+        )
+        await written.settled()
+        return Response(status=201, body=msgspec.json.encode(_DONE) + b"\n")
+
+    def _check_budgets(self, pod: Entry) -> None:
+        for entry in self._writer.registry.shelf(self._kinds.budgets).ordered(pod.namespace):
+            budget = entry.parse()
+            wanted = (budget.get("spec") or {}).get("selector")
+            selector = from_struct(msgspec.convert(wanted, LabelSelector) if wanted else None)
+            if not selector.matches(pod.labels):
+                continue
+            if (budget.get("status") or {}).get("disruptionsAllowed", 0) <= 0:
+                cause = {
+                    "reason": "DisruptionBudget",
+                    "message": f"The disruption budget {entry.name} needs its pods",
+                }
+                text = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise StatusError(429, "TooManyRequests", text, details={"causes": [cause]})
+
+    async def log(self, call: Call, request: Request) -> Response:
+        """What a container wrote, fetched from the agent of its node.
+
+        Raises:
+            StatusError: 400, 404, or what the agent answers.
+        """
+        _, entry = self._writer.current(call)
+        pod = entry.parse()
+        container = _container(pod, request.query.get("container", ""))
+        node = (pod.get("spec") or {}).get("nodeName", "")
+        if not node:
+            # As on a real cluster: a pod without a node has no log, which is no error.
+            return Response(content_type=TEXT)
+        if self._relay is None:
+            raise internal("this server has no certificate to show to agents")
+        host, port = self._address(node)
+        source = LogSource(
+            host=host,
+            port=port,
+            namespace=entry.namespace,
+            pod=entry.name,
+            container=container,
+            parameters={k: v for k, v in request.query.items() if k != "container"},
+        )
+        opened = await self._relay.open(source)
+        stream: AsyncGenerator[bytes] = opened
+        return Response(content_type=TEXT, stream=stream)
+
+    def _address(self, node: str) -> tuple[str, int]:
+        shelf: Shelf = self._writer.registry.shelf(self._kinds.nodes)
+        entry = shelf.get("", node)
+        if entry is None:
+            raise not_found(names.NODES, node)
+        status = entry.parse().get("status") or {}
+        by_type = {each.get("type"): each.get("address") for each in status.get("addresses") or ()}
+        host = by_type.get("InternalIP") or by_type.get("Hostname") or node
+        endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
+        return str(host), int(endpoint.get("Port") or _KUBELET_PORT)
+
+
+class PodKinds(msgspec.Struct, frozen=True, kw_only=True):
+    """The kinds that the parts of pods have to do with."""
+
+    pods: KindInfo
+    nodes: KindInfo
+    budgets: KindInfo
+
+
+def _bound(pod: Json, binding: Json, node: str) -> Json:
+    name = pod["metadata"]["name"]
+    spec = pod.get("spec") or {}
+    if pod["metadata"].get("deletionTimestamp"):
+        raise conflict(
+            names.PODS, name, f"pod {name} is being deleted, cannot be assigned to a host"
+        )
+    if spec.get("nodeName"):
+        why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+        raise conflict(names.PODS, name, why)
+    if spec.get("schedulingGates"):
+        error = forbidden("spec.schedulingGates", "pod has non-empty .spec.schedulingGates")
+        raise invalid(names.PODS, name, [error])
+    said = binding.get("metadata") or {}
+    metadata = dict(pod["metadata"])
+    uid = said.get("uid")
+    if uid and uid != metadata["uid"]:
+        why = (
+            f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
+            f"{metadata['uid']}"
+        )
+        raise conflict(names.PODS, name, why)
+    for key in ("labels", "annotations"):
+        if said.get(key):
+            metadata[key] = {**(metadata.get(key) or {}), **said[key]}
+    status = dict(pod.get("status") or {})
+    before = [each for each in status.get("conditions") or () if each.get("type") != "PodScheduled"]
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now()}
+    status["conditions"] = [*before, scheduled]
+    return {**pod, "metadata": metadata, "spec": {**spec, "nodeName": node}, "status": status}
+
+
+def _container(pod: Json, wanted: str) -> str:
+    spec = pod.get("spec") or {}
+    name = pod["metadata"]["name"]
+    regular = [each["name"] for each in spec.get("containers") or ()]
+    initial = [each["name"] for each in spec.get("initContainers") or ()]
+    other = [each["name"] for each in spec.get("ephemeralContainers") or ()]
+    if wanted:
+        if wanted not in (*regular, *initial, *other):
+            raise bad_request(f"container {wanted} is not valid for pod {name}")
+        return wanted
+    default = (pod["metadata"].get("annotations") or {}).get(
+        "kubectl.kubernetes.io/default-container"
+    )
+    if default in regular:
+        return str(default)
+    if len(regular) == 1 and not initial:
+        return str(regular[0])
+    text = (
+        f"a container name must be specified for pod {name}, choose one of: [{' '.join(regular)}]"
+    )
+    if initial:
+        text += f" or one of the init containers: [{' '.join(initial)}]"
+    raise bad_request(text)

@@ -1,0 +1,257 @@
+"""The server as a whole: put together, started, stopped."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ...model import names
+from ...model.review import Webhook
+from .. import kubeconfig, pki, tokens
+from ..kubeconfig import Access
+from ..pki import Pki
+from ..tokens import USERS, Tokens
+from . import bootstrap
+from .admission import Admission, HeadLookup
+from .app import App
+from .auth import Authenticator, User
+from .catalog import Catalog
+from .collector import Collector
+from .definers import Definer
+from .deletes import Deleter
+from .expiry import Sweeper
+from .handlers import Handlers
+from .keepers import Keeper, Tools
+from .podparts import PodKinds, PodParts
+from .reads import Reader
+from .registry import Registry
+from .relay import LogRelay
+from .requests import Json
+from .spaces import Landlord
+from .storage import Store
+from .writes import Writer
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 5.0
+"""How long a stop waits for answers that are under way."""
+
+_KEEP_ALIVE = 3600
+"""Seconds that a quiet connection is kept: clients of ours hold theirs for the next burst."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the embedded API server runs."""
+
+    data: Path
+    """Folder of all that lasts: ``cluster.db``, ``pki/``, ``tokens.json``, ``kubeconfig``."""
+
+    host: str = "127.0.0.1"
+    port: int = 7443
+    """0 takes a free one."""
+
+    webhooks: Sequence[Webhook] = ()
+    """Admission rules, called in this process."""
+
+    crds: Sequence[Json] = ()
+    """Custom resource definitions that are installed at start."""
+
+    names: Sequence[str] = ()
+    """More host names and addresses for the certificates."""
+
+    collect_garbage: bool = True
+    """Whether objects whose owners are gone are deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A server that answers."""
+
+    url: str
+    """``https://host:port``."""
+
+    port: int
+    pki: Pki
+    tokens: Tokens
+    kubeconfig: Path
+    """Of the user ``admin``."""
+
+    app: App
+
+
+async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> None:
+    """Run the API server until cancelled; *ready* is set when it answers.
+
+    Raises:
+        OSError: the port is taken, or the data folder cannot be used.
+    """
+    async with running(settings):
+        if ready is not None:
+            ready.set()
+        await asyncio.get_running_loop().create_future()
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    """The API server, for the length of the block."""
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = pki.ensure(settings.data / "pki", names=(settings.host, *settings.names))
+    owned = tokens.ensure(settings.data / "tokens.json")
+    listener = socket.create_server((settings.host, settings.port), backlog=2048)
+    port = listener.getsockname()[1]
+    url = f"https://{settings.host}:{port}"
+    path = settings.data / "kubeconfig"
+    access = Access(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
+    kubeconfig.write(path, access)
+    engine = _Engine(settings, made, owned, f"{settings.host}:{port}")
+    try:
+        async with engine.running(), _listening(listener, engine.app, made):
+            yield Running(
+                url=url, port=port, pki=made, tokens=owned, kubeconfig=path, app=engine.app
+            )
+    finally:
+        listener.close()
+
+
+class _Engine:
+    """Everything behind the HTTP side."""
+
+    def __init__(self, settings: Settings, made: Pki, owned: Tokens, address: str) -> None:
+        self._settings = settings
+        self._registry = Registry(Store(settings.data / "cluster.db"))
+        self._catalog = Catalog()
+        lookup = HeadLookup(self._registry, self._catalog)
+        admission = Admission(lookup, settings.webhooks)
+        self._writer = Writer(self._registry, self._catalog, admission)
+        deleter = Deleter(self._writer)
+        self._relay = LogRelay(_client_context(made))
+        tools = Tools(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        self._keepers: list[Keeper] = [
+            Definer(tools),
+            Landlord(tools, ca=made.ca_data),
+            Sweeper(tools),
+        ]
+        if settings.collect_garbage:
+            self._keepers.append(Collector(tools))
+        known = Authenticator(
+            {owned[user]: User(name=user, groups=groups) for user, groups in USERS.items()}
+        )
+        handlers = Handlers(
+            reader=Reader(self._registry, self._catalog),
+            writer=self._writer,
+            deleter=deleter,
+            pods=PodParts(self._writer, deleter, _pod_kinds(self._catalog), self._relay),
+            known=known,
+        )
+        self.app = App(catalog=self._catalog, handlers=handlers, known=known, address=address)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        registry = self._registry
+        for keeper in self._keepers:
+            # The definer comes first: what it serves has its objects loaded for the others.
+            for kind in self._catalog.stored():
+                registry.shelf(kind)
+            keeper.start()
+            registry.listeners.append(keeper.observe)
+        registry.replay()
+        committing = asyncio.create_task(registry.run())
+        keeping = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        try:
+            await bootstrap.fill(self._writer, self._catalog, self._settings.crds)
+            await self._established()
+            self.app.ready = True
+            yield
+        finally:
+            self.app.ready = False
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            registry.stop()
+            await committing
+            await registry.close()
+            await self._relay.close()
+
+    async def _established(self) -> None:
+        """Wait until the definitions that were given are served."""
+        for definition in self._settings.crds:
+            while not self._catalog.defined(definition["metadata"]["name"]):
+                await self._registry.reach(self._registry.committed_rv + 1)
+
+
+def _pod_kinds(catalog: Catalog) -> PodKinds:
+    budgets = catalog.get("policy", "v1", "poddisruptionbudgets")
+    if budgets is None:
+        raise LookupError("poddisruptionbudgets are not among the built-in kinds")
+    return PodKinds(
+        pods=catalog.known(names.PODS), nodes=catalog.known(names.NODES), budgets=budgets
+    )
+
+
+def _client_context(made: Pki) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(made.ca))
+    context.load_cert_chain(made.client.certificate, made.client.key)
+    # Agents are reached by addresses that their certificates may not name; the authority decides.
+    context.check_hostname = False
+    return context
+
+
+@asynccontextmanager
+async def _listening(listener: socket.socket, app: App, made: Pki) -> AsyncIterator[None]:
+    """Serve *app* on *listener*.
+
+    This is uvicorn's protocol without its server: signals, sleeps and lifespan are not ours.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server.certificate, made.server.key)
+    application: Any = app
+    config = Config(
+        application,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        proxy_headers=False,
+    )
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}),
+        sock=listener,
+        ssl=context,
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        await _drain(state, app)
+
+
+async def _drain(state: ServerState, app: App) -> None:
+    """Let answers under way finish, end streams, and hang up."""
+    app.handlers.writer.registry.end_streams()
+    for connection in list(state.connections):
+        connection.shutdown()
+    if state.tasks:
+        _, late = await asyncio.wait(set(state.tasks), timeout=DRAIN_SECONDS)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+    for connection in list(state.connections):
+        connection.transport.abort()

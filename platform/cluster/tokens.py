@@ -1,0 +1,45 @@
+"""One bearer token for each part of the embedded cluster, so that the server knows who writes."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .pki import write_private
+
+USERS: Mapping[str, tuple[str, ...]] = {
+    "admin": ("system:masters",),
+    "controllers": ("batholith:components",),
+    "scheduler": ("batholith:components",),
+    "agent": ("batholith:components", "system:nodes"),
+    "api": ("batholith:components",),
+}
+"""Every user and the groups that it is in, beside ``system:authenticated``."""
+
+BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens by user."""
+
+    by_user: Mapping[str, str]
+
+    def __getitem__(self, user: str) -> str:
+        return self.by_user[user]
+
+
+def ensure(path: Path) -> Tokens:
+    """Read the tokens in *path*; users that have none get one. The file has mode 0600."""
+    known: dict[str, str] = {}
+    if path.exists():
+        read = json.loads(path.read_text())
+        known = {user: str(token) for user, token in read.items() if token}
+    missing = [user for user in USERS if user not in known]
+    for user in missing:
+        known[user] = secrets.token_urlsafe(BYTES)
+    if missing:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, json.dumps(known, indent=2).encode())
+    return Tokens({user: known[user] for user in USERS})

@@ -1,1 +1,0 @@
-"""Job plugins: what a job may have done to its pods, and beside them, by naming it in its spec."""

@@ -1,0 +1,353 @@
+"""Objects through the HTTP door: create, read, change, watch, delete, and what survives."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_server import EmbeddedServer, Lines, embedded_server
+
+from batholith.model.names import CONFIGMAPS, CRDS, Resource
+from batholith.model.review import DeniedError, Lookup, Review, Webhook
+
+Json = dict[str, Any]
+MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+DEFINITIONS = CRDS.path()
+FOOS = "/apis/ex.io/v1/namespaces/default/foos"
+MERGE = "application/merge-patch+json"
+INITIAL = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path) as running:
+        yield running
+
+
+def config_map(name: str, **labels: str) -> Json:
+    return {"metadata": {"name": name, "labels": labels}, "data": {"k": "v"}}
+
+
+def pod(name: str, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main", "image": "busybox:1"}], **spec},
+    }
+
+
+def definition(plural: str = "foos", kind: str = "Foo") -> Json:
+    schema = {
+        "type": "object",
+        "properties": {
+            "spec": {
+                "type": "object",
+                "properties": {
+                    "mode": {"type": "string", "enum": ["a", "b"]},
+                    "size": {"type": "integer", "default": 1},
+                },
+            },
+            "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
+        },
+    }
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.ex.io"},
+        "spec": {
+            "group": "ex.io",
+            "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind},
+            "versions": [version],
+        },
+    }
+
+
+def foo(name: str, **spec: Any) -> Json:
+    return {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": name}, "spec": spec}
+
+
+async def until_gone(server: EmbeddedServer, path: str, name: str) -> None:
+    """Wait by watch until an object is gone."""
+    query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
+    async with server.watch(query) as lines:
+        if (await server.request("GET", f"{path}/{name}")).status == 404:
+            return
+        while (await lines.next())["type"] != "DELETED":
+            pass
+
+
+async def names(lines: Lines, count: int) -> list[tuple[str, str]]:
+    events = [await lines.next() for _ in range(count)]
+    return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
+
+
+async def test_an_object_lives_from_create_to_delete(server: EmbeddedServer) -> None:
+    made = await server.create(MAPS, config_map("a"))
+    assert made["metadata"]["uid"] and made["metadata"]["creationTimestamp"].endswith("Z")
+    assert await server.get(f"{MAPS}/a") == made
+    changed = await server.request("PATCH", f"{MAPS}/a", {"data": {"k": "w"}}, content_type=MERGE)
+    assert changed.body["data"] == {"k": "w"}
+    assert int(changed.body["metadata"]["resourceVersion"]) > int(
+        made["metadata"]["resourceVersion"]
+    )
+    gone = await server.request("DELETE", f"{MAPS}/a")
+    assert gone.body["status"] == "Success"
+    assert gone.body["details"]["uid"] == made["metadata"]["uid"]
+    assert (await server.request("GET", f"{MAPS}/a")).body["reason"] == "NotFound"
+
+
+async def test_a_stale_write_conflicts_and_a_write_that_changes_nothing_is_none(
+    server: EmbeddedServer,
+) -> None:
+    first = await server.create(MAPS, config_map("a"))
+    second = await server.request("PUT", f"{MAPS}/a", {**first, "data": {"k": "2"}})
+    assert second.status == 200
+    stale = await server.request("PUT", f"{MAPS}/a", {**first, "data": {"k": "3"}})
+    assert (stale.status, stale.body["reason"]) == (409, "Conflict")
+    same = await server.request("PUT", f"{MAPS}/a", second.body)
+    assert same.body == second.body
+    again = await server.request("POST", MAPS, config_map("a"))
+    assert (again.status, again.body["reason"]) == (409, "AlreadyExists")
+
+
+async def test_of_many_writers_on_one_version_one_wins(server: EmbeddedServer) -> None:
+    made = await server.create(MAPS, config_map("a"))
+    answers = await asyncio.gather(
+        *(server.request("PUT", f"{MAPS}/a", {**made, "data": {"by": str(n)}}) for n in range(20))
+    )
+    assert sorted(answer.status for answer in answers) == [200] + [409] * 19
+
+
+async def test_patches_of_many_writers_all_count(server: EmbeddedServer) -> None:
+    await server.create(MAPS, config_map("a"))
+    await asyncio.gather(
+        *(
+            server.request("PATCH", f"{MAPS}/a", {"data": {f"by{n}": "x"}}, content_type=MERGE)
+            for n in range(30)
+        )
+    )
+    assert len((await server.get(f"{MAPS}/a"))["data"]) == 31
+
+
+async def test_lists_are_in_order_selected_and_in_pages(server: EmbeddedServer) -> None:
+    for name, tier in (("c", "x"), ("a", "x"), ("b", "y")):
+        await server.create(MAPS, config_map(name, tier=tier))
+    chosen = await server.get(f"{MAPS}?labelSelector=tier%3Dx")
+    assert [item["metadata"]["name"] for item in chosen["items"]] == ["a", "c"]
+    by_name = await server.get(f"{MAPS}?fieldSelector=metadata.name%3Db")
+    assert [item["metadata"]["name"] for item in by_name["items"]] == ["b"]
+    page = await server.get(f"{MAPS}?limit=2")
+    assert page["metadata"]["remainingItemCount"] == 2
+    # The pages are one moment: what changes between them does not show.
+    await server.request("DELETE", f"{MAPS}/c")
+    await server.create(MAPS, config_map("d"))
+    rest = await server.get(f"{MAPS}?limit=5&continue={page['metadata']['continue']}")
+    assert [item["metadata"]["name"] for item in rest["items"]] == ["c", "kube-root-ca.crt"]
+    assert rest["metadata"]["resourceVersion"] == page["metadata"]["resourceVersion"]
+
+
+async def test_a_watch_resumes_exactly_where_a_list_ended(server: EmbeddedServer) -> None:
+    await server.create(MAPS, config_map("a"))
+    listed = await server.get(MAPS)
+    await server.create(MAPS, config_map("b"))
+    version = listed["metadata"]["resourceVersion"]
+    async with server.watch(f"{MAPS}?watch=1&resourceVersion={version}") as lines:
+        await server.request("DELETE", f"{MAPS}/a")
+        assert await names(lines, 2) == [("ADDED", "b"), ("DELETED", "a")]
+
+
+async def test_a_streaming_list_says_where_the_list_ends(server: EmbeddedServer) -> None:
+    await server.create(MAPS, config_map("a"))
+    path = f"{MAPS}?{INITIAL}&allowWatchBookmarks=true&timeoutSeconds=1"
+    async with server.watch(path) as lines:
+        events = await lines.rest()
+    assert [event["type"] for event in events[:3]] == ["ADDED", "ADDED", "BOOKMARK"]
+    marks = events[2]["object"]["metadata"]["annotations"]
+    assert marks == {"k8s.io/initial-events-end": "true"}
+
+
+async def test_objects_enter_and_leave_a_selection(server: EmbeddedServer) -> None:
+    await server.create(MAPS, config_map("a", tier="x"))
+    path = f"{MAPS}?watch=1&labelSelector=tier%3Dx"
+    async with server.watch(path) as lines:
+        assert await names(lines, 1) == [("ADDED", "a")]
+        for tier in ("y", "x"):
+            body = {"metadata": {"labels": {"tier": tier}}}
+            changed = await server.request("PATCH", f"{MAPS}/a", body, content_type=MERGE)
+            event = await lines.next()
+            metadata = event["object"]["metadata"]
+            # Who loses sight of an object sees what he knew of it, at the new version.
+            assert metadata["labels"] == {"tier": "x"}
+            assert metadata["resourceVersion"] == changed.body["metadata"]["resourceVersion"]
+            assert event["type"] == ("DELETED" if tier == "y" else "ADDED")
+
+
+async def test_a_nodes_watcher_sees_its_pods_only(server: EmbeddedServer) -> None:
+    path = "/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Dn1"
+    async with server.watch(path) as lines:
+        await server.create(PODS, pod("other", nodeName="n2"))
+        await server.create(PODS, pod("mine"))
+        binding = {"metadata": {"name": "mine"}, "target": {"kind": "Node", "name": "n1"}}
+        bound = await server.request("POST", f"{PODS}/mine/binding", binding)
+        assert (bound.status, bound.body["status"]) == (201, "Success")
+        event = await lines.next()
+    assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "mine")
+    conditions = event["object"]["status"]["conditions"]
+    assert [(c["type"], c["status"]) for c in conditions] == [("PodScheduled", "True")]
+
+
+async def test_a_forgotten_version_is_410_as_an_event(server: EmbeddedServer) -> None:
+    registry = server.running.app.handlers.writer.registry
+    kind = server.running.app.catalog.get("", "v1", "configmaps")
+    assert kind is not None
+    registry.shelf(kind).floor = registry.committed_rv
+    async with server.watch(f"{MAPS}?watch=1&resourceVersion=1") as lines:
+        assert lines.status == 200
+        (event,) = await lines.rest()
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
+    assert event["object"]["reason"] == "Expired"
+
+
+async def test_nothing_is_lost_over_a_restart_and_watchers_resume(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        made = await server.create(MAPS, config_map("a"))
+        await server.create(MAPS, config_map("b"))
+        await server.request("DELETE", f"{MAPS}/b")
+        before = int((await server.get(MAPS))["metadata"]["resourceVersion"])
+        token = server.running.tokens["admin"]
+    async with embedded_server(tmp_path) as server:
+        assert server.running.tokens["admin"] == token
+        assert await server.get(f"{MAPS}/a") == made
+        listed = await server.get(MAPS)
+        assert int(listed["metadata"]["resourceVersion"]) >= before
+        version = made["metadata"]["resourceVersion"]
+        async with server.watch(f"{MAPS}?watch=1&resourceVersion={version}") as lines:
+            assert await names(lines, 2) == [("ADDED", "b"), ("DELETED", "b")]
+
+
+async def test_a_definition_makes_a_kind(server: EmbeddedServer) -> None:
+    path = f"{DEFINITIONS}?watch=1&fieldSelector=metadata.name%3Dfoos.ex.io"
+    async with server.watch(path) as lines:
+        await server.create(DEFINITIONS, definition())
+        established = False
+        while not established:
+            status = (await lines.next())["object"].get("status") or {}
+            established = any(
+                (each["type"], each["status"]) == ("Established", "True")
+                for each in status.get("conditions") or ()
+            )
+    made = await server.create(FOOS, foo("x", mode="a"))
+    assert made["spec"] == {"mode": "a", "size": 1}
+    assert made["metadata"]["generation"] == 1
+    wrong = await server.request("POST", FOOS, foo("y", mode="c"))
+    assert (wrong.status, wrong.body["details"]["causes"][0]["field"]) == (422, "spec.mode")
+    status = await server.request(
+        "PATCH",
+        f"{FOOS}/x/status",
+        {"status": {"phase": "Good"}, "spec": {"mode": "b"}},
+        content_type=MERGE,
+    )
+    assert status.body["status"] == {"phase": "Good"}
+    assert status.body["spec"]["mode"] == "a"
+    gone = await server.request("DELETE", f"{DEFINITIONS}/foos.ex.io")
+    assert gone.status == 200
+    await until_gone(server, DEFINITIONS, "foos.ex.io")
+    assert (await server.request("GET", FOOS)).status == 404
+
+
+async def test_given_definitions_are_served_from_the_start(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with embedded_server(tmp_path, crds=[definition()]) as server:
+            await server.create(FOOS, foo("x", mode="a"))
+            assert (await server.get(FOOS))["items"][0]["spec"]["size"] == 1
+            found = await server.get("/apis/ex.io/v1")
+            assert [each["name"] for each in found["resources"]] == ["foos", "foos/status"]
+            await server.request("DELETE", f"{FOOS}/x")
+
+
+async def test_webhooks_complete_then_check_and_their_words_reach_the_user(tmp_path: Path) -> None:
+    def mutate(review: Review, lookup: Lookup) -> Json:
+        assert review.object is not None
+        return {**review.object, "spec": {**review.object["spec"], "mode": "b"}}
+
+    def validate(review: Review, lookup: Lookup) -> None:
+        assert review.object is None or review.object["spec"]["mode"] == "b"
+        if review.operation == "CREATE" and review.name == "no":
+            raise DeniedError(f"{review.user} may not")
+
+    foos = Resource("ex.io", "v1", "foos", "Foo")
+    webhooks = [
+        Webhook(
+            name="mutatefoo.ex.io",
+            path="/foos/mutate",
+            resource=foos,
+            operations=frozenset({"CREATE"}),
+            mutate=mutate,
+        ),
+        Webhook(
+            name="validatefoo.ex.io",
+            path="/foos/validate",
+            resource=foos,
+            operations=frozenset({"CREATE", "UPDATE", "DELETE"}),
+            validate=validate,
+        ),
+    ]
+    async with embedded_server(tmp_path, crds=[definition()], webhooks=webhooks) as server:
+        made = await server.create(FOOS, foo("yes", mode="a"))
+        assert made["spec"]["mode"] == "b"
+        denied = await server.request("POST", FOOS, foo("no", mode="a"))
+        assert (
+            denied.body["message"]
+            == 'admission webhook "validatefoo.ex.io" denied the request: admin may not'
+        )
+        assert "reason" not in denied.body
+        assert (await server.request("GET", f"{FOOS}/no")).status == 404
+
+
+@pytest.mark.parametrize("path", ["/api/v1/pods", "/apis", "/metrics"])
+async def test_nobody_reads_without_a_token(server: EmbeddedServer, path: str) -> None:
+    async with server.session.get(server.url + path) as answer:
+        assert answer.status == 401
+    wrong = await server.request("GET", path, token="wrong")
+    assert (wrong.status, wrong.body["reason"]) == (401, "Unauthorized")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version"])
+async def test_anybody_may_ask_how_the_server_is(server: EmbeddedServer, path: str) -> None:
+    async with server.session.get(server.url + path) as answer:
+        assert answer.status == 200
+
+
+async def test_odd_bodies_are_refused(server: EmbeddedServer) -> None:
+    bad = await server.request("POST", MAPS, b"{bad json")
+    assert (bad.status, bad.body["reason"]) == (400, "BadRequest")
+    large = await server.request("POST", MAPS, b" " * (3 * 2**20 + 1))
+    assert (large.status, large.body["reason"]) == (413, "RequestEntityTooLarge")
+    strange = await server.request("POST", MAPS, b"x", content_type="text/csv")
+    assert (strange.status, strange.body["reason"]) == (415, "UnsupportedMediaType")
+    yaml = b"metadata: {name: y}\ndata: {a: b}\n"
+    made = await server.request("POST", MAPS, yaml, content_type="application/yaml")
+    assert (made.status, made.body["data"]) == (201, {"a": "b"})
+    elsewhere = {"metadata": {"name": "z", "namespace": "other"}}
+    assert (await server.request("POST", MAPS, elsewhere)).status == 400
+    lost = await server.request("POST", "/api/v1/namespaces/none/configmaps", config_map("z"))
+    assert (lost.status, lost.body["message"]) == (404, 'namespaces "none" not found')
+
+
+async def test_the_client_of_our_own_processes_gets_along(server: EmbeddedServer) -> None:
+    async with server.client("controllers") as client:
+        body = config_map("a")
+        made = await client.create(CONFIGMAPS, body, namespace="default", view=dict)
+        assert made["metadata"]["name"] == "a"
+        found = await client.list(CONFIGMAPS, namespace="default", view=dict)
+        assert len(found.items) == 2
+        await client.delete(CONFIGMAPS, "a", namespace="default")
