@@ -19,6 +19,7 @@ from .client import Client
 from .indexes import Index
 from .memory import FREEZE_FROM, settle
 from .reflector import SLICE, CacheOptions, Reflector
+from .sharing import Sharer
 from .wire import Scope
 
 log = logging.getLogger(__name__)
@@ -47,13 +48,16 @@ class CacheStatistics:
 class _Store(Generic[T]):
     """The objects, their indexes and those who want to know; the sink of the reflector."""
 
-    def __init__(self, name: str, indexes: Mapping[str, Callable[[T], Iterable[str]]]) -> None:
+    def __init__(
+        self, name: str, view: type[T], indexes: Mapping[str, Callable[[T], Iterable[str]]]
+    ) -> None:
         self.version = ""
         self.objects: dict[str, T] = {}
         self.indexes = {index: Index(index, values) for index, values in indexes.items()}
         self.synced = asyncio.Event()
         self.added = self.updated = self.deleted = self.handler_errors = 0
         self._name = name
+        self._share = Sharer(view).share
         self._handlers: tuple[Handler[T], ...] = ()
 
     def add_handler(self, handler: Handler[T]) -> None:
@@ -110,7 +114,7 @@ class _Store(Generic[T]):
         if new is None:
             del self.objects[key]
         else:
-            self.objects[key] = new
+            self.objects[key] = self._share(new)
         for index in self.indexes.values():
             index.change(key, old, new)
         for handler in self._handlers:
@@ -152,7 +156,7 @@ class Cache(Generic[T]):
             label_selector=label_selector,
             field_selector=field_selector,
         )
-        self._store = _Store[T](self.name, indexes or {})
+        self._store = _Store[T](self.name, view, indexes or {})
         self._reflector = Reflector(client, scope, view, self._store, options or CacheOptions())
         self._running = False
         client.metrics.report_cache(self)

@@ -245,11 +245,19 @@ async def test_a_broken_read_is_sent_again_but_a_broken_write_is_not(world: Worl
     world.api.put(NODES, "n")
     world.api.fail("drop", times=2)
     assert (await world.client.get(NODES, "n", view=Pod)).metadata.name == "n"
-    world.api.fail("drop")
-    with pytest.raises(ConnectionLostError):
-        await world.client.create(NODES, {"metadata": {"name": "m"}})
-    assert world.api.count("POST") == 1
-    assert world.metric("rest_client_requests_total", code="<error>", method="POST") == 1
+    assert world.api.count("GET") == 3
+    world.api.fail("drop", times=4)
+    for method, write in {
+        "POST": world.client.create(NODES, {"metadata": {"name": "m"}}),
+        "PATCH": world.client.patch(NODES, "n", {"x": 1}),
+        "PUT": world.client.replace(NODES, "n", {"metadata": {"name": "n"}}),
+        "DELETE": world.client.delete(NODES, "n"),
+    }.items():
+        with pytest.raises(ConnectionLostError):
+            await write
+        assert world.api.count(method) == 1
+        assert world.metric("rest_client_requests_total", code="<error>", method=method) == 1
+    assert world.api.objects(NODES).keys() == {"n"}
 
 
 async def test_a_server_that_never_answers_costs_no_more_than_the_timeout(world: World) -> None:

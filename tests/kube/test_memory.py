@@ -1,0 +1,107 @@
+"""Sharing between cached objects, and the collector around big lists."""
+
+import copy
+import gc
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batholith.kube.memory import collection_paused
+from batholith.kube.sharing import LIMIT, Sharer
+from batholith.model.base import Part
+from batholith.model.meta import ObjectMeta, OwnerReference
+
+
+class Toleration(Part, frozen=True):
+    key: str = ""
+    seconds: int | None = None
+
+
+class Spec(Part, frozen=True):
+    node_name: str = ""
+    tolerations: tuple[Toleration, ...] = ()
+    selector: dict[str, str] = {}
+    nested: "Spec | None" = None
+
+
+class Pod(Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: Spec = Spec()
+    started_at: str = ""
+    ready: bool | None = None
+
+
+WORDS = st.sampled_from(["a", "b", "1", ""])
+SPECS = st.builds(
+    Spec,
+    node_name=WORDS,
+    tolerations=st.lists(
+        st.builds(Toleration, key=WORDS, seconds=st.sampled_from([None, 0, 1])), max_size=3
+    ).map(tuple),
+    selector=st.dictionaries(WORDS, WORDS, max_size=2),
+)
+PODS = st.builds(
+    Pod,
+    metadata=st.builds(ObjectMeta, name=WORDS, labels=st.dictionaries(WORDS, WORDS)),
+    spec=SPECS,
+    started_at=WORDS,
+    ready=st.sampled_from([None, True, False]),
+)
+
+
+@given(pods=st.lists(PODS, max_size=10))
+def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
+    sharer = Sharer(Pod)
+    for pod in pods:
+        before = copy.deepcopy(pod)
+        after = sharer.share(pod)
+        assert after is pod
+        assert after == before
+        assert msgspec.json.encode(after) == msgspec.json.encode(before)
+
+
+def _decoded(number: int) -> Pod:
+    owner = OwnerReference(kind="Job", name="train", uid="u")
+    pod = Pod(
+        metadata=ObjectMeta(
+            name=f"p{number}", labels={"app": "training"}, owner_references=(owner,)
+        ),
+        spec=Spec(node_name="node-1", tolerations=(Toleration(key="gpu", seconds=1),)),
+        started_at=f"t{number}",
+    )
+    return msgspec.json.decode(msgspec.json.encode(pod), type=Pod)
+
+
+def test_like_objects_share_strings_and_parts() -> None:
+    sharer = Sharer(Pod)
+    one, two = sharer.share(_decoded(1)), sharer.share(_decoded(2))
+    assert one.metadata.labels["app"] is two.metadata.labels["app"]
+    assert one.metadata.owner_references is two.metadata.owner_references
+    assert one.spec.tolerations is two.spec.tolerations
+    assert one.spec.node_name is two.spec.node_name
+
+
+def test_what_never_repeats_is_not_remembered_and_the_rest_not_for_ever() -> None:
+    sharer = Sharer(Pod)
+    sharer.share(_decoded(0))
+    size = len(sharer)
+    for number in range(100):
+        sharer.share(_decoded(number))
+    assert len(sharer) == size
+    for number in range(3 * LIMIT):
+        sharer.share(Pod(spec=Spec(node_name=str(number))))
+    assert len(sharer) <= LIMIT + 10
+
+
+def test_collection_pauses_until_the_last_block_ends() -> None:
+    with collection_paused():
+        with collection_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    with collection_paused():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+    gc.enable()
