@@ -90,7 +90,7 @@ class Transport:
         self._credentials = credentials
         self._user_agent = user_agent
         self._timeout = timeout
-        self._host = yarl.URL(credentials.server).authority
+        self._figures = options.metrics.for_host(yarl.URL(credentials.server).authority)
         self._flow = InFlight(options.writes_in_flight)
         self._session: aiohttp.ClientSession | None = None
         self._identity: Identity = FixedIdentity("")
@@ -140,7 +140,6 @@ class Transport:
             ApiError: the server refused.
             ConnectionLostError: there was no complete answer in time.
         """
-        metrics = self.options.metrics
         broken = Backoff(timing=self.options.timing, first=0.1, cap=2.0)
         attempt = 0
         while True:
@@ -148,13 +147,13 @@ class Transport:
             try:
                 answer = await self._once(call)
             except errors.ConnectionLostError:
-                metrics.requests.labels("<error>", call.method, self._host).inc()
+                self._figures.answered(call.method, "<error>")
                 if call.method != "GET" or attempt >= self.options.read_tries:
                     raise
-                metrics.retries.labels("<error>", call.method, self._host).inc()
+                self._figures.sent_again(call.method, "<error>")
                 await self.options.timing.sleep(broken.pause())
                 continue
-            metrics.requests.labels(str(answer.status), call.method, self._host).inc()
+            self._figures.answered(call.method, str(answer.status))
             if answer.status < 400:
                 return answer.body
             await self._after_refusal(call, answer, attempt)
@@ -166,7 +165,7 @@ class Transport:
             self._identity.doubt()
         if answer.status != 429 or error.retry_after is None or attempt >= self.options.tries:
             raise error
-        self.options.metrics.retries.labels("429", call.method, self._host).inc()
+        self._figures.sent_again(call.method, "429")
         await self.options.timing.sleep(error.retry_after)
 
     async def _once(self, call: Call) -> _Answer:
@@ -179,7 +178,7 @@ class Transport:
     async def _wait_for_limit(self, call: Call) -> None:
         if self.limiter is not None:
             waited = await self.limiter.take(background=call.background)
-            self.options.metrics.limiter_wait.labels(call.method, self._host).observe(waited)
+            self._figures.waited(call.method, waited)
 
     async def _exchange(self, call: Call) -> _Answer:
         started = time.perf_counter()
@@ -196,8 +195,7 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:
             raise errors.ConnectionLostError(f"{call.method} {call.path}: {error}") from error
         finally:
-            took = time.perf_counter() - started
-            self.options.metrics.duration.labels(call.method, self._host).observe(took)
+            self._figures.took(call.method, time.perf_counter() - started)
 
     @asynccontextmanager
     async def stream(
@@ -212,10 +210,9 @@ class Transport:
         """
         await self._wait_for_limit(call)
         silence = aiohttp.ClientTimeout(total=None, sock_connect=inactivity, sock_read=inactivity)
-        metrics = self.options.metrics
         try:
             async with self._request(call, await self._headers(call), silence) as response:
-                metrics.requests.labels(str(response.status), call.method, self._host).inc()
+                self._figures.answered(call.method, str(response.status))
                 if response.status >= 400:
                     if response.status == 401:
                         self._identity.doubt()
@@ -230,7 +227,7 @@ class Transport:
             text = f"{call.path}: silent for {inactivity:g} s"
             raise errors.RequestTimeoutError(text) from error
         except (aiohttp.ClientError, OSError) as error:
-            metrics.requests.labels("<error>", call.method, self._host).inc()
+            self._figures.answered(call.method, "<error>")
             raise errors.ConnectionLostError(f"{call.path}: {error}") from error
 
     async def _headers(self, call: Call) -> dict[str, str]:
