@@ -1,0 +1,201 @@
+"""One round of decisions over a cluster that stands still.
+
+The actions run in order and see each other's work; what they decide is collected in a
+:class:`Decision` and carried out by others. Nothing in here waits, reads a clock or draws lots, so
+the same cluster always leads to the same decision.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .actions.allocate import allocate
+from .actions.backfill import backfill
+from .actions.enqueue import enqueue
+from .cluster import Cluster
+from .explain import explain
+from .gangs import Finding, Gang, Queue, Task
+from .masks import Masks
+from .placer import Placer
+from .plugins.points import Refusal
+from .resources import LARGEST
+from .rules import Rules
+from .shapes import Shape
+from .trial import Trial
+
+Rank = tuple[float | str, ...]
+ACTIONS = {"enqueue": enqueue, "allocate": allocate, "backfill": backfill}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod and the node that it shall run on."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a cycle has decided."""
+
+    placements: list[Placement] = field(default_factory=list)
+    gangs: list[Gang] = field(default_factory=list)
+    """Gangs whose status may have to be written."""
+
+    queues: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    """What is allocated in queues where that may have changed."""
+
+
+class Cycle:
+    """The ground that actions stand on; to be used once."""
+
+    def __init__(self, cluster: Cluster, rules: Rules, masks: Masks) -> None:
+        """Let plugins look at *cluster* as it is."""
+        self.cluster = cluster
+        self.decision = Decision()
+        self._rules = rules
+        self._masks = masks
+        self._placers: dict[Shape, Placer] = {}
+        self._explained: dict[Shape, tuple[int, str]] = {}
+        cluster.snapshot.fit_rows()
+        for plugin in rules.openers:
+            plugin.open(cluster)
+
+    # -- order ---------------------------------------------------------------------------------
+
+    def rank(self, gang: Gang) -> Rank:
+        """Where *gang* stands in its queue; the smallest goes first."""
+        views = [view.rank(gang) for view in self._rules.gang_ranks]
+        return (*views, gang.created, gang.key)
+
+    def rank_queue(self, queue: Queue) -> Rank:
+        """Where *queue* stands among queues; the smallest goes first."""
+        views = [view.rank_queue(queue) for view in self._rules.queue_ranks]
+        made = queue.object.metadata.creation_timestamp if queue.object else ""
+        return (*views, made or "", queue.name)
+
+    def tasks(self, gang: Gang) -> list[Task]:
+        """The tasks of *gang* that may be placed, in order; askers of nothing last."""
+        views = self._rules.task_ranks
+        return gang.ordered(lambda task: tuple(view.rank_task(task) for view in views))
+
+    # -- limits --------------------------------------------------------------------------------
+
+    def admission(self, gang: Gang) -> Refusal | None:
+        """Why *gang* may not enter its queue, or ``None`` if it may.
+
+        A tier in which somebody agrees and nobody refuses decides for those after it.
+        """
+        for tier in self._rules.admission:
+            votes = [plugin.admits(gang) for plugin in tier]
+            for vote in votes:
+                if isinstance(vote, Refusal):
+                    return vote
+            if any(votes):
+                return None
+        return None
+
+    def admit(self, gang: Gang) -> None:
+        """Let *gang* enter its queue."""
+        for tier in self._rules.admission:
+            for plugin in tier:
+                plugin.admitted(gang)
+        gang.finding = None
+        self.cluster.enter(gang)
+
+    def flaw(self, gang: Gang) -> Refusal | None:
+        """Why it makes no sense to try *gang*."""
+        for judge in self._rules.judges:
+            refusal = judge.flaw(gang)
+            if refusal:
+                return refusal
+        return None
+
+    def overused(self, queue: Queue) -> bool:
+        """Whether *queue* gets no more in this cycle."""
+        return any(plugin.overused(queue) for plugin in self._rules.overuse)
+
+    def room(self, queue: Queue, shape: Shape) -> int:
+        """How many more pods of *shape* the queue may hold."""
+        return min((each.room(queue, shape) for each in self._rules.limits), default=LARGEST)
+
+    def limit(self, queue: Queue, shape: Shape) -> Refusal | None:
+        """Why *queue* holds no more pods of *shape*, if that is so."""
+        for plugin in self._rules.limits:
+            if plugin.room(queue, shape) < 1:
+                return plugin.limit(queue, shape)
+        return None
+
+    # -- placing -------------------------------------------------------------------------------
+
+    def placer(self, shape: Shape) -> Placer:
+        """The placer of *shape*, made when first asked for."""
+        placer = self._placers.get(shape)
+        if placer is None:
+            placer = self._placers[shape] = Placer(
+                self.cluster.snapshot,
+                shape,
+                self._masks.of(shape),
+                scorers=self._rules.scorers,
+                preferences=self._rules.preferences,
+            )
+        return placer
+
+    def explain(self, shape: Shape) -> str:
+        """Why no node takes another pod of *shape*."""
+        mark = self.cluster.snapshot.changed.mark
+        known = self._explained.get(shape)
+        if known is None or known[0] != mark:
+            text = explain(self.cluster.snapshot, self._masks, shape)
+            known = self._explained[shape] = (mark, text)
+        return known[1]
+
+    def trial(self, gang: Gang) -> Trial:
+        """A try to place tasks of *gang*."""
+        return Trial(self, gang, self.cluster.queue_of(gang))
+
+    def is_stale(self, gang: Gang) -> bool:
+        """Whether *gang* was refused before and nothing has happened that could change that."""
+        return gang.tried == (self.cluster.openings, gang.version)
+
+    def keep(self, gang: Gang, trial: Trial) -> None:
+        """Make the placements of *trial* final."""
+        kept = trial.keep()
+        gang.finding = None
+        self.cluster.place(gang, kept)
+        self.decision.placements += [
+            Placement(task.namespace, task.name, task.uid, task.node) for task, _ in kept
+        ]
+
+    def refuse(self, gang: Gang, finding: Finding) -> None:
+        """Remember why *gang*, or the rest of it, waits."""
+        gang.tried = (self.cluster.openings, gang.version)
+        if gang.finding != finding:
+            gang.finding = finding
+            self.cluster.touch(gang)
+
+
+class Core:
+    """Decides for one cluster under one configuration, keeping masks between cycles."""
+
+    def __init__(self, cluster: Cluster, rules: Rules, actions: tuple[str, ...]) -> None:
+        """Decide by *rules*, carrying out *actions* in order."""
+        self.cluster = cluster
+        self._rules = rules
+        self._masks = Masks(cluster.snapshot, rules.filters)
+        self._actions = [ACTIONS[name] for name in actions]
+
+    def decide(self) -> Decision:
+        """Admit what may enter, place what fits, say why the rest waits."""
+        cluster = self.cluster
+        cluster.settle()
+        cycle = Cycle(cluster, self._rules, self._masks)
+        for act in self._actions:
+            act(cycle)
+        cluster.settle()
+        decision = cycle.decision
+        decision.gangs = cluster.take_touched()
+        decision.queues = {name: cluster.allocated_below(name) for name in cluster.take_stirred()}
+        return decision

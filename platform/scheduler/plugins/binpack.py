@@ -1,0 +1,51 @@
+"""``binpack``: fill nodes up, so that others stay whole for large gangs."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..resources import Dimensions, IntVector, Matrix
+from .arguments import number
+from .points import Scores
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+
+
+class BinpackPlugin:
+    """Scores a node by how full the resources are that the pod asks for."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Read the weight of the whole and of each resource."""
+        self._weight = number(arguments, "binpack.weight", default=1)
+        listed = str(arguments.get("binpack.resources") or "").split(",")
+        self._weights = {
+            "cpu": _positive(number(arguments, "binpack.cpu", default=1)),
+            "memory": _positive(number(arguments, "binpack.memory", default=1)),
+        }
+        for name in filter(None, map(str.strip, listed)):
+            given = number(arguments, f"binpack.resources.{name}", default=1)
+            self._weights[name] = _positive(given)
+        self._dimensions = Dimensions()
+
+    def open(self, cluster: "Cluster") -> None:
+        """Learn the rows of the resources."""
+        self._dimensions = cluster.snapshot.dimensions
+
+    def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
+        """Weighted mean of how full the node will be, 0 to 100 times the weight."""
+        names = self._dimensions.names
+        rows = [row for row in np.flatnonzero(request) if names[row] in self._weights]
+        weights = np.array([self._weights[names[row]] for row in rows])
+        if not self._weight or not weights.any():
+            return np.zeros(used.shape[1])
+        offered = allocatable[rows]
+        full = (used[rows] + request[rows, None]) / np.maximum(offered, 1)
+        full = np.where(offered > 0, full, 0)
+        points = weights @ full * (100 * self._weight / weights.sum())
+        return np.where((full > 1).any(axis=0), 0.0, points)
+
+
+def _positive(weight: float) -> float:
+    return weight if weight >= 0 else 1.0

@@ -1,0 +1,27 @@
+"""``drf``: among gangs, the one goes first whose largest part of anything is smallest."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..gangs import Gang
+from ..resources import Amounts
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+
+
+class DrfPlugin:
+    """Orders gangs by their dominant share of the cluster."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Take no arguments."""
+        self._total: Amounts = {}
+
+    def open(self, cluster: "Cluster") -> None:
+        """Note what the cluster has."""
+        self._total = cluster.snapshot.total()
+
+    def rank(self, gang: Gang) -> float:
+        """The gang's dominant share."""
+        shares = (gang.allocated.get(name, 0) / units for name, units in self._total.items())
+        return max(shares, default=0.0)

@@ -1,0 +1,20 @@
+"""``priority``: what matters more goes first."""
+
+from collections.abc import Mapping
+
+from ..gangs import Gang, Task
+
+
+class PriorityPlugin:
+    """Orders gangs by their priority class, tasks by their pod's priority."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        """Take no arguments."""
+
+    def rank(self, gang: Gang) -> float:
+        """Higher priority first."""
+        return -gang.priority
+
+    def rank_task(self, task: Task) -> float:
+        """Higher priority first."""
+        return -task.priority
