@@ -7,6 +7,7 @@ from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
 from batholith.scheduler.cluster import Cluster
 from batholith.scheduler.cycle import Core, Decision
+from batholith.scheduler.resources import amounts, pod_request
 from batholith.scheduler.rules import Rules
 from batholith.scheduler.views import (
     Affinity,
@@ -32,6 +33,7 @@ def node(
     labels: dict[str, str] | None = None,
     taints: tuple[Taint, ...] = (),
     cordoned: bool = False,
+    extra: dict[str, Amount] | None = None,
     **offers: Amount,
 ) -> Node:
     """A node that offers 8 CPU, 16Gi and 110 pods, or what is said."""
@@ -39,7 +41,7 @@ def node(
     return Node(
         metadata=ObjectMeta(name=name, uid=f"node-{name}", labels=labels or {}),
         spec=NodeSpec(unschedulable=cordoned, taints=taints),
-        status=NodeStatus(allocatable=offered | offers),
+        status=NodeStatus(allocatable=offered | offers | (extra or {})),
     )
 
 
@@ -57,10 +59,11 @@ def pod(
     affinity: Affinity | None = None,
     tolerations: tuple[Toleration, ...] = (),
     priority: int | None = None,
+    extra: dict[str, Amount] | None = None,
     **requests: Amount,
 ) -> Pod:
     """A pod of *group* that asks for one CPU, or what is said; ``cpu=0`` asks for nothing."""
-    asked: dict[str, Amount] = {"cpu": 1} | requests
+    asked: dict[str, Amount] = {"cpu": 1} | requests | (extra or {})
     return Pod(
         metadata=ObjectMeta(
             name=name,
@@ -182,3 +185,15 @@ class World:
         if finding is None:
             return ""
         return finding.message or next(iter(finding.misfits.values())).message
+
+
+def oracle_fits(asked: Pod, there: Node) -> bool:
+    """Whether an empty *there* may take *asked*, by the rules written out longhand."""
+    tolerant = any(t.operator == "Exists" and not t.key for t in asked.spec.tolerations)
+    if (there.spec.unschedulable or there.spec.taints) and not tolerant:
+        return False
+    for key, value in asked.spec.node_selector.items():
+        if there.metadata.labels.get(key) != value:
+            return False
+    offered = amounts(there.status.allocatable)
+    return all(offered.get(name, 0) >= n for name, n in pod_request(asked.spec).items())

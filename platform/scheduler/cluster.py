@@ -218,8 +218,9 @@ class Cluster:
         return gang
 
     def _add_task(self, gang: Gang, task: Task) -> None:
+        request = self._vector(task.shape)  # makes its resources known before the next cycle
         if task.node and task.status.on_node:
-            task.slot = self.snapshot.charge(task.node, self._vector(task.shape))
+            task.slot = self.snapshot.charge(task.node, request)
         gang.add(task)
         self._tasks[task.uid] = (gang, task)
         self.touch(gang)

@@ -108,7 +108,7 @@ def load(text: str = DEFAULT) -> Conf:
     except yaml.YAMLError as fault:
         raise ConfError(f"the scheduler configuration is no YAML: {fault}") from fault
     document = _mapping(read, "the scheduler configuration")
-    tiers = document.get("tiers") or []
+    tiers = document.get("tiers", [])
     if not isinstance(tiers, list):
         raise ConfError("tiers: must be a list")
     return Conf(_actions(document.get("actions")), tuple(_tiers(tiers)))

@@ -99,26 +99,27 @@ def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
 
 
 def show(name: str, units: int) -> str:
-    """*units* of *name* as people write them: ``64``, ``500m``, ``1536Mi``."""
+    """*units* of *name* as people like to read them: ``64``, ``500m``, ``153.6``, ``1.5Gi``."""
+    if name == "memory" and abs(units) >= 2**20 and units % 2**20:
+        return f"{units / 2**30:.1f}Gi" if abs(units) >= 2**30 else f"{units / 2**20:.1f}Mi"
+    if name not in _WHOLE and abs(units) >= 1000:
+        return f"{units / 1000:.3f}".rstrip("0").rstrip(".")
+    return exact(name, units)
+
+
+def exact(name: str, units: int) -> str:
+    """*units* of *name* as a quantity for the wire."""
     if name != "memory":
         return str(Quantity(units * (10**9 if name in _WHOLE else 10**6)))
     for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if units and units % size == 0:
             return f"{units // size}{suffix}"
-    if abs(units) >= 2**30:
-        return f"{units / 2**30:.1f}Gi"
     return str(units)
 
 
 def quantities(found: Mapping[str, int]) -> dict[str, str]:
     """Amounts as a resource list for the wire, by name in order."""
-    return {name: show_exact(name, found[name]) for name in sorted(found)}
-
-
-def show_exact(name: str, units: int) -> str:
-    """*units* of *name* as an exact quantity."""
-    text = show(name, units)
-    return str(units) if "." in text else text
+    return {name: exact(name, found[name]) for name in sorted(found)}
 
 
 def pod_request(spec: PodSpec) -> Amounts:

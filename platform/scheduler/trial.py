@@ -179,9 +179,13 @@ class Trial:
         allowed = len(tasks)
         if not self._gang.single and not shape.best_effort:
             allowed = min(allowed, self._ground.room(self._queue, shape))
-        possible = min(allowed, self._ground.placer(shape).room())
+        room = self._ground.placer(shape).room()
+        possible = min(allowed, room)
         if possible < len(tasks):
-            self._misfit(shape, tasks[possible], limited=possible == allowed)
+            # Asked as if those before it had their place: what is left is then too little for it.
+            add(self._queue.allocated, shape.request, possible)
+            self._misfit(shape, tasks[possible], limited=allowed < room)
+            add(self._queue.allocated, shape.request, -possible)
         return possible
 
     def _put(self, shape: Shape, tasks: list[Task]) -> None:
