@@ -390,9 +390,11 @@ def _selected(obj: Object, namespace: str, selector: str) -> bool:
     meta = obj["metadata"]
     if namespace and meta.get("namespace") != namespace:
         return False
-    wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
     labels: dict[str, str] = meta.get("labels", {})
-    return wanted.items() <= labels.items()
+    parts = [part for part in selector.split(",") if part]
+    absent = {part[1:] for part in parts if part.startswith("!")}
+    wanted = dict(part.split("=", 1) for part in parts if not part.startswith("!"))
+    return wanted.items() <= labels.items() and not absent & labels.keys()
 
 
 def _precondition(old: Object, method: str, body: Any) -> web.Response | None:

@@ -4,6 +4,7 @@ The pod template stays raw JSON until a pod is made of it.
 """
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -114,7 +115,8 @@ class VolumeSpec(Part, frozen=True):
 
     mount_path: str = ""
     volume_claim_name: str = ""
-    volume_claim: msgspec.Raw | None = None
+    volume_claim: dict[str, Any] | None = None
+    """The specification of a claim that is to be made, as it was sent."""
 
 
 class JobSpec(Part, frozen=True):

@@ -65,4 +65,4 @@ def label_value_problem(text: str) -> str:
 
 
 def _too_long(text: str, most: int) -> str:
-    return f"must be no more than {most} characters" if len(text) > most else ""
+    return f"must be no more than {most} bytes" if len(text) > most else ""

@@ -1,0 +1,58 @@
+"""From raw JSON objects to typed ones, for checking.
+
+Rules read typed objects, but hand back raw ones: so a field that we do not know survives.
+"""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..model.base import Part
+from ..model.review import DeniedError, Json
+
+T = TypeVar("T", bound=Part)
+
+_WHERE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`")
+
+
+def decode(obj: Json, view: type[T]) -> T:
+    """*obj* as a *view*; a null counts as a missing field, as in Go.
+
+    Raises:
+        DeniedError: a field has another type; the text names its path and the expected type.
+    """
+    try:
+        return msgspec.json.decode(msgspec.json.encode(without_nulls(obj)), type=view)
+    except msgspec.ValidationError as wrong:
+        raise DeniedError(describe(wrong)) from wrong
+
+
+def describe(wrong: msgspec.ValidationError, *, under: str = "") -> str:
+    """The complaint about a wrong type, led by the field's path below *under*."""
+    match = _WHERE.fullmatch(str(wrong))
+    if match is None:
+        return f"{under}: {wrong}" if under else str(wrong)
+    path = f"{under}{match[2].replace('[...]', '[*]')}".lstrip(".")
+    return f"{path}: {match[1].replace('`', '')}"
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy of *value* without the null members of objects."""
+    if isinstance(value, dict):
+        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [without_nulls(inner) for inner in value]
+    return value
+
+
+def part(value: Any, name: str) -> Json:
+    """The object *name* within *value*; an empty one where there is none."""
+    inner = value.get(name) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def entries(value: Any, name: str) -> list[Any]:
+    """The list *name* within *value*; an empty one where there is none."""
+    inner = value.get(name) if isinstance(value, dict) else None
+    return inner if isinstance(inner, list) else []

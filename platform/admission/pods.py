@@ -1,0 +1,40 @@
+"""What the annotations of a pod of ours must fulfil when it is created."""
+
+from ..model.review import DeniedError, Review
+from .decoding import part
+from .problems import show
+from .settings import AdmissionSettings
+
+JDB_ANNOTATIONS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
+"""How many pods of a job must stay up, or may go down, when others need their room."""
+
+
+def validate(review: Review, settings: AdmissionSettings) -> None:
+    """Check a pod that is to be created; pods of other schedulers pass.
+
+    Pods come by the thousand, so this reads the raw object.
+
+    Raises:
+        DeniedError: an annotation is neither a number above 0 nor a percentage, or both are there.
+    """
+    pod = review.object or {}
+    if part(pod, "spec").get("schedulerName") not in settings.scheduler_names:
+        return
+    annotations = part(part(pod, "metadata"), "annotations")
+    given = [key for key in JDB_ANNOTATIONS if key in annotations]
+    for key in given:
+        if problem := _amount_problem(str(annotations[key])):
+            raise DeniedError(f"invalid value of annotation {key}: {problem}")
+    if len(given) > 1:
+        raise DeniedError(f"only one of the annotations {' and '.join(given)} may be given")
+
+
+def _amount_problem(text: str) -> str:
+    number, percent = text.removesuffix("%"), text.endswith("%")
+    if not (number.isascii() and number.lstrip("+-").isdigit()):
+        return f"{show(text)} is neither a whole number nor a percentage"
+    if percent and not 0 < int(number) < 100:
+        return f"{show(text)} is not between 1% and 99%"
+    if not percent and int(number) <= 0:
+        return f"{show(text)} is not above 0"
+    return ""

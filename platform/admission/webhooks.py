@@ -1,0 +1,82 @@
+"""The admission paths of the reference, each with its rules."""
+
+from collections.abc import Callable
+
+from ..model.job import Job
+from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
+from ..model.review import Json, Lookup, Review, Webhook
+from . import job_defaults, podgroups, pods, queue_rules
+from .decoding import decode
+from .job_rules import check_new_job
+from .job_updates import check_changed_job
+from .settings import AdmissionSettings
+
+Mutate = Callable[[Review, Lookup], Json]
+Validate = Callable[[Review, Lookup], None]
+
+_CREATE = frozenset(("CREATE",))
+_WRITE = frozenset(("CREATE", "UPDATE"))
+
+
+def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
+    """All admission paths under *settings*, in the order in which they are asked."""
+
+    def mutate_job(review: Review, lookup: Lookup) -> Json:
+        return job_defaults.fill_in(
+            review.object or {},
+            scheduler_name=settings.scheduler_names[0],
+            keep_zero=review.operation == "UPDATE",
+        )
+
+    def mutate_queue(review: Review, lookup: Lookup) -> Json:
+        return queue_rules.fill_in(review.object or {})
+
+    def validate_job(review: Review, lookup: Lookup) -> None:
+        obj = review.object or {}
+        job = decode(obj, Job)
+        if review.old is None:
+            check_new_job(job, lookup, settings)
+        else:
+            check_changed_job(job, obj, review.old)
+
+    def validate_queue(review: Review, lookup: Lookup) -> None:
+        queue_rules.validate(review, lookup, settings)
+
+    def validate_pod(review: Review, lookup: Lookup) -> None:
+        pods.validate(review, settings)
+
+    return (
+        # The reference fills in a job at its creation only; then a manifest that leaves a default
+        # out cannot be applied again. Filling in at each write cures that.
+        _mutating(JOBS, _WRITE, mutate_job),
+        _mutating(QUEUES, _CREATE, mutate_queue),
+        _mutating(PODGROUPS, _CREATE, podgroups.fill_in),
+        _validating(JOBS, _WRITE, validate_job),
+        _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
+        _validating(PODGROUPS, _CREATE, podgroups.validate),
+        _validating(PODS, _CREATE, validate_pod),
+    )
+
+
+def _mutating(resource: Resource, operations: frozenset[str], mutate: Mutate) -> Webhook:
+    return Webhook(
+        name=f"mutate{resource.kind.lower()}.volcano.sh",
+        path=f"/{resource.plural}/mutate",
+        resource=resource,
+        operations=operations,
+        mutate=mutate,
+    )
+
+
+def _validating(resource: Resource, operations: frozenset[str], validate: Validate) -> Webhook:
+    return Webhook(
+        name=f"validate{resource.kind.lower()}.volcano.sh",
+        path=f"/{resource.plural}/validate",
+        resource=resource,
+        operations=operations,
+        validate=validate,
+    )
+
+
+WEBHOOKS = webhooks(AdmissionSettings())
+"""All admission paths with default settings."""

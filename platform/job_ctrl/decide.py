@@ -1,0 +1,242 @@
+"""What must happen to a job. Pure: it says what to do, and does none of it.
+
+The controller asks again after each round of effects, until there is nothing left to do; so each
+answer is one step, and a controller that dies between two steps finds the next one from the caches
+alone. The order within an answer matters: a new phase is written before anything is deleted, and a
+Command is removed after it has been obeyed.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from ..model import times
+from ..model.job import Action, DependsOn, TaskSpec
+from ..model.podgroup import PodGroupPhase
+from . import podgroups, policies, status
+from .effects import (
+    CreatePodGroup,
+    CreatePods,
+    DeleteCommand,
+    DeleteJob,
+    DeletePodGroup,
+    DeletePods,
+    Effect,
+    EnsureObjects,
+    Forget,
+    LookAgain,
+    Reason,
+    RecordEvent,
+    RemoveObjects,
+    SetStatus,
+    UpdatePodGroup,
+)
+from .ledger import Entry, Happening
+from .phases import FINAL, RULES, Upkeep
+from .restarts import Target
+from .view import Order, View
+from .views import PodPhase
+
+_NOT_ADMITTED = ("", PodGroupPhase.PENDING)
+
+
+def decide(view: View, order: Order | None = None) -> list[Effect]:
+    """The next step for the job that *view* shows: first the *order*, if there is one."""
+    if view.job.metadata.deletion_timestamp is not None:
+        return [DeleteCommand()] if order else []  # the rest goes with the job
+    if not view.job.status.state.phase:
+        return [SetStatus(status.first(view), urgent=True)]
+    if order is not None:
+        return _obey(view, order)
+    upkeep = RULES[view.phase].upkeep
+    if upkeep is Upkeep.CLEAR:
+        return _clear(view)
+    asides, move = _react(view)
+    step = move or _settle(view) or (_serve(view) if upkeep is Upkeep.SERVE else _end(view))
+    return [*asides, *step]
+
+
+def _obey(view: View, order: Order) -> list[Effect]:
+    """Carry a Command out, unless the status says that this was done before a crash."""
+    if order.uid in view.job.status.state.message:
+        return [DeleteCommand()]
+    go = RULES[view.phase].on.get(Action(order.action)) if order.action in policies.ORDERS else None
+    effects: list[Effect] = []
+    if go is not None:
+        message = f"Command {order.name} ({order.uid})"
+        moved = status.moved(view, go, reason=order.action, message=message)
+        effects.append(SetStatus(moved, urgent=True))
+    done = "carried out" if go else f"it changes nothing in phase {view.phase}"
+    return [
+        *effects,
+        RecordEvent(Reason.COMMAND_ISSUED, f"Command {order.action} received: {done}"),
+        RecordEvent(Reason.EXECUTE_ACTION, f"Action {order.action} by Command {order.name}"),
+        DeleteCommand(),
+    ]
+
+
+def _react(view: View) -> tuple[list[Effect], list[Effect]]:
+    """Ask the policies about what happened; the first action that this phase knows is taken.
+
+    Returns what is to be noted in any case, and the move to another phase, if there is one.
+    """
+    judged: list[Happening] = []
+    waits: list[float] = []
+    for happening in policies.happenings(view):
+        policy = policies.answer(view.job, happening, view.pods)
+        go, target = None, None
+        if policy is not None:
+            go = RULES[view.phase].on.get(Action(policy.action))
+            target = Target.of(Action(policy.action), happening)
+        if policy is None or go is None or target is None:
+            judged.append(happening)
+            continue
+        left = happening.since + policies.delay(policy) - view.uptime
+        if left > 0:
+            waits.append(left)
+            continue
+        why = target.message(_describe(happening))
+        moved = status.moved(view, go, reason=policy.action, message=why)
+        return [], [
+            SetStatus(moved, urgent=True),
+            Forget((*judged, happening)),
+            RecordEvent(Reason.EXECUTE_ACTION, f"Action {policy.action} after {why}"),
+        ]
+    asides: list[Effect] = [Forget(tuple(judged))] if judged else []
+    return [*asides, LookAgain(min(waits))] if waits else asides, []
+
+
+def _describe(happening: Happening) -> str:
+    about = f" of {happening.pod}" if happening.pod else ""
+    code = f" with exit code {happening.exit_code}" if happening.exit_code else ""
+    return f"{happening.event}{about}{code}"
+
+
+def _settle(view: View) -> list[Effect]:
+    """Move on to the phase that the pods ask for."""
+    go = RULES[view.phase].settle(view)
+    return [SetStatus(status.moved(view, go), urgent=True)] if go else []
+
+
+def _serve(view: View) -> Iterator[Effect]:
+    """Pending and Running: see to it that everything is there that should be."""
+    if view.objects_due:
+        yield EnsureObjects()
+    if view.podgroup is None:
+        yield CreatePodGroup(view.gang)
+    elif not view.podgroup_leaving:
+        changes = podgroups.changes(view.podgroup.spec, view.gang)
+        if changes:
+            yield UpdatePodGroup(changes)
+        yield from _complain(view)
+    unwanted = (*view.ledger.outdated(view.job.status.version), *view.ledger.surplus())
+    if unwanted:
+        yield DeletePods(unwanted)
+    if _admitted(view):
+        missing = {
+            task.name: tuple(view.ledger.missing(task.name))
+            for task in view.job.spec.tasks
+            if view.ledger.present(task.name) < task.replicas and _may_start(view, task)
+        }
+        if any(missing.values()):
+            yield CreatePods(missing)
+    yield from _recount(view)
+
+
+def _clear(view: View) -> list[Effect]:
+    """Restarting: let the old go, then move on. Nothing is made in this phase."""
+    go = RULES[view.phase].settle(view)
+    if go is not None and go.then in FINAL:
+        return _settle(view)
+    unwanted = tuple(_outgoing(view))
+    if unwanted:
+        return [DeletePods(unwanted)]
+    if view.restart.everything and view.podgroup is not None:
+        # The new run is admitted by a PodGroup of its own; until the old one is gone the job
+        # stays here, so that no PodGroup seen in this phase can be the new one.
+        uid = view.podgroup.metadata.uid
+        gone: list[Effect] = [] if view.podgroup_leaving else [DeletePodGroup(uid)]
+        return [*gone, *_recount(view)]
+    asides, move = _react(view)
+    return [*asides, *(move or _settle(view) or _recount(view))]
+
+
+def _end(view: View) -> Iterator[Effect]:
+    """The other phases: let everything go but the finished pods."""
+    unwanted = (*view.ledger.live(), *view.ledger.surplus())
+    if unwanted:
+        yield DeletePods(unwanted)
+    if view.podgroup is not None and not view.podgroup_leaving:
+        yield DeletePodGroup(view.podgroup.metadata.uid)
+    counted = status.recounted(view)
+    unmarked = status.without_marks(counted)
+    if unmarked != counted:
+        yield RemoveObjects()
+    if unmarked != view.job.status:
+        yield SetStatus(unmarked, urgent=False)
+    yield from _expire(view)
+
+
+def _outgoing(view: View) -> Iterator[Entry]:
+    """The pods that a restart lets go, as far as they have not been asked to."""
+    version, target = view.job.status.version, view.restart
+    yield from view.ledger.outdated(version)
+    yield from view.ledger.surplus()
+    if not target.everything:
+        pods: Iterable[Entry] = (*view.ledger.live(), *view.ledger.done())
+        yield from (pod for pod in pods if pod.version == version and target.hits(pod))
+    elif not view.resuming:
+        yield from (pod for pod in view.ledger.done() if pod.version < version)
+
+
+def _admitted(view: View) -> bool:
+    """Whether pods may be made: the queue has let the gang in, or has done so before."""
+    if view.podgroup is None or view.podgroup_leaving:
+        return False
+    if view.podgroup.status.phase not in _NOT_ADMITTED:
+        return True
+    return view.ledger.has_any_of(view.job.status.version)
+
+
+def _may_start(view: View, task: TaskSpec) -> bool:
+    """Whether the tasks that *task* waits for have started."""
+    waits = task.depends_on
+    if waits is None or not waits.name:
+        return True
+    started = [_started(view, name) for name in waits.name]
+    return any(started) if _one_is_enough(waits) else all(started)
+
+
+def _one_is_enough(waits: DependsOn) -> bool:
+    return waits.iteration == "any" and len(waits.name) > 1
+
+
+def _started(view: View, name: str) -> bool:
+    task = next((task for task in view.job.spec.tasks if task.name == name), None)
+    if task is None or task.min_available is None:
+        return True
+    pods = view.pods
+    succeeded = pods.tasks.get(name, {}).get(PodPhase.SUCCEEDED, 0)
+    return succeeded + pods.ready.get(name, 0) >= task.min_available
+
+
+def _complain(view: View) -> Iterator[Effect]:
+    """Pass on why the scheduler leaves the gang waiting."""
+    found = podgroups.complaint(view.podgroup) if view.podgroup else None
+    if found is not None:
+        meta = view.job.metadata
+        said = f"PodGroup {meta.namespace}:{meta.name} {found.type.lower()}: {found.message}"
+        yield RecordEvent(Reason.PODGROUP_PENDING, said, warning=True)
+
+
+def _recount(view: View) -> Iterator[Effect]:
+    counted = status.recounted(view)
+    if counted != view.job.status:
+        yield SetStatus(counted, urgent=False)
+
+
+def _expire(view: View) -> Iterator[Effect]:
+    """Remove a job whose time after its end is over."""
+    ttl, ended = view.job.spec.ttl_seconds_after_finished, view.job.status.state
+    if ttl is None or view.phase not in FINAL or not ended.last_transition_time:
+        return
+    left = (times.parse(ended.last_transition_time) - view.now).total_seconds() + ttl
+    yield LookAgain(left) if left > 0 else DeleteJob()

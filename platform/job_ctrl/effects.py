@@ -1,0 +1,129 @@
+"""What a decision asks to be done: *effects*, carried out in order by the executor.
+
+(The word "command" is taken: a Command is the user's order to a job.)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..model.job import JobStatus
+from ..model.podgroup import PodGroupSpec
+from .ledger import Entry, Happening
+
+
+class Reason(StrEnum):
+    """Reasons of the events on a Job, where people and tools look for them."""
+
+    EXECUTE_ACTION = "ExecuteAction"
+    COMMAND_ISSUED = "CommandIssued"
+    PLUGIN_ERROR = "PluginError"
+    CLAIM_ERROR = "PVCError"
+    PODGROUP_PENDING = "PodGroupPending"
+    PODGROUP_ERROR = "PodGroupError"
+    FAILED_CREATE = "FailedCreate"
+    FAILED_DELETE = "FailedDelete"
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """Write the job's status."""
+
+    status: JobStatus
+    urgent: bool
+    """Write at once; otherwise it is only about numbers, and several may become one write."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Make the job's PodGroup."""
+
+    spec: PodGroupSpec
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePodGroup:
+    """Change fields of the PodGroup's spec, by a merge patch."""
+
+    spec: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePodGroup:
+    """Remove the PodGroup of this uid."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePods:
+    """Make the pods of these indices, by task in the order of the spec."""
+
+    indices: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePods:
+    """Remove these pods."""
+
+    pods: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureObjects:
+    """Make, or bring up to date, what the job's plugins need beside the pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveObjects:
+    """Remove what the job's plugins brought."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Remove the job itself, whose time to live has run out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCommand:
+    """Remove the Command that has just been obeyed (or never can be) and its mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """These happenings are judged."""
+
+    happenings: tuple[Happening, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Tell the user, by an Event on the job."""
+
+    reason: Reason
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Nothing to do now, but after so many seconds there is."""
+
+    seconds: float
+
+
+Effect = (
+    SetStatus
+    | CreatePodGroup
+    | UpdatePodGroup
+    | DeletePodGroup
+    | CreatePods
+    | DeletePods
+    | EnsureObjects
+    | RemoveObjects
+    | DeleteJob
+    | DeleteCommand
+    | Forget
+    | RecordEvent
+    | LookAgain
+)

@@ -1,0 +1,397 @@
+"""The pods of one job, counted as they change.
+
+The pod cache's handler tells the ledger of each pod that comes, changes or goes; everything that a
+decision asks for is kept up to date on the way, so that one pod's event costs the same in a job of
+ten pods and in one of ten thousand. A pod of the job is in exactly one *place*:
+
+* live: not ended, wanted (but perhaps of an older version of the job),
+* done: succeeded or failed,
+* leaving: being deleted, or asked to be,
+* surplus: beyond its task's replicas, or of a task that the job does not have.
+
+Pods of an earlier job of the same name are in none; they only hold their names.
+
+*Happenings* are what policies may react to. They lie here until the controller has judged them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from ..model import names
+from ..model.job import Job, JobEvent
+from .views import FINISHED, Pod, PodPhase
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What the ledger keeps of a pod."""
+
+    uid: str
+    name: str
+    owner: str
+    """Uid of the job that the pod belongs to."""
+    task: str
+    index: int
+    version: int
+    """Version of the job for which the pod was made."""
+    phase: PodPhase = PodPhase.PENDING
+    leaving: bool = False
+    """It has a deletion timestamp."""
+    ready: bool = False
+    """It runs, and all its containers are ready."""
+    exit_code: int = 0
+    """Of its first container, once it has ended; else 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that a policy may react to."""
+
+    event: JobEvent
+    task: str = ""
+    pod: str = ""
+    owner: str = ""
+    version: int | None = None
+    """Version of the job that it concerns; ``None`` for whichever is there."""
+    exit_code: int = 0
+    since: float = 0.0
+    """When it was noticed, on the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodCounts:
+    """How many pods a job has, by task and phase; what has no pods is not named."""
+
+    tasks: Mapping[str, Mapping[str, int]]
+    ready: Mapping[str, int]
+    """Running pods with all containers ready, by task."""
+    terminating: int = 0
+    """Pods that are going, or must go."""
+
+    def of(self, phase: PodPhase) -> int:
+        """Number of pods in *phase*."""
+        return sum(phases.get(phase, 0) for phases in self.tasks.values())
+
+    @property
+    def finished(self) -> int:
+        """Pods that succeeded or failed."""
+        return sum(self.of(phase) for phase in FINISHED)
+
+    @property
+    def alive(self) -> int:
+        """Pods that have not ended, or have not gone."""
+        counted = sum(sum(phases.values()) for phases in self.tasks.values())
+        return counted - self.finished + self.terminating
+
+
+class Place(Enum):
+    """Where a pod is kept; see the module's story."""
+
+    LIVE = "live"
+    DONE = "done"
+    LEAVING = "leaving"
+    SURPLUS = "surplus"
+    STRANGE = "strange"
+
+
+_PHASES = {"": PodPhase.PENDING} | {phase.value: phase for phase in PodPhase}
+
+
+def read(pod: Pod) -> Entry | None:
+    """The entry of *pod*; ``None`` if it is no pod of a Volcano job."""
+    owner = pod.metadata.controller
+    notes = pod.metadata.annotations
+    if owner is None or owner.kind != names.JOBS.kind:
+        return None
+    if owner.api_version != names.JOBS.api_version or notes.get(names.JOB_NAME) != owner.name:
+        return None
+    task, version = notes.get(names.TASK_SPEC, ""), notes.get(names.JOB_VERSION, "")
+    stem, _, index = pod.metadata.name.rpartition("-")
+    if stem != f"{owner.name}-{task}" or not index.isdecimal() or not version.isdecimal():
+        return None
+    phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
+    containers = pod.status.container_statuses
+    ended = containers[0].state.terminated if containers else None
+    return Entry(
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
+        owner=owner.uid,
+        task=task,
+        index=int(index),
+        version=int(version),
+        phase=phase,
+        leaving=pod.metadata.deletion_timestamp is not None,
+        ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
+        exit_code=ended.exit_code if ended else 0,
+    )
+
+
+class Ledger:
+    """The books of one job; belongs to one event loop, and does no I/O."""
+
+    def __init__(self) -> None:
+        self._uid = ""
+        self._replicas: dict[str, int] = {}
+        self._entries: dict[str, Entry] = {}
+        self._slots: dict[tuple[str, int], str] = {}
+        self._missing: dict[str, set[int]] = {}
+        self._places: dict[Place, dict[str, Entry]] = {place: {} for place in Place}
+        self._doomed: set[str] = set()
+        self._counts: Counter[tuple[Place, int, str, PodPhase]] = Counter()
+        self._ready: Counter[tuple[int, str]] = Counter()
+        self._happenings: dict[tuple[str, JobEvent], Happening] = {}
+        self._unseen: dict[str, str] = {}
+
+    # What the world says.
+
+    def adapt(self, job: Job) -> None:
+        """Count for *job*: its uid, tasks and replicas. Walks all pods only if one has changed."""
+        replicas = {task.name: task.replicas for task in job.spec.tasks}
+        if (job.metadata.uid, replicas) == (self._uid, self._replicas):
+            return
+        entries = list(self._entries.values())
+        for entry in entries:
+            self._take_out(entry)
+        self._uid, self._replicas = job.metadata.uid, replicas
+        self._missing = {task: set(range(number)) for task, number in replicas.items()}
+        for entry in entries:
+            self._put_in(entry)
+
+    def put(self, entry: Entry, *, now: float = 0.0) -> None:
+        """A pod is there, or has changed."""
+        old = self._entries.get(entry.uid)
+        self._unseen.pop(entry.name, None)
+        if old == entry:
+            return
+        self._notice(old, entry, now)
+        self._store(entry)
+
+    def put_unseen(self, entry: Entry) -> None:
+        """A pod was created by us and the cache does not show it yet."""
+        self._unseen[entry.name] = entry.uid
+        self._store(entry)
+
+    def drop(self, uid: str, *, now: float = 0.0) -> None:
+        """A pod is gone. Unless we asked for that, it was evicted."""
+        entry = self._entries.pop(uid, None)
+        if entry is None:
+            return
+        self._notice(entry, None, now)
+        self._take_out(entry)
+        self._doomed.discard(uid)
+
+    def drop_unseen(self, awaited: Collection[str]) -> None:
+        """Pods that we made and that nobody has seen, nor *awaits* any longer, do not exist."""
+        for name, uid in list(self._unseen.items()):
+            if name not in awaited:
+                del self._unseen[name]
+                entry = self._entries.pop(uid, None)
+                if entry is not None:
+                    self._take_out(entry)
+
+    # What we did.
+
+    def doom(self, uids: Iterable[str]) -> None:
+        """These pods are asked to go: leaving from now on, and no happening when they end."""
+        for uid in uids:
+            entry = self._entries.get(uid)
+            if entry is not None and uid not in self._doomed:
+                self._take_out(entry)
+                self._doomed.add(uid)
+                self._put_in(entry)
+
+    def reprieve(self, uids: Iterable[str]) -> None:
+        """These pods could not be asked to go."""
+        for uid in uids:
+            entry = self._entries.get(uid)
+            if entry is not None and uid in self._doomed:
+                self._take_out(entry)
+                self._doomed.discard(uid)
+                self._put_in(entry)
+
+    def note(self, happening: Happening) -> None:
+        """Something happened that no pod shows; an earlier one like it stands."""
+        self._happenings.setdefault((happening.pod, happening.event), happening)
+
+    def strike(self, event: JobEvent) -> None:
+        """What was noted of *event* is over."""
+        self._happenings.pop(("", event), None)
+
+    def forget(self, happenings: Iterable[Happening]) -> None:
+        """These have been judged."""
+        for happening in happenings:
+            key = (happening.pod, happening.event)
+            if self._happenings.get(key) == happening:
+                del self._happenings[key]
+
+    # What a decision asks.
+
+    def counts(self, version: int, *, spare_finished: bool = True) -> PodCounts:
+        """Count the pods of *version*; finished ones of older versions too if they are spared.
+
+        Live pods of older versions (and finished ones not spared) must go, so they count as
+        terminating.
+        """
+        tasks: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        terminating = len(self._places[Place.LEAVING]) + len(self._places[Place.SURPLUS])
+        for (place, made_for, task, phase), number in self._counts.items():
+            if made_for == version or (spare_finished and place is Place.DONE):
+                tasks[task][phase] = tasks[task].get(phase, 0) + number
+            else:
+                terminating += number
+        ready = {task: number for (made_for, task), number in self._ready.items()
+                 if made_for == version}  # fmt: skip
+        return PodCounts(tasks=dict(tasks), ready=ready, terminating=terminating)
+
+    def missing(self, task: str) -> list[int]:
+        """Indices of *task* that no pod holds, in order."""
+        return sorted(self._missing.get(task, ()))
+
+    def present(self, task: str) -> int:
+        """Number of indices of *task* that some pod holds."""
+        return self._replicas.get(task, 0) - len(self._missing.get(task, ()))
+
+    def live(self) -> Iterator[Entry]:
+        """Pods that have not ended, of any version."""
+        return iter(self._places[Place.LIVE].values())
+
+    def done(self) -> Iterator[Entry]:
+        """Pods that have ended and are kept, of any version."""
+        return iter(self._places[Place.DONE].values())
+
+    def surplus(self) -> Iterator[Entry]:
+        """Pods that the job has no place for."""
+        return iter(self._places[Place.SURPLUS].values())
+
+    def outdated(self, version: int) -> Iterator[Entry]:
+        """Live pods of versions older than *version*; costs nothing if there are none."""
+        live = Place.LIVE
+        if any(key[0] is live and key[1] < version for key in self._counts):
+            yield from (entry for entry in self.live() if entry.version < version)
+
+    def has_any_of(self, version: int) -> bool:
+        """Whether a pod of *version* is there, live or done."""
+        return any(key[1] == version for key in self._counts)
+
+    @property
+    def happenings(self) -> tuple[Happening, ...]:
+        """What has not been judged yet, oldest first."""
+        return tuple(self._happenings.values())
+
+    def __len__(self) -> int:
+        """Number of pods, strangers included."""
+        return len(self._entries)
+
+    def validate(self) -> None:
+        """Compare the running counts with a count of every pod; for tests.
+
+        Raises:
+            AssertionError: they differ.
+        """
+        counted: Counter[tuple[Place, int, str, PodPhase]] = Counter()
+        for entry in self._entries.values():
+            place = self._place(entry)
+            assert self._places[place].get(entry.uid) == entry, entry  # noqa: S101
+            if place in (Place.LIVE, Place.DONE):
+                counted[place, entry.version, entry.task, entry.phase] += 1
+        assert counted == self._counts  # noqa: S101
+        assert all(self._counts.values())  # noqa: S101
+        held = {(entry.task, entry.index) for entry in self._entries.values()}
+        for task, replicas in self._replicas.items():
+            free = {index for index in range(replicas) if (task, index) not in held}
+            assert free == self._missing[task]  # noqa: S101
+
+    # Book-keeping.
+
+    def _store(self, entry: Entry) -> None:
+        old = self._entries.get(entry.uid)
+        if old is not None:
+            self._take_out(old)
+        namesake = self._slots.get((entry.task, entry.index))
+        if namesake is not None and self._entries[namesake].name == entry.name:
+            self._take_out(self._entries.pop(namesake))
+        self._entries[entry.uid] = entry
+        self._put_in(entry)
+
+    def _place(self, entry: Entry) -> Place:
+        if entry.owner != self._uid:
+            return Place.STRANGE
+        if entry.leaving or entry.uid in self._doomed:
+            return Place.LEAVING
+        if entry.index >= self._replicas.get(entry.task, 0):
+            return Place.SURPLUS
+        return Place.DONE if entry.phase in FINISHED else Place.LIVE
+
+    def _put_in(self, entry: Entry) -> None:
+        place = self._place(entry)
+        self._places[place][entry.uid] = entry
+        self._slots[entry.task, entry.index] = entry.uid
+        self._missing.get(entry.task, set()).discard(entry.index)
+        if place in (Place.LIVE, Place.DONE):
+            self._counts[place, entry.version, entry.task, entry.phase] += 1
+            if entry.ready:
+                self._ready[entry.version, entry.task] += 1
+
+    def _take_out(self, entry: Entry) -> None:
+        place = self._place(entry)
+        del self._places[place][entry.uid]
+        self._slots.pop((entry.task, entry.index), None)
+        if entry.index < self._replicas.get(entry.task, 0):
+            self._missing[entry.task].add(entry.index)
+        if place in (Place.LIVE, Place.DONE):
+            _less(self._counts, (place, entry.version, entry.task, entry.phase))
+            if entry.ready:
+                _less(self._ready, (entry.version, entry.task))
+
+    def _notice(self, old: Entry | None, new: Entry | None, now: float) -> None:
+        """Remember what happened to a pod, unless we did it; forget what it undoes."""
+        entry = new or old
+        if entry is None or entry.uid in self._doomed:
+            return
+        event = _event(old, new)
+        if old is not None and old.phase is PodPhase.PENDING and event is not None:
+            self._happenings.pop((entry.name, JobEvent.POD_PENDING), None)
+        if event is JobEvent.POD_RUNNING:  # the pod, or its replacement, is well
+            for undone in (JobEvent.POD_FAILED, JobEvent.POD_EVICTED):
+                self._happenings.pop((entry.name, undone), None)
+        elif event is not None:
+            self._happenings[entry.name, event] = Happening(
+                event=event,
+                task=entry.task,
+                pod=entry.name,
+                owner=entry.owner,
+                version=entry.version,
+                exit_code=entry.exit_code if event is JobEvent.POD_FAILED else 0,
+                since=now,
+            )
+
+
+_ENTERED = {
+    PodPhase.PENDING: JobEvent.POD_PENDING,
+    PodPhase.RUNNING: JobEvent.POD_RUNNING,
+    PodPhase.SUCCEEDED: JobEvent.TASK_COMPLETED,  # perhaps: whoever judges it counts the task
+    PodPhase.FAILED: JobEvent.POD_FAILED,
+}
+
+
+def _event(old: Entry | None, new: Entry | None) -> JobEvent | None:
+    """What it means that a pod went from *old* to *new*."""
+    if new is None:
+        return JobEvent.POD_EVICTED
+    if old is None and new.leaving:
+        return None  # it was asked to go before we were there to see by whom
+    if old is not None and old.phase is new.phase:
+        return None
+    return _ENTERED.get(new.phase)
+
+
+def _less(counter: Counter[Key], key: Key) -> None:
+    """Count one less, and leave no zero behind."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -1,0 +1,71 @@
+"""What a job plugin is: anything that can do one or more of three small things.
+
+A plugin is made anew from the arguments in the job's spec, keeps no state and does no I/O: it
+shapes pods, and it says which objects the job needs beside them. The controller makes those.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from ...model.job import Job
+from ...model.names import Resource
+from ..pods import Pod
+
+Made = dict[str, Any]
+"""An object to create, as decoded JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """An object that a job needs as long as it has pods."""
+
+    resource: Resource
+    name: str
+    build: Callable[[], Made]
+    """Makes the object; called only if it is not there, in a thread (it may take long)."""
+    follow: Mapping[str, str] = field(default_factory=dict)
+    """Entries of ``data`` that are kept as here when the job is scaled; others are left alone."""
+
+
+@runtime_checkable
+class ShapesPods(Protocol):
+    """A plugin that changes pods before they are created."""
+
+    def on_pod_create(self, pod: Pod, job: Job) -> None:
+        """Change *pod* in place."""
+        ...
+
+
+@runtime_checkable
+class BringsObjects(Protocol):
+    """A plugin that needs objects beside the pods."""
+
+    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+        """The objects to make before the first pod, and to keep up to date."""
+        ...
+
+
+@runtime_checkable
+class TakesObjectsAway(Protocol):
+    """A plugin whose objects go when the job ends (all go with the Job itself anyhow)."""
+
+    def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
+        """The objects to remove, by kind and name."""
+        ...
+
+
+@runtime_checkable
+class HasComplaints(Protocol):
+    """A plugin that could not make sense of all its arguments."""
+
+    complaints: tuple[str, ...]
+    """One sentence for each, for an event on the job."""
+
+
+class Factory(Protocol):
+    """Makes a plugin from its arguments; what the entry points name."""
+
+    def __call__(self, arguments: Sequence[str], /) -> object:
+        """A plugin that acts as *arguments* say; arguments that make no sense are complained of."""
+        ...

@@ -1,0 +1,117 @@
+"""``ssh``: the pods of a job may log in to each other without a password.
+
+A Secret holds one pair of keys for the whole job and a client configuration that knows its hosts.
+Keys are made once: a Secret that is there is used as it is, only its list of hosts follows.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from ...model import names
+from ...model.job import Job
+from ...model.names import Resource
+from ..podgroups import owner
+from ..pods import Pod
+from . import arguments
+from .base import Made, Wanted
+from .shaping import add_mount, hosts
+
+_HOME = "/root/.ssh"
+_DEFAULT_PORT = 22
+_KEY_BITS = 2048
+_PRIVATE, _SHARED = 0o600, 0o644
+_FILES = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
+
+
+class Ssh:
+    """Makes the Secret, and mounts it where the pods' user looks for keys."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        read = arguments.read(
+            given,
+            {
+                "ssh-key-file-path": _HOME,
+                "ssh-private-key": "",
+                "ssh-public-key": "",
+                "ssh-port": _DEFAULT_PORT,
+            },
+        )
+        self.complaints = read.complaints
+        self._path = read.text("ssh-key-file-path")
+        self._private = read.text("ssh-private-key")
+        self._public = read.text("ssh-public-key")
+        port = read.number("ssh-port")
+        self._port = port if 0 < port < 1 << 16 else _DEFAULT_PORT
+
+    def on_pod_create(self, pod: Pod, job: Job) -> None:
+        """Mount the keys in every container."""
+        name = _secret_name(job)
+        secret = {
+            "secretName": name,
+            "items": [{"key": file, "path": f".ssh/{file}"} for file in _FILES],
+            # Others than root must be able to read what root's kubelet writes.
+            "defaultMode": _PRIVATE if self._path == _HOME else _SHARED,
+        }
+        volume = {"name": name, "secret": secret}
+        add_mount(pod, volume, {"mountPath": self._path, "subPath": ".ssh"})
+
+    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+        """The Secret, of which only the client configuration follows the number of pods."""
+        config = self._config(job)
+        return [
+            Wanted(
+                resource=names.SECRETS,
+                name=_secret_name(job),
+                build=lambda: self._secret(job, config),
+                follow={"config": _encode(config)},
+            )
+        ]
+
+    def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
+        """The Secret."""
+        return [(names.SECRETS, _secret_name(job))]
+
+    def _secret(self, job: Job, config: str) -> Made:
+        private, public = (self._private, self._public) if self._private else make_keys()
+        texts = (private, public, public, config)
+        return {
+            "metadata": {
+                "name": _secret_name(job),
+                "namespace": job.metadata.namespace,
+                "ownerReferences": [msgspec.to_builtins(owner(job))],
+            },
+            "data": dict(zip(_FILES, map(_encode, texts), strict=True)),
+        }
+
+    def _config(self, job: Job) -> str:
+        lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
+        for task in job.spec.tasks:
+            for host, domain in hosts(job, task):
+                lines += [f"Host {host}", f"  HostName {domain}", f"  Port {self._port}"]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def make_keys() -> tuple[str, str]:
+    """A new pair of keys: the private one as PEM, the public one as a line for sshd."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return private.decode(), f"{public.decode()}\n"
+
+
+def _secret_name(job: Job) -> str:
+    return f"{job.metadata.name}-ssh"
+
+
+def _encode(text: str) -> str:
+    return b64encode(text.encode()).decode()

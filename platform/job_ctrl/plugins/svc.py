@@ -1,0 +1,134 @@
+"""``svc``: the pods of a job find each other by name.
+
+A headless Service makes the names resolve, a ConfigMap lists them by task (as files in
+``/etc/volcano`` and as environment variables), a NetworkPolicy keeps everybody else out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...model import names
+from ...model.job import Job
+from ...model.names import Resource
+from ..podgroups import owner
+from ..pods import Pod
+from . import arguments
+from .base import Made, Wanted
+from .shaping import add_env, add_mount, hosts
+
+_MOUNT_PATH = "/etc/volcano"
+
+
+class Svc:
+    """Makes Service, ConfigMap and NetworkPolicy, and gives pods their host names."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        read = arguments.read(
+            given,
+            {
+                "publish-not-ready-addresses": False,
+                "disable-network-policy": False,
+                "inject-hosts-env": True,
+            },
+        )
+        self.complaints = read.complaints
+        self._publish_not_ready = read.switch("publish-not-ready-addresses")
+        self._network_policy = not read.switch("disable-network-policy")
+        self._inject_hosts = read.switch("inject-hosts-env")
+
+    def on_pod_create(self, pod: Pod, job: Job) -> None:
+        """Name the pod's host, and let its containers know the others'."""
+        spec = pod["spec"]
+        spec["hostname"] = spec.get("hostname") or pod["metadata"]["name"]
+        spec["subdomain"] = spec.get("subdomain") or job.metadata.name
+        config = _config_name(job)
+        if self._inject_hosts:
+            keys = [
+                f"VC_{_upper(task.name)}_{what}"
+                for task in job.spec.tasks
+                for what in ("HOSTS", "NUM")
+            ]
+            add_env(pod, [_from_config(key, config) for key in keys])
+        add_mount(pod, {"name": config, "configMap": {"name": config}}, {"mountPath": _MOUNT_PATH})
+
+    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+        """The three objects, of which the ConfigMap follows the number of pods."""
+        job_name, data = job.metadata.name, _listing(job)
+        wanted = [
+            Wanted(
+                resource=names.CONFIGMAPS,
+                name=_config_name(job),
+                build=lambda: {"metadata": _meta(job, _config_name(job)), "data": data},
+                follow=data,
+            ),
+            Wanted(
+                resource=names.SERVICES,
+                name=job_name,
+                build=lambda: {"metadata": _meta(job, job_name), "spec": self._service(job)},
+            ),
+        ]
+        if self._network_policy:
+            wanted.append(
+                Wanted(
+                    resource=names.NETWORKPOLICIES,
+                    name=job_name,
+                    build=lambda: {"metadata": _meta(job, job_name), "spec": _policy(job)},
+                )
+            )
+        return wanted
+
+    def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
+        """The same objects."""
+        return [(wanted.resource, wanted.name) for wanted in self.on_job_add(job)]
+
+    def _service(self, job: Job) -> Made:
+        spec: Made = {"clusterIP": "None", "selector": _selector(job)}
+        if self._publish_not_ready:
+            spec["publishNotReadyAddresses"] = True
+        return spec
+
+
+def _policy(job: Job) -> Made:
+    selector = {"matchLabels": _selector(job)}
+    return {
+        "podSelector": selector,
+        "ingress": [{"from": [{"podSelector": selector}]}],
+        "policyTypes": ["Ingress"],
+    }
+
+
+def _listing(job: Job) -> Mapping[str, str]:
+    """The ConfigMap's entries: all host names, by task."""
+    data: dict[str, str] = {}
+    for task in job.spec.tasks:
+        domains = [domain for _, domain in hosts(job, task)]
+        data[f"{task.name.replace('-', '_')}.host"] = "\n".join(domains)
+        data[f"VC_{_upper(task.name)}_HOSTS"] = ",".join(domains)
+        data[f"VC_{_upper(task.name)}_NUM"] = str(len(domains))
+    return data
+
+
+def _from_config(key: str, config: str) -> dict[str, Any]:
+    return {"name": key, "valueFrom": {"configMapKeyRef": {"name": config, "key": key}}}
+
+
+def _upper(task: str) -> str:
+    return task.replace("-", "_").upper()
+
+
+def _config_name(job: Job) -> str:
+    return f"{job.metadata.name}-svc"
+
+
+def _selector(job: Job) -> dict[str, str]:
+    return {names.JOB_NAME: job.metadata.name, names.JOB_NAMESPACE: job.metadata.namespace}
+
+
+def _meta(job: Job, name: str) -> Made:
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "ownerReferences": [msgspec.to_builtins(owner(job))],
+    }

@@ -1,0 +1,122 @@
+"""The PodGroup that a job asks for, and what must change in one that is there. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ..model import names
+from ..model.job import Job, NetworkTopology, TaskSpec
+from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
+from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupSpec, SubGroupPolicy
+from . import resources
+
+PARTITION = "volcano.sh/partition-id"
+"""Label of a pod: the partition of its task that it belongs to."""
+
+
+def name_of(job: Job) -> str:
+    """The name of the job's PodGroup: never that of an earlier job of the same name."""
+    return f"{job.metadata.name}-{job.metadata.uid}"
+
+
+def owner(job: Job) -> OwnerReference:
+    """The reference by which everything that we make for *job* goes when it goes."""
+    return OwnerReference(
+        api_version=names.JOBS.api_version,
+        kind=names.JOBS.kind,
+        name=job.metadata.name,
+        uid=job.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
+def wanted(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
+    """The spec of the job's PodGroup; *priorities* are the priority classes' values by name.
+
+    Raises:
+        QuantityError, msgspec.ValidationError: a template cannot be read.
+    """
+    spec = job.spec
+    topology = spec.network_topology
+    if topology is not None and topology.highest_tier_allowed is not None:
+        topology = NetworkTopology(
+            mode=topology.mode, highest_tier_allowed=topology.highest_tier_allowed
+        )
+    return PodGroupSpec(
+        min_member=spec.min_available,
+        min_task_member={task.name: _least(task) for task in spec.tasks},
+        queue=spec.queue,
+        priority_class_name=spec.priority_class_name,
+        min_resources={**resources.minimum(spec.tasks, spec.min_available, priorities=priorities)},
+        network_topology=topology,
+        sub_group_policy=tuple(filter(None, map(_sub_group, spec.tasks))),
+    )
+
+
+def build(job: Job, spec: PodGroupSpec) -> PodGroup:
+    """The PodGroup to create for *job*; it inherits the job's labels and annotations."""
+    return PodGroup(
+        metadata=ObjectMeta(
+            name=name_of(job),
+            namespace=job.metadata.namespace,
+            labels=job.metadata.labels,
+            annotations=job.metadata.annotations,
+            owner_references=(owner(job),),
+        ),
+        spec=spec,
+    )
+
+
+def changes(there: PodGroupSpec, want: PodGroupSpec) -> dict[str, object]:
+    """The merge patch of ``spec`` that gives *there* what a job may change; empty if nothing."""
+    patch: dict[str, object] = {}
+    if there.priority_class_name != want.priority_class_name:
+        patch["priorityClassName"] = want.priority_class_name or None
+    if (there.min_member, there.min_resources) != (want.min_member, want.min_resources):
+        gone = dict.fromkeys((there.min_resources or {}).keys() - (want.min_resources or {}).keys())
+        patch["minMember"] = want.min_member
+        patch["minResources"] = {**(want.min_resources or {}), **gone}
+    members = {
+        task: number
+        for task, number in want.min_task_member.items()
+        if there.min_task_member.get(task) != number
+    }
+    if members:
+        patch["minTaskMember"] = members
+    if there.sub_group_policy != want.sub_group_policy:
+        patch["subGroupPolicy"] = msgspec.to_builtins(want.sub_group_policy)
+    return patch
+
+
+def complaint(podgroup: PodGroup) -> PodGroupCondition | None:
+    """The scheduler's newest finding about the gang, if it is not that it is scheduled."""
+    true = [condition for condition in podgroup.status.conditions if condition.status == "True"]
+    if not true:
+        return None
+    newest = max(true, key=lambda condition: condition.last_transition_time or "")
+    return None if newest.type == "Scheduled" else newest
+
+
+def _least(task: TaskSpec) -> int:
+    """How many pods of *task* the gang needs."""
+    if task.min_available is not None:
+        return task.min_available
+    cut = task.partition_policy
+    if cut is not None and cut.min_partitions and cut.partition_size:
+        return cut.min_partitions * cut.partition_size
+    return task.replicas
+
+
+def _sub_group(task: TaskSpec) -> SubGroupPolicy | None:
+    cut = task.partition_policy
+    if cut is None:
+        return None
+    return SubGroupPolicy(
+        name=task.name,
+        network_topology=cut.network_topology,
+        sub_group_size=cut.partition_size,
+        min_sub_groups=cut.min_partitions,
+        label_selector=LabelSelector(match_labels={names.TASK_SPEC: task.name}),
+        match_label_keys=(PARTITION,),
+    )

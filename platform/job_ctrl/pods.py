@@ -1,0 +1,109 @@
+"""A pod made of its task's template. Pure.
+
+The template is JSON that we hardly look into: the pod is that JSON with our names, labels,
+annotations, owner and volumes on it. Templates' own names, namespaces and finalizers are dropped.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from ..model import names
+from ..model.job import Job, TaskSpec
+from . import podgroups
+
+Pod = dict[str, Any]
+"""A pod as decoded JSON."""
+
+_INHERITED_LABELS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
+_INHERITED_ANNOTATIONS = (*_INHERITED_LABELS, "volcano.sh/revocable-zone")
+_DISRUPTION = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
+_NUMA_POLICY = "volcano.sh/numa-topology-policy"
+
+
+def name_of(job: Job, task: str, index: int) -> str:
+    """The name of a pod of *job*."""
+    return f"{job.metadata.name}-{task}-{index}"
+
+
+def build(job: Job, task: TaskSpec, index: int) -> Pod:
+    """The pod of *task* with this *index*, before any plugin has shaped it.
+
+    Raises:
+        msgspec.DecodeError: the template is no JSON object.
+    """
+    template = msgspec.json.decode(task.template, type=dict[str, Any])
+    given = template.get("metadata") or {}
+    spec: dict[str, Any] = template.get("spec") or {}
+    spec["schedulerName"] = spec.get("schedulerName") or job.spec.scheduler_name
+    if job.spec.priority_class_name and not spec.get("priorityClassName"):
+        spec["priorityClassName"] = job.spec.priority_class_name
+    _mount_volumes(job, spec)
+    return {
+        "apiVersion": names.PODS.api_version,
+        "kind": names.PODS.kind,
+        "metadata": {
+            "name": name_of(job, task.name, index),
+            "namespace": job.metadata.namespace,
+            "labels": {**(given.get("labels") or {}), **_labels(job, task, index)},
+            "annotations": {**(given.get("annotations") or {}), **_annotations(job, task, index)},
+            "ownerReferences": [msgspec.to_builtins(podgroups.owner(job))],
+        },
+        "spec": spec,
+    }
+
+
+def _labels(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
+    labels = {
+        names.TASK_INDEX: str(index),
+        names.JOB_NAME: job.metadata.name,
+        names.TASK_SPEC: task.name,
+        names.JOB_NAMESPACE: job.metadata.namespace,
+        names.QUEUE_NAME: job.spec.queue,
+    }
+    if task.partition_policy is not None:
+        size = task.partition_policy.partition_size
+        labels[podgroups.PARTITION] = str(index // size if size > 0 else 0)
+    return labels | _chosen(job.metadata.labels, _INHERITED_LABELS)
+
+
+def _annotations(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
+    notes = {
+        names.TASK_INDEX: str(index),
+        names.TASK_SPEC: task.name,
+        names.GROUP_NAME: podgroups.name_of(job),
+        names.JOB_NAME: job.metadata.name,
+        names.QUEUE_NAME: job.spec.queue,
+        names.JOB_VERSION: str(job.status.version),
+        names.TEMPLATE_UID: f"{job.metadata.name}-{task.name}",
+        names.JOB_RETRY_COUNT: str(job.status.retry_count),
+    }
+    if task.topology_policy:
+        notes[_NUMA_POLICY] = task.topology_policy
+    disruption = _chosen(job.metadata.annotations, _DISRUPTION)
+    first = dict(list(disruption.items())[:1])  # both together would contradict each other
+    return notes | _chosen(job.metadata.annotations, _INHERITED_ANNOTATIONS) | first
+
+
+def _chosen(given: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
+    return {key: given[key] for key in keys if key in given}
+
+
+def _mount_volumes(job: Job, spec: dict[str, Any]) -> None:
+    """Give every container each of the job's claims, once."""
+    seen: set[str] = set()
+    for volume in job.spec.volumes:
+        claim = volume.volume_claim_name
+        if not claim or claim in seen:
+            continue
+        seen.add(claim)
+        name = f"{job.metadata.name}-{sha256(claim.encode()).hexdigest()[:12]}"
+        spec.setdefault("volumes", []).append(
+            {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+        )
+        for container in spec.get("containers", []):
+            container.setdefault("volumeMounts", []).append(
+                {"mountPath": volume.mount_path, "name": name}
+            )

@@ -1,0 +1,94 @@
+"""Which policy answers a happening, and what happened unseen. Pure.
+
+A task's policies are asked before the job's; in a list the first that matches wins. Happenings of
+another incarnation or of an older version of the job answer to nobody.
+"""
+
+from collections.abc import Iterator
+
+from ..model import durations
+from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
+from .ledger import Happening, PodCounts
+from .view import View
+from .views import PodPhase
+
+ACTIONS = frozenset(
+    {
+        Action.ABORT_JOB,
+        Action.RESTART_JOB,
+        Action.RESTART_TASK,
+        Action.RESTART_POD,
+        Action.TERMINATE_JOB,
+        Action.COMPLETE_JOB,
+        Action.RESUME_JOB,
+    }
+)
+"""What a policy can do; any other word means: nothing but looking again."""
+
+ORDERS = frozenset({*ACTIONS} - {Action.RESTART_TASK, Action.RESTART_POD})
+"""What a Command can do: it names no task and no pod."""
+
+
+def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy | None:
+    """The policy that answers *happening*; ``None`` if nothing is to be done about it."""
+    task = next((task for task in job.spec.tasks if task.name == happening.task), None)
+    if _stale(job, happening):
+        return None
+    if happening.event is JobEvent.TASK_COMPLETED and not _completed(task, pods):
+        return None
+    for policy in (*(task.policies if task else ()), *job.spec.policies):
+        if _matches(policy, happening):
+            return policy if policy.action in ACTIONS else None
+    return None
+
+
+def delay(policy: LifecyclePolicy) -> float:
+    """Seconds that *policy* waits before it acts; 0 if it has no timeout, or none that is one."""
+    try:
+        return durations.parse(policy.timeout or "0s").total_seconds()
+    except durations.DurationError:
+        return 0.0
+
+
+def _matches(policy: LifecyclePolicy, happening: Happening) -> bool:
+    events = {policy.event, *policy.events} - {""}
+    if happening.event in events or JobEvent.ANY in events:
+        return happening.event is not JobEvent.POD_PENDING or bool(policy.timeout)
+    return policy.exit_code is not None and policy.exit_code == happening.exit_code
+
+
+def _stale(job: Job, happening: Happening) -> bool:
+    if happening.owner != job.metadata.uid:
+        return True
+    return happening.version is not None and happening.version < job.status.version
+
+
+def _completed(task: TaskSpec | None, pods: PodCounts) -> bool:
+    if task is None or not task.replicas:
+        return False
+    return pods.tasks.get(task.name, {}).get(PodPhase.SUCCEEDED, 0) >= task.replicas
+
+
+def happenings(view: View) -> Iterator[Happening]:
+    """What policies are to be asked about now, oldest first."""
+    yield from view.ledger.happenings
+    if view.first_look:
+        yield from _lost(view)
+
+
+def _lost(view: View) -> Iterator[Happening]:
+    """Pods that went while nobody looked: the status counts more of a task than there are."""
+    for task in view.job.spec.tasks:
+        recorded = view.job.status.task_status_count.get(task.name)
+        there = view.ledger.present(task.name)
+        if recorded is not None and there < min(sum(recorded.phase.values()), task.replicas):
+            index = view.ledger.missing(task.name)[0]
+            pod = f"{view.job.metadata.name}-{task.name}-{index}"
+            yield Happening(
+                event=JobEvent.POD_EVICTED,
+                task=task.name,
+                pod=pod,
+                owner=view.job.metadata.uid,
+                version=view.job.status.version,
+                since=view.uptime,
+            )

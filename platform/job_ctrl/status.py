@@ -1,0 +1,132 @@
+"""What a Job's status says after a decision. Pure: the time is given.
+
+A phase's condition is written when the job enters it; counters follow the pods. In the phases that
+a job never leaves, pods that succeeded or failed stay counted when somebody tidies them away.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from ..model import durations, times
+from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
+from .phases import FINAL, RULES, Go, Upkeep
+from .view import View
+from .views import FINISHED, PodPhase
+
+MARK = "plugin-"
+"""Prefix of the keys in ``controlledResources`` that name the job's plugins."""
+
+
+def first(view: View) -> JobStatus:
+    """The status of a job that nobody has looked at yet."""
+    status = msgspec.structs.replace(
+        view.job.status,
+        min_available=view.job.spec.min_available,
+        controlled_resources=view.job.status.controlled_resources | _marks(view.job),
+    )
+    return _enter(status, JobState(phase=JobPhase.PENDING), view.now)
+
+
+def moved(view: View, go: Go, *, reason: str = "", message: str = "") -> JobStatus:
+    """The status after *go*; without a reason the job keeps the one it has."""
+    before = view.job.status
+    state = JobState(
+        phase=go.then,
+        reason=reason or before.state.reason,
+        message=message if reason else before.state.message,
+    )
+    status = msgspec.structs.replace(
+        before, version=before.version + go.renew, retry_count=before.retry_count + go.retry
+    )
+    status = _enter(status, state, view.now)
+    return recounted(
+        dataclasses.replace(view, job=msgspec.structs.replace(view.job, status=status))
+    )
+
+
+def recounted(view: View) -> JobStatus:
+    """The status with the numbers of now, in the phase that it names."""
+    job, pods = view.job, view.pods
+    tasks = {task.name: dict(pods.tasks.get(task.name, {})) for task in job.spec.tasks}
+    if view.phase in FINAL:
+        _keep_finished(tasks, job.status)
+    serving = RULES[view.phase].upkeep is Upkeep.SERVE
+    marks = _marks(job) if serving else {}
+    return msgspec.structs.replace(
+        job.status,
+        pending=_sum(tasks, PodPhase.PENDING),
+        running=_sum(tasks, PodPhase.RUNNING),
+        succeeded=_sum(tasks, PodPhase.SUCCEEDED),
+        failed=_sum(tasks, PodPhase.FAILED),
+        unknown=_sum(tasks, PodPhase.UNKNOWN),
+        terminating=pods.terminating,
+        task_status_count={
+            task: TaskState(phase={str(phase): phases[phase] for phase in sorted(phases)})
+            for task, phases in tasks.items()
+            if phases
+        },
+        min_available=job.spec.min_available if serving else job.status.min_available,
+        controlled_resources=job.status.controlled_resources | marks,
+        running_duration=None if serving else _duration(job),
+    )
+
+
+def without_marks(status: JobStatus) -> JobStatus:
+    """The status of a job whose plugins' objects are gone."""
+    kept = {
+        key: value for key, value in status.controlled_resources.items() if not key.startswith(MARK)
+    }
+    return msgspec.structs.replace(status, controlled_resources=kept)
+
+
+def difference(old: object, new: object) -> dict[str, object]:
+    """The merge patch that makes *old* (as decoded JSON) into *new*; empty if they are equal."""
+    patch: dict[str, object] = {}
+    before = old if isinstance(old, Mapping) else {}
+    after = new if isinstance(new, Mapping) else {}
+    for key in before.keys() | after.keys():
+        if key not in after:
+            patch[key] = None
+        elif isinstance(after[key], Mapping) and isinstance(before.get(key), Mapping):
+            inner = difference(before[key], after[key])
+            if inner:
+                patch[key] = inner
+        elif key not in before or before[key] != after[key]:
+            patch[key] = after[key]
+    return patch
+
+
+def _marks(job: Job) -> dict[str, str]:
+    return {f"{MARK}{plugin}": plugin for plugin in job.spec.plugins}
+
+
+def _enter(status: JobStatus, state: JobState, now: datetime) -> JobStatus:
+    moment = times.format(now)
+    others = tuple(one for one in status.conditions if one.status != state.phase)
+    return msgspec.structs.replace(
+        status,
+        state=msgspec.structs.replace(state, last_transition_time=moment),
+        conditions=(*others, JobCondition(status=state.phase, last_transition_time=moment)),
+    )
+
+
+def _keep_finished(tasks: dict[str, dict[str, int]], status: JobStatus) -> None:
+    for task, state in status.task_status_count.items():
+        for phase in FINISHED & state.phase.keys():
+            phases = tasks.setdefault(task, {})
+            phases[phase] = max(phases.get(phase, 0), state.phase[phase])
+
+
+def _sum(tasks: Mapping[str, Mapping[str, int]], phase: PodPhase) -> int:
+    return sum(phases.get(phase, 0) for phases in tasks.values())
+
+
+def _duration(job: Job) -> str | None:
+    """How long the job lived until its last change of phase, in Go's notation."""
+    born, changed = job.metadata.creation_timestamp, job.status.state.last_transition_time
+    if not born or not changed:
+        return None
+    return durations.format(times.parse(changed) - times.parse(born))

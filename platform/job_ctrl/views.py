@@ -1,0 +1,66 @@
+"""What the job controller reads of objects that are not Volcano's own."""
+
+from enum import StrEnum
+
+from ..model.base import Part
+from ..model.meta import ObjectMeta
+
+
+class PodPhase(StrEnum):
+    """``status.phase`` of a Pod."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
+
+
+class Terminated(Part, frozen=True):
+    """How a container ended."""
+
+    exit_code: int = 0
+
+
+class ContainerState(Part, frozen=True):
+    """The part of a container's state that policies ask for."""
+
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Part, frozen=True):
+    """One container of a pod."""
+
+    ready: bool = False
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(Part, frozen=True):
+    """``status`` of a Pod."""
+
+    phase: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Part, frozen=True):
+    """A pod, as far as a job must know it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: PodStatus = PodStatus()
+
+
+class PriorityClass(Part, frozen=True):
+    """A priority by name."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+
+
+class DataObject(Part, frozen=True):
+    """A ConfigMap or a Secret (whose values are base64), or any object without data."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}

@@ -1,0 +1,115 @@
+"""The PodGroup of a pod that came without one: a pure function of the pod and its owners."""
+
+from collections.abc import Iterable, Mapping
+
+from ..model.job import NetworkTopology
+from ..model.meta import ObjectMeta, OwnerReference
+from ..model.names import PODS
+from ..model.needs import quota_usage
+from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
+from .views import PodView
+
+MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
+"""Annotation of a pod's owner: the size of the gang."""
+_QUEUE = "scheduling.volcano.sh/queue-name"
+_INHERITED = "volcano.sh/"
+_TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
+_TOPOLOGY_TIER = "volcano.sh/network-topology-highest-tier"
+_FROM_POD = ("volcano.sh/preemptable", "volcano.sh/cooldown-time", "volcano.sh/revocable-zone")
+_BUDGETS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
+_LABELS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
+
+
+def merge_owners(owners: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The annotations of all owners; where they differ, the first one's."""
+    merged: dict[str, str] = {}
+    for annotations in owners:
+        merged = {**annotations, **merged}
+    return merged
+
+
+def build(pod: PodView, inherited: Mapping[str, str]) -> PodGroup:
+    """The PodGroup for *pod*, whose owners carry the annotations *inherited*.
+
+    Raises:
+        QuantityError: the pod asks for something that is no quantity.
+    """
+    meta = pod.metadata
+    size = min_member(inherited)
+    return PodGroup(
+        metadata=ObjectMeta(
+            name=pod.group,
+            namespace=meta.namespace,
+            owner_references=_owners(pod),
+            annotations=_annotations(meta.annotations, inherited),
+            labels={key: meta.labels[key] for key in _LABELS if key in meta.labels},
+        ),
+        spec=PodGroupSpec(
+            min_member=size,
+            min_resources=_min_resources(pod, size),
+            priority_class_name=pod.spec.priority_class_name,
+            queue=meta.annotations.get(_QUEUE, ""),
+            network_topology=_topology(meta.annotations),
+        ),
+        status=PodGroupStatus(phase=PodGroupPhase.PENDING),
+    )
+
+
+def min_member(inherited: Mapping[str, str]) -> int:
+    """Size of the gang: what the owners' annotation says, or one."""
+    text = inherited.get(MIN_MEMBER, "")
+    if not text.removeprefix("+").isdecimal() or not text.isascii():
+        return 1
+    size = int(text)
+    return size if size < 2**31 else 1
+
+
+def misplaced_size(pod: PodView, size: int) -> str:
+    """The size that the pod itself asks for in vain, or nothing."""
+    asked = pod.metadata.annotations.get(MIN_MEMBER, "")
+    return "" if asked == str(size) else asked
+
+
+def _owners(pod: PodView) -> tuple[OwnerReference, ...]:
+    """All owners of a pod that has a controller; else the pod itself."""
+    meta = pod.metadata
+    if meta.controller is not None:
+        return meta.owner_references
+    itself = OwnerReference(
+        api_version=PODS.api_version,
+        kind=PODS.kind,
+        name=meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    return (itself,)
+
+
+def _annotations(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    annotations = {key: value for key, value in inherited.items() if key.startswith(_INHERITED)}
+    annotations |= {key: own[key] for key in _FROM_POD if key in own}
+    budget = next((key for key in _BUDGETS if key in own), None)
+    if budget is not None:
+        annotations[budget] = own[budget]
+    return annotations
+
+
+def _min_resources(pod: PodView, size: int) -> dict[str, str | int | float]:
+    if size == 0:
+        return {}
+    usage = quota_usage(pod.spec, ended=pod.ended)
+    return {name: str(amount * size) for name, amount in usage.items()}
+
+
+def _topology(own: Mapping[str, str]) -> NetworkTopology | None:
+    if _TOPOLOGY_MODE not in own and _TOPOLOGY_TIER not in own:
+        return None
+    mode = own.get(_TOPOLOGY_MODE, "").lower()
+    try:
+        tier: int | None = int(own.get(_TOPOLOGY_TIER, ""))
+    except ValueError:
+        tier = None
+    return NetworkTopology(
+        mode=mode if mode in ("hard", "soft") else "hard", highest_tier_allowed=tier
+    )

@@ -1,0 +1,265 @@
+"""The podgroup controller's shell: makes a PodGroup for pods that came without one.
+
+Its keys are PodGroups, so that all pods of one owner are looked at together and by one worker. The
+API server leaves out, by selectors, the pods of other schedulers and those of Volcano jobs, whose
+PodGroups the job controller makes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..kube.cache import Cache
+from ..kube.client import Client, PatchKind
+from ..kube.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+)
+from ..machinery.batches import all_at_once
+from ..machinery.clock import Clock, SystemClock
+from ..machinery.controller import ShardedQueue, run_workers
+from ..machinery.expectations import UidExpectations
+from ..machinery.lifecycle import run_controller
+from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.recording import Recorder, reference
+from ..model.meta import OwnerReference
+from ..model.names import (
+    GROUP_NAME,
+    JOB_NAME,
+    PODGROUPS,
+    PODS,
+    QUEUES,
+    SCHEDULER_NAME,
+    Resource,
+)
+from ..model.queue import Queue, QueueState
+from . import build
+from .views import OwnerView, PodGroupView, PodView, by_group
+
+log = logging.getLogger(__name__)
+
+_GROUP = "group"
+_OWNERS = {
+    ("apps", "ReplicaSet"): Resource("apps", "v1", "replicasets", "ReplicaSet"),
+    ("apps", "DaemonSet"): Resource("apps", "v1", "daemonsets", "DaemonSet"),
+    ("apps", "StatefulSet"): Resource("apps", "v1", "statefulsets", "StatefulSet"),
+    ("batch", "Job"): Resource("batch", "v1", "jobs", "Job"),
+}
+"""Owners whose annotations say something about the gang."""
+_SCALED = ("ReplicaSet", "StatefulSet")
+"""Owners that stay when they want no pods; their PodGroup then goes."""
+_REFUSALS = (BadRequestError, ForbiddenError, InvalidError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroupSettings:
+    """How the podgroup controller works."""
+
+    workers: int = 5
+    """PodGroups worked on at the same time."""
+
+    scheduler_names: Sequence[str] = (SCHEDULER_NAME,)
+    """Pods of these schedulers get PodGroups."""
+
+    inherit_owner_annotations: bool = True
+    """Whether a PodGroup takes its size and ``volcano.sh/`` annotations from the pod's owners."""
+
+    work_metrics: WorkQueueMetrics | None = None
+    """Where the work queue reports, if anywhere."""
+
+
+class PodGroupController:
+    """Runs until cancelled; see :meth:`run`."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        settings: PodGroupSettings | None = None,
+        clock: Clock | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings or PodGroupSettings()
+        self._recorder = recorder
+        clock = clock if clock is not None else SystemClock()
+        self._work = ShardedQueue(
+            name="podgroup",
+            shards=self._settings.workers,
+            clock=clock,
+            metrics=self._settings.work_metrics,
+        )
+        self._groups = Cache(client, PODGROUPS, PodGroupView)
+        self._queues = Cache(client, QUEUES, Queue)
+        self._pods = [_pods(client, name) for name in dict.fromkeys(self._settings.scheduler_names)]
+        # What was asked for and is not in the caches yet: PodGroups by name, bound pods by uid.
+        self._making = UidExpectations(clock)
+        self._binding = UidExpectations(clock)
+        # PodGroups that were refused; a queue that opens may be what they wait for.
+        self._refused: set[str] = set()
+        self._groups.add_handler(self._on_group)
+        self._queues.add_handler(self._on_queue)
+        for pods in self._pods:
+            pods.add_handler(self._on_pod)
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        """Watch, then work, until cancelled; *ready* is set when work begins.
+
+        When cancelled, it finishes what is in hand and queued, and writes nothing after.
+        """
+        await run_controller(
+            [self._groups, self._queues, *self._pods],
+            lambda: run_workers(self._work, self._reconcile),
+            ready=ready,
+        )
+
+    # What is seen
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        if old is not None and (new is None or new.bound_to):
+            self._binding.creation_observed(old.group_key, old.metadata.uid)
+        either = new or old
+        if either is None or not either.is_ours:
+            return
+        if old is None or new is None or old.bound_to != new.bound_to:
+            self._work.add(either.group_key)
+
+    def _on_group(self, old: PodGroupView | None, new: PodGroupView | None) -> None:
+        if new is None and old is not None:
+            self._work.add(old.metadata.key)
+        elif old is None and new is not None:
+            self._making.creation_observed(new.metadata.key, new.metadata.name)
+
+    def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
+        opened = new is not None and new.status.state == QueueState.OPEN
+        if opened and (old is None or old.status.state != QueueState.OPEN):
+            refused, self._refused = self._refused, set()
+            for key in refused:
+                self._work.add(key)
+
+    # What is done
+
+    async def _reconcile(self, key: str) -> float | None:
+        pods = [pod for cache in self._pods for pod in cache.by_index(_GROUP, key)]
+        group = self._groups.get(key)
+        if not pods:
+            self._refused.discard(key)
+            await self._remove_if_unwanted(group)
+            return None
+        alive = [pod for pod in pods if not pod.ended]
+        if not alive:
+            return None
+        if group is None and not self._making.awaited_creations(key):
+            await self._make(key, alive)
+        binding = self._binding.awaited_creations(key)
+        free = [pod for pod in alive if not pod.bound_to and pod.metadata.uid not in binding]
+        outcome = await all_at_once(free, self._bind)
+        if outcome.first_error is not None:
+            raise outcome.first_error
+        waits = (self._making.expires_in(key), self._binding.expires_in(key))
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    async def _make(self, key: str, pods: Sequence[PodView]) -> None:
+        """Create the PodGroup after the first pod that is free.
+
+        Raises:
+            ApiError: it was refused, which the pods are told, or could not be made.
+        """
+        pod = min(pods, key=lambda pod: (bool(pod.bound_to), pod.metadata.name))
+        inherited = await self._inherited(pod)
+        group = build.build(pod, inherited)
+        self._making.expect_creations(key, [pod.group])
+        try:
+            await self._client.create(PODGROUPS, group, namespace=pod.metadata.namespace)
+        except AlreadyExistsError:
+            log.debug("the PodGroup is there already", extra={"key": key})
+        except Exception as error:
+            # Even after a timeout: the name is fixed, so trying again makes no second one.
+            self._making.creation_observed(key, pod.group)
+            if isinstance(error, _REFUSALS):
+                self._refused.add(key)
+                for each in pods:
+                    self._warn(each, "PodGroupRefused", f"no PodGroup: {error.message}")
+            raise
+        asked = build.misplaced_size(pod, group.spec.min_member)
+        if asked:
+            self._warn(
+                pod,
+                "GroupMinMemberIgnored",
+                f"annotation {build.MIN_MEMBER}={asked} has no effect on a pod; "
+                "put it on the pod's owner",
+            )
+
+    async def _bind(self, pod: PodView) -> None:
+        """Write into the pod which PodGroup it belongs to."""
+        meta = pod.metadata
+        patch = {"metadata": {"uid": meta.uid, "annotations": {GROUP_NAME: pod.group}}}
+        self._binding.expect_creations(pod.group_key, [meta.uid])
+        try:
+            await self._client.patch(
+                PODS, meta.name, patch, namespace=meta.namespace, kind=PatchKind.STRATEGIC
+            )
+        except Exception as error:
+            self._binding.creation_observed(pod.group_key, meta.uid)
+            if not isinstance(error, NotFoundError | ConflictError):
+                raise  # otherwise the pod is gone, or another has its name
+
+    async def _inherited(self, pod: PodView) -> dict[str, str]:
+        """The annotations of the pod's owners."""
+        if not self._settings.inherit_owner_annotations:
+            return {}
+        found = []
+        for owner in pod.metadata.owner_references:
+            seen = await self._owner(owner, pod.metadata.namespace)
+            if seen is not None:
+                found.append(seen.metadata.annotations)
+        return build.merge_owners(found)
+
+    async def _owner(self, owner: OwnerReference, namespace: str) -> OwnerView | None:
+        """The owner as it is now; none if it is of no kind that we ask, gone, or forbidden."""
+        resource = _OWNERS.get((owner.api_version.partition("/")[0], owner.kind))
+        if resource is None:
+            return None
+        try:
+            return await self._client.get(resource, owner.name, namespace=namespace, view=OwnerView)
+        except (NotFoundError, ForbiddenError) as error:
+            log.info("owner unread", extra={"owner": owner.name, "error": str(error)})
+            return None
+
+    async def _remove_if_unwanted(self, group: PodGroupView | None) -> None:
+        """Delete a PodGroup without pods whose owner was scaled to none."""
+        controller = group.metadata.controller if group is not None else None
+        if group is None or controller is None or controller.kind not in _SCALED:
+            return
+        meta = group.metadata
+        if meta.name != f"podgroup-{controller.uid}":
+            return
+        owner = await self._owner(controller, meta.namespace)
+        if owner is None or owner.metadata.uid != controller.uid or owner.spec.replicas != 0:
+            return
+        try:
+            await self._client.delete(PODGROUPS, meta.name, namespace=meta.namespace, uid=meta.uid)
+        except (NotFoundError, ConflictError):
+            log.debug("the PodGroup is gone already", extra={"key": meta.key})
+
+    def _warn(self, pod: PodView, reason: str, message: str) -> None:
+        if self._recorder is not None:
+            about = reference(PODS, pod.metadata)
+            self._recorder.record(about, type="Warning", reason=reason, message=message)
+
+
+def _pods(client: Client, scheduler: str) -> Cache[PodView]:
+    """The pods of *scheduler* that no Volcano job made."""
+    return Cache(
+        client,
+        PODS,
+        PodView,
+        field_selector=f"spec.schedulerName={scheduler}",
+        label_selector=f"!{JOB_NAME}",
+        indexes={_GROUP: by_group},
+    )

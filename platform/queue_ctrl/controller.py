@@ -1,0 +1,342 @@
+"""The queue controller's shell: watches queues, PodGroups and Commands, and carries out decisions.
+
+It owns a queue's state, counts and place in the tree, and sees to it that the root queue and the
+default queue exist. What it decides is in ``decide``. A Command waits in the queue's mailbox until
+it is carried out and deleted, in that order: carrying one out twice changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from ..kube.cache import Cache
+from ..kube.client import Client
+from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from ..machinery.clock import Clock, SystemClock
+from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
+from ..machinery.lifecycle import run_controller
+from ..machinery.metrics import WorkQueueMetrics
+from ..machinery.recording import Recorder, reference
+from ..model.command import Command
+from ..model.job import Action
+from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, QUEUES, ROOT_QUEUE
+from ..model.queue import Queue, QueueSpec
+from .counts import PodGroupCounts, PodGroupView, QueueCounts
+from .decide import (
+    CLOSED_BY_PARENT,
+    Change,
+    Mark,
+    NotYet,
+    QueueView,
+    SetParent,
+    SetStatus,
+    Tell,
+    decide,
+)
+from .metrics import QueueMetrics
+
+log = logging.getLogger(__name__)
+
+_PARENT = "parent"
+"""Index of queues by the parent that they name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """How the queue controller works."""
+
+    workers: int = 5
+    """Queues worked on at the same time."""
+
+    max_requeues: int = 15
+    """Retries of a queue or Command before it is given up; negative: no limit."""
+
+    count_interval: float = 1.0
+    """Seconds at least between two writes of a queue's counts; states are written at once."""
+
+    default_queue: str = DEFAULT_QUEUE
+    """Queue of jobs that name none."""
+
+    registry: CollectorRegistry | None = None
+    """Where metrics are registered, if anywhere."""
+
+    work_metrics: WorkQueueMetrics | None = None
+    """Where the work queue reports, if anywhere."""
+
+
+class QueueController:
+    """Runs until cancelled; see :meth:`run`."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        settings: QueueSettings | None = None,
+        clock: Clock | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings or QueueSettings()
+        self._clock = clock if clock is not None else SystemClock()
+        self._recorder = recorder
+        self._work = ShardedQueue(
+            name="queue",
+            shards=self._settings.workers,
+            clock=self._clock,
+            metrics=self._settings.work_metrics,
+        )
+        self._counts = QueueCounts()
+        self._queues = Cache(client, QUEUES, Queue, indexes={_PARENT: _parents})
+        self._podgroups = Cache(client, PODGROUPS, PodGroupView)
+        self._commands = Cache(client, COMMANDS, Command)
+        self._queues.add_handler(self._on_queue)
+        self._podgroups.add_handler(self._on_podgroup)
+        self._commands.add_handler(self._on_command)
+        # Commands of the first list, which comes in no useful order.
+        self._early: list[Command] | None = []
+        # Queues as our last write left them, until the cache shows that or something later.
+        self._written: dict[str, Queue] = {}
+        self._counted_at: dict[str, float] = {}
+        # Commands that are given up and only need deleting, by uid.
+        self._abandoned: set[str] = set()
+        self._seeds = {
+            ROOT_QUEUE: QueueSpec(weight=1, reclaimable=False),
+            self._settings.default_queue: QueueSpec(weight=1, reclaimable=True, parent=ROOT_QUEUE),
+        }
+        if self._settings.registry is not None:
+            self._settings.registry.register(QueueMetrics(self._figures))
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        """Watch, then work, until cancelled; *ready* is set when work begins.
+
+        When cancelled, it finishes what is in hand and queued, and writes nothing after.
+        """
+        await run_controller(
+            [self._queues, self._podgroups, self._commands],
+            self._serve,
+            synced=self._begin,
+            ready=ready,
+        )
+
+    async def _serve(self) -> None:
+        settings = WorkerSettings(
+            max_requeues=self._settings.max_requeues, gave_up=self._on_give_up
+        )
+        await run_workers(self._work, self._reconcile, settings=settings)
+
+    def _begin(self) -> None:
+        for name in self._seeds:
+            self._work.add(name)
+        early, self._early = self._early or [], None
+        for command in sorted(early, key=_age):
+            self._on_command(None, command)
+
+    # What is seen
+
+    def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
+        either = new or old
+        if either is None or (old and new and _concern(old) == _concern(new)):
+            return
+        name = either.metadata.name
+        self._work.add(name)
+        if old is None or new is None or old.status.state != new.status.state:
+            for child in self._queues.by_index(_PARENT, name):
+                self._work.add(child.metadata.name)
+
+    def _on_podgroup(self, old: PodGroupView | None, new: PodGroupView | None) -> None:
+        for queue in self._counts.observe(old, new):
+            self._work.add(queue)
+
+    def _on_command(self, old: Command | None, new: Command | None) -> None:
+        if old is not None or new is None or new.target is None:
+            return
+        if (new.target.api_version, new.target.kind) != (QUEUES.api_version, QUEUES.kind):
+            return
+        if self._early is not None:
+            self._early.append(new)
+        else:
+            self._work.post(new.target.name, new)
+
+    def _on_give_up(self, key: str, error: Exception) -> None:
+        """Retries have run out: say so, and leave a Command to be deleted."""
+        command = self._command(key)
+        if command is not None:
+            if command.metadata.uid in self._abandoned:
+                return
+            self._abandoned.add(command.metadata.uid)
+            self._work.add(key)
+        action = command.action if command is not None else Action.SYNC_QUEUE
+        queue = self._latest(key)
+        if queue is not None:
+            self._record(queue, "Warning", action, f"{action} failed: {error}")
+
+    def _figures(self) -> Iterator[tuple[str, PodGroupCounts]]:
+        for queue in self._queues:
+            yield queue.metadata.name, self._counts.of(queue.metadata.name)
+
+    # What is done
+
+    async def _reconcile(self, key: str) -> float | None:
+        command = self._command(key)
+        if command is not None and not self._stands(command):
+            await self._finish(key, command)
+            command = self._command(key)
+        queue = self._latest(key)
+        if queue is None:
+            await self._miss(key, command)
+            return None
+        parent = self._latest(queue.spec.parent or ROOT_QUEUE)
+        view = QueueView(queue=queue, parent=parent, counts=self._counts.of(key))
+        changes = decide(view, command.action if command is not None else None)
+        try:
+            again_in = await self._carry_out(queue, changes)
+        except ConflictError as error:
+            raise TryAgainError("the queue has changed meanwhile") from error
+        except NotFoundError:
+            return None  # the watch will say so
+        if command is not None:
+            await self._finish(key, command)
+        return again_in
+
+    async def _carry_out(self, queue: Queue, changes: Iterable[Change]) -> float | None:
+        """Make *changes* in order; seconds until counts may be written, if they must wait.
+
+        Raises:
+            ConflictError: somebody else has written; the rest is not done.
+            TryAgainError: all is done that could be, and something must happen first.
+        """
+        again_in = None
+        for change in changes:
+            match change:
+                case SetParent(parent):
+                    queue = await self._patch(queue, {"spec": {"parent": parent}})
+                case Mark(closed_by_parent):
+                    value = "true" if closed_by_parent else "false"
+                    queue = await self._patch(queue, {}, annotations={CLOSED_BY_PARENT: value})
+                case SetStatus():
+                    again_in = self._count_delay(queue, change)
+                    if again_in is None:
+                        queue = await self._patch(queue, _status_body(queue, change), "status")
+                        self._counted_at[queue.metadata.name] = self._clock.monotonic()
+                case Tell(reason, message):
+                    self._record(queue, "Normal", reason, message)
+                case NotYet(message):
+                    raise TryAgainError(message)
+        return again_in
+
+    def _count_delay(self, queue: Queue, change: SetStatus) -> float | None:
+        """Seconds that a write of nothing but counts must wait, if any."""
+        last = self._counted_at.get(queue.metadata.name)
+        if last is None or queue.status.state != change.state:
+            return None
+        wait = last + self._settings.count_interval - self._clock.monotonic()
+        return wait if wait > 0 else None
+
+    async def _patch(
+        self,
+        queue: Queue,
+        body: dict[str, object],
+        subresource: str = "",
+        *,
+        annotations: dict[str, str] | None = None,
+    ) -> Queue:
+        """Write to the queue as we know it, or not at all; the queue after it."""
+        metadata: dict[str, object] = {"resourceVersion": queue.metadata.resource_version}
+        if annotations:
+            metadata["annotations"] = annotations
+        name = queue.metadata.name
+        written = await self._client.patch(
+            QUEUES, name, {"metadata": metadata, **body}, subresource=subresource, view=Queue
+        )
+        self._written[name] = written
+        return written
+
+    async def _miss(self, key: str, command: Command | None) -> None:
+        """There is no such queue: make it if it must exist, and have done with its Commands."""
+        self._counted_at.pop(key, None)
+        seed = self._seeds.get(key)
+        if seed is not None:
+            body = {"metadata": {"name": key}, "spec": seed}
+            try:
+                await self._client.create(QUEUES, body)
+            except AlreadyExistsError:
+                log.debug("the queue is there already", extra={"key": key})
+        elif command is not None:
+            try:
+                await self._client.get(QUEUES, key, view=Queue)
+            except NotFoundError:
+                await self._finish(key, command)
+            else:
+                raise TryAgainError("the queue is not in the cache yet")
+
+    async def _finish(self, key: str, command: Command) -> None:
+        """Delete a Command that is carried out or void, then drop it from the mailbox."""
+        meta = command.metadata
+        try:
+            await self._client.delete(COMMANDS, meta.name, namespace=meta.namespace, uid=meta.uid)
+        except (NotFoundError, ConflictError):
+            log.debug("the command is gone already", extra={"key": meta.key})
+        self._work.take_mail(key)
+        self._abandoned.discard(meta.uid)
+
+    # Helpers
+
+    def _command(self, key: str) -> Command | None:
+        mail = self._work.peek_mail(key)
+        return mail if isinstance(mail, Command) else None
+
+    def _stands(self, command: Command) -> bool:
+        """Nobody has taken the Command back, and we have not given it up."""
+        seen = self._commands.get(command.metadata.key)
+        uid = command.metadata.uid
+        return seen is not None and seen.metadata.uid == uid and uid not in self._abandoned
+
+    def _latest(self, name: str) -> Queue | None:
+        """The queue as the cache shows it, or as our own write left it if that is newer."""
+        seen, written = self._queues.get(name), self._written.get(name)
+        if written is None:
+            return seen
+        same = seen is not None and seen.metadata.uid == written.metadata.uid
+        if seen is not None and same and _version(seen) < _version(written):
+            return written
+        del self._written[name]
+        return seen
+
+    def _record(self, queue: Queue, kind: str, reason: str, message: str) -> None:
+        if self._recorder is not None:
+            about = reference(QUEUES, queue.metadata)
+            self._recorder.record(about, type=kind, reason=reason, message=message)
+
+
+def _parents(queue: Queue) -> tuple[str, ...]:
+    return () if queue.metadata.name == ROOT_QUEUE else (queue.spec.parent or ROOT_QUEUE,)
+
+
+def _concern(queue: Queue) -> tuple[object, ...]:
+    """What of a queue we act upon; the scheduler's *allocated* is not among it."""
+    mark = queue.metadata.annotations.get(CLOSED_BY_PARENT)
+    status = queue.status
+    return queue.spec.parent, mark, status.state, PodGroupCounts.stored(status)
+
+
+def _version(queue: Queue) -> int:
+    return int(queue.metadata.resource_version or 0)
+
+
+def _age(command: Command) -> tuple[str, int]:
+    meta = command.metadata
+    return meta.creation_timestamp or "", int(meta.resource_version or 0)
+
+
+def _status_body(queue: Queue, change: SetStatus) -> dict[str, object]:
+    """A merge patch of what differs; a count of none is left out, as the reference leaves it."""
+    status: dict[str, object] = {"state": change.state}
+    counts = change.counts
+    for field in ("pending", "inqueue", "running", "unknown", "completed"):
+        count: int = getattr(counts, field)
+        if count != getattr(queue.status, field):
+            status[field] = count or None
+    return {"status": status}

@@ -1,0 +1,110 @@
+"""How many PodGroups lie in each queue, by phase: kept up by each event in O(1).
+
+Counts belong to the queue's name, so that a queue that is made anew sees what lies in it.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ..model.base import Part
+from ..model.meta import ObjectMeta
+from ..model.names import DEFAULT_QUEUE
+from ..model.podgroup import PodGroupPhase
+from ..model.queue import QueueStatus
+
+
+class PodGroupSpecView(Part, frozen=True):
+    """The part of the spec that this controller reads."""
+
+    queue: str = ""
+
+
+class PodGroupStatusView(Part, frozen=True):
+    """The part of the status that this controller reads."""
+
+    phase: str = ""
+
+
+class PodGroupView(Part, frozen=True):
+    """A PodGroup as this controller sees it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodGroupSpecView = PodGroupSpecView()
+    status: PodGroupStatusView = PodGroupStatusView()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Queue and phase."""
+        return self.spec.queue or DEFAULT_QUEUE, self.status.phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroupCounts:
+    """PodGroups of one queue."""
+
+    pending: int = 0
+    inqueue: int = 0
+    running: int = 0
+    unknown: int = 0
+    completed: int = 0
+    total: int = 0
+    """Also those that have no phase yet; not part of a queue's status."""
+
+    @property
+    def shown(self) -> tuple[int, int, int, int, int]:
+        """What a queue's status shows."""
+        return (self.pending, self.inqueue, self.running, self.unknown, self.completed)
+
+    @staticmethod
+    def stored(status: QueueStatus) -> tuple[int, int, int, int, int]:
+        """What *status* shows, in the same order."""
+        return (status.pending, status.inqueue, status.running, status.unknown, status.completed)
+
+
+class QueueCounts:
+    """The counts of all queues."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[str, Counter[str]] = {}
+
+    def observe(self, old: PodGroupView | None, new: PodGroupView | None) -> set[str]:
+        """Count a PodGroup out of its old place and into its new; the queues that this changed."""
+        before = old.place if old is not None else None
+        after = new.place if new is not None else None
+        if before == after:
+            return set()
+        changed = set()
+        if before is not None:
+            self._count(before, -1)
+            changed.add(before[0])
+        if after is not None:
+            self._count(after, 1)
+            changed.add(after[0])
+        return changed
+
+    def of(self, queue: str) -> PodGroupCounts:
+        """The counts of one queue."""
+        counts = self._by_queue.get(queue)
+        if not counts:
+            return PodGroupCounts()
+        return PodGroupCounts(
+            pending=counts[PodGroupPhase.PENDING],
+            inqueue=counts[PodGroupPhase.INQUEUE],
+            running=counts[PodGroupPhase.RUNNING],
+            unknown=counts[PodGroupPhase.UNKNOWN],
+            completed=counts[PodGroupPhase.COMPLETED],
+            total=counts.total(),
+        )
+
+    def __len__(self) -> int:
+        """Number of queues that hold PodGroups."""
+        return len(self._by_queue)
+
+    def _count(self, place: tuple[str, str], by: int) -> None:
+        queue, phase = place
+        counts = self._by_queue.setdefault(queue, Counter())
+        counts[phase] += by
+        if not counts[phase]:
+            del counts[phase]
+        if not counts:
+            del self._by_queue[queue]

@@ -1,0 +1,178 @@
+"""What must happen to a queue: a pure function from what is seen to a list of changes.
+
+Queues form a tree. A queue whose parent is shut is shut too, and marked by an annotation, so that
+it opens again with the parent; one that was closed by hand stays closed. All of that follows from
+the states of the queue and its parent, so that nothing is lost if a process ends half-way.
+"""
+
+from dataclasses import dataclass
+
+from ..model.job import Action
+from ..model.names import ROOT_QUEUE
+from ..model.queue import Queue, QueueState
+from .counts import PodGroupCounts
+from .phases import RULES, SHUT, StateRules
+
+CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
+"""Annotation of a queue: ``"true"`` if it opens again together with its parent."""
+
+CLOSE_SUCCEEDED = "Close queue succeed"
+"""Message of the event about a close, in the reference's words."""
+
+
+class InvalidStateError(Exception):
+    """``status.state`` is none that there is."""
+
+    def __init__(self, queue: str, state: str) -> None:
+        super().__init__(f"queue {queue!r} has the invalid state {state!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """A queue and what its fate depends on."""
+
+    queue: Queue
+    parent: Queue | None
+    """The queue named as its parent (``root`` if none is named), if that exists."""
+    counts: PodGroupCounts
+
+
+@dataclass(frozen=True, slots=True)
+class SetParent:
+    """Write ``spec.parent``."""
+
+    parent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Write the annotation :data:`CLOSED_BY_PARENT`."""
+
+    closed_by_parent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """Write state and counts."""
+
+    state: QueueState
+    counts: PodGroupCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Record an event of type Normal."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Something else must happen first; when all else is done, look again later."""
+
+    message: str
+
+
+Change = SetParent | Mark | SetStatus | Tell | NotYet
+
+
+def decide(view: QueueView, action: str | None = None) -> list[Change]:
+    """Say what must change about a queue, in order; do none of it.
+
+    *action* is what a Command asks for, of which only opening and closing mean anything more than
+    another look.
+
+    Raises:
+        InvalidStateError: the queue's state is unknown.
+    """
+    queue = view.queue
+    rules = _rules(queue)
+    changes: list[Change] = []
+    if not _is_root(queue) and not queue.spec.parent:
+        changes.append(SetParent(ROOT_QUEUE))
+    if action == Action.CLOSE_QUEUE and not _is_root(queue):  # the root cannot be closed
+        return changes + _close(view, rules, by_parent=False)
+    if action == Action.OPEN_QUEUE and rules.state != QueueState.OPEN:
+        return changes + _open_below(view, rules)
+    return changes + _follow(view, rules)
+
+
+def _follow(view: QueueView, rules: StateRules) -> list[Change]:
+    """Nobody asks: do as the parent does, or settle."""
+    queue = view.queue
+    settled = _status(view, rules.settle(view.counts.total))
+    if view.parent is None and not _is_root(queue):
+        parent = queue.spec.parent or ROOT_QUEUE
+        return [*settled, NotYet(f"the parent queue {parent!r} does not exist")]
+    parent_state = _parent_state(view)
+    if parent_state in SHUT and rules.state not in SHUT:
+        return _close(view, rules, by_parent=True)
+    if parent_state == QueueState.OPEN and _mark(queue) == "true":
+        if rules.state in SHUT:
+            return _open(view)
+        # An opening that ended half-way: without this a close by hand would not last.
+        return [*settled, Mark(False)]
+    return settled
+
+
+def _open_below(view: QueueView, rules: StateRules) -> list[Change]:
+    """Open, which the parent must allow."""
+    parent_state = _parent_state(view)
+    if parent_state in SHUT:
+        parent = view.queue.spec.parent
+        why = NotYet(f"the parent queue {parent!r} is {parent_state} and must be opened first")
+        return [*_follow(view, rules), why]
+    if not parent_state:
+        return _follow(view, rules)
+    return _open(view)
+
+
+def _open(view: QueueView) -> list[Change]:
+    changes = _status(view, _rules(view.queue).on[Action.OPEN_QUEUE])
+    if _mark(view.queue) != "false":
+        changes.append(Mark(False))
+    return changes
+
+
+def _close(view: QueueView, rules: StateRules, *, by_parent: bool) -> list[Change]:
+    """Close; what is closed by hand, even if it is shut already, does not open with its parent."""
+    changes: list[Change] = []
+    if by_parent != (_mark(view.queue) == "true"):
+        changes.append(Mark(by_parent))
+    then = RULES[rules.on[Action.CLOSE_QUEUE]].settle(view.counts.total)
+    changes += _status(view, then)
+    if rules.state not in SHUT:
+        changes.append(Tell(Action.CLOSE_QUEUE, CLOSE_SUCCEEDED))
+    return changes
+
+
+def _status(view: QueueView, state: QueueState) -> list[Change]:
+    """The status write, unless it would change nothing."""
+    status = view.queue.status
+    same = status.state == state and PodGroupCounts.stored(status) == view.counts.shown
+    return [] if same else [SetStatus(state, view.counts)]
+
+
+def _rules(queue: Queue) -> StateRules:
+    state = queue.status.state or QueueState.OPEN
+    if state not in RULES:
+        raise InvalidStateError(queue.metadata.name, state)
+    return RULES[state]
+
+
+def _parent_state(view: QueueView) -> str:
+    """The parent's state, open for the root; empty if there is no parent."""
+    if _is_root(view.queue):
+        return QueueState.OPEN
+    if view.parent is None:
+        return ""
+    return view.parent.status.state or QueueState.OPEN
+
+
+def _mark(queue: Queue) -> str:
+    return queue.metadata.annotations.get(CLOSED_BY_PARENT, "")
+
+
+def _is_root(queue: Queue) -> bool:
+    return queue.metadata.name == ROOT_QUEUE

@@ -1,0 +1,31 @@
+"""PodGroups of each queue by phase, as gauges that are read when they are scraped."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from .counts import PodGroupCounts
+
+_PHASES = ("inqueue", "pending", "running", "unknown", "completed")
+
+
+class QueueMetrics:
+    """``volcano_queue_pod_group_<phase>_count`` for every queue that exists."""
+
+    def __init__(self, read: Callable[[], Iterable[tuple[str, PodGroupCounts]]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """One family a phase, one series a queue."""
+        families = {
+            phase: GaugeMetricFamily(
+                f"volcano_queue_pod_group_{phase}_count",
+                f"PodGroups of the queue that are {phase}.",
+                labels=["queue_name"],
+            )
+            for phase in _PHASES
+        }
+        for queue, counts in self._read():
+            for phase, family in families.items():
+                family.add_metric([queue], getattr(counts, phase))
+        yield from families.values()

@@ -1,0 +1,123 @@
+"""PodGroups and pods that come from elsewhere; and the list of admission paths."""
+
+from typing import Any
+
+import pytest
+from support_admission import Shelf, ask, queue, refusal, spec_of
+
+from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
+from batholith.model.names import PODS
+
+Json = dict[str, Any]
+
+
+def group(**spec: Any) -> Json:
+    return {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "ns"}, "spec": spec}
+
+
+def namespace(name: str, queue_name: str) -> Json:
+    annotations = {"scheduling.volcano.sh/queue-name": queue_name}
+    return {"kind": "Namespace", "metadata": {"name": name, "annotations": annotations}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"), [("default", "theirs"), ("other", "other"), (None, "theirs")]
+)
+def test_the_namespace_may_name_the_queue(asked: str | None, got: str) -> None:
+    shelf = Shelf(namespace("ns", "theirs"), queue("theirs"), queue("other"))
+    sent = group(minMember=1) if asked is None else group(queue=asked)
+    assert spec_of(ask(sent, shelf))["queue"] == got
+
+
+def test_without_an_annotation_the_queue_stays() -> None:
+    assert spec_of(ask(group(queue="default")))["queue"] == "default"
+    assert spec_of(ask(group(queue="default"), Shelf(namespace("ns", ""))))["queue"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"queue": "x"}, 'unable to find queue: queue.scheduling.volcano.sh "x" not found'),
+        ({"queue": "shut"}, "queue `shut` status is `Closing`"),
+        ({"networkTopology": {"highestTierAllowed": 1, "highestTierName": "a"}}, "simultaneously"),
+        (
+            {
+                "subGroupPolicy": [
+                    {"name": "one", "networkTopology": {"highestTierAllowed": 1}},
+                    {
+                        "name": "two",
+                        "networkTopology": {"highestTierAllowed": 1, "highestTierName": "a"},
+                    },
+                ]
+            },
+            "in subGroupPolicy two",
+        ),
+    ],
+)
+def test_a_broken_group_is_refused(spec: Json, words: str) -> None:
+    assert words in refusal(group(**spec), Shelf(queue("shut", state="Closing")))
+
+
+def pod(scheduler: str = "volcano", **annotations: str) -> Json:
+    keys = {"least": "volcano.sh/jdb-min-available", "most": "volcano.sh/jdb-max-unavailable"}
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": "p",
+            "annotations": {keys[name]: value for name, value in annotations.items()},
+        },
+        "spec": {"schedulerName": scheduler},
+    }
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (pod(), ""),
+        (pod(least="1"), ""),
+        (pod(most="99%"), ""),
+        (pod(least="0"), "is not above 0"),
+        (pod(least="-3"), "is not above 0"),
+        (pod(least="0%"), "is not between 1% and 99%"),
+        (pod(least="100%"), "is not between 1% and 99%"),
+        (pod(most="5%0"), "neither a whole number nor a percentage"),
+        (pod(most="few"), "neither a whole number nor a percentage"),
+        (pod(least="1", most="1"), "only one of the annotations"),
+        (pod("default-scheduler", least="few"), ""),
+    ],
+)
+def test_annotations_of_pods(sent: Json, words: str) -> None:
+    if words:
+        assert words in refusal(sent)
+    else:
+        ask(sent)
+
+
+def test_pods_of_all_configured_schedulers_are_checked() -> None:
+    settings = AdmissionSettings(scheduler_names=("one", "two"))
+    assert "few" in refusal(pod("two", least="few"), settings=settings)
+    ask(pod("volcano", least="few"), settings=settings)
+
+
+def test_names_and_paths_are_those_that_clients_know() -> None:
+    assert {hook.path: hook.name for hook in WEBHOOKS} == {
+        "/jobs/mutate": "mutatejob.volcano.sh",
+        "/queues/mutate": "mutatequeue.volcano.sh",
+        "/podgroups/mutate": "mutatepodgroup.volcano.sh",
+        "/jobs/validate": "validatejob.volcano.sh",
+        "/queues/validate": "validatequeue.volcano.sh",
+        "/podgroups/validate": "validatepodgroup.volcano.sh",
+        "/pods/validate": "validatepod.volcano.sh",
+    }
+
+
+def test_each_path_either_fills_in_or_checks_and_filling_in_comes_first() -> None:
+    kinds = [hook.mutate is not None for hook in webhooks(AdmissionSettings())]
+    assert kinds == sorted(kinds, reverse=True)
+    assert all((hook.mutate is None) != (hook.validate is None) for hook in WEBHOOKS)
+
+
+def test_only_queues_are_asked_about_at_deletion() -> None:
+    deleting = [hook.path for hook in WEBHOOKS if "DELETE" in hook.operations]
+    assert deleting == ["/queues/validate"]
+    assert {hook.resource for hook in WEBHOOKS if hook.path.startswith("/pods/")} == {PODS}

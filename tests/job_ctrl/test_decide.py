@@ -1,0 +1,439 @@
+"""Decisions step by step, and whole lives of jobs without a server."""
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support_jobs import entry, job, task, view
+from support_world import World
+
+from batholith.job_ctrl.decide import decide
+from batholith.job_ctrl.effects import (
+    CreatePodGroup,
+    CreatePods,
+    DeleteCommand,
+    DeletePodGroup,
+    DeletePods,
+    Effect,
+    RecordEvent,
+    SetStatus,
+)
+from batholith.job_ctrl.view import Order
+from batholith.job_ctrl.views import PodPhase
+from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+
+P = PodPhase
+RUN = JobStatus(state=JobState(phase="Running"), min_available=2)
+
+
+def policy(action: str, *events: str, **fields: object) -> dict[str, object]:
+    return {"action": action, "events": events, **fields}
+
+
+def started(of: Job) -> World:
+    """A world whose job runs, with all its pods."""
+    world = World(of)
+    world.run()
+    world.admit()
+    world.run()
+    for name in list(world.pods):
+        world.turn(name.removeprefix("j-"), P.RUNNING)
+    world.run()
+    assert world.job is not None
+    assert world.job.status.state.phase == "Running"
+    return world
+
+
+def status_of(world: World) -> JobStatus:
+    assert world.job is not None
+    return world.job.status
+
+
+def test_a_new_job_is_pending_before_anything_is_made() -> None:
+    (effect,) = decide(view(job(), podgroup=None))
+    assert isinstance(effect, SetStatus)
+    assert effect.urgent
+    assert effect.status.state.phase == "Pending"
+    assert [one.status for one in effect.status.conditions] == ["Pending"]
+
+
+def test_a_pending_job_gets_a_podgroup_and_no_pods() -> None:
+    pending = job(status=JobStatus(state=JobState(phase="Pending"), min_available=2))
+    seen = view(pending, podgroup=None)
+    assert decide(seen) == [CreatePodGroup(seen.gang)]
+
+
+@pytest.mark.parametrize("phase", ["", "Pending"])
+def test_no_pod_before_the_gang_is_admitted(phase: str) -> None:
+    """INV-VC-6."""
+    pending = job(status=JobStatus(state=JobState(phase="Pending"), min_available=2))
+    assert decide(view(pending, podgroup=phase)) == []
+    assert decide(view(pending, podgroup=None, podgroup_leaving=True))
+    (create,) = decide(view(pending, podgroup="Inqueue"))
+    assert create == CreatePods({"t": (0, 1)})
+
+
+def test_a_gang_that_was_admitted_once_gets_its_lost_pod_back() -> None:
+    seen = view(job(status=RUN), entry("t-1"), podgroup="Pending")
+    assert CreatePods({"t": (0,)}) in decide(seen)
+
+
+def test_pods_of_older_versions_and_beyond_the_replicas_are_removed_and_not_counted() -> None:
+    new = msgspec.structs.replace(RUN, version=1)
+    old, kept, over = entry("t-0"), entry("t-1", version=1), entry("t-5", version=1)
+    effects = decide(view(job(status=new), old, kept, over))
+    assert DeletePods((old, over)) in effects
+    (written,) = [effect.status for effect in effects if isinstance(effect, SetStatus)]
+    assert (written.running, written.terminating) == (1, 2)
+
+
+def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+    of = job()
+    gone = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
+    of = msgspec.structs.replace(of, metadata=gone)
+    assert decide(view(of)) == []
+    order = Order(name="c", uid="u", action="AbortJob")
+    assert decide(view(of), order) == [DeleteCommand()]
+
+
+def test_a_command_is_carried_out_then_deleted_and_named_in_the_status() -> None:
+    seen = view(job(status=RUN), entry("t-0"), entry("t-1"))
+    order = Order(name="c", uid="uid-c", action="AbortJob")
+    written, issued, execute, delete = decide(seen, order)
+    assert isinstance(written, SetStatus)
+    state = written.status.state
+    assert (state.phase, state.reason) == ("Aborting", "AbortJob")
+    assert "uid-c" in state.message
+    assert [type(issued), type(execute), type(delete)] == [RecordEvent, RecordEvent, DeleteCommand]
+
+
+def test_a_command_that_the_status_names_is_only_deleted() -> None:
+    """INV-VC-1."""
+    world = started(job())
+    world.order("RestartJob")
+    world.step()
+    version = status_of(world).version
+    done = Order(name="c", uid=status_of(world).state.message.split("(")[1][:-1], action="AbortJob")
+    assert decide(world.view(), done) == [DeleteCommand()]
+    assert status_of(world).version == version
+
+
+@pytest.mark.parametrize("action", ["DanceJob", "", "ResumeJob", "RestartPod", "SyncQueue"])
+def test_a_command_that_makes_no_sense_changes_nothing(action: str) -> None:
+    effects = decide(view(job(status=RUN)), Order(name="c", uid="uid-c", action=action))
+    assert [type(effect) for effect in effects] == [RecordEvent, RecordEvent, DeleteCommand]
+
+
+def test_a_job_runs_through() -> None:
+    world = started(job())
+    for name in ("t-0", "t-1"):
+        world.turn(name, P.SUCCEEDED)
+    world.run()
+    assert world.phases == ["Pending", "Running", "Completed"]
+    status = status_of(world)
+    assert (status.succeeded, status.version, status.retry_count) == (2, 1, 0)
+    assert status.task_status_count["t"].phase == {"Succeeded": 2}
+    assert world.podgroup is None
+    assert status.running_duration == "1h0m0s"
+
+
+def test_counts_stay_when_somebody_tidies_up_after_the_end() -> None:
+    world = started(job())
+    for name in ("t-0", "t-1"):
+        world.turn(name, P.SUCCEEDED)
+    world.run()
+    world.evict("t-0")
+    world.run()
+    assert status_of(world).succeeded == 2
+    assert world.created.total() == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "phases"),
+    [
+        ("AbortJob", ["Aborting", "Aborted"]),
+        ("TerminateJob", ["Terminating", "Terminated"]),
+        ("CompleteJob", ["Completing", "Completed"]),
+        ("RestartJob", ["Restarting", "Pending", "Running"]),
+    ],
+)
+@pytest.mark.parametrize("how", ["command", "PodFailed", "PodEvicted"])
+def test_actions_on_a_running_job(action: str, phases: list[str], how: str) -> None:
+    world = started(job(policies=[policy(action, how)] if how != "command" else []))
+    before = len(world.phases)
+    if how == "command":
+        world.order(action)
+    elif how == "PodFailed":
+        world.turn("t-0", P.FAILED, exit_code=1)
+    else:
+        world.evict("t-0")
+    world.run()
+    world.reap()
+    world.run()
+    if action == "RestartJob":
+        assert world.podgroup is not None
+        world.admit()
+        world.run()
+        for name in ("t-0", "t-1"):
+            world.turn(name, P.RUNNING)
+        world.run()
+    assert world.phases[before:] == phases
+    status = status_of(world)
+    assert (status.version, status.retry_count) == (1, int(action == "RestartJob"))
+    assert status.state.reason == action
+    assert "ExecuteAction" in world.said
+    if action != "RestartJob":
+        assert world.podgroup is None
+        assert len(world.created) == 2
+        assert set(world.created.values()) == {1}
+
+
+def test_an_aborted_job_is_resumed_with_its_finished_pods() -> None:
+    world = started(job())
+    world.turn("t-0", P.SUCCEEDED)
+    world.run()
+    world.order("AbortJob")
+    world.run()
+    world.reap()
+    world.run()
+    assert status_of(world).succeeded == 1
+    world.order("ResumeJob")
+    world.run()
+    world.admit()
+    world.run()
+    world.turn("t-1", P.RUNNING)
+    world.run()
+    assert world.phases[-5:] == ["Aborting", "Aborted", "Restarting", "Pending", "Running"]
+    status = status_of(world)
+    assert (status.succeeded, status.running, status.retry_count) == (1, 1, 0)
+    assert world.created == {("t-0", 0): 1, ("t-1", 0): 1, ("t-1", 1): 1}
+
+
+@pytest.mark.parametrize("action", ["RestartPod", "RestartTask"])
+def test_restarting_a_part_leaves_the_rest_alone(action: str) -> None:
+    tasks = task("bad", 2, policies=[policy(action, "PodFailed")]), task("good", 1)
+    world = started(job(*tasks, plugins={"svc": []}))
+    podgroup = world.podgroup
+    world.turn("bad-0", P.FAILED, exit_code=1)
+    world.run()
+    world.reap()
+    world.run()
+    assert world.phases[-2:] == ["Restarting", "Pending"]
+    bad = {"RestartPod": 1, "RestartTask": 2}[action]
+    assert world.created == {("bad-0", 0): 2, ("bad-1", 0): bad, ("good-0", 0): 1}
+    assert world.podgroup == podgroup
+    assert world.objects
+    assert (status_of(world).version, status_of(world).retry_count) == (0, 1)
+
+
+def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
+    world = started(job(maxRetry=1, policies=[policy("RestartPod", "PodFailed")]))
+    world.turn("t-0", P.FAILED, exit_code=1)
+    world.run()
+    world.reap()
+    world.run()
+    assert world.phases[-2:] == ["Restarting", "Failed"]
+    status = status_of(world)
+    assert (status.retry_count, status.failed, world.created.total()) == (1, 1, 2)
+
+
+def test_a_lost_pod_without_a_policy_is_made_again() -> None:
+    world = started(job())
+    world.evict("t-0")
+    world.run()
+    assert world.created["t-0", 0] == 2
+    assert status_of(world).state.phase == "Pending"
+    assert status_of(world).retry_count == 0
+
+
+def test_a_pod_that_was_lost_while_the_controller_was_down_counts_as_evicted() -> None:
+    world = started(job(policies=[policy("RestartJob", "PodEvicted")]))
+    del world.pods["j-t-0"]
+    world.crash()
+    world.run()
+    assert world.phases[-1] == "Restarting"
+    assert status_of(world).retry_count == 1
+
+
+def test_a_pod_that_failed_while_the_controller_was_down_is_answered() -> None:
+    world = started(job(policies=[policy("AbortJob", "PodFailed")]))
+    world.turn("t-0", P.FAILED)
+    world.crash()
+    world.run()
+    assert world.phases[-1] == "Aborting"
+
+
+def test_a_completed_task_completes_the_job() -> None:
+    tasks = task("a", 2, policies=[policy("CompleteJob", "TaskCompleted")]), task("b", 1)
+    world = started(job(*tasks))
+    world.turn("a-0", P.SUCCEEDED)
+    world.run()
+    assert world.phases[-1] == "Running"
+    world.turn("a-1", P.SUCCEEDED)
+    world.run()
+    assert world.phases[-1] == "Completing"
+
+
+def test_a_policy_with_a_timeout_waits_and_then_acts() -> None:
+    world = started(job(policies=[policy("TerminateJob", "PodFailed", timeout="5s")]))
+    world.turn("t-0", P.FAILED)
+    world.run()
+    assert world.phases[-1] == "Running"
+    assert world.again_in == [5.0]
+    world.uptime = 5.0
+    world.run()
+    world.reap()
+    world.run()
+    assert world.phases[-2:] == ["Terminating", "Terminated"]
+    assert world.created.total() == 2
+
+
+def test_a_pod_that_starts_in_time_cancels_the_policy_for_pending_ones() -> None:
+    """INV-VC-7."""
+    world = World(job(task(replicas=1), policies=[policy("AbortJob", "PodPending", timeout="3s")]))
+    world.run()
+    world.admit()
+    world.run()
+    assert world.again_in == [3.0]
+    world.turn("t-0", P.RUNNING)
+    world.uptime = 10.0
+    world.run()
+    assert world.phases == ["Pending", "Running"]
+
+
+def test_a_task_waits_for_the_one_that_it_depends_on() -> None:
+    world = World(job(task("a", 1), task("b", 2, dependsOn={"name": ["a"]}), minAvailable=1))
+    world.run()
+    world.admit()
+    world.run()
+    assert set(world.pods) == {"j-a-0"}
+    world.turn("a-0", P.RUNNING)
+    world.pods["j-a-0"] = entry("a-0", uid=world.pods["j-a-0"].uid)
+    world.ledger.put(world.pods["j-a-0"])
+    world.run()
+    assert set(world.pods) == {"j-a-0", "j-b-0", "j-b-1"}
+
+
+def test_scaling_makes_and_removes_the_highest_indices() -> None:
+    def scaled(replicas: int) -> Job:
+        assert world.job is not None
+        spec = job(task(replicas=replicas, minAvailable=1), minAvailable=1).spec
+        return msgspec.structs.replace(world.job, spec=spec)
+
+    world = started(job(task(replicas=2, minAvailable=1), minAvailable=1))
+    world.job = scaled(3)
+    world.run()
+    assert set(world.pods) == {"j-t-0", "j-t-1", "j-t-2"}
+    world.job = scaled(1)
+    world.run()
+    world.reap()
+    world.run()
+    assert set(world.pods) == {"j-t-0"}
+    assert world.phases == ["Pending", "Running"]
+    assert status_of(world).version == 0
+
+
+def test_a_podgroup_that_somebody_deletes_is_made_again_and_the_job_runs_on() -> None:
+    world = started(job())
+    world.podgroup = None
+    world.run()
+    assert world.podgroup is not None
+    assert world.phases[-1] == "Running"
+
+
+def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
+    world = started(job(ttlSecondsAfterFinished=30))
+    for name in ("t-0", "t-1"):
+        world.turn(name, P.SUCCEEDED)
+    world.run()
+    assert world.again_in == [30.0]
+    world = started(job(ttlSecondsAfterFinished=0))
+    for name in ("t-0", "t-1"):
+        world.turn(name, P.SUCCEEDED)
+    world.run()
+    assert world.job is None
+
+
+def test_an_old_podgroup_is_gone_before_a_restarted_job_waits_for_a_new_one() -> None:
+    world = started(job())
+    world.order("RestartJob")
+    world.step()
+    effects = [effect for _ in range(2) for effect in _step(world)]
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(DeletePods) < kinds.index(DeletePodGroup)
+
+
+def _step(world: World) -> list[Effect]:
+    effects = decide(world.view())
+    world.step()
+    return effects
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["fail", "succeed", "run", "evict", "reap", "admit", "crash", *Action]),
+        st.integers(0, 3),
+        st.integers(1, 4),
+    ),
+    max_size=30,
+)
+POLICIES = st.lists(
+    st.builds(
+        policy,
+        st.sampled_from(["AbortJob", "RestartJob", "RestartPod", "RestartTask", "CompleteJob"]),
+        st.sampled_from(["PodFailed", "PodEvicted", "TaskCompleted", "*"]),
+    ),
+    max_size=2,
+)
+
+
+def happen(world: World, what: str, which: int) -> None:
+    names = sorted(world.pods)
+    name = names[which % len(names)].removeprefix("j-") if names else ""
+    moves = {"fail": P.FAILED, "succeed": P.SUCCEEDED, "run": P.RUNNING}
+    if what in moves and name and world.pods[f"j-{name}"].phase in (P.PENDING, P.RUNNING):
+        world.turn(name, moves[what])
+    elif what == "evict" and name:
+        world.evict(name)
+    elif what == "reap":
+        world.reap()
+    elif what == "admit" and world.podgroup is not None:
+        world.admit()
+    elif what == "crash":
+        world.crash()
+    elif what in set(Action):
+        world.order(what)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(POLICIES, EVENTS)
+def test_any_life_keeps_the_rules(
+    policies: list[dict[str, object]], events: list[tuple[str, int, int]]
+) -> None:
+    """Last phases stay, versions only grow, what is counted is there, and all comes to rest.
+
+    That no name is made while it is taken, and that no write changes nothing, the world itself
+    asserts.
+    """
+    world = World(job(task("a", 2), task("b", 1), policies=policies))
+    version = retries = 0
+    for what, which, steps in events:
+        happen(world, what, which)
+        for _ in range(steps):
+            world.step()
+        status = status_of(world)
+        assert status.version >= version
+        assert status.retry_count >= retries
+        version, retries = status.version, status.retry_count
+    world.run()
+    status = status_of(world)
+    final = JobPhase(status.state.phase)
+    counted = status.pending + status.running + status.unknown
+    live = [pod for pod in world.pods.values() if not pod.leaving]
+    if final not in ("Completed", "Failed", "Terminated"):
+        assert counted + status.succeeded + status.failed == len(live)
+    else:
+        assert counted == 0
+    ended = [phase for phase in world.phases if phase in ("Completed", "Failed", "Terminated")]
+    assert world.phases[-len(ended) :] == ended if ended else True
+    assert len(ended) <= 1

@@ -1,0 +1,103 @@
+"""Pods, PodGroups and plugin objects equal what the reference was recorded to make."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support_jobs import encode_templates
+
+from batholith.job_ctrl import podgroups, pods
+from batholith.job_ctrl.plugins.registry import Registry
+from batholith.model.job import Job
+from batholith.model.meta import ObjectMeta
+
+MADE: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "data" / "job_ctrl" / "made.json").read_text()
+)
+PRIORITIES = {"high": 1000}
+
+
+def recorded_job(scenario: str) -> Job:
+    """The Job of a recording, as it was after admission."""
+    given = MADE[scenario]["Job"]
+    job = msgspec.convert({"spec": encode_templates(given["spec"])}, Job)
+    meta = msgspec.convert(given["metadata"], ObjectMeta)
+    return msgspec.structs.replace(job, metadata=meta)
+
+
+def unordered(thing: Any) -> Any:
+    """Lists of env, volumes and mounts as sets: the reference's plugins come in any order."""
+    if isinstance(thing, dict):
+        return {
+            key: sorted(json.dumps(one, sort_keys=True) for one in value)
+            if key in ("env", "volumeMounts")
+            else unordered(value)
+            for key, value in thing.items()
+        }
+    return [unordered(one) for one in thing] if isinstance(thing, list) else thing
+
+
+def volumes_by_claim(spec: dict[str, Any]) -> dict[str, Any]:
+    """Volumes of claims have a name that is drawn by lot there; call them by their claim."""
+    text = json.dumps(spec)
+    for volume in spec.get("volumes", []):
+        claim = volume.get("persistentVolumeClaim")
+        if claim:
+            text = text.replace(volume["name"], f"claim-{claim['claimName']}")
+    loaded: dict[str, Any] = json.loads(text)
+    loaded.get("volumes", []).sort(key=lambda volume: volume["name"])
+    return loaded
+
+
+@pytest.mark.parametrize("scenario", MADE)
+def test_pods_are_made_as_recorded(scenario: str) -> None:
+    job = recorded_job(scenario)
+    team = Registry().team(job)
+    by_name = {task.name: task for task in job.spec.tasks}
+    assert MADE[scenario]["Pod"]
+    for recorded in MADE[scenario]["Pod"]:
+        labels = recorded["metadata"]["labels"]
+        index = int(labels["volcano.sh/task-index"])
+        pod = pods.build(job, by_name[labels["volcano.sh/task-spec"]], index)
+        team.shape(pod, job)
+        assert pod["metadata"] == recorded["metadata"]
+        assert unordered(volumes_by_claim(pod["spec"])) == unordered(
+            volumes_by_claim(recorded["spec"])
+        )
+
+
+@pytest.mark.parametrize("scenario", MADE)
+def test_podgroups_are_made_as_recorded(scenario: str) -> None:
+    job, recorded = recorded_job(scenario), MADE[scenario]["PodGroup"]
+    made = podgroups.build(job, podgroups.wanted(job, priorities=PRIORITIES))
+    body = json.loads(msgspec.json.encode(made))
+    assert body["metadata"] == recorded["metadata"]
+    spec = body["spec"]
+    for part in (spec, *spec.get("subGroupPolicy", [])):
+        if "networkTopology" in part:  # "hard" is the schema's default
+            part["networkTopology"].setdefault("mode", "hard")
+    assert spec == recorded["spec"]
+
+
+@pytest.mark.parametrize("scenario", MADE)
+def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
+    job = recorded_job(scenario)
+    made = {wanted.resource.kind: wanted.build() for wanted in Registry().team(job).wanted(job)}
+    kinds = ("ConfigMap", "Secret", "Service", "NetworkPolicy")
+    recorded = {kind: MADE[scenario][kind] for kind in kinds if kind in MADE[scenario]}
+    assert made.keys() == recorded.keys()
+    for kind, body in made.items():
+        assert body["metadata"] == recorded[kind]["metadata"]
+        if kind == "Secret":
+            assert body["data"]["config"] == recorded[kind]["data"]["config"]
+            assert body["data"].keys() == recorded[kind]["data"].keys()
+            private = base64.b64decode(body["data"]["id_rsa"]).decode()
+            assert private.startswith("-----BEGIN RSA PRIVATE KEY-----")
+            assert base64.b64decode(body["data"]["id_rsa.pub"]).startswith(b"ssh-rsa ")
+            assert body["data"]["id_rsa.pub"] == body["data"]["authorized_keys"]
+        else:
+            part = "data" if kind == "ConfigMap" else "spec"
+            assert body[part] == recorded[kind][part]

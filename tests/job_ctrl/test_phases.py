@@ -1,0 +1,155 @@
+"""The phase table, cell by cell, and the rules by which a job moves on by itself."""
+
+import pytest
+from support_jobs import entry, job, task, view
+
+from batholith.job_ctrl import status
+from batholith.job_ctrl.phases import RULES, Go
+from batholith.job_ctrl.view import View
+from batholith.job_ctrl.views import PodPhase
+from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+
+P, A = JobPhase, Action
+FINISHED = (P.COMPLETED, P.FAILED, P.TERMINATED)
+STOP = {A.ABORT_JOB: P.ABORTING, A.COMPLETE_JOB: P.COMPLETING, A.TERMINATE_JOB: P.TERMINATING}
+RESTART = (A.RESTART_JOB, A.RESTART_TASK, A.RESTART_POD)
+
+# (phase, action) -> (next phase, retries used up, versions raised); all other cells do nothing.
+TABLE = {
+    **{(p, a): (then, 0, 1) for p in (P.PENDING, P.RUNNING, P.RESTARTING)
+       for a, then in STOP.items()},
+    **{(p, a): (P.RESTARTING, 1, int(a is A.RESTART_JOB)) for p in (P.PENDING, P.RUNNING)
+       for a in RESTART},
+    **{(P.RESTARTING, a): (P.RESTARTING, 0, int(a is A.RESTART_JOB)) for a in RESTART},
+    **{(p, A.RESUME_JOB): (P.RESTARTING, 0, 0) for p in (P.ABORTING, P.ABORTED)},
+}  # fmt: skip
+
+
+def at(phase: JobPhase, **fields: object) -> JobStatus:
+    """The status of a job in *phase*."""
+    return JobStatus(state=JobState(phase=phase), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", JobPhase)
+@pytest.mark.parametrize("action", Action)
+def test_an_action_leads_where_the_table_says(phase: JobPhase, action: Action) -> None:
+    seen = view(job(status=at(phase, version=4, retry_count=1)))
+    go = RULES[phase].on.get(action)
+    assert (go is not None) == ((phase, action) in TABLE)
+    if go is not None:
+        then, retries, versions = TABLE[phase, action]
+        moved = status.moved(seen, go, reason=action)
+        assert moved.state.phase == then
+        assert (moved.retry_count, moved.version) == (1 + retries, 4 + versions)
+        assert moved.conditions[-1].status == then
+
+
+@pytest.mark.parametrize("phase", JobPhase)
+def test_each_phase_has_its_rules(phase: JobPhase) -> None:
+    assert RULES[phase].phase is phase
+
+
+def running(of: Job, **pods: str) -> View:
+    """A Running job whose pods are in the phases given as letters: ``t="PRSFU"``."""
+    letters = {phase.value[0]: phase for phase in PodPhase}
+    return view(
+        of,
+        *(
+            entry(f"{name}-{index}", letters[letter])
+            for name, phases in pods.items()
+            for index, letter in enumerate(phases)
+        ),
+    )
+
+
+def verdict(seen: View) -> JobPhase | None:
+    go = RULES[seen.phase].settle(seen)
+    return go.then if go else None
+
+
+RUNNING = at(P.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("pods", "then"),
+    [("RR", None), ("RS", None), ("RF", None), ("SS", P.COMPLETED), ("FF", P.FAILED),
+     ("SF", P.FAILED), ("PR", P.PENDING), ("UU", None), ("S", None)],
+)  # fmt: skip
+def test_a_running_job_of_two_follows_its_pods(pods: str, then: JobPhase | None) -> None:
+    assert verdict(running(job(task(replicas=2), status=RUNNING), t=pods)) == then
+
+
+@pytest.mark.parametrize(
+    ("minimum", "pods", "then"),
+    [(1, "SF", P.COMPLETED), (1, "FF", P.FAILED), (1, "PP", P.PENDING), (1, "PR", None)],
+)
+def test_an_elastic_job_is_content_with_its_minimum(
+    minimum: int, pods: str, then: JobPhase | None
+) -> None:
+    of = job(task(replicas=2, minAvailable=1), minAvailable=minimum, status=RUNNING)
+    assert verdict(running(of, t=pods)) == then
+
+
+@pytest.mark.parametrize(
+    ("pods", "then"), [("SRR", P.COMPLETED), ("FRR", None), ("FFF", P.FAILED), ("SFF", P.COMPLETED)]
+)
+def test_min_success_ends_a_job_early_or_fails_it(pods: str, then: JobPhase | None) -> None:
+    of = job(task(replicas=3), minAvailable=2, minSuccess=1, status=RUNNING)
+    assert verdict(running(of, t=pods)) == then
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "then"),
+    [("SSS", "F", P.FAILED), ("SSF", "S", P.COMPLETED), ("SFF", "S", P.FAILED)],
+)
+def test_each_tasks_own_minimum_must_succeed(a: str, b: str, then: JobPhase) -> None:
+    of = job(task("a", 3, minAvailable=2), task("b", 1), minAvailable=3, status=RUNNING)
+    assert verdict(running(of, a=a, b=b)) == then
+
+
+def test_a_pending_job_runs_when_its_minimum_runs_or_has_ended() -> None:
+    of = job(task(replicas=3), minAvailable=2, status=at(P.PENDING))
+    assert verdict(running(of, t="RPP")) is None
+    assert verdict(running(of, t="RSP")) == P.RUNNING
+    assert verdict(running(of, t="FRP")) == P.RUNNING
+
+
+def test_a_job_of_no_pods_stays_as_it_is() -> None:
+    assert verdict(running(job(task(replicas=0), minAvailable=0, status=RUNNING))) is None
+
+
+@pytest.mark.parametrize("phase", FINISHED)
+@pytest.mark.parametrize("pods", ["", "RR", "SS", "FP"])
+def test_nothing_leads_out_of_the_last_phases(phase: JobPhase, pods: str) -> None:
+    assert verdict(running(job(status=at(phase)), t=pods)) is None
+    assert RULES[phase].on == {}
+
+
+@pytest.mark.parametrize(
+    ("phase", "then"),
+    [(P.ABORTING, P.ABORTED), (P.COMPLETING, P.COMPLETED), (P.TERMINATING, P.TERMINATED)],
+)
+def test_a_job_that_was_stopped_has_stopped_when_no_pod_is_alive(
+    phase: JobPhase, then: JobPhase
+) -> None:
+    of = job(status=at(phase, version=1))
+    assert verdict(running(of, t="SR")) is None  # it must still be told to go
+    assert verdict(view(of, entry(leaving=True))) is None
+    assert verdict(view(of, entry("t-1", PodPhase.SUCCEEDED, leaving=True))) is None
+    assert verdict(running(of, t="SF")) == then
+    assert verdict(view(of)) == then
+
+
+def test_a_restart_waits_for_room_and_counts_retries_first() -> None:
+    state = JobState(phase=P.RESTARTING, reason=A.RESTART_JOB)
+    three = JobStatus(state=state, version=1, retry_count=3, min_available=2)
+    assert RULES[P.RESTARTING].settle(view(job(status=three))) == Go(then=P.FAILED, renew=True)
+    two = JobStatus(state=state, version=1, retry_count=2, min_available=2)
+    assert verdict(view(job(status=two), entry(leaving=True))) is None
+    assert verdict(view(job(status=two))) == P.PENDING
+
+
+def test_a_resume_costs_no_retry_and_never_fails_the_job() -> None:
+    state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
+    used_up = JobStatus(state=state, version=1, retry_count=3, min_available=2)
+    assert verdict(view(job(status=used_up))) == P.PENDING

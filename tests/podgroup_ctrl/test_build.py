@@ -1,0 +1,242 @@
+"""The PodGroup of a pod, field by field, and what a pod counts for."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from batholith.model.needs import PodNeeds, quota_usage
+from batholith.podgroup_ctrl.build import build, merge_owners, min_member, misplaced_size
+from batholith.podgroup_ctrl.views import PodView, by_group
+
+ASKS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+
+
+def pod(**fields: Any) -> PodView:
+    """A bare pod named p; *fields* are merged into metadata, spec and status."""
+    whole = {
+        "metadata": {"name": "p", "namespace": "d", "uid": "u1", **fields.pop("metadata", {})},
+        "spec": {
+            "schedulerName": "volcano",
+            "containers": [{"name": "main", "resources": ASKS}],
+            **fields.pop("spec", {}),
+        },
+        **fields,
+    }
+    return msgspec.json.decode(json.dumps(whole), type=PodView)
+
+
+def owner(kind: str, uid: str, *, controller: bool = True) -> dict[str, Any]:
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "name": "o",
+        "uid": uid,
+        "controller": controller,
+        "blockOwnerDeletion": True,
+    }
+
+
+def wire(group: object) -> Any:
+    return json.loads(msgspec.json.encode(group))
+
+
+def test_a_bare_pod_owns_a_group_of_one() -> None:
+    """As recorded for the pod p of scenario bare-pod."""
+    assert wire(build(pod(), {})) == {
+        "metadata": {
+            "name": "podgroup-u1",
+            "namespace": "d",
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": "p",
+                    "uid": "u1",
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": {
+            "minMember": 1,
+            "minResources": {
+                "count/pods": "1",
+                "pods": "1",
+                "cpu": "100m",
+                "requests.cpu": "100m",
+                "memory": "64Mi",
+                "requests.memory": "64Mi",
+            },
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def test_a_pod_passes_on_queue_priority_and_listed_annotations() -> None:
+    """As recorded for the pod q of scenario bare-pod: the size on the pod has no effect."""
+    annotations = {
+        "scheduling.volcano.sh/queue-name": "team",
+        "scheduling.volcano.sh/group-min-member": "3",
+        "volcano.sh/preemptable": "true",
+        "volcano.sh/other": "x",
+    }
+    labels = {"a": "b", "volcano.sh/cooldown-time": "60s"}
+    given = pod(
+        metadata={"annotations": annotations, "labels": labels},
+        spec={"priorityClassName": "system-cluster-critical"},
+    )
+    group = build(given, {})
+    assert group.metadata.annotations == {"volcano.sh/preemptable": "true"}
+    assert group.metadata.labels == {"volcano.sh/cooldown-time": "60s"}
+    assert (group.spec.queue, group.spec.min_member) == ("team", 1)
+    assert group.spec.priority_class_name == "system-cluster-critical"
+    assert misplaced_size(given, group.spec.min_member) == "3"
+    assert misplaced_size(given, 3) == ""
+
+
+def test_an_owner_gives_name_owners_size_and_annotations() -> None:
+    """As recorded in scenario statefulset: minMember 2, resources doubled."""
+    given = pod(metadata={"ownerReferences": [owner("StatefulSet", "s1")]})
+    inherited = {
+        "scheduling.volcano.sh/group-min-member": "2",
+        "scheduling.volcano.sh/queue-name": "ignored",
+        "volcano.sh/preemptable": "true",
+        "team": "a",
+    }
+    group = build(given, inherited)
+    assert group.metadata.name == "podgroup-s1"
+    assert [each.uid for each in group.metadata.owner_references] == ["s1"]
+    assert group.metadata.annotations == {"volcano.sh/preemptable": "true"}
+    assert group.spec.queue == ""
+    assert group.spec.min_member == 2
+    assert group.spec.min_resources == {
+        "count/pods": "2",
+        "pods": "2",
+        "cpu": "200m",
+        "requests.cpu": "200m",
+        "memory": "128Mi",
+        "requests.memory": "128Mi",
+    }
+
+
+def test_owners_without_a_controller_leave_the_pod_its_own() -> None:
+    given = pod(metadata={"ownerReferences": [owner("ReplicaSet", "r1", controller=False)]})
+    group = build(given, {})
+    assert group.metadata.name == "podgroup-u1"
+    assert [each.kind for each in group.metadata.owner_references] == ["Pod"]
+
+
+def test_the_pod_wins_over_its_owner_and_the_first_budget_over_the_second() -> None:
+    own = {
+        "volcano.sh/preemptable": "false",
+        "volcano.sh/jdb-min-available": "2",
+        "volcano.sh/jdb-max-unavailable": "1",
+    }
+    inherited = {"volcano.sh/preemptable": "true", "volcano.sh/sla-waiting-time": "1h"}
+    group = build(pod(metadata={"annotations": own}), inherited)
+    assert group.metadata.annotations == {
+        "volcano.sh/preemptable": "false",
+        "volcano.sh/jdb-min-available": "2",
+        "volcano.sh/sla-waiting-time": "1h",
+    }
+
+
+def test_the_first_owner_wins() -> None:
+    assert merge_owners([{"a": "1"}, {"a": "2", "b": "2"}]) == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("3", 3), ("0", 0), ("+4", 4), ("-1", 1), ("1.5", 1), ("many", 1), ("", 1), ("2147483648", 1)],
+)
+def test_the_size_of_the_gang(text: str, size: int) -> None:
+    assert min_member({"scheduling.volcano.sh/group-min-member": text}) == size
+
+
+def test_a_gang_of_none_needs_nothing_and_says_so() -> None:
+    group = build(pod(), {"scheduling.volcano.sh/group-min-member": "0"})
+    assert wire(group)["spec"] == {"minResources": {}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "topology"),
+    [
+        ({"mode": "Soft", "highest-tier": "2"}, {"mode": "soft", "highestTierAllowed": 2}),
+        ({"mode": "odd"}, {}),
+        ({"highest-tier": "x"}, {}),
+        ({"highest-tier": "1"}, {"highestTierAllowed": 1}),
+    ],
+)
+def test_the_network_topology(annotations: dict[str, str], topology: dict[str, Any]) -> None:
+    """A mode of ``hard`` is left out: it is the schema's default."""
+    own = {f"volcano.sh/network-topology-{key}": value for key, value in annotations.items()}
+    group = build(pod(metadata={"annotations": own}), {})
+    assert wire(group)["spec"]["networkTopology"] == topology
+    assert build(pod(), {}).spec.network_topology is None
+
+
+def test_a_pod_is_indexed_until_it_belongs_to_another_group() -> None:
+    group = "scheduling.k8s.io/group-name"
+    assert by_group(pod()) == ("d/podgroup-u1",)
+    assert by_group(pod(metadata={"annotations": {group: "podgroup-u1"}})) == ("d/podgroup-u1",)
+    assert by_group(pod(metadata={"annotations": {group: "mine"}})) == ()
+
+
+def usage(**spec: Any) -> dict[str, str]:
+    needs = msgspec.convert(spec, PodNeeds)
+    return {name: str(amount) for name, amount in quota_usage(needs).items()}
+
+
+def container(cpu: str, *, restart: str = "", limits: dict[str, str] | None = None) -> Any:
+    asked = {"requests": {"cpu": cpu}, "limits": limits or {}}
+    return {"resources": asked, "restartPolicy": restart}
+
+
+def test_an_init_container_counts_if_it_needs_more_than_what_runs_later() -> None:
+    assert usage(containers=[container("1")], initContainers=[container("3")])["cpu"] == "3"
+    assert (
+        usage(containers=[container("2"), container("2")], initContainers=[container("3")])["cpu"]
+        == "4"
+    )
+
+
+def test_a_side_car_runs_beside_all_that_follows() -> None:
+    inits = [container("1", restart="Always"), container("3"), container("1", restart="Always")]
+    assert usage(containers=[container("1")], initContainers=inits)["cpu"] == "4"
+    assert usage(containers=[container("5")], initContainers=inits)["cpu"] == "7"
+
+
+def test_overhead_counts_towards_limits_only_where_there_is_one() -> None:
+    counted = usage(
+        containers=[container("1", limits={"cpu": "2"})], overhead={"cpu": "100m", "memory": "1Gi"}
+    )
+    assert counted["cpu"] == "1100m"
+    assert counted["limits.cpu"] == "2100m"
+    assert counted["requests.memory"] == "1Gi"
+    assert "limits.memory" not in counted
+
+
+def test_extended_resources_and_huge_pages_count_under_two_names() -> None:
+    asked = {"nvidia.com/gpu": "2", "hugepages-2Mi": "4Mi", "kubernetes.io/x": "1"}
+    counted = usage(containers=[{"resources": {"requests": asked}}])
+    assert counted == {
+        "count/pods": "1",
+        "pods": "1",
+        "nvidia.com/gpu": "2",
+        "requests.nvidia.com/gpu": "2",
+        "hugepages-2Mi": "4Mi",
+        "requests.hugepages-2Mi": "4Mi",
+    }
+
+
+def test_needs_of_the_pod_as_a_whole_replace_those_of_its_containers() -> None:
+    counted = usage(containers=[container("1")], resources={"requests": {"cpu": "8"}})
+    assert counted["cpu"] == "8"
+
+
+def test_a_pod_that_has_ended_is_only_counted() -> None:
+    needs = msgspec.convert({"containers": [container("1")]}, PodNeeds)
+    assert {n: str(a) for n, a in quota_usage(needs, ended=True).items()} == {"count/pods": "1"}

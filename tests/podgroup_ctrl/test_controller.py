@@ -1,0 +1,195 @@
+"""The podgroup controller's shell at work against a small API server."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from support_controllers import Notes, eventually, running
+from support_fakeapi import FakeApi
+
+from batholith.kube.client import Client
+from batholith.machinery.testing import FakeClock
+from batholith.model.names import PODGROUPS, PODS, QUEUES, Resource
+from batholith.podgroup_ctrl.controller import PodGroupController, PodGroupSettings
+
+GROUP = "scheduling.k8s.io/group-name"
+STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+
+
+@dataclass
+class World:
+    api: FakeApi
+    client: Client
+    notes: Notes = field(default_factory=Notes)
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def controller(self, **settings: Any) -> PodGroupController:
+        return PodGroupController(
+            self.client,
+            settings=PodGroupSettings(**settings),
+            clock=self.clock,
+            recorder=self.notes,
+        )
+
+    def pod(self, name: str, *, owner: str = "", phase: str = "Pending", **meta: Any) -> None:
+        controlled = {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "name": owner,
+            "uid": f"{owner}-uid",
+            "controller": True,
+        }
+        owners = [controlled] if owner else []
+        self.api.put(
+            PODS,
+            name,
+            metadata={"uid": f"{name}-uid", "ownerReferences": owners, **meta},
+            spec={"schedulerName": "volcano", "containers": [{"name": "main"}]},
+            status={"phase": phase},
+        )
+
+    def stateful_set(self, name: str, replicas: int, **annotations: str) -> None:
+        named = {key.replace("_", "-"): value for key, value in annotations.items()}
+        notes = {f"scheduling.volcano.sh/{key}": value for key, value in named.items()}
+        self.api.put(
+            STATEFULSETS,
+            name,
+            metadata={"uid": f"{name}-uid", "annotations": notes},
+            spec={"replicas": replicas},
+        )
+
+    def bound(self, name: str) -> str | None:
+        meta = self.api.objects(PODS)[f"d/{name}"]["metadata"]
+        bound: str | None = meta.get("annotations", {}).get(GROUP)
+        return bound
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        return {key.removeprefix("d/"): obj for key, obj in self.api.objects(PODGROUPS).items()}
+
+    @property
+    def writes(self) -> list[str]:
+        return [f"{s.method} {s.path}" for s in self.api.seen if s.method != "GET"]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
+        for resource in (PODS, PODGROUPS, QUEUES):
+            api.objects(resource)
+        yield World(api, client)
+
+
+async def test_a_bare_pod_gets_a_group_and_is_bound_to_it(world: World) -> None:
+    async with running(world.controller()):
+        world.pod("p")
+        await eventually(lambda: world.bound("p") == "podgroup-p-uid")
+    group = world.groups["podgroup-p-uid"]
+    assert group["spec"]["minMember"] == 1
+    assert group["status"] == {"phase": "Pending"}
+    assert [each["name"] for each in group["metadata"]["ownerReferences"]] == ["p"]
+    assert len(world.writes) == 2
+
+
+async def test_pods_of_one_owner_share_a_group_of_the_size_that_the_owner_says(
+    world: World,
+) -> None:
+    """INV-PIPE-2 for the group: twenty pods at once make it once, each pod is bound once."""
+    world.stateful_set("s", 20, group_min_member="4")
+    async with running(world.controller()):
+        for number in range(20):
+            world.pod(f"s-{number}", owner="s")
+        await eventually(lambda: all(world.bound(f"s-{n}") == "podgroup-s-uid" for n in range(20)))
+    assert list(world.groups) == ["podgroup-s-uid"]
+    assert world.groups["podgroup-s-uid"]["spec"]["minMember"] == 4
+    assert len(world.writes) == 21
+
+
+async def test_without_inheritance_the_owner_is_not_asked(world: World) -> None:
+    world.stateful_set("s", 1, group_min_member="4")
+    async with running(world.controller(inherit_owner_annotations=False)):
+        world.pod("s-0", owner="s")
+        await eventually(lambda: world.bound("s-0"))
+    assert world.groups["podgroup-s-uid"]["spec"]["minMember"] == 1
+
+
+async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -> None:
+    """Scenario bare-pod-group; also what was bound before the start: INV-LC-4."""
+    world.pod("mine", annotations={GROUP: "mine"})
+    world.pod("job", labels={"volcano.sh/job-name": "j"})
+    world.pod("done", phase="Succeeded")
+    world.pod("before")
+    async with running(world.controller()):
+        await eventually(lambda: world.bound("before"))
+    assert list(world.groups) == ["podgroup-before-uid"]
+    async with running(world.controller()):
+        world.pod("after")
+        await eventually(lambda: world.bound("after"))
+    assert len(world.writes) == 4
+
+
+async def test_a_group_without_its_pod_bound_is_found_again(world: World) -> None:
+    """INV-LC-4: the controller died between the two writes."""
+    world.api.put(PODGROUPS, "podgroup-p-uid", spec={"minMember": 1})
+    world.pod("p")
+    async with running(world.controller()):
+        await eventually(lambda: world.bound("p") == "podgroup-p-uid")
+    assert world.writes == ["PATCH /api/v1/namespaces/d/pods/p"]
+
+
+async def test_a_group_that_is_deleted_is_made_again_while_its_pods_live(world: World) -> None:
+    async with running(world.controller()):
+        world.pod("p")
+        await eventually(lambda: world.bound("p"))
+        world.api.remove(PODGROUPS, "podgroup-p-uid")
+        await eventually(lambda: "podgroup-p-uid" in world.groups)
+
+
+async def test_a_refusal_is_told_to_the_pods_and_an_opened_queue_tries_again(
+    world: World,
+) -> None:
+    """Nobody has to wait for the next retry, which the standing clock never makes."""
+    async with running(world.controller()):
+        world.api.fail(400, watch=False)
+        world.pod("p")
+        await eventually(lambda: world.notes.events)
+        assert world.groups == {}
+        world.api.put(QUEUES, "team", status={"state": "Open"})
+        await eventually(lambda: world.bound("p"))
+    assert world.notes.events == [
+        ("Pod", "p", "Warning", "PodGroupRefused", "no PodGroup: as planned")
+    ]
+
+
+async def test_failures_are_retried(world: World) -> None:
+    async with running(world.controller()):
+        world.api.fail(500, times=1, watch=False)
+        world.pod("p")
+        await eventually(lambda: world.writes)
+        await eventually(lambda: world.clock.waiting)
+        await world.clock.advance(1)
+        await eventually(lambda: world.bound("p"))
+
+
+async def test_a_size_on_the_pod_itself_is_answered_with_a_hint(world: World) -> None:
+    async with running(world.controller()):
+        world.pod("p", annotations={"scheduling.volcano.sh/group-min-member": "3"})
+        await eventually(lambda: world.bound("p"))
+    ((kind, name, level, reason, message),) = world.notes.events
+    assert (kind, name, level, reason) == ("Pod", "p", "Warning", "GroupMinMemberIgnored")
+    assert "put it on the pod's owner" in message
+
+
+async def test_scaling_to_none_takes_the_group_away(world: World) -> None:
+    world.stateful_set("s", 1)
+    async with running(world.controller()):
+        world.pod("s-0", owner="s")
+        await eventually(lambda: world.bound("s-0") and world.groups)
+        world.api.remove(PODS, "s-0")
+        world.pod("s-1", owner="s")
+        await eventually(lambda: world.bound("s-1"))
+        assert list(world.groups) == ["podgroup-s-uid"]
+        world.stateful_set("s", 0)
+        world.api.remove(PODS, "s-1")
+        await eventually(lambda: not world.groups)

@@ -1,0 +1,288 @@
+"""The queue controller's shell at work against a small API server."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from support_controllers import Notes, eventually, running
+from support_fakeapi import FakeApi
+
+from batholith.kube.client import Client
+from batholith.machinery.testing import FakeClock
+from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
+from batholith.queue_ctrl.controller import QueueController, QueueSettings
+
+MARK = "volcano.sh/closed-by-parent"
+
+
+@dataclass
+class World:
+    api: FakeApi
+    client: Client
+    notes: Notes = field(default_factory=Notes)
+    clock: FakeClock = field(default_factory=FakeClock)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def controller(self, **settings: Any) -> QueueController:
+        return QueueController(
+            self.client,
+            settings=QueueSettings(**settings),
+            clock=self.clock,
+            recorder=self.notes,
+        )
+
+    def queue(self, name: str, parent: str = "root", state: str = "Open") -> None:
+        self.api.put(QUEUES, name, spec={"parent": parent}, status={"state": state})
+
+    def podgroup(self, name: str, queue: str, phase: str) -> None:
+        self.api.put(PODGROUPS, name, spec={"queue": queue}, status={"phase": phase})
+
+    def command(self, name: str, action: str, queue: str, **fields: Any) -> None:
+        target = {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "Queue",
+            "name": queue,
+            "uid": "any",
+        }
+        self.api.put(COMMANDS, name, action=action, target={**target, **fields})
+
+    def state(self, name: str) -> str | None:
+        found = self.api.objects(QUEUES).get(name, {})
+        state: str | None = found.get("status", {}).get("state")
+        return state
+
+    def status(self, name: str) -> dict[str, Any]:
+        status: dict[str, Any] = self.api.objects(QUEUES)[name]["status"]
+        return status
+
+    def mark(self, name: str) -> str | None:
+        meta = self.api.objects(QUEUES)[name]["metadata"]
+        mark: str | None = meta.get("annotations", {}).get(MARK)
+        return mark
+
+    @property
+    def commands(self) -> int:
+        return len(self.api.objects(COMMANDS))
+
+    def writes(self, path: str = "") -> int:
+        return sum(seen.method != "GET" and path in seen.path for seen in self.api.seen)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
+        for resource in (QUEUES, PODGROUPS, COMMANDS):
+            api.objects(resource)
+        yield World(api, client)
+
+
+async def test_root_and_default_are_made_and_opened(world: World) -> None:
+    async with running(world.controller()):
+        await eventually(lambda: world.state("root") == world.state("default") == "Open")
+    root, default = (world.api.objects(QUEUES)[name]["spec"] for name in ("root", "default"))
+    assert root == {"weight": 1, "reclaimable": False}
+    assert default == {"weight": 1, "reclaimable": True, "parent": "root"}
+
+
+async def test_a_default_queue_that_is_deleted_comes_back(world: World) -> None:
+    async with running(world.controller()):
+        await eventually(lambda: world.state("default") == "Open")
+        world.api.remove(QUEUES, "default")
+        await eventually(lambda: world.state("default") == "Open")
+
+
+async def test_a_tree_at_rest_is_not_written_to(world: World) -> None:
+    """INV-PIPE-1: a start with nothing to do writes nothing."""
+    world.queue("root", parent="")
+    for name in ("default", "a", "b"):
+        world.queue(name)
+    async with running(world.controller()):
+        world.queue("c", state="")
+        await eventually(lambda: world.state("c") == "Open")
+    assert world.writes() == 1
+
+
+async def test_closing_waits_for_the_last_podgroup_and_opening_takes_it_back(
+    world: World,
+) -> None:
+    """Scenario queue-close-open, and INV-VC-5."""
+    world.queue("q")
+    world.podgroup("g", "q", "Completed")
+    async with running(world.controller()):
+        world.command("c1", "CloseQueue", "q")
+        await eventually(lambda: world.state("q") == "Closing")
+        await eventually(lambda: world.commands == 0)
+        world.api.remove(PODGROUPS, "g")
+        await eventually(lambda: world.state("q") == "Closed")
+        assert world.mark("q") is None
+        world.command("c2", "OpenQueue", "q")
+        await eventually(lambda: world.state("q") == "Open" and world.commands == 0)
+        assert world.mark("q") == "false"
+    assert world.notes.events == [("Queue", "q", "Normal", "CloseQueue", "Close queue succeed")]
+
+
+async def test_children_close_and_open_with_their_parent(world: World) -> None:
+    """Scenario queue-tree, with a grandchild and a child that was closed by hand."""
+    world.queue("p")
+    for name in ("c1", "c2"):
+        world.queue(name, parent="p")
+    world.queue("g", parent="c1")
+    world.queue("byhand", parent="p", state="Closed")
+    async with running(world.controller()):
+        world.command("c", "CloseQueue", "p")
+        family = ("p", "c1", "c2", "g")
+        await eventually(lambda: all(world.state(name) == "Closed" for name in family))
+        assert [world.mark(name) for name in (*family, "byhand")] == [
+            None,
+            "true",
+            "true",
+            "true",
+            None,
+        ]
+        world.command("o", "OpenQueue", "p")
+        await eventually(lambda: all(world.state(name) == "Open" for name in family))
+        await eventually(lambda: all(world.mark(name) == "false" for name in family))
+    assert world.state("byhand") == "Closed"
+
+
+async def test_commands_of_one_queue_keep_their_order(world: World) -> None:
+    """INV-VC-2: each sees the state that the one before it has left, whatever the cache shows."""
+    world.queue("q")
+    async with running(world.controller()):
+        for number in range(7):
+            world.command(f"c{number}", "OpenQueue" if number % 2 else "CloseQueue", "q")
+        await eventually(lambda: world.commands == 0)
+        states = [
+            now["status"]["state"]
+            for _, prefix, _, now, _ in world.api.history
+            if prefix == QUEUES.path() and now["metadata"]["name"] == "q"
+        ]
+    changes = [state for last, state in zip(["", *states], states, strict=False) if state != last]
+    assert changes == ["Open", *["Closed", "Open"] * 3, "Closed"]
+
+
+async def test_commands_that_were_there_first_are_carried_out_in_order_of_age(
+    world: World,
+) -> None:
+    world.queue("q", state="Open")
+    world.command("z", "CloseQueue", "q")
+    world.command("a", "OpenQueue", "q")
+    async with running(world.controller()):
+        await eventually(lambda: world.commands == 0)
+    assert world.state("q") == "Open"
+    assert len(world.notes.events) == 1
+
+
+async def test_inv_vc_1_a_command_survives_until_it_is_carried_out(world: World) -> None:
+    """INV-VC-1, INV-LC-4: the server refuses the write, the controller dies, another takes over."""
+    world.queue("root", parent="")
+    world.queue("default")
+    world.queue("q")
+    async with running(world.controller()):
+        world.api.fail(500, times=1000, watch=False)
+        world.command("c", "CloseQueue", "q")
+        await eventually(lambda: world.writes("/queues/q/status") > 0)
+    assert world.commands == 1
+    world.api._faults.clear()
+    async with running(world.controller()):
+        await eventually(lambda: world.commands == 0)
+    assert world.state("q") == "Closed"
+
+
+async def test_a_conflict_is_resolved_by_looking_again(world: World) -> None:
+    world.queue("q")
+    async with running(world.controller()):
+        await eventually(lambda: world.state("default") == "Open")
+        world.api.fail(409, times=2, watch=False)
+        world.command("c", "CloseQueue", "q")
+        await eventually(lambda: world.api._faults[0].times < 2)
+        while world.commands:
+            await world.clock.advance(1)
+    assert world.state("q") == "Closed"
+
+
+async def test_opening_below_a_closed_parent_is_given_up_with_a_word(world: World) -> None:
+    """Worked example 3: the child stays closed, a Warning says why, the Command goes."""
+    world.queue("p", state="Closed")
+    world.queue("q", parent="p", state="Closed")
+    async with running(world.controller(max_requeues=3)):
+        world.command("c", "OpenQueue", "q")
+        while world.commands:
+            await world.clock.advance(1)
+    assert world.state("q") == "Closed"
+    assert world.notes.events == [
+        (
+            "Queue",
+            "q",
+            "Warning",
+            "OpenQueue",
+            "OpenQueue failed: the parent queue 'p' is Closed and must be opened first",
+        )
+    ]
+
+
+async def test_a_parent_that_opens_in_time_lets_the_child_open(world: World) -> None:
+    world.queue("p", state="Closed")
+    world.queue("q", parent="p", state="Closed")
+    async with running(world.controller()):
+        world.command("c", "OpenQueue", "q")
+        world.command("d", "OpenQueue", "p")
+        await eventually(lambda: world.state("q") == "Open")
+        await eventually(lambda: world.commands == 0)
+
+
+async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
+    world: World,
+) -> None:
+    world.command("job", "AbortJob", "q", apiVersion="batch.volcano.sh/v1alpha1", kind="Job")
+    world.command("nobody", "CloseQueue", "nosuch")
+    world.command("root", "CloseQueue", "root")
+    async with running(world.controller()):
+        await eventually(lambda: world.commands == 1)
+    assert list(world.api.objects(COMMANDS)) == ["d/job"]
+    assert world.state("root") in (None, "Open")
+
+
+async def test_a_queue_without_parent_is_put_below_the_root(world: World) -> None:
+    world.api.put(QUEUES, "q", spec={"weight": 2})
+    async with running(world.controller()):
+        await eventually(lambda: world.state("q") == "Open")
+    assert world.api.objects(QUEUES)["q"]["spec"] == {"weight": 2, "parent": "root"}
+
+
+async def test_counts_are_merged_within_an_interval_and_states_are_not(world: World) -> None:
+    world.queue("q")
+    async with running(world.controller(registry=world.registry)):
+        await eventually(lambda: world.state("default") == "Open")
+        world.podgroup("g0", "q", "Pending")
+        await eventually(lambda: world.status("q").get("pending") == 1)
+        for number in range(1, 20):
+            world.podgroup(f"g{number}", "q", "Running")
+        world.podgroup("g0", "q", "Inqueue")
+        figure = "volcano_queue_pod_group_running_count"
+        labels = {"queue_name": "q"}
+        await eventually(lambda: world.registry.get_sample_value(figure, labels) == 19)
+        await world.clock.advance(0.9)
+        assert world.writes("/queues/q/status") == 1
+        await eventually(lambda: world.clock.waiting > 0)
+        await world.clock.advance(0.2)
+        await eventually(lambda: world.status("q").get("running") == 19)
+        assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
+        assert world.writes("/queues/q/status") == 2
+        world.command("c", "CloseQueue", "q")
+        await eventually(lambda: world.state("q") == "Closing")
+    assert world.registry.get_sample_value(figure, labels) == 19
+
+
+async def test_a_podgroup_that_moves_is_counted_where_it_is(world: World) -> None:
+    world.queue("a")
+    world.queue("b")
+    world.podgroup("g", "a", "Running")
+    async with running(world.controller()):
+        await eventually(lambda: world.status("a").get("running") == 1)
+        world.podgroup("g", "b", "Running")
+        await eventually(lambda: world.status("b").get("running") == 1)
+        await world.clock.advance(2)
+        await eventually(lambda: "running" not in world.status("a"))

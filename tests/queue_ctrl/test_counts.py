@@ -1,0 +1,76 @@
+"""The counts of PodGroups, kept by events, against a count from scratch."""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from batholith.model.meta import ObjectMeta
+from batholith.queue_ctrl.counts import (
+    PodGroupSpecView,
+    PodGroupStatusView,
+    PodGroupView,
+    QueueCounts,
+)
+
+PHASES = ("Pending", "Inqueue", "Running", "Unknown", "Completed")
+
+
+def podgroup(name: str, queue: str, phase: str) -> PodGroupView:
+    return PodGroupView(
+        metadata=ObjectMeta(name=name, namespace="d"),
+        spec=PodGroupSpecView(queue=queue),
+        status=PodGroupStatusView(phase=phase),
+    )
+
+
+class CountsMachine(RuleBasedStateMachine):
+    """PodGroups come, change phase and queue, and go."""
+
+    @initialize()
+    def start(self) -> None:
+        self.counts = QueueCounts()
+        self.held: dict[str, PodGroupView] = {}
+
+    @rule(
+        name=st.sampled_from("abcdef"),
+        queue=st.sampled_from(["", "default", "x", "y"]),
+        phase=st.sampled_from(["", *PHASES]),
+    )
+    def put(self, name: str, queue: str, phase: str) -> None:
+        old, new = self.held.get(name), podgroup(name, queue, phase)
+        before = {each: self.counts.of(each) for each in ("default", "x", "y")}
+        changed = self.counts.observe(old, new)
+        self.held[name] = new
+        assert {each for each, was in before.items() if self.counts.of(each) != was} <= changed
+
+    @rule(name=st.sampled_from("abcdef"))
+    def remove(self, name: str) -> None:
+        if name in self.held:
+            self.counts.observe(self.held.pop(name), None)
+
+    @invariant()
+    def agrees(self) -> None:
+        places = Counter(
+            (each.spec.queue or "default", each.status.phase) for each in self.held.values()
+        )
+        for queue in ("default", "x", "y"):
+            of = self.counts.of(queue)
+            shown = tuple(places[queue, phase] for phase in PHASES)
+            assert of.shown == shown
+            assert of.total == sum(n for (where, _), n in places.items() if where == queue)
+        assert len(self.counts) == len({queue for queue, _ in places})
+
+
+TestCountsMachine = CountsMachine.TestCase
+TestCountsMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+def test_an_event_that_moves_nothing_wakes_no_queue() -> None:
+    counts = QueueCounts()
+    assert counts.observe(None, podgroup("a", "x", "Pending")) == {"x"}
+    assert counts.observe(podgroup("a", "x", "Pending"), podgroup("a", "x", "Pending")) == set()
+    moved = counts.observe(podgroup("a", "x", "Pending"), podgroup("a", "y", "Running"))
+    assert moved == {"x", "y"}
+    assert counts.of("x").total == 0

@@ -1,0 +1,246 @@
+"""What is decided about a queue: the table of states, the tree, and that decisions end."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace as with_
+
+from batholith.model.job import Action
+from batholith.model.meta import ObjectMeta
+from batholith.model.queue import Queue, QueueSpec, QueueState, QueueStatus
+from batholith.queue_ctrl.counts import PodGroupCounts
+from batholith.queue_ctrl.decide import (
+    CLOSED_BY_PARENT,
+    Change,
+    InvalidStateError,
+    Mark,
+    NotYet,
+    QueueView,
+    SetParent,
+    SetStatus,
+    Tell,
+    decide,
+)
+
+NONE = PodGroupCounts()
+SOME = PodGroupCounts(running=1, total=1)
+DONE = PodGroupCounts(completed=2, total=2)
+CLOSED = Tell("CloseQueue", "Close queue succeed")
+
+STATES = st.sampled_from(["", "Open", "Closed", "Closing", "Unknown"])
+ACTIONS = st.sampled_from([None, "OpenQueue", "CloseQueue", "SyncQueue", "Dance"])
+
+
+def queue(name: str, state: str = "Open", *, parent: str = "root", mark: str = "") -> Queue:
+    return Queue(
+        metadata=ObjectMeta(name=name, annotations={CLOSED_BY_PARENT: mark} if mark else {}),
+        spec=QueueSpec(parent="" if name == "root" else parent),
+        status=QueueStatus(state=state),
+    )
+
+
+def view(
+    state: str,
+    counts: PodGroupCounts = NONE,
+    *,
+    name: str = "q",
+    mark: str = "",
+    parent: str | None = "Open",
+) -> QueueView:
+    above = None if parent is None else queue("p", parent)
+    return QueueView(queue=queue(name, state, parent="p", mark=mark), parent=above, counts=counts)
+
+
+def then(changes: list[Change]) -> str | None:
+    """The state written, if any."""
+    return next((one.state for one in changes if isinstance(one, SetStatus)), None)
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "empty", "holding"),
+    [
+        ("", "OpenQueue", "Open", "Open"),
+        ("", "CloseQueue", "Closed", "Closing"),
+        ("", "SyncQueue", "Open", "Open"),
+        ("Open", "OpenQueue", "Open", "Open"),
+        ("Open", "CloseQueue", "Closed", "Closing"),
+        ("Open", "Dance", "Open", "Open"),
+        ("Closed", "OpenQueue", "Open", "Open"),
+        ("Closed", "CloseQueue", "Closed", "Closed"),
+        ("Closed", None, "Closed", "Closed"),
+        ("Closing", "OpenQueue", "Open", "Open"),
+        ("Closing", "CloseQueue", "Closed", "Closing"),
+        ("Closing", None, "Closed", "Closing"),
+        ("Unknown", "OpenQueue", "Open", "Open"),
+        ("Unknown", "CloseQueue", "Closed", "Closing"),
+        ("Unknown", None, "Unknown", "Unknown"),
+    ],
+)
+def test_the_table_of_states(state: str, action: str | None, empty: str, holding: str) -> None:
+    """INV-VC-5 in its rows for Closing."""
+    assert (then(decide(view(state), action)) or state) == empty
+    for counts in (SOME, DONE):
+        assert (then(decide(view(state, counts), action)) or state) == holding
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidStateError, match="'Ajar'"):
+        decide(view("Ajar"))
+
+
+def test_a_new_queue_is_opened_below_the_root() -> None:
+    new = QueueView(queue=queue("q", "", parent=""), parent=queue("root", ""), counts=NONE)
+    assert decide(new) == [SetParent("root"), SetStatus(QueueState.OPEN, NONE)]
+
+
+def test_the_root_itself_gets_no_parent_and_cannot_be_closed() -> None:
+    root = QueueView(queue=queue("root", "Open"), parent=None, counts=NONE)
+    assert decide(root, Action.CLOSE_QUEUE) == []
+    assert decide(root) == []
+    shut = replace(root, queue=queue("root", "Closed"))
+    assert then(decide(shut, Action.OPEN_QUEUE)) == "Open"
+
+
+def test_closing_by_hand_says_so_and_leaves_no_mark() -> None:
+    assert decide(view("Open"), "CloseQueue") == [SetStatus(QueueState.CLOSED, NONE), CLOSED]
+
+
+def test_closing_by_hand_what_the_parent_closed_keeps_it_closed() -> None:
+    shut = view("Closed", mark="true", parent="Closed")
+    assert decide(shut, "CloseQueue") == [Mark(False)]
+    after = apply(shut, [Mark(False)])
+    assert decide(replace(after, parent=queue("p", "Open"))) == []
+
+
+def test_opening_by_hand_marks_the_queue_as_not_closed_by_its_parent() -> None:
+    opened = [SetStatus(QueueState.OPEN, NONE), Mark(False)]
+    assert decide(view("Closed"), "OpenQueue") == opened
+    assert decide(view("Closed", mark="true"), "OpenQueue") == opened
+    assert decide(view("Closed", mark="false"), "OpenQueue") == opened[:1]
+
+
+@pytest.mark.parametrize("parent", ["Closed", "Closing"])
+def test_a_shut_parent_shuts_the_queue_and_marks_it_first(parent: str) -> None:
+    closed = [Mark(True), SetStatus(QueueState.CLOSED, NONE), CLOSED]
+    assert decide(view("Open", parent=parent)) == closed
+    assert decide(view("Closed", parent=parent)) == []
+
+
+def test_a_parent_that_opens_opens_those_that_it_closed() -> None:
+    assert then(decide(view("Closed", mark="true"))) == "Open"
+    assert then(decide(view("Closing", SOME, mark="true"))) == "Open"
+    assert decide(view("Closed", mark="false")) == []
+    assert decide(view("Closed")) == []
+
+
+def test_below_a_shut_parent_a_queue_is_not_opened() -> None:
+    changes = decide(view("Closed", parent="Closed"), "OpenQueue")
+    assert changes == [NotYet("the parent queue 'p' is Closed and must be opened first")]
+
+
+def test_a_queue_waits_for_a_parent_that_is_missing_but_shows_its_state() -> None:
+    for action in (None, "OpenQueue"):
+        changes = decide(view("", parent=None), action)
+        assert changes[0] == SetStatus(QueueState.OPEN, NONE)
+        assert changes[1:] == [NotYet("the parent queue 'p' does not exist")]
+
+
+def test_a_close_by_hand_lasts_even_after_an_opening_that_ended_half_way() -> None:
+    """The state was written and the process died before it took the mark away."""
+    half = view("Open", mark="true")
+    assert decide(half) == [Mark(False)]
+    closed = apply(half, decide(half, "CloseQueue"))
+    assert closed.queue.status.state == "Closed"
+    assert decide(closed) == []
+
+
+def test_counts_are_written_only_when_they_differ() -> None:
+    assert decide(view("Open", SOME)) == [SetStatus(QueueState.OPEN, SOME)]
+    stored = with_(queue("q"), status=QueueStatus(state="Open", running=1))
+    same = QueueView(queue=stored, parent=queue("root"), counts=SOME)
+    assert decide(same) == []
+
+
+def apply(seen: QueueView, changes: list[Change]) -> QueueView:
+    """The view after *changes* were carried out."""
+    now = seen.queue
+    for change in changes:
+        match change:
+            case SetParent(parent):
+                now = with_(now, spec=with_(now.spec, parent=parent))
+            case Mark(closed_by_parent):
+                mark = {CLOSED_BY_PARENT: str(closed_by_parent).lower()}
+                now = with_(now, metadata=with_(now.metadata, annotations=mark))
+            case SetStatus(state, counts):
+                fields = ("pending", "inqueue", "running", "unknown", "completed")
+                numbers = dict(zip(fields, counts.shown, strict=True))
+                now = with_(now, status=QueueStatus(state=state, **numbers))  # type: ignore[arg-type]
+    return replace(seen, queue=now)
+
+
+VIEWS = st.builds(
+    view,
+    STATES,
+    st.sampled_from([NONE, SOME, DONE]),
+    mark=st.sampled_from(["", "true", "false"]),
+    parent=st.one_of(st.none(), STATES),
+)
+
+
+@given(seen=VIEWS, action=ACTIONS)
+def test_inv_pipe_1_a_second_look_changes_nothing(seen: QueueView, action: str | None) -> None:
+    """INV-PIPE-1: whatever was asked, one more look after it reaches the fixed point."""
+    after = apply(seen, decide(seen, action))
+    settled = apply(after, decide(after))
+    assert [one for one in decide(settled) if not isinstance(one, NotYet)] == []
+
+
+@given(seen=VIEWS, action=ACTIONS)
+def test_inv_vc_1_a_command_carried_out_twice_is_carried_out_once(
+    seen: QueueView, action: str | None
+) -> None:
+    """INV-VC-1: the process may die between the writes and the Command's deletion."""
+    once = apply(seen, decide(seen, action))
+    twice = apply(once, decide(once, action))
+    assert twice.queue.status.state == once.queue.status.state
+
+
+@given(seen=VIEWS, action=ACTIONS, survived=st.integers(0, 4))
+def test_inv_lc_4_a_death_between_two_writes_is_made_good(
+    seen: QueueView, action: str | None, survived: int
+) -> None:
+    """INV-LC-4: the first writes happened, then the Command is carried out again."""
+    whole = apply(seen, decide(seen, action))
+    broken = apply(seen, decide(seen, action)[:survived])
+    again = apply(broken, decide(broken, action))
+    ends = [apply(one, decide(one)).queue.status.state for one in (whole, again)]
+    assert ends[0] == ends[1]
+
+
+NAMES = ["root", "a", "b", "c"]
+
+
+@given(data=st.data())
+@settings(deadline=None)
+def test_a_tree_comes_to_rest_with_every_child_shut_below_a_shut_parent(
+    data: st.DataObject,
+) -> None:
+    """INV-PIPE-1 for a chain of queues, in any order of looks."""
+    tree = {
+        name: queue(
+            name, data.draw(STATES), parent=above, mark=data.draw(st.sampled_from(["", "true"]))
+        )
+        for above, name in zip(["", *NAMES], NAMES, strict=False)
+    }
+    for step in range(40):
+        name = data.draw(st.sampled_from(NAMES)) if step < 20 else NAMES[step % 4]
+        seen = QueueView(queue=tree[name], parent=tree.get(tree[name].spec.parent), counts=NONE)
+        tree[name] = apply(seen, decide(seen)).queue
+    for name in NAMES[1:]:
+        above = tree[tree[name].spec.parent]
+        if above.status.state == "Closed":
+            assert tree[name].status.state == "Closed"
+        seen = QueueView(queue=tree[name], parent=above, counts=NONE)
+        assert decide(seen) == []

@@ -1,0 +1,51 @@
+"""Running a controller for the length of a test, and waiting for what it does to the world."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from batholith.model.meta import ObjectReference
+
+
+class Controller(Protocol):
+    async def run(self, *, ready: asyncio.Event | None = None) -> None: ...
+
+
+class Notes:
+    """A recorder that keeps what it is told: (kind, name, type, reason, message)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str, str, str]] = []
+
+    def record(self, about: ObjectReference, *, type: str, reason: str, message: str) -> None:  # noqa: A002
+        self.events.append((about.kind, about.name, type, reason, message))
+
+
+@asynccontextmanager
+async def running(controller: Controller) -> AsyncIterator[None]:
+    """The controller at work for the length of the block."""
+    ready = asyncio.Event()
+    task = asyncio.create_task(controller.run(ready=ready))
+    started = asyncio.create_task(ready.wait())
+    await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        started.cancel()
+        await task
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            await task
+
+
+async def eventually(condition: Callable[[], object], what: str = "") -> None:
+    """Return once *condition* holds; fail after ten seconds."""
+    try:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"did not happen: {what or condition}") from None
