@@ -6,6 +6,7 @@ broke may have taken effect, and only the caller knows how to find out.
 """
 
 import asyncio
+import io
 import logging
 import time
 from asyncio import selector_events
@@ -248,13 +249,18 @@ class Transport:
         return self._session.request(
             call.method,
             yarl.URL(credentials.server + call.path, encoded=True),
-            data=call.body,
+            data=_payload(call.body),
             headers=headers,
             timeout=timeout,
             proxy=credentials.proxy or None,
             server_hostname=credentials.tls_server_name or None,
             allow_redirects=False,
         )
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Long bodies as a stream, so that writing them does not hold up the loop."""
+    return io.BytesIO(body) if body is not None and len(body) > _READ_SIZE else body
 
 
 async def _pieces(response: aiohttp.ClientResponse, call: Call) -> AsyncIterator[bytes]:
