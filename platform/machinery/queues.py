@@ -17,7 +17,7 @@ class WorkQueue:
     """First in, first out among the keys that are queued. For one event loop."""
 
     def __init__(self, clock: Clock, figures: QueueFigures) -> None:
-        self._clock = clock
+        self._now = clock.monotonic
         self._figures = figures
         self._queue: deque[str] = deque()
         # With the time of the add, or of the get.
@@ -31,7 +31,7 @@ class WorkQueue:
         """*key* needs work. Ignored when shutting down."""
         if self.shutting_down or key in self._dirty:
             return
-        self._dirty[key] = self._clock.monotonic()
+        self._dirty[key] = self._now()
         self._figures.adds += 1
         if key not in self._in_work:
             self._enqueue(key)
@@ -41,7 +41,7 @@ class WorkQueue:
         if not self._queue:
             return None
         key = self._queue.popleft()
-        now = self._clock.monotonic()
+        now = self._now()
         self._figures.waited.observe(now - self._dirty.pop(key))
         self._in_work[key] = now
         return key
@@ -69,7 +69,7 @@ class WorkQueue:
         started = self._in_work.pop(key, None)
         if started is None:
             return 0.0
-        seconds = self._clock.monotonic() - started
+        seconds = self._now() - started
         self._figures.worked.observe(seconds)
         if key in self._dirty:
             self._enqueue(key)
@@ -107,7 +107,7 @@ class WorkQueue:
 
     def ages(self) -> list[float]:
         """Seconds that each key in work has been in work."""
-        now = self._clock.monotonic()
+        now = self._now()
         return [now - started for started in self._in_work.values()]
 
     def validate(self) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from ..model.job import NetworkTopology
 from ..model.meta import ObjectMeta, OwnerReference
 from ..model.names import PODS
 from ..model.needs import quota_usage
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
-from .views import PodView
+from .views import PodGroupView, PodView
 
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 """Annotation of a pod's owner: the size of the gang."""
@@ -53,6 +55,35 @@ def build(pod: PodView, inherited: Mapping[str, str]) -> PodGroup:
         ),
         status=PodGroupStatus(phase=PodGroupPhase.PENDING),
     )
+
+
+def changes(there: PodGroupView, want: PodGroup) -> dict[str, dict[str, object]]:
+    """The merge patch that brings an older PodGroup of the same owner up to date; or nothing.
+
+    What others have added stays: labels, annotations, and a queue that the pod does not name.
+    """
+    metadata: dict[str, object] = {}
+    for field in ("labels", "annotations"):
+        old, new = getattr(there.metadata, field), getattr(want.metadata, field)
+        differing = {key: value for key, value in new.items() if old.get(key) != value}
+        if differing:
+            metadata[field] = differing
+    had, wants = msgspec.to_builtins(there.spec), msgspec.to_builtins(want.spec)
+    spec = {
+        field: _merged(had.get(field), wants.get(field))
+        for field in ("minMember", "minResources", "priorityClassName", "networkTopology")
+        if had.get(field) != wants.get(field)
+    }
+    if want.spec.queue and want.spec.queue != there.spec.queue:
+        spec["queue"] = want.spec.queue
+    return {"metadata": metadata, "spec": spec} if metadata or spec else {}
+
+
+def _merged(old: object, new: object) -> object:
+    """What a merge patch must say to turn *old* into *new*: null for each key that goes."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return dict.fromkeys(old.keys() - new.keys()) | new
+    return new
 
 
 def min_member(inherited: Mapping[str, str]) -> int:

@@ -22,7 +22,7 @@ from ..kube.errors import (
 )
 from ..machinery.batches import all_at_once
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, run_workers
+from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
 from ..machinery.lifecycle import run_controller
 from ..machinery.metrics import WorkQueueMetrics
@@ -158,6 +158,8 @@ class PodGroupController:
             await self._make(key, alive)
         binding = self._binding.awaited_creations(key)
         free = [pod for pod in alive if not pod.bound_to and pod.metadata.uid not in binding]
+        if group is not None and free:
+            await self._refresh(group, free[0])
         outcome = await all_at_once(free, self._bind)
         if outcome.first_error is not None:
             raise outcome.first_error
@@ -194,6 +196,21 @@ class PodGroupController:
                 f"annotation {build.MIN_MEMBER}={asked} has no effect on a pod; "
                 "put it on the pod's owner",
             )
+
+    async def _refresh(self, group: PodGroupView, pod: PodView) -> None:
+        """Let a PodGroup follow an owner whose annotations or template may have changed."""
+        controller = pod.metadata.controller
+        if controller is None or controller.kind not in _SCALED:
+            return
+        meta = group.metadata
+        patch = build.changes(group, build.build(pod, await self._inherited(pod)))
+        if not patch:
+            return
+        patch["metadata"]["resourceVersion"] = meta.resource_version
+        try:
+            await self._client.patch(PODGROUPS, meta.name, patch, namespace=meta.namespace)
+        except ConflictError as error:
+            raise TryAgainError("the PodGroup has changed meanwhile") from error
 
     async def _bind(self, pod: PodView) -> None:
         """Write into the pod which PodGroup it belongs to."""

@@ -6,6 +6,7 @@ from ..model.base import Part
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
 from ..model.needs import PodNeeds
+from ..model.podgroup import PodGroupSpec
 
 
 class PodSpecView(PodNeeds, frozen=True):
@@ -56,9 +57,10 @@ class PodView(Part, frozen=True):
 
 
 class PodGroupView(Part, frozen=True):
-    """That a PodGroup exists, and whose it is."""
+    """That a PodGroup exists, whose it is and what it asks for."""
 
     metadata: ObjectMeta = ObjectMeta()
+    spec: PodGroupSpec = PodGroupSpec()
 
 
 class OwnerSpecView(Part, frozen=True):

@@ -44,7 +44,7 @@ def test_all_series_are_there_at_zero(world: World) -> None:
 
 
 def test_a_key_on_its_way_through_the_queue(world: World) -> None:
-    """INV-MX-1 to INV-MX-3."""
+    """INV-MX-1 to INV-MX-3; INV-MX-4 holds as figures are only ever added to."""
     queue, shard = world.queue, world.queue.shards[0]
     queue.add("a")
     queue.add("a")

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from batholith.model.needs import PodNeeds, quota_usage
-from batholith.podgroup_ctrl.build import build, merge_owners, min_member, misplaced_size
-from batholith.podgroup_ctrl.views import PodView, by_group
+from batholith.podgroup_ctrl.build import build, changes, merge_owners, min_member, misplaced_size
+from batholith.podgroup_ctrl.views import PodGroupView, PodView, by_group
 
 ASKS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
 
@@ -240,3 +240,25 @@ def test_needs_of_the_pod_as_a_whole_replace_those_of_its_containers() -> None:
 def test_a_pod_that_has_ended_is_only_counted() -> None:
     needs = msgspec.convert({"containers": [container("1")]}, PodNeeds)
     assert {n: str(a) for n, a in quota_usage(needs, ended=True).items()} == {"count/pods": "1"}
+
+
+def test_what_is_up_to_date_needs_no_patch() -> None:
+    inherited = {"scheduling.volcano.sh/group-min-member": "2", "volcano.sh/preemptable": "true"}
+    group = build(pod(), inherited)
+    there = PodGroupView(metadata=group.metadata, spec=group.spec)
+    assert changes(there, group) == {}
+    smaller = build(pod(spec={"containers": [{"name": "main"}]}), {"volcano.sh/x": "y"})
+    assert changes(there, smaller) == {
+        "metadata": {"annotations": {"volcano.sh/x": "y"}},
+        "spec": {
+            "minMember": 1,
+            "minResources": {
+                "count/pods": "1",
+                "pods": "1",
+                "cpu": None,
+                "requests.cpu": None,
+                "memory": None,
+                "requests.memory": None,
+            },
+        },
+    }

@@ -193,3 +193,30 @@ async def test_scaling_to_none_takes_the_group_away(world: World) -> None:
         world.stateful_set("s", 0)
         world.api.remove(PODS, "s-1")
         await eventually(lambda: not world.groups)
+
+
+async def test_a_later_pod_brings_the_group_up_to_its_owner_and_keeps_what_others_wrote(
+    world: World,
+) -> None:
+    world.stateful_set("s", 2, group_min_member="2")
+    async with running(world.controller()):
+        world.pod("s-0", owner="s")
+        await eventually(lambda: world.bound("s-0"))
+        world.api.put(
+            PODGROUPS,
+            "podgroup-s-uid",
+            metadata={"annotations": {"other": "stays"}},
+            spec={"queue": "assigned"},
+        )
+        world.stateful_set("s", 3, group_min_member="3")
+        world.pod("s-1", owner="s")
+        while not world.bound("s-1"):
+            await world.clock.advance(1)
+    group = world.groups["podgroup-s-uid"]
+    assert group["spec"] == {
+        "minMember": 3,
+        "minResources": {"count/pods": "3", "pods": "3"},
+        "queue": "assigned",
+    }
+    assert group["metadata"]["annotations"] == {"other": "stays"}
+    assert sum("podgroup-s-uid" in write for write in world.writes) == 1

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from support_controllers import Notes, eventually, running
@@ -12,6 +13,7 @@ from support_fakeapi import FakeApi
 from batholith.kube.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
+from batholith.model.queue import Queue
 from batholith.queue_ctrl.controller import QueueController, QueueSettings
 
 MARK = "volcano.sh/closed-by-parent"
@@ -286,3 +288,24 @@ async def test_a_podgroup_that_moves_is_counted_where_it_is(world: World) -> Non
         await eventually(lambda: world.status("b").get("running") == 1)
         await world.clock.advance(2)
         await eventually(lambda: "running" not in world.status("a"))
+
+
+async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -> None:
+    """INV-PIPE-4: what a handler was given reads the same after all the work on it."""
+    seen: list[tuple[Queue, bytes]] = []
+
+    def keep(old: Queue | None, new: Queue | None) -> None:
+        if new is not None:
+            seen.append((new, msgspec.json.encode(new)))
+
+    world.queue("p", state="")
+    world.queue("q", parent="p", state="")
+    controller = world.controller()
+    controller._queues.add_handler(keep)
+    async with running(controller):
+        world.command("c", "CloseQueue", "p")
+        await eventually(lambda: world.state("q") == "Closed")
+        world.command("d", "OpenQueue", "p")
+        await eventually(lambda: world.mark("q") == "false")
+    assert len(seen) > 6
+    assert all(msgspec.json.encode(each) == then for each, then in seen)

@@ -1,0 +1,106 @@
+"""Caches first, then work; and the end in the opposite order."""
+
+import asyncio
+
+import pytest
+
+from batholith.machinery.lifecycle import run_controller
+from batholith.machinery.testing import settle
+
+
+class Cache:
+    """A source that is synced when the test says so."""
+
+    def __init__(self, story: list[str]) -> None:
+        self.synced = asyncio.Event()
+        self.fault: Exception | None = None
+        self._failed = asyncio.Event()
+        self._story = story
+
+    async def run(self) -> None:
+        self._story.append("cache starts")
+        try:
+            await self._failed.wait()
+            if self.fault is not None:
+                raise self.fault
+        finally:
+            self._story.append("cache ends")
+
+    async def wait_synced(self) -> None:
+        await self.synced.wait()
+
+    def fail(self, fault: Exception) -> None:
+        self.fault = fault
+        self._failed.set()
+
+
+async def test_the_story_of_a_controller() -> None:
+    """INV-LC-1: work ends before the caches, and nothing happens after."""
+    story: list[str] = []
+    cache, ready = Cache(story), asyncio.Event()
+
+    async def work() -> None:
+        story.append("work starts")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            story.append("work ends")
+
+    task = asyncio.create_task(
+        run_controller([cache], work, synced=lambda: story.append("synced"), ready=ready)
+    )
+    await settle()
+    assert story == ["cache starts"]
+    assert not ready.is_set()
+    cache.synced.set()
+    await ready.wait()
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert story == [
+        "cache starts",
+        "synced",
+        "work starts",
+        "work ends",
+        "cache ends",
+    ]
+
+
+async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
+    story: list[str] = []
+
+    async def work() -> None:
+        story.append("work")
+
+    task = asyncio.create_task(run_controller([Cache(story)], work))
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert story == ["cache starts", "cache ends"]
+
+
+async def test_work_that_ends_by_itself_ends_the_caches() -> None:
+    story: list[str] = []
+    cache = Cache(story)
+    cache.synced.set()
+
+    async def work() -> None:
+        await settle()
+        story.append("work")
+
+    await run_controller([cache], work)
+    assert story == ["cache starts", "work", "cache ends"]
+
+
+async def test_a_cache_that_fails_ends_the_controller() -> None:
+    cache = Cache([])
+    cache.synced.set()
+    task = asyncio.create_task(run_controller([cache], asyncio.Event().wait))  # type: ignore[arg-type]
+    await settle()
+    cache.fail(RuntimeError("no such kind"))
+    with pytest.raises(ExceptionGroup) as caught:
+        await task
+    assert [str(each) for each in caught.value.exceptions] == ["no such kind"]
