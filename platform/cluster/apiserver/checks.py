@@ -87,10 +87,10 @@ def _integer_check(form: str) -> Check:
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         whole = type(value) is int or (type(value) is float and value.is_integer())
         if not whole:
-            errors.append(
-                _of_type(path, value, form if type(value) is float and form else "integer")
-            )
-        elif form == "int32" and not _INT32[0] <= value <= _INT32[1]:
+            name = form if type(value) is float and form else "integer"
+            errors.append(_of_type(path, value, name))
+        fits = whole and _INT32[0] <= value <= _INT32[1]
+        if form == "int32" and type(value) in (int, float) and not fits:
             text = f"Checked value must be of type integer with format int32 in {path}"
             errors.append(FieldError("FieldValueInvalid", "<nil>", f'Invalid value: "": {text}'))
 
