@@ -107,6 +107,9 @@ class KindInfo:
     """When ``metadata.generation`` counts on: ``spec`` changed, ``all`` but metadata and status
     changed, or ``never``."""
 
+    status_on_create: bool = False
+    """Whether a create may bring a status: kubelets register their node with one."""
+
     stored_as: Resource | None = None
     """The resource that holds the objects when this one is a second view of them."""
 
@@ -152,8 +155,11 @@ class KindInfo:
         return self.rules.validate(obj, old)
 
     def before_create(self, obj: dict[str, Any]) -> None:
-        """Give a prepared new object its generation and its first status."""
-        if self.has_status:
+        """Give a prepared new object its generation and its first status.
+
+        Its name and uid must be set: labels and selectors are made of them.
+        """
+        if self.has_status and not self.status_on_create:
             obj.pop("status", None)
         if self.generation != "never":
             obj["metadata"]["generation"] = 1

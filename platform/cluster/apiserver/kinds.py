@@ -102,6 +102,7 @@ _CORE = (
         short_names=("no",),
         subresources=("status",),
         field_labels=_label("spec.unschedulable", missing="false"),
+        status_on_create=True,
     ),
     _kind(
         names.PERSISTENTVOLUMECLAIMS,
@@ -312,7 +313,7 @@ _DEFINITIONS = _kind(
 )
 
 _OTHERS = (
-    _kind(names.PRIORITYCLASSES, short_names=("pc",)),
+    _kind(names.PRIORITYCLASSES, short_names=("pc",), generation="all"),
     _kind(names.LEASES, update_needs_rv=True),
     _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
     _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")),

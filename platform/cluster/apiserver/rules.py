@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...model.names import Resource
-from . import definitions, syntax
+from . import core_objects, definitions, pod_defaults, pod_updates, syntax, workloads
 from .fields import FieldError
 from .objectmeta import NameRule, check_metadata
 from .typed import read_object
 
 Json = dict[str, Any]
 
+_ADMISSION = "admissionregistration.k8s.io"
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -43,18 +44,85 @@ def _begin_definition(crd: Json) -> None:
 
 
 _PLAIN = Hooks()
+_REPLICAS = Hooks(default=workloads.default_replicas, check=workloads.check_workload)
+_ROLE = Hooks(name_rule=syntax.path_segment)
+_BINDING = Hooks(
+    default=core_objects.default_binding,
+    check=core_objects.check_binding,
+    name_rule=syntax.path_segment,
+)
+_WEBHOOKS = Hooks(default=core_objects.default_webhooks)
+
 _HOOKS: dict[tuple[str, str], Hooks] = {
+    ("", "ConfigMap"): Hooks(check=core_objects.check_config_map),
+    ("", "Endpoints"): Hooks(default=core_objects.default_endpoints),
+    ("", "Event"): Hooks(check=core_objects.check_event),
+    ("", "Namespace"): Hooks(
+        default=core_objects.default_namespace,
+        begin=core_objects.begin_namespace,
+        keep=core_objects.keep_namespace,
+        name_rule=syntax.label,
+    ),
+    ("", "Node"): Hooks(default=core_objects.default_node, check=core_objects.check_node),
+    ("", "PersistentVolume"): Hooks(
+        default=core_objects.default_volume,
+        begin=core_objects.begin_pending,
+        check=core_objects.check_volume,
+    ),
+    ("", "PersistentVolumeClaim"): Hooks(
+        default=core_objects.default_claim,
+        begin=core_objects.begin_pending,
+        check=core_objects.check_claim,
+    ),
+    ("", "Pod"): Hooks(
+        default=pod_defaults.default_pod, begin=pod_defaults.begin_pod, check=pod_updates.check_pod
+    ),
+    ("", "ReplicationController"): Hooks(
+        default=workloads.default_replication_controller, check=workloads.check_workload
+    ),
+    ("", "Secret"): Hooks(default=core_objects.default_secret, check=core_objects.check_secret),
+    ("", "Service"): Hooks(
+        default=core_objects.default_service,
+        begin=core_objects.begin_service,
+        keep=core_objects.keep_service,
+        check=core_objects.check_service,
+        name_rule=syntax.label_1035,
+    ),
+    (_ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
+    (_ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): Hooks(
         default=definitions.default_crd,
         begin=_begin_definition,
         check=definitions.check_crd,
     ),
-    ("", "Namespace"): Hooks(name_rule=syntax.label),
-    ("", "Service"): Hooks(name_rule=syntax.label_1035),
-    (_RBAC, "Role"): Hooks(name_rule=syntax.path_segment),
-    (_RBAC, "RoleBinding"): Hooks(name_rule=syntax.path_segment),
-    (_RBAC, "ClusterRole"): Hooks(name_rule=syntax.path_segment),
-    (_RBAC, "ClusterRoleBinding"): Hooks(name_rule=syntax.path_segment),
+    ("apps", "DaemonSet"): Hooks(
+        default=workloads.default_daemon_set, check=workloads.check_workload
+    ),
+    ("apps", "Deployment"): Hooks(
+        default=workloads.default_deployment, check=workloads.check_workload
+    ),
+    ("apps", "ReplicaSet"): _REPLICAS,
+    ("apps", "StatefulSet"): Hooks(
+        default=workloads.default_stateful_set, check=workloads.check_workload
+    ),
+    ("autoscaling", "HorizontalPodAutoscaler"): Hooks(default=core_objects.default_autoscaler),
+    ("batch", "CronJob"): Hooks(default=workloads.default_cron_job, check=workloads.check_cron_job),
+    ("batch", "Job"): Hooks(
+        default=workloads.default_job, begin=workloads.begin_job, check=workloads.check_job
+    ),
+    ("coordination.k8s.io", "Lease"): Hooks(check=core_objects.check_lease),
+    ("discovery.k8s.io", "EndpointSlice"): Hooks(default=core_objects.default_endpoints),
+    ("networking.k8s.io", "NetworkPolicy"): Hooks(
+        default=core_objects.default_network_policy, check=core_objects.check_network_policy
+    ),
+    (_RBAC, "ClusterRole"): _ROLE,
+    (_RBAC, "ClusterRoleBinding"): _BINDING,
+    (_RBAC, "Role"): _ROLE,
+    (_RBAC, "RoleBinding"): _BINDING,
+    ("scheduling.k8s.io", "PriorityClass"): Hooks(
+        default=core_objects.default_priority_class, check=core_objects.check_priority_class
+    ),
+    ("storage.k8s.io", "StorageClass"): Hooks(default=core_objects.default_storage_class),
 }
 
 
