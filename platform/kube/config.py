@@ -47,7 +47,8 @@ class Credentials:
     impersonate: tuple[tuple[str, str], ...] = ()
     """Impersonation headers, in order."""
     plugin: tuple[str, str] | None = None
-    """(kubeconfig path, context) when the official client must fetch the credentials."""
+    """(kubeconfig paths as in ``$KUBECONFIG``, context) when the official client has to fetch the
+    credentials."""
 
 
 def load(kubeconfig: str | None = None, *, context: str | None = None) -> Credentials:
@@ -132,7 +133,8 @@ def _from_files(paths: list[Path], context: str | None) -> Credentials:
     user = _named(documents, "user", user_name) if user_name else _Entry({}, chosen.path)
     found = _with_user(_of_cluster(cluster), user)
     if "exec" in user.body or "auth-provider" in user.body:
-        found = replace(found, plugin=(str(user.path), wanted))
+        files = os.pathsep.join(str(path) for path, _ in documents)
+        found = replace(found, plugin=(files, wanted))
     return replace(found, namespace=chosen.text("namespace") or "default")
 
 

@@ -176,7 +176,11 @@ class Reflector(Generic[T]):
         await self._watch()
 
     async def _list(self) -> None:
-        """Read all pages and deliver them."""
+        """Read all pages and deliver them.
+
+        The newest version is asked for, not any cached one (``resourceVersion=0``): for that,
+        servers ignore the size of a page, and one document of all objects would hold up the loop.
+        """
         found: dict[str, T] = {}
         version = ""
         with collection_paused():

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from support_fakeapi import FakeApi
 from support_waiting import until
 
-from batholith.kube.cache import Cache, Handler
+from batholith.kube.cache import Cache, Handler, filtered
 from batholith.kube.client import Client, ClientOptions
 from batholith.kube.config import Credentials
 from batholith.kube.indexes import by_label, by_namespace, by_owner
@@ -365,6 +365,32 @@ async def test_a_late_handler_first_hears_of_all_that_is_there(api: FakeApi) -> 
         api.remove(PODS, "a")
         await follower.caught_up()
         assert len(late) == 3
+
+
+async def test_a_filtered_handler_hears_of_what_it_wants_as_if_nothing_else_were(
+    api: FakeApi,
+) -> None:
+    async with following(api) as follower:
+        told: list[tuple[str, str]] = []
+
+        def hear(old: Pod | None, new: Pod | None) -> None:
+            told.append((old.spec.node_name if old else "", new.spec.node_name if new else ""))
+
+        follower.cache.add_handler(filtered(lambda pod: pod.spec.node_name != "no", hear))
+        await follower.cache.wait_synced()
+        for node in ("no", "n1", "n2", "no", "no"):
+            api.put(PODS, "a", spec={"nodeName": node})
+        api.remove(PODS, "a")
+        await follower.caught_up()
+        assert told == [("", "n1"), ("n1", "n2"), ("n2", "")]
+
+
+async def test_a_cache_that_ends_frees_its_watch(api: FakeApi) -> None:
+    async with following(api) as follower:
+        await follower.cache.wait_synced()
+        assert api.watches == 1
+    api.put(PODS, "a")  # the server notices when it writes
+    await until(lambda: api.watches == 0)
 
 
 async def test_unchanged_objects_are_not_told_again(api: FakeApi) -> None:

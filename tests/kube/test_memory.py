@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.kube.memory import collection_paused
+from batholith.kube.memory import collection_paused, settle
 from batholith.kube.sharing import LIMIT, Sharer
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta, OwnerReference
@@ -105,3 +105,14 @@ def test_collection_pauses_until_the_last_block_ends() -> None:
         assert not gc.isenabled()
     assert not gc.isenabled()
     gc.enable()
+
+
+def test_what_is_settled_is_no_longer_walked() -> None:
+    before = gc.get_threshold()
+    try:
+        settle()
+        assert gc.get_freeze_count() > 1000
+        assert gc.get_threshold() > before
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
