@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from batholith.kube.events import EventType
 from batholith.model.meta import ObjectReference
 
 
@@ -18,7 +19,14 @@ class Notes:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str, str]] = []
 
-    def record(self, about: ObjectReference, *, type: str, reason: str, message: str) -> None:  # noqa: A002
+    def record(
+        self,
+        about: ObjectReference,
+        *,
+        type: EventType,  # noqa: A002
+        reason: str,
+        message: str,
+    ) -> None:
         self.events.append((about.kind, about.name, type, reason, message))
 
 

@@ -6,6 +6,9 @@ from typing import Protocol
 
 from .clock import Clock
 
+_LONGEST = 1e12
+"""No delay is longer: some 30,000 years."""
+
 
 class RateLimiter(Protocol):
     """Counts failures of keys and answers with delays that are finite and never negative."""
@@ -27,13 +30,15 @@ class Exponential:
     """Each failure of a key doubles its delay, from *base* up to *cap*."""
 
     def __init__(self, base: float, cap: float) -> None:
-        if not (0 < base <= cap < math.inf):
-            raise ValueError(f"need 0 < base <= cap < inf, got base={base}, cap={cap}")
+        if not (0 < base <= cap <= _LONGEST):
+            raise ValueError(f"need 0 < base <= cap <= {_LONGEST}, got base={base}, cap={cap}")
         self._base = base
         self._cap = cap
         self._failures: dict[str, int] = {}
-        # From this count on the doubled delay would pass the cap: no power is built for it.
-        self._enough = max(0, math.ceil(math.log2(cap) - math.log2(base)))
+        # From this count on the doubled delay has reached the cap: no power is built for it.
+        self._enough = 0
+        while math.ldexp(base, self._enough) < cap:
+            self._enough += 1
 
     def when(self, key: str) -> float:
         """Count one failure of *key* and say how long it must wait."""
@@ -41,7 +46,7 @@ class Exponential:
         self._failures[key] = failures + 1
         if failures >= self._enough:
             return self._cap
-        return min(math.ldexp(self._base, failures), self._cap)
+        return math.ldexp(self._base, failures)
 
     def forget(self, key: str) -> None:
         """Start *key* again at the base."""

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from ..kube.events import EventType
 from ..model.meta import ObjectMeta, ObjectReference
 from ..model.names import Resource
 
@@ -9,7 +10,14 @@ from ..model.names import Resource
 class Recorder(Protocol):
     """Takes notes about objects; the event recorder of ``kube`` is one."""
 
-    def record(self, about: ObjectReference, *, type: str, reason: str, message: str) -> None:  # noqa: A002
+    def record(
+        self,
+        about: ObjectReference,
+        *,
+        type: EventType,  # noqa: A002 - the word of the API
+        reason: str,
+        message: str,
+    ) -> None:
         """Note that something happened. Never blocks, never raises.
 
         *type* is ``Normal`` or ``Warning``, *reason* a word in CamelCase.

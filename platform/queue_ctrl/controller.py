@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from ..kube.cache import Cache
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from ..kube.events import EventType
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
 from ..machinery.lifecycle import run_controller
@@ -305,7 +306,7 @@ class QueueController:
         del self._written[name]
         return seen
 
-    def _record(self, queue: Queue, kind: str, reason: str, message: str) -> None:
+    def _record(self, queue: Queue, kind: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:
             about = reference(QUEUES, queue.metadata)
             self._recorder.record(about, type=kind, reason=reason, message=message)

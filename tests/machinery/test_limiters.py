@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batholith.machinery.limiters import (
@@ -52,6 +52,7 @@ def test_inv_rl_6_counts_beyond_any_duration_wait_the_cap(base: float, failures:
 
 
 @given(base=BASES, factor=st.floats(1, 1e6), failures=st.integers(1, 80))
+@example(base=5.5, factor=1.0000000000000002, failures=1)
 def test_inv_rl_1_delays_grow_up_to_the_cap(base: float, factor: float, failures: int) -> None:
     limiter = Exponential(base, base * factor)
     delays = [limiter.when("a") for _ in range(failures)]
