@@ -1,0 +1,151 @@
+"""The queue controller against the embedded API server, with our CRDs and admission rules."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_controllers import eventually_true, running
+from support_server import EmbeddedServer, embedded_server
+
+from batholith.admission import WEBHOOKS
+from batholith.kube.events import EventRecorder
+from batholith.model import crds
+from batholith.model.names import COMMANDS, EVENTS, PODGROUPS, QUEUES
+from batholith.queue_ctrl.controller import QueueController, QueueSettings
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
+        yield started
+
+
+async def read(server: EmbeddedServer, name: str) -> Json:
+    answer = await server.request("GET", QUEUES.path(name=name))
+    return answer.body if answer.status == 200 else {}
+
+
+async def is_in(server: EmbeddedServer, name: str, state: str) -> bool:
+    return bool((await read(server, name)).get("status", {}).get("state") == state)
+
+
+async def make(server: EmbeddedServer, name: str, **spec: Any) -> None:
+    await server.create(QUEUES.path(), {**named("Queue"), "metadata": {"name": name}, "spec": spec})
+
+
+def named(kind: str) -> Json:
+    version = {"Command": "bus.volcano.sh/v1alpha1"}.get(kind, "scheduling.volcano.sh/v1beta1")
+    return {"apiVersion": version, "kind": kind}
+
+
+async def command(server: EmbeddedServer, action: str, queue: str) -> None:
+    seen = await read(server, queue)
+    target = {**named("Queue"), "name": queue, "uid": seen["metadata"]["uid"]}
+    body = {
+        **named("Command"),
+        "metadata": {"generateName": f"{queue}-"},
+        "action": action,
+        "target": target,
+    }
+    await server.create(COMMANDS.path("default"), body)
+
+
+async def count(server: EmbeddedServer, path: str) -> int:
+    return len((await server.get(path))["items"])
+
+
+async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: EmbeddedServer) -> None:
+    """Scenario queue-close-open, by the same steps; its events too."""
+    async with server.client("controllers") as client:
+        recorder = EventRecorder(client, component="vc-controller-manager")
+        writing = asyncio.create_task(recorder.run())
+        async with running(QueueController(client, recorder=recorder)):
+            await eventually_true(lambda: is_in(server, "default", "Open"))
+            await make(server, "gq-a", weight=1)
+            await eventually_true(lambda: is_in(server, "gq-a", "Open"))
+            group = {"metadata": {"name": "g"}, "spec": {"queue": "gq-a", "minMember": 2}}
+            await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **group})
+            await command(server, "CloseQueue", "gq-a")
+            await eventually_true(lambda: is_in(server, "gq-a", "Closing"))
+            late = {"metadata": {"name": "late"}, "spec": {"queue": "gq-a"}}
+            refused = await server.request(
+                "POST", PODGROUPS.path("default"), {**named("PodGroup"), **late}
+            )
+            assert refused.status >= 400
+            assert "Closing" in refused.body["message"]
+            await server.request("DELETE", PODGROUPS.path("default", "g"))
+            await eventually_true(lambda: is_in(server, "gq-a", "Closed"))
+            await command(server, "OpenQueue", "gq-a")
+            await eventually_true(lambda: is_in(server, "gq-a", "Open"))
+
+            async def all_done() -> bool:
+                return await count(server, COMMANDS.path()) == 0
+
+            await eventually_true(all_done)
+
+            async def told() -> bool:
+                return await count(server, EVENTS.path()) > 0
+
+            await eventually_true(told)
+        writing.cancel()
+        await asyncio.wait([writing])
+    final = await read(server, "gq-a")
+    assert final["metadata"]["annotations"] == {"volcano.sh/closed-by-parent": "false"}
+    assert final["spec"] == {
+        "dequeueStrategy": "traverse",
+        "parent": "root",
+        "reclaimable": True,
+        "weight": 1,
+    }
+    assert final["status"] == {"state": "Open"}
+    events = (await server.get(EVENTS.path()))["items"]
+    assert [
+        (e["involvedObject"]["kind"], e["type"], e["reason"], e["message"]) for e in events
+    ] == [("Queue", "Normal", "CloseQueue", "Close queue succeed")]
+
+
+async def test_children_close_with_their_parent(server: EmbeddedServer) -> None:
+    """Scenario queue-tree."""
+    async with server.client("controllers") as client, running(QueueController(client)):
+        await make(server, "gq-p", weight=1)
+        await eventually_true(lambda: is_in(server, "gq-p", "Open"))
+        for child in ("gq-c1", "gq-c2"):
+            await make(server, child, weight=1, parent="gq-p")
+            await eventually_true(lambda: is_in(server, child, "Open"))  # noqa: B023
+        await command(server, "CloseQueue", "gq-p")
+        for name in ("gq-p", "gq-c1", "gq-c2"):
+            await eventually_true(lambda: is_in(server, name, "Closed"))  # noqa: B023
+    marks = [
+        (await read(server, name))["metadata"].get("annotations") for name in ("gq-p", "gq-c1")
+    ]
+    assert marks == [None, {"volcano.sh/closed-by-parent": "true"}]
+
+
+async def test_counts_reach_the_status(server: EmbeddedServer) -> None:
+    settings = QueueSettings(count_interval=0)
+    async with (
+        server.client("controllers") as client,
+        running(QueueController(client, settings=settings)),
+    ):
+        await eventually_true(lambda: is_in(server, "default", "Open"))
+        for name, phase in (("a", "Running"), ("b", "Running"), ("c", "Pending")):
+            body = {"metadata": {"name": name}, "spec": {}, "status": {"phase": phase}}
+            await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **body})
+
+        async def counted() -> bool:
+            status = (await read(server, "default"))["status"]
+            return bool(status == {"state": "Open", "running": 2, "pending": 1})
+
+        await eventually_true(counted)
+        await server.request("DELETE", PODGROUPS.path("default", "c"))
+
+        async def uncounted() -> bool:
+            return bool(
+                (await read(server, "default"))["status"] == {"state": "Open", "running": 2}
+            )
+
+        await eventually_true(uncounted)
