@@ -8,7 +8,7 @@ import base64
 import binascii
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,12 @@ class Credentials:
     cert_file: str = ""
     cert_data: bytes = b""
     key_file: str = ""
-    key_data: bytes = b""
-    token: str = ""
+    key_data: bytes = field(default=b"", repr=False)
+    token: str = field(default="", repr=False)
     token_file: str = ""
     """A file that is read again now and then: tokens in it are replaced before they expire."""
     username: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     impersonate: tuple[tuple[str, str], ...] = ()
     """Impersonation headers, in order."""
     plugin: tuple[str, str] | None = None

@@ -119,7 +119,7 @@ _STATUS = msgspec.json.Decoder(Status)
 
 
 def from_answer(status: int, body: bytes, *, retry_after: str | None = None) -> ApiError:
-    """Make the exception for an answer of 400 or above.
+    """Make the exception for an answer of 300 or above (we follow no redirects).
 
     Args:
         status: HTTP status.

@@ -24,9 +24,12 @@ from .auth import FixedIdentity, Identity, establish, tls_context
 from .config import Credentials
 from .flow import InFlight, RateLimiter
 from .metrics import ClientMetrics
-from .timing import Backoff, Timing
+from .timing import Timing
 
 log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.1
+"""Seconds before a broken GET is sent again; doubled each time, and up to twice that by chance."""
 
 _READ_SIZE = 64 * 1024
 _NEVER = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
@@ -141,23 +144,30 @@ class Transport:
             ApiError: the server refused.
             ConnectionLostError: there was no complete answer in time.
         """
-        broken = Backoff(timing=self.options.timing, first=0.1, cap=2.0)
         attempt = 0
         while True:
             attempt += 1
             try:
                 answer = await self._once(call)
-            except errors.ConnectionLostError:
-                self._figures.answered(call.method, "<error>")
-                if call.method != "GET" or attempt >= self.options.read_tries:
-                    raise
-                self._figures.sent_again(call.method, "<error>")
-                await self.options.timing.sleep(broken.pause())
+            except errors.ConnectionLostError as error:
+                await self._after_break(call, error, attempt)
                 continue
             self._figures.answered(call.method, str(answer.status))
-            if answer.status < 400:
+            if answer.status < 300:
                 return answer.body
             await self._after_refusal(call, answer, attempt)
+
+    async def _after_break(
+        self, call: Call, error: errors.ConnectionLostError, attempt: int
+    ) -> None:
+        """Wait if the request may be sent again; raise otherwise. A timeout has had its time."""
+        self._figures.answered(call.method, "<error>")
+        late = isinstance(error, errors.RequestTimeoutError)
+        if late or call.method != "GET" or attempt >= self.options.read_tries:
+            raise error
+        self._figures.sent_again(call.method, "<error>")
+        timing = self.options.timing
+        await timing.sleep(FIRST_PAUSE * 2 ** (attempt - 1) * (1 + timing.random()))
 
     async def _after_refusal(self, call: Call, answer: _Answer, attempt: int) -> None:
         """Wait if the request may be sent again; raise otherwise."""
@@ -214,7 +224,7 @@ class Transport:
         try:
             async with self._request(call, await self._headers(call), silence) as response:
                 self._figures.answered(call.method, str(response.status))
-                if response.status >= 400:
+                if response.status >= 300:
                     if response.status == 401:
                         self._identity.doubt()
                     raise errors.from_answer(

@@ -200,6 +200,7 @@ async def test_a_list_follows_all_pages_of_one_moment(world: World) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
+        (302, ApiError),
         (400, BadRequestError),
         (401, UnauthorizedError),
         (403, ForbiddenError),
@@ -265,6 +266,9 @@ async def test_a_server_that_never_answers_costs_no_more_than_the_timeout(world:
     async with world.make(timeout=0.05) as impatient:
         with pytest.raises(RequestTimeoutError, match=r"no answer in 0\.05 s"):
             await impatient.create(NODES, {"metadata": {"name": "n"}})
+        with pytest.raises(RequestTimeoutError):
+            await impatient.get(NODES, "n", view=Pod)
+    assert world.api.count("GET") == 1
 
 
 async def test_nobody_listening_is_a_lost_connection(world: World) -> None:

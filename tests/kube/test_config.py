@@ -72,6 +72,11 @@ def test_data_and_files_are_read_and_relative_files_start_at_the_kubeconfig(tmp_
     )
 
 
+def test_secrets_are_not_shown() -> None:
+    shown = repr(Credentials(server="x", token="s3cret", password="s3cret", key_data=b"s3cret"))
+    assert "s3cret" not in shown
+
+
 def test_another_context_is_taken_when_named(tmp_path: Path) -> None:
     path = write(tmp_path / "config", user={"username": "me", "password": "pw"})
     found = load(path, context="there")
