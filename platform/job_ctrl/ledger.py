@@ -162,14 +162,15 @@ class Ledger:
         for entry in entries:
             self._put_in(entry)
 
-    def put(self, entry: Entry, *, now: float = 0.0) -> None:
-        """A pod is there, or has changed."""
+    def put(self, entry: Entry, *, now: float = 0.0) -> bool:
+        """A pod is there, or has changed; whether that matters to us."""
         old = self._entries.get(entry.uid)
-        self._unseen.pop(entry.name, None)
-        if old == entry:
-            return
-        self._notice(old, entry, now)
+        unseen = self._unseen.pop(entry.name, None) == entry.uid
+        if old == entry and not unseen:
+            return False
+        self._notice(None if unseen else old, entry, now)
         self._store(entry)
+        return True
 
     def put_unseen(self, entry: Entry) -> None:
         """A pod was created by us and the cache does not show it yet."""

@@ -1,0 +1,318 @@
+"""The job controller's shell: watches, keeps the books, asks for decisions, has them carried out.
+
+Handlers do no more than to keep each job's ledger and to mark its key; one worker at a time then
+looks at the job, decides and acts until nothing is left to do. What it decides is in ``decide``,
+what it writes in ``executor``. Nothing that is only in memory is needed to go on after a crash.
+"""
+
+import asyncio
+import logging
+
+from ..kube.cache import Cache
+from ..kube.client import Client
+from ..kube.errors import NotFoundError
+from ..machinery.clock import Clock, SystemClock
+from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
+from ..machinery.expectations import UidExpectations
+from ..machinery.lifecycle import Source, run_controller
+from ..machinery.recording import Recorder
+from ..model import names
+from ..model.command import Command
+from ..model.job import Job, JobEvent
+from ..model.meta import ObjectMeta
+from ..model.podgroup import PodGroup, PodGroupPhase
+from . import ledger, podgroups
+from .case import UNSEEN_FOR, Case, Plan, newer
+from .decide import decide
+from .effects import Reason, SetStatus
+from .executor import Executor, Tools, Turn
+from .metrics import JobMetrics
+from .plugins.registry import Registry, UnknownPluginError
+from .settings import JobSettings
+from .view import Order, View
+from .views import Pod, PriorityClass
+
+log = logging.getLogger(__name__)
+
+_STEPS = 32
+"""Decisions about one job in a row before others get their turn."""
+
+
+class JobController:
+    """Runs Volcano's Jobs; see :meth:`run`."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        settings: JobSettings | None = None,
+        clock: Clock | None = None,
+        recorder: Recorder | None = None,
+        plugins: Registry | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings = settings or JobSettings()
+        self._clock = clock if clock is not None else SystemClock()
+        self._queue = ShardedQueue(
+            name="job", shards=settings.workers, clock=self._clock, metrics=settings.work_metrics
+        )
+        self._expected = UidExpectations(self._clock, ttl=UNSEEN_FOR)
+        self._metrics = JobMetrics(settings.registry)
+        self._executor = Executor(
+            Tools(
+                client=client,
+                clock=self._clock,
+                queue=self._queue,
+                expected=self._expected,
+                recorder=recorder,
+                metrics=self._metrics,
+                settings=settings,
+            )
+        )
+        self._plugins = plugins or Registry.load()
+        self._cases: dict[str, Case] = {}
+        # Commands of the first list, which comes in no useful order.
+        self._early: list[Command] | None = []
+        self._priorities_seen = 0
+        self._watch()
+
+    def _watch(self) -> None:
+        client, space = self._client, self._settings.namespace
+        self._jobs = Cache(client, names.JOBS, Job, namespace=space)
+        self._pods = Cache(client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME)
+        self._podgroups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)
+        self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
+        self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
+        self._jobs.add_handler(self._on_job)
+        self._pods.add_handler(self._on_pod)
+        self._podgroups.add_handler(self._on_podgroup)
+        self._commands.add_handler(self._on_command)
+        self._priorities.add_handler(self._on_priority)
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        """Watch, then work, until cancelled; *ready* is set when work begins.
+
+        When cancelled, it finishes what is in hand and queued, and writes nothing after.
+        """
+        sources: list[Source] = [
+            self._jobs,
+            self._pods,
+            self._podgroups,
+            self._commands,
+            self._priorities,
+        ]
+        await run_controller(sources, self._serve, synced=self._begin, ready=ready)
+
+    async def _serve(self) -> None:
+        await run_workers(self._queue, self._reconcile)
+
+    def _begin(self) -> None:
+        early, self._early = self._early or [], None
+        for command in sorted(early, key=_age):
+            self._on_command(None, command)
+
+    # What is seen.
+
+    def _on_job(self, old: Job | None, new: Job | None) -> None:
+        about = new or old
+        if about is None:
+            return
+        key = about.metadata.key
+        if new is None:
+            self._metrics.gone(about)
+            self._tidy(key)
+            self._queue.add(key)
+            return
+        written = self._case(key).written
+        if written is None or written.metadata.resource_version != new.metadata.resource_version:
+            self._queue.add(key)  # our own write has been looked at already
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        about = new or old
+        entry = ledger.read(about) if about is not None else None
+        if about is None or entry is None:
+            return
+        key = _owner_key(about.metadata)
+        books, now = self._case(key).ledger, self._clock.monotonic()
+        self._expected.creation_observed(key, entry.name)
+        if new is None:
+            books.drop(entry.uid, now=now)
+            self._tidy(key)
+        elif not books.put(entry, now=now):
+            return
+        self._queue.add(key)
+
+    def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        about = new or old
+        owner = about.metadata.controller if about is not None else None
+        if about is None or owner is None or owner.api_version != names.JOBS.api_version:
+            return
+        key = _owner_key(about.metadata)
+        books = self._case(key).ledger
+        if new is not None and new.status.phase == PodGroupPhase.UNKNOWN:
+            now = self._clock.monotonic()
+            books.note(ledger.Happening(event=JobEvent.JOB_UNKNOWN, owner=owner.uid, since=now))
+        else:
+            books.strike(JobEvent.JOB_UNKNOWN)
+        self._tidy(key)
+        self._queue.add(key)
+
+    def _on_command(self, old: Command | None, new: Command | None) -> None:
+        if old is not None or new is None or new.target is None:
+            return
+        if (new.target.api_version, new.target.kind) != (names.JOBS.api_version, names.JOBS.kind):
+            return
+        if self._early is not None:
+            self._early.append(new)
+            return
+        order = Order(name=new.metadata.name, uid=new.metadata.uid, action=new.action)
+        self._queue.post(f"{new.metadata.namespace}/{new.target.name}", order)
+
+    def _on_priority(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        self._priorities_seen += 1  # gangs are worked out anew when their jobs are looked at
+
+    # What is done.
+
+    async def _reconcile(self, key: str) -> float | None:
+        """Look at the job and act until nothing is left to do; seconds until the next look."""
+        for _ in range(_STEPS):
+            order = await self._next_order(key)
+            job = self._latest(key)
+            if job is None:
+                await self._without_job(key, order)
+                return None
+            case = self._case(key)
+            case.take_up(job)
+            case.ledger.drop_unseen(self._expected.awaited_creations(key))
+            plan = case.plan = self._plan(job, case)
+            turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
+            effects = decide(self._view(turn), order)
+            await self._executor.carry_out(turn, effects)
+            if order is None:
+                case.first_look = False
+            if not any(isinstance(effect, SetStatus) for effect in effects):
+                case.numbers_since = None
+            if not turn.changed:
+                return turn.again_in
+        return 0.0
+
+    def _view(self, turn: Turn) -> View:
+        """What there is to see of the job, our own last writes included."""
+        case, podgroup = turn.case, self._podgroup(turn.job, turn.case)
+        meta = podgroup.metadata if podgroup is not None else ObjectMeta()
+        return View(
+            job=turn.job,
+            ledger=case.ledger,
+            gang=turn.plan.gang,
+            now=self._clock.now(),
+            uptime=self._clock.monotonic(),
+            podgroup=podgroup,
+            podgroup_leaving=bool(
+                meta.deletion_timestamp or (meta.uid and meta.uid == case.podgroup_doomed)
+            ),
+            objects_due=case.objects_of != turn.plan.of,
+            first_look=case.first_look,
+        )
+
+    def _latest(self, key: str) -> Job | None:
+        """The job as the cache shows it, or as our own write left it if that is newer."""
+        seen, case = self._jobs.get(key), self._cases.get(key)
+        if seen is None or case is None or case.written is None:
+            return seen
+        if case.written.metadata.uid == seen.metadata.uid and newer(case.written, seen):
+            return case.written
+        return seen
+
+    def _podgroup(self, job: Job, case: Case) -> PodGroup | None:
+        """The job's PodGroup, likewise."""
+        seen = self._podgroups.get(f"{job.metadata.namespace}/{podgroups.name_of(job)}")
+        made = case.podgroup
+        if made is None:
+            return seen
+        late = self._clock.monotonic() - case.podgroup_since > UNSEEN_FOR
+        if late or (seen is not None and not newer(made, seen)):
+            case.podgroup = None
+            return seen
+        return made
+
+    def _plan(self, job: Job, case: Case) -> Plan:
+        """What follows from the job's spec; worked out anew only when that has changed.
+
+        Raises:
+            UnknownPluginError: the job names a plugin that there is not.
+        """
+        meta = job.metadata
+        of = (meta.uid, meta.generation or meta.resource_version)
+        known = case.plan
+        if known is not None and (known.of, known.priorities) == (of, self._priorities_seen):
+            return known
+        try:
+            team = self._plugins.team(job)
+        except UnknownPluginError as error:
+            self._executor.say(job, Reason.PLUGIN_ERROR, str(error), warning=True)
+            raise
+        values = {one.metadata.name: one.value for one in self._priorities}
+        return Plan(
+            of=of,
+            priorities=self._priorities_seen,
+            gang=podgroups.wanted(job, priorities=values),
+            team=team,
+        )
+
+    async def _next_order(self, key: str) -> Order | None:
+        """The oldest Command that nobody has taken back."""
+        namespace = key.partition("/")[0]
+        while True:
+            order = self._queue.peek_mail(key)
+            if not isinstance(order, Order):
+                return None
+            there = self._commands.get(f"{namespace}/{order.name}")
+            if there is not None and there.metadata.uid == order.uid:
+                return order
+            self._queue.take_mail(key)
+
+    async def _without_job(self, key: str, order: Order | None) -> None:
+        """No cache shows the job: wait for it if it is only late, else forget about it."""
+        if order is None:
+            self._tidy(key)
+            return
+        namespace, _, name = key.partition("/")
+        try:
+            await self._client.get(names.JOBS, name, namespace=namespace, view=Job)
+        except NotFoundError:
+            await self._executor.drop_command(key, order)
+            self._queue.add(key)  # there may be more of them
+        else:
+            raise TryAgainError("the job is not in the cache yet")
+
+    # Helpers.
+
+    def _case(self, key: str) -> Case:
+        case = self._cases.get(key)
+        if case is None:
+            case = self._cases[key] = Case()
+        return case
+
+    def _tidy(self, key: str) -> None:
+        """Forget a job that is gone with all its pods."""
+        case = self._cases.get(key)
+        if case is not None and self._jobs.get(key) is None and not len(case.ledger):
+            del self._cases[key]
+            self._expected.delete(key)
+
+    def statistics(self) -> dict[str, int]:
+        """How many jobs are remembered, and how many keys wait for a worker."""
+        return {"cases": len(self._cases), "queued": self._queue.depth()}
+
+
+def _owner_key(meta: ObjectMeta) -> str:
+    owner = meta.controller
+    return f"{meta.namespace}/{owner.name if owner else ''}"
+
+
+def _age(command: Command) -> tuple[str, int]:
+    meta = command.metadata
+    return meta.creation_timestamp or "", int(meta.resource_version or 0)
+
+
+__all__ = ["JobController", "JobSettings"]

@@ -1,0 +1,338 @@
+"""Carries out effects: everything that the job controller writes is written here.
+
+Each effect leaves its trace in the job's :class:`~batholith.job_ctrl.case.Case` at once, so that
+the next decision sees it even if the caches do not yet.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..kube.client import Client
+from ..kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from ..machinery.batches import all_at_once, slow_start
+from ..machinery.clock import Clock
+from ..machinery.controller import ShardedQueue, TryAgainError
+from ..machinery.expectations import UidExpectations
+from ..machinery.recording import Recorder, reference
+from ..model import names
+from ..model.job import Job, TaskSpec
+from ..model.podgroup import PodGroup
+from . import effects as fx
+from . import ledger, podgroups, pods, status
+from .case import Case, Plan
+from .metrics import JobMetrics
+from .objects import PluginObjects
+from .settings import JobSettings
+from .view import Order
+from .views import Pod
+
+_GONE = (NotFoundError, ConflictError)
+"""Answers to a delete that names a uid: there is no such object any more; the cache will say so."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """One look at one job: what it is about, and what came of it."""
+
+    key: str
+    job: Job
+    case: Case
+    plan: Plan
+    order: Order | None = None
+    changed: bool = False
+    """Something was done that asks for another look at once."""
+    again_in: float | None = None
+    """Seconds until the next look, if nothing happens before."""
+
+    @property
+    def namespace(self) -> str:
+        """The job's namespace."""
+        return self.job.metadata.namespace
+
+    def look_in(self, seconds: float) -> None:
+        """Look again in *seconds*, or sooner if that was asked for already."""
+        self.again_in = seconds if self.again_in is None else min(seconds, self.again_in)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tools:
+    """What the executor works with."""
+
+    client: Client
+    clock: Clock
+    queue: ShardedQueue
+    expected: UidExpectations
+    recorder: Recorder | None
+    metrics: JobMetrics
+    settings: JobSettings
+
+
+class Executor:
+    """Does what decisions ask for, in their order."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._client = tools.client
+        self._objects = PluginObjects(tools.client)
+        self._by_kind: Mapping[type, Callable[[Turn, Any], Awaitable[None]]] = {
+            fx.SetStatus: self._set_status,
+            fx.CreatePodGroup: self._create_podgroup,
+            fx.UpdatePodGroup: self._update_podgroup,
+            fx.DeletePodGroup: self._delete_podgroup,
+            fx.CreatePods: self._create_pods,
+            fx.DeletePods: self._delete_pods,
+            fx.EnsureObjects: self._ensure_objects,
+            fx.RemoveObjects: self._remove_objects,
+            fx.DeleteJob: self._delete_job,
+            fx.DeleteCommand: self._delete_command,
+            fx.Forget: self._forget,
+            fx.RecordEvent: self._record_event,
+            fx.LookAgain: self._look_again,
+        }
+
+    async def carry_out(self, turn: Turn, effects: list[fx.Effect]) -> None:
+        """Do *effects* one after the other; the first error leaves the rest undone.
+
+        Raises:
+            TryAgainError: somebody else was faster, or the caches are behind.
+            ApiError, ConnectionLostError: the server could not be asked, or refused.
+        """
+        for effect in effects:
+            await self._by_kind[type(effect)](turn, effect)
+
+    async def drop_command(self, turn_key: str, order: Order) -> None:
+        """Delete a Command that is carried out or void, then take it from the mailbox."""
+        namespace = turn_key.partition("/")[0]
+        with suppress(*_GONE):
+            await self._client.delete(
+                names.COMMANDS, order.name, namespace=namespace, uid=order.uid
+            )
+        self._tools.queue.take_mail(turn_key)
+
+    def say(self, job: Job, reason: fx.Reason, message: str, *, warning: bool = False) -> None:
+        """Record an event on *job*."""
+        if self._tools.recorder is not None:
+            self._tools.recorder.record(
+                reference(names.JOBS, job.metadata),
+                type="Warning" if warning else "Normal",
+                reason=reason,
+                message=message,
+            )
+
+    # The job itself.
+
+    async def _set_status(self, turn: Turn, effect: fx.SetStatus) -> None:
+        job, case = turn.job, turn.case
+        if not effect.urgent:
+            now = self._tools.clock.monotonic()
+            if case.numbers_since is None:
+                case.numbers_since = now
+            left = case.numbers_since + self._tools.settings.count_delay - now
+            if left > 0:
+                turn.look_in(left)
+                return
+        case.numbers_since = None
+        patch = status.difference(
+            msgspec.to_builtins(job.status), msgspec.to_builtins(effect.status)
+        )
+        if not patch:
+            return
+        version = {"resourceVersion": job.metadata.resource_version}
+        try:
+            case.written = await self._client.patch(
+                names.JOBS,
+                job.metadata.name,
+                {"metadata": version, "status": patch},
+                namespace=turn.namespace,
+                subresource="status",
+                view=Job,
+            )
+        except ConflictError as error:
+            raise TryAgainError("the job has changed meanwhile") from error
+        except NotFoundError as error:
+            raise TryAgainError("the job is gone") from error
+        if effect.status.state.phase != job.status.state.phase:
+            self._tools.metrics.entered(job, effect.status.state.phase)
+        turn.changed = True
+
+    async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
+        meta = turn.job.metadata
+        try:
+            await self._client.delete(
+                names.JOBS,
+                meta.name,
+                namespace=meta.namespace,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+                propagation="Foreground",
+            )
+        except ConflictError as error:
+            raise TryAgainError("the job has changed meanwhile") from error
+        except NotFoundError:
+            pass  # somebody else had the same thought
+
+    # Its PodGroup.
+
+    async def _create_podgroup(self, turn: Turn, effect: fx.CreatePodGroup) -> None:
+        body = podgroups.build(turn.job, effect.spec)
+        try:
+            made = await self._client.create(
+                names.PODGROUPS, body, namespace=turn.namespace, view=PodGroup
+            )
+        except AlreadyExistsError:  # its name holds the job's uid, so it is ours
+            made = await self._client.get(
+                names.PODGROUPS, body.metadata.name, namespace=turn.namespace, view=PodGroup
+            )
+        except ApiError as error:
+            self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
+            raise
+        self._note_podgroup(turn, made)
+
+    async def _update_podgroup(self, turn: Turn, effect: fx.UpdatePodGroup) -> None:
+        try:
+            changed = await self._client.patch(
+                names.PODGROUPS,
+                podgroups.name_of(turn.job),
+                {"spec": effect.spec},
+                namespace=turn.namespace,
+                view=PodGroup,
+            )
+        except NotFoundError as error:
+            raise TryAgainError("the PodGroup is gone") from error
+        except ApiError as error:
+            self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
+            raise
+        self._note_podgroup(turn, changed)
+
+    def _note_podgroup(self, turn: Turn, podgroup: PodGroup) -> None:
+        turn.case.podgroup = podgroup
+        turn.case.podgroup_since = self._tools.clock.monotonic()
+        turn.changed = True
+
+    async def _delete_podgroup(self, turn: Turn, effect: fx.DeletePodGroup) -> None:
+        with suppress(*_GONE):
+            await self._client.delete(
+                names.PODGROUPS,
+                podgroups.name_of(turn.job),
+                namespace=turn.namespace,
+                uid=effect.uid,
+            )
+        turn.case.podgroup_doomed = effect.uid
+        turn.changed = True
+
+    # Its pods.
+
+    async def _create_pods(self, turn: Turn, effect: fx.CreatePods) -> None:
+        """Create pods with a slow start; what was made stands in the ledger at once."""
+        expected, gate = self._tools.expected, self._gate()
+        by_name = {task.name: task for task in turn.job.spec.tasks}
+        wanted = [
+            (by_name[task], index) for task, indices in effect.indices.items() for index in indices
+        ]
+
+        async def create(pod: tuple[TaskSpec, int]) -> None:
+            async with gate:
+                await self._create_pod(turn, *pod)
+
+        outcome = await slow_start(wanted, create)
+        turn.changed = turn.changed or bool(outcome.done)
+        for (task, index), failure in outcome.failed:
+            if isinstance(failure, ApiError):  # else it may have been made all the same
+                name = pods.name_of(turn.job, task.name, index)
+                expected.creation_observed(turn.key, name)
+        error = outcome.first_error
+        if error is not None:
+            if isinstance(error, ApiError):
+                self.say(turn.job, fx.Reason.FAILED_CREATE, error.message, warning=True)
+            raise error
+
+    async def _create_pod(self, turn: Turn, task: TaskSpec, index: int) -> None:
+        expected, name = self._tools.expected, pods.name_of(turn.job, task.name, index)
+        body = pods.build(turn.job, task, index)
+        turn.plan.team.shape(body, turn.job)
+        expected.expect_creations(turn.key, (name,))
+        try:
+            made = await self._client.create(names.PODS, body, namespace=turn.namespace, view=Pod)
+        except AlreadyExistsError as error:
+            made = await self._claim(turn, name, error)
+        entry = ledger.read(made)
+        # If the cache was faster than the answer, it has the last word (the pod may be gone).
+        if entry is not None and name in expected.awaited_creations(turn.key):
+            turn.case.ledger.put_unseen(entry)
+
+    async def _claim(self, turn: Turn, name: str, error: AlreadyExistsError) -> Pod:
+        """The pod that has the name already, if it is the one that we meant to make."""
+        found = await self._client.get(names.PODS, name, namespace=turn.namespace, view=Pod)
+        entry = ledger.read(found)
+        if entry is None or entry.owner != turn.job.metadata.uid:
+            raise error
+        if entry.version != turn.job.status.version or entry.leaving:
+            raise TryAgainError(f"an older pod {name} is still there") from error
+        return found
+
+    async def _delete_pods(self, turn: Turn, effect: fx.DeletePods) -> None:
+        """Ask pods to go; from before the call on, their end is our doing and no eviction."""
+        gate, books = self._gate(), turn.case.ledger
+        books.doom(pod.uid for pod in effect.pods)
+
+        async def delete(pod: ledger.Entry) -> None:
+            async with gate:
+                with suppress(*_GONE):
+                    await self._client.delete(
+                        names.PODS, pod.name, namespace=turn.namespace, uid=pod.uid
+                    )
+
+        outcome = await all_at_once(effect.pods, delete)
+        turn.changed = turn.changed or bool(outcome.done)
+        books.reprieve(pod.uid for pod, _ in outcome.failed)
+        error = outcome.first_error
+        if error is not None:
+            if isinstance(error, ApiError):
+                self.say(turn.job, fx.Reason.FAILED_DELETE, error.message, warning=True)
+            raise error
+
+    def _gate(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self._tools.settings.calls_in_flight)
+
+    # Its plugins' objects.
+
+    async def _ensure_objects(self, turn: Turn, effect: fx.EnsureObjects) -> None:
+        try:
+            await self._objects.ensure(turn.job, turn.plan.team, turn.case.objects)
+        except ApiError as error:
+            self.say(turn.job, fx.Reason.PLUGIN_ERROR, error.message, warning=True)
+            raise
+        for complaint in turn.plan.team.complaints():
+            self.say(turn.job, fx.Reason.PLUGIN_ERROR, complaint, warning=True)
+        turn.case.objects_of, turn.case.objects_removed = turn.plan.of, False
+        turn.changed = True
+
+    async def _remove_objects(self, turn: Turn, effect: fx.RemoveObjects) -> None:
+        if not turn.case.objects_removed:  # the mark in the status may go later
+            await self._objects.remove(turn.job, turn.plan.team, turn.case.objects)
+            turn.case.objects_of, turn.case.objects_removed = None, True
+
+    # Words and times.
+
+    async def _delete_command(self, turn: Turn, effect: fx.DeleteCommand) -> None:
+        if turn.order is not None:
+            await self.drop_command(turn.key, turn.order)
+        turn.changed = True
+
+    async def _forget(self, turn: Turn, effect: fx.Forget) -> None:
+        turn.case.ledger.forget(effect.happenings)
+
+    async def _record_event(self, turn: Turn, effect: fx.RecordEvent) -> None:
+        if effect.reason is fx.Reason.PODGROUP_PENDING:
+            if effect.message == turn.case.said:
+                return
+            turn.case.said = effect.message
+        self.say(turn.job, effect.reason, effect.message, warning=effect.warning)
+
+    async def _look_again(self, turn: Turn, effect: fx.LookAgain) -> None:
+        turn.look_in(effect.seconds)

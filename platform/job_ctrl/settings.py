@@ -1,0 +1,30 @@
+"""How the job controller works."""
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from ..machinery.metrics import WorkQueueMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """Settings of a :class:`~batholith.job_ctrl.controller.JobController`."""
+
+    workers: int = 3
+    """Jobs worked on at the same time; one job is never in two workers."""
+
+    namespace: str = ""
+    """The only namespace whose jobs are looked after; empty for all."""
+
+    calls_in_flight: int = 64
+    """Pods of one job that are created or deleted at the same time."""
+
+    count_delay: float = 0.25
+    """Seconds that a change of nothing but numbers may wait, so that several are one write."""
+
+    registry: CollectorRegistry | None = None
+    """Where metrics are registered, if anywhere."""
+
+    work_metrics: WorkQueueMetrics | None = None
+    """Where the work queue reports, if anywhere."""
