@@ -393,8 +393,10 @@ def _selected(obj: Object, namespace: str, selector: str) -> bool:
     labels: dict[str, str] = meta.get("labels", {})
     parts = [part for part in selector.split(",") if part]
     absent = {part[1:] for part in parts if part.startswith("!")}
-    wanted = dict(part.split("=", 1) for part in parts if not part.startswith("!"))
-    return wanted.items() <= labels.items() and not absent & labels.keys()
+    present = {part for part in parts if not part.startswith("!") and "=" not in part}
+    wanted = dict(part.split("=", 1) for part in parts if "=" in part)
+    matches = wanted.items() <= labels.items() and present <= labels.keys()
+    return matches and not absent & labels.keys()
 
 
 def _precondition(old: Object, method: str, body: Any) -> web.Response | None:

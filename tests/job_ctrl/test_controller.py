@@ -1,0 +1,355 @@
+"""The shell against a small server: what it writes, and that it survives what servers do."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support_controllers import Notes, eventually, running
+from support_fakeapi import FakeApi
+from support_jobs import task
+
+from batholith.job_ctrl.controller import JobController, JobSettings
+from batholith.kube.client import Client
+from batholith.kube.errors import ConnectionLostError
+from batholith.model.names import (
+    COMMANDS,
+    CONFIGMAPS,
+    JOBS,
+    PODGROUPS,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Resource,
+)
+
+SETTINGS = JobSettings(count_delay=0.05)
+
+
+class Mortal(Client):
+    """A client whose process dies with its last write, before it hears the answer."""
+
+    def __init__(self, api: FakeApi, *, writes: int) -> None:
+        super().__init__(api.credentials, user_agent="test")
+        self.left = writes
+        self.dead = asyncio.Event()
+
+    async def _send(self, method: str, path: str, *rest: Any) -> bytes:
+        if self.dead.is_set():
+            raise ConnectionLostError("dead")
+        answer = await super()._send(method, path, *rest)
+        if method != "GET":
+            self.left -= 1
+            if self.left <= 0:
+                self.dead.set()
+                raise ConnectionLostError("dead")
+        return answer
+
+
+class Stage:
+    """The server, and the parts of the user, the scheduler and the kubelet."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.notes = Notes()
+
+    @asynccontextmanager
+    async def controller(self, client: Client | None = None) -> AsyncIterator[JobController]:
+        """A controller at work."""
+        async with client or Client(self.api.credentials, user_agent="test") as client:
+            made = JobController(client, settings=SETTINGS, recorder=self.notes)
+            async with running(made):
+                yield made
+
+    def submit(self, *tasks: dict[str, Any], **spec: Any) -> None:
+        tasks = tasks or (task(),)
+        whole = {
+            "minAvailable": sum(one["replicas"] for one in tasks),
+            "maxRetry": 3,
+            "queue": "default",
+            "schedulerName": "volcano",
+            "tasks": list(tasks),
+            **spec,
+        }
+        meta = {"name": "j", "namespace": "d", "uid": "uid-j", "generation": 1}
+        self.api.put(JOBS, "j", metadata=meta, spec=whole)
+
+    def command(self, action: str, name: str = "c") -> None:
+        target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": "j", "uid": "uid-j"}
+        self.api.put(COMMANDS, name, action=action, target=target)
+
+    def admit(self) -> None:
+        self.api.put(PODGROUPS, "j-uid-j", status={"phase": "Inqueue"})
+
+    def turn(self, phase: str, *names: str) -> None:
+        for name in names or tuple(self.named(PODS)):
+            self.api.put(PODS, name, status={"phase": phase})
+
+    def named(self, resource: Resource) -> dict[str, Any]:
+        return {key.partition("/")[2]: obj for key, obj in self.api.objects(resource).items()}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.named(JOBS)["j"].get("status", {})
+        return status
+
+    @property
+    def phase(self) -> str:
+        phase: str = self.status.get("state", {}).get("phase", "")
+        return phase
+
+    def phases(self) -> list[str]:
+        """The phases of the job, in order."""
+        seen: list[str] = []
+        for prefix, _, obj in self.api.states:
+            phase = obj.get("status", {}).get("state", {}).get("phase")
+            if prefix == JOBS.path() and phase and (not seen or seen[-1] != phase):
+                seen.append(phase)
+        return seen
+
+    def made(self) -> Counter[tuple[str, str]]:
+        """How often each pod was made, by name and version of the job."""
+        return Counter(
+            (
+                obj["metadata"]["name"],
+                obj["metadata"]["annotations"]["volcano.sh/job-version"],
+            )
+            for prefix, change, obj in self.api.states
+            if prefix == PODS.path() and change == "ADDED"
+        )
+
+    async def until(self, phase: str) -> None:
+        await eventually(lambda: self.phase == phase, f"{phase}, but {self.status}")
+
+    async def until_pods(self, number: int) -> None:
+        await eventually(lambda: len(self.named(PODS)) == number, f"{number} pods")
+
+    async def start(self) -> None:
+        """Let the job come to run."""
+        await eventually(lambda: self.named(PODGROUPS), "a PodGroup")
+        self.admit()
+        await self.until_pods(2)
+        self.turn("Running")
+        await self.until("Running")
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with FakeApi() as api:
+        yield Stage(api)
+
+
+def writes_of(stage: Stage, method: str, part: str) -> int:
+    return sum(seen.method == method and part in seen.path for seen in stage.api.seen)
+
+
+async def test_a_job_that_runs_through_costs_few_writes(stage: Stage) -> None:
+    async with stage.controller():
+        stage.submit(task(replicas=20))
+        await eventually(lambda: stage.named(PODGROUPS))
+        stage.admit()
+        await stage.until_pods(20)
+        for name in stage.named(PODS):
+            stage.turn("Running", name)
+            await asyncio.sleep(0)
+        await stage.until("Running")
+        stage.turn("Succeeded")
+        await stage.until("Completed")
+        await eventually(lambda: not stage.named(PODGROUPS))
+    assert stage.phases() == ["Pending", "Running", "Completed"]
+    assert stage.status["succeeded"] == 20
+    assert writes_of(stage, "PATCH", "/jobs/j/status") <= 5
+    assert writes_of(stage, "POST", "/pods") == 20
+    assert set(stage.made().values()) == {1}
+
+
+async def test_commands_are_obeyed_in_order_and_then_gone(stage: Stage) -> None:
+    stage.submit()
+    async with stage.controller():
+        await stage.start()
+        stage.command("AbortJob", "c1")
+        await stage.until("Aborted")
+        await eventually(lambda: not stage.named(COMMANDS))
+        assert stage.named(PODS) == {}
+        stage.command("ResumeJob", "c2")
+        stage.command("DanceJob", "c3")
+        await eventually(lambda: stage.named(PODGROUPS))
+        stage.admit()
+        await stage.until_pods(2)
+        stage.turn("Running")
+        await stage.until("Running")
+        await eventually(lambda: not stage.named(COMMANDS))
+    assert stage.phases() == [
+        "Pending", "Running", "Aborting", "Aborted", "Restarting", "Pending", "Running",
+    ]  # fmt: skip
+    assert stage.status["version"] == 1
+    assert "retryCount" not in stage.status
+    issued = [event for event in stage.notes.events if event[3] == "CommandIssued"]
+    assert len(issued) == 3
+
+
+async def test_plugins_objects_come_and_go_with_the_pods(stage: Stage) -> None:
+    stage.submit(plugins={"svc": [], "ssh": ["--nonsense"], "env": []})
+    async with stage.controller():
+        await stage.start()
+        assert stage.named(SERVICES).keys() == {"j"}
+        keys = stage.named(SECRETS)["j-ssh"]["data"]
+        spec = {"minAvailable": 2, "tasks": [task(replicas=3, minAvailable=2)]}
+        stage.api.put(JOBS, "j", metadata={"generation": 2}, spec=spec)
+        await stage.until_pods(3)
+        assert "j-t-2.j" in stage.named(CONFIGMAPS)["j-svc"]["data"]["t.host"]
+        scaled = stage.named(SECRETS)["j-ssh"]["data"]
+        assert scaled["id_rsa"] == keys["id_rsa"]
+        assert scaled["config"] != keys["config"]
+        stage.turn("Succeeded")
+        await stage.until("Completed")
+        await eventually(lambda: not stage.named(SECRETS) and not stage.named(SERVICES))
+        await eventually(lambda: "controlledResources" not in stage.status)
+    assert [event[3:] for event in stage.notes.events if event[3] == "PluginError"]
+
+
+async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(stage: Stage) -> None:
+    stage.api.put(CONFIGMAPS, "j-svc", data={"mine": "1"})
+    stage.submit(plugins={"svc": []})
+    async with stage.controller():
+        await eventually(lambda: any(event[3] == "PluginError" for event in stage.notes.events))
+        assert stage.named(PODGROUPS) == {}
+        stage.api.remove(CONFIGMAPS, "j-svc")
+        await eventually(lambda: stage.named(PODGROUPS))
+
+
+async def test_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_with_an_event(
+    stage: Stage,
+) -> None:
+    stage.api.put(PODS, "j-t-1")
+    stage.submit()
+    async with stage.controller():
+        await eventually(lambda: stage.named(PODGROUPS))
+        stage.admit()
+        await eventually(lambda: any(event[3] == "FailedCreate" for event in stage.notes.events))
+        stage.api.remove(PODS, "j-t-1")
+        await stage.until_pods(2)
+
+
+async def test_conflicts_errors_and_lost_connections_only_cost_time(stage: Stage) -> None:
+    stage.submit(policies=[{"action": "RestartJob", "event": "PodFailed"}])
+    async with stage.controller():
+        for fault in (409, 500, "drop", 409, "drop"):
+            stage.api.fail(fault, watch=False)
+        await stage.start()
+        for fault in ("drop", 409, 500):
+            stage.api.fail(fault, watch=False)
+        stage.turn("Failed", "j-t-0")
+        await eventually(lambda: "Restarting" in stage.phases())
+        await eventually(lambda: stage.phase == "Pending" and stage.named(PODGROUPS))
+        await stage.start()
+    assert stage.phases() == ["Pending", "Running", "Restarting", "Pending", "Running"]
+    assert stage.made() == Counter(
+        {(f"j-t-{index}", version): 1 for index in "01" for version in "01"}
+    )
+    assert (stage.status["version"], stage.status["retryCount"]) == (1, 1)
+
+
+async def test_a_job_made_again_under_its_name_is_another_job(stage: Stage) -> None:
+    """INV-VC-4."""
+    stage.submit(policies=[{"action": "AbortJob", "event": "*"}])
+    async with stage.controller() as controller:
+        await stage.start()
+        old = stage.named(JOBS)["j"]["spec"]
+        stage.api.remove(JOBS, "j")
+        stage.api.put(JOBS, "j", metadata={"name": "j", "uid": "uid-2", "generation": 1}, spec=old)
+        await eventually(lambda: "j-uid-2" in stage.named(PODGROUPS))
+        stage.api.put(PODGROUPS, "j-uid-2", status={"phase": "Inqueue"})
+        for name in ("j-t-0", "j-t-1"):
+            stage.api.remove(PODS, name)
+        await stage.until_pods(2)
+        owners = {
+            pod["metadata"]["ownerReferences"][0]["uid"] for pod in stage.named(PODS).values()
+        }
+        assert owners == {"uid-2"}
+        assert stage.phase == "Pending"
+        stage.api.remove(JOBS, "j")
+        for name in ("j-t-0", "j-t-1"):
+            stage.api.remove(PODS, name)
+        stage.api.remove(PODGROUPS, "j-uid-2")
+        stage.api.remove(PODGROUPS, "j-uid-j")
+        await eventually(lambda: controller.statistics() == {"cases": 0, "queued": 0})
+
+
+@asynccontextmanager
+async def acting(act: Callable[[], None]) -> AsyncIterator[None]:
+    """Let *act* look at the world again and again, as the scheduler and the kubelet do."""
+
+    async def play() -> None:
+        while True:
+            act()
+            await asyncio.sleep(0.002)
+
+    task = asyncio.create_task(play())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def start_all(stage: Stage) -> None:
+    """Admit every gang, run every pod."""
+    if any("status" not in group for group in stage.named(PODGROUPS).values()):
+        stage.admit()
+    for name, pod in stage.named(PODS).items():
+        if "status" not in pod:
+            stage.turn("Running", name)
+
+
+def fail_once(stage: Stage) -> None:
+    """The first run fails, the second succeeds."""
+    start_all(stage)
+    pods = stage.named(PODS)
+    if stage.phase == "Running" and len(pods) == 2:
+        notes = [pod["metadata"]["annotations"] for pod in pods.values()]
+        if all(note["volcano.sh/job-version"] == "0" for note in notes):
+            stage.turn("Failed", "j-t-0")
+        else:
+            stage.turn("Succeeded")
+
+
+@pytest.mark.parametrize("writes", range(1, 17))
+async def test_a_controller_may_die_at_any_write(stage: Stage, writes: int) -> None:
+    """INV-LC-4, and no pod is made twice for a version."""
+    stage.submit(policies=[{"action": "RestartJob", "event": "PodFailed"}])
+    mortal = Mortal(stage.api, writes=writes)
+    async with acting(lambda: fail_once(stage)):
+        async with stage.controller(mortal):
+            await mortal.dead.wait()
+        async with stage.controller():
+            await stage.until("Completed")
+            await eventually(lambda: not stage.named(PODGROUPS))
+    assert stage.phases() == [
+        "Pending", "Running", "Restarting", "Pending", "Running", "Completed",
+    ]  # fmt: skip
+    assert set(stage.made().values()) == {1}
+    assert len(stage.made()) == 4
+    assert (stage.status["version"], stage.status["retryCount"]) == (2, 1)
+    assert stage.status["succeeded"] == 2
+
+
+@pytest.mark.parametrize("writes", range(1, 8))
+async def test_a_command_takes_effect_once_whenever_the_controller_dies(
+    stage: Stage, writes: int
+) -> None:
+    """INV-VC-1."""
+    stage.submit()
+    async with stage.controller():
+        await stage.start()
+    stage.command("RestartJob")
+    mortal = Mortal(stage.api, writes=writes)
+    async with acting(lambda: start_all(stage)):
+        async with stage.controller(mortal):
+            await mortal.dead.wait()
+        async with stage.controller():
+            await eventually(lambda: not stage.named(COMMANDS))
+            await eventually(lambda: stage.phases().count("Running") == 2)
+    assert (stage.status["version"], stage.status["retryCount"]) == (1, 1)
