@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 Step = Callable[[Any], Iterator[Any]]
 
 _STEP = re.compile(
@@ -110,3 +112,8 @@ def _filter(left: str, op: str | None, right: str | None, value: Any) -> Iterato
 
 def _text(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def as_json(value: Any) -> str:
+    """Write a found object or list the way columns show it."""
+    return msgspec.json.encode(value).decode()

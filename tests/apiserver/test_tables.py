@@ -1,0 +1,215 @@
+"""Lists as tables: ages, columns, cells."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from batholith.cluster.apiserver import tables
+from batholith.cluster.apiserver.ages import age, duration
+from batholith.cluster.apiserver.crds import custom_kind
+from batholith.cluster.apiserver.kinds import BUILT_IN, KindInfo
+from batholith.model import crds as own_crds
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "<invalid>"),
+        (-1, "0s"),
+        (0, "0s"),
+        (1, "1s"),
+        (59, "59s"),
+        (60, "60s"),
+        (119, "119s"),
+        (120, "2m"),
+        (121, "2m1s"),
+        (179, "2m59s"),
+        (180, "3m"),
+        (599, "9m59s"),
+        (600, "10m"),
+        (601, "10m"),
+        (3599, "59m"),
+        (3600, "60m"),
+        (3661, "61m"),
+        (7199, "119m"),
+        (10799, "179m"),
+        (10800, "3h"),
+        (11000, "3h3m"),
+        (28799, "7h59m"),
+        (28800, "8h"),
+        (86399, "23h"),
+        (172799, "47h"),
+        (172800, "2d"),
+        (172801, "2d"),
+        (180000, "2d2h"),
+        (691199, "7d23h"),
+        (691200, "8d"),
+        (63071999, "729d"),
+        (63072000, "2y"),
+        (70000000, "2y80d"),
+        (252460800, "8y"),
+        (300000000, "9y"),
+    ],
+)
+def test_lengths_of_time_are_told_as_recorded(seconds: int, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_times_that_are_missing_or_unreadable_have_no_age() -> None:
+    assert age(None, NOW) == "<unknown>"
+    assert age("yesterday", NOW) == "<unknown>"
+    assert age("2026-01-01T11:59:00Z", NOW) == "60s"
+
+
+def kind(name: str, group: str = "") -> KindInfo:
+    return next(k for k in BUILT_IN if (k.resource.kind, k.resource.group) == (name, group))
+
+
+def row(info: KindInfo, obj: dict[str, Any], *, wide: bool = False) -> dict[str, Any]:
+    obj = {"metadata": {"name": "a", "creationTimestamp": "2026-01-01T11:00:00Z"}} | obj
+    columns = tables.definitions(info)
+    found = tables.cells(info, obj, NOW)
+    assert len(found) == len(columns)
+    return {
+        column["name"]: cell
+        for column, cell in zip(columns, found, strict=True)
+        if wide or column["priority"] == 0
+    }
+
+
+@pytest.mark.parametrize("info", BUILT_IN, ids=lambda info: info.resource.kind)
+def test_every_kind_can_show_an_object_that_has_nothing_but_a_name(info: KindInfo) -> None:
+    shown = row(info, {}, wide=True)
+    assert shown["Name"] == "a"
+
+
+def test_a_kind_without_columns_of_its_own_shows_its_creation() -> None:
+    assert row(kind("LimitRange"), {}) == {"Name": "a", "Created At": "2026-01-01T11:00:00Z"}
+
+
+def pod(status: dict[str, Any], *, init: int = 0, **metadata: Any) -> dict[str, Any]:
+    inits = [{"name": f"i{number}"} for number in range(init)]
+    return {
+        "metadata": {"name": "a", "creationTimestamp": "2026-01-01T11:00:00Z", **metadata},
+        "spec": {"containers": [{"name": "c"}], "initContainers": inits, "nodeName": "n1"},
+        "status": status,
+    }
+
+
+def container(ready: bool = False, count: int = 0, **state: Any) -> dict[str, Any]:
+    return {"name": "c", "ready": ready, "restartCount": count, "state": state}
+
+
+RUNNING = {"startedAt": "2026-01-01T11:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("status", "init", "word"),
+    [
+        ({"phase": "Pending"}, 0, "Pending"),
+        ({"phase": "Failed", "reason": "Evicted"}, 0, "Evicted"),
+        ({"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}, 0,
+         "SchedulingGated"),
+        ({"phase": "Running", "containerStatuses": [container(True, running=RUNNING)]}, 0,
+         "Running"),
+        ({"phase": "Pending", "containerStatuses": [
+            container(waiting={"reason": "ContainerCreating"})]}, 0, "ContainerCreating"),
+        ({"phase": "Running", "containerStatuses": [
+            container(waiting={"reason": "CrashLoopBackOff"})]}, 0, "CrashLoopBackOff"),
+        ({"phase": "Succeeded", "containerStatuses": [
+            container(terminated={"exitCode": 0, "reason": "Completed"})]}, 0, "Completed"),
+        ({"phase": "Failed", "containerStatuses": [container(terminated={"exitCode": 3})]}, 0,
+         "ExitCode:3"),
+        ({"phase": "Failed", "containerStatuses": [
+            container(terminated={"exitCode": 137, "signal": 9})]}, 0, "Signal:9"),
+        ({"phase": "Running", "containerStatuses": [
+            container(True, running=RUNNING),
+            container(terminated={"exitCode": 0, "reason": "Completed"})],
+          "conditions": [{"type": "Ready", "status": "False"}]}, 0, "NotReady"),
+        ({"phase": "Pending", "initContainerStatuses": [
+            {"name": "i0", "state": {"terminated": {"exitCode": 0}}},
+            {"name": "i1", "state": {"waiting": {"reason": "PodInitializing"}}}]}, 2, "Init:1/2"),
+        ({"phase": "Pending", "initContainerStatuses": [
+            {"name": "i0", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]}, 1,
+         "Init:Error"),
+    ],
+)  # fmt: skip
+def test_the_status_of_a_pod_is_one_word(status: dict[str, Any], init: int, word: str) -> None:
+    assert row(kind("Pod"), pod(status, init=init))["Status"] == word
+    dying = pod(status, init=init, deletionTimestamp="2026-01-01T11:59:00Z")
+    assert row(kind("Pod"), dying)["Status"] == "Terminating"
+
+
+def test_a_pod_shows_who_is_ready_where_it_is_and_when_it_began_again() -> None:
+    state = container(True, 3, running=RUNNING)
+    state["lastState"] = {"terminated": {"finishedAt": "2026-01-01T11:55:00Z"}}
+    status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [state]}
+    assert row(kind("Pod"), pod(status), wide=True) == {
+        "Name": "a",
+        "Ready": "1/1",
+        "Status": "Running",
+        "Restarts": "3 (5m ago)",
+        "Age": "60m",
+        "IP": "10.0.0.1",
+        "Node": "n1",
+        "Nominated Node": "<none>",
+        "Readiness Gates": "<none>",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "obj", "expected"),
+    [
+        ("Node", "", {"status": {"conditions": [{"type": "Ready", "status": "True"}]},
+                      "spec": {"unschedulable": True}},
+         {"Status": "Ready,SchedulingDisabled", "Roles": "<none>"}),
+        ("Service", "", {"spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "ports": [
+            {"port": 80, "nodePort": 30000, "protocol": "TCP"}]}},
+         {"Cluster-IP": "10.0.0.1", "External-IP": "<none>", "Port(s)": "80:30000/TCP"}),
+        ("ConfigMap", "", {"data": {"a": "", "b": ""}}, {"Data": "2", "Age": "60m"}),
+        ("Event", "", {"involvedObject": {"kind": "Pod", "name": "p"}, "message": "hi\n",
+                       "lastTimestamp": "2026-01-01T11:59:50Z", "count": 4},
+         {"Last Seen": "10s", "Object": "pod/p", "Message": "hi"}),
+        ("Deployment", "apps", {"spec": {"replicas": 3}, "status": {"readyReplicas": 1}},
+         {"Ready": "1/3", "Up-to-date": 0}),
+        ("Job", "batch", {"spec": {"completions": 2}, "status": {
+            "succeeded": 2, "startTime": "2026-01-01T11:00:00Z",
+            "completionTime": "2026-01-01T11:01:30Z",
+            "conditions": [{"type": "Complete", "status": "True"}]}},
+         {"Status": "Complete", "Completions": "2/2", "Duration": "90s"}),
+        ("NetworkPolicy", "networking.k8s.io", {"spec": {"podSelector": {
+            "matchLabels": {"a": "b"},
+            "matchExpressions": [{"key": "c", "operator": "In", "values": ["e", "d"]}]}}},
+         {"Pod-Selector": "a=b,c in (d,e)"}),
+        ("PersistentVolumeClaim", "", {"spec": {"volumeName": "v"}, "status": {
+            "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}},
+         {"Status": "Bound", "Capacity": "1Gi", "Access Modes": "RWO"}),
+        ("PriorityClass", "scheduling.k8s.io", {"value": 7},
+         {"Value": 7, "Global-Default": False}),
+    ],
+)  # fmt: skip
+def test_built_in_kinds_show_what_matters(
+    name: str, group: str, obj: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    shown = row(kind(name, group), obj)
+    assert {key: shown[key] for key in expected} == expected
+
+
+def test_custom_kinds_show_what_their_definition_names() -> None:
+    jobs = next(crd for crd in own_crds.load() if crd["spec"]["names"]["plural"] == "jobs")
+    info = custom_kind(jobs)[0]
+    shown = row(
+        info,
+        {"spec": {"queue": "q"}, "status": {"minAvailable": 3, "state": {"phase": "Running"}}},
+        wide=True,
+    )
+    lower = {key.lower(): value for key, value in shown.items()}
+    assert (lower["status"], lower["minavailable"], lower["age"]) == ("Running", 3, "60m")
+    assert tables.definitions(info)[0]["format"] == "name"
+    young = {"metadata": {"name": "b", "creationTimestamp": "2026-01-01T12:00:00Z"}}
+    later = tables.cells(info, young, NOW + timedelta(seconds=5))
+    assert "5s" in later
