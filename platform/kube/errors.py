@@ -56,7 +56,7 @@ class ConflictError(ApiError):
     """409: the object is not in the version or of the uid that the request names."""
 
 
-class AlreadyExistsError(ConflictError):
+class AlreadyExistsError(ApiError):
     """409 ``AlreadyExists``: the name is taken."""
 
 

@@ -87,7 +87,8 @@ class EventRecorder:
     ) -> None:
         """Note that something happened to *about*. To be called on the loop's own thread.
 
-        Never waits and never raises: without room, or with an unknown type, the event is dropped.
+        Never waits and never raises: without room, or with a *type* that is neither Normal nor
+        Warning, the event is dropped and counted.
         """
         extra = {"key": about.name, "kind": about.kind, "reason": reason}
         if type not in {"Normal", "Warning"}:

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from support_fakeapi import FakeApi
 
+from batholith.kube.client import Client, ClientOptions
 from batholith.kube.flow import InFlight, RateLimiter
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Backoff, Timing
+from batholith.model.names import NODES
 
 
 class Stopwatch:
@@ -99,6 +102,21 @@ async def test_saturation_is_read_at_each_scrape_and_once_an_owner() -> None:
     metrics.report_limiter("job_controller", lambda: 7.0)
     await limiter.take()
     assert registry.get_sample_value("job_controller_rate_limiter_use") == 0.25
+
+
+async def test_requests_of_a_client_keep_to_the_rate_and_say_how_long_they_waited() -> None:
+    watch, registry = Stopwatch(), CollectorRegistry()
+    options = ClientOptions(metrics=ClientMetrics(registry), timing=watch.timing)
+    async with FakeApi() as api:
+        limiter = RateLimiter(2, 1, timing=watch.timing)
+        client = Client(api.credentials, user_agent="t", limiter=limiter, options=options)
+        async with client:
+            for number in range(4):
+                await client.create(NODES, {"metadata": {"name": f"n{number}"}})
+        labels = {"verb": "POST", "host": api.credentials.server.removeprefix("http://")}
+        waited = registry.get_sample_value("rest_client_rate_limiter_duration_seconds_sum", labels)
+    assert watch.now == pytest.approx(1.5)
+    assert waited == pytest.approx(1.5)
 
 
 async def _hold(flow: InFlight, log: list[str], name: str, *, background: bool = False) -> None:
