@@ -180,6 +180,14 @@ class Cluster:
             if gang.group is None and not gang.tasks:
                 self.gangs.pop(gang.key, None)
 
+    def backlog(self) -> int:
+        """How many tasks a cycle would try to place."""
+        return sum(
+            len(gang.waiting)
+            for gang in self.waiting.values()
+            if gang.tried != (self.openings, gang.version)
+        )
+
     def take_touched(self) -> list[Gang]:
         """Gangs that changed since the last call."""
         touched = list(self._touched.values())

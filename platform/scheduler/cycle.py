@@ -197,5 +197,27 @@ class Core:
         cluster.settle()
         decision = cycle.decision
         decision.gangs = cluster.take_touched()
+        for gang in decision.gangs:
+            _look_back(cycle, gang)
         decision.queues = {name: cluster.allocated_below(name) for name in cluster.take_stirred()}
         return decision
+
+
+def _look_back(cycle: Cycle, gang: Gang) -> None:
+    """Bring the finding about a gang up to date that has nothing left to place.
+
+    If it lost members for good, that is the reason why it is not whole; if it is on its way out,
+    there is nothing to say.
+    """
+    if gang.waiting or gang.is_pending:
+        return
+    gang.finding = None
+    if gang.tasks and not gang.is_ready() and not _is_ending(gang):
+        refusal = cycle.flaw(gang)
+        gang.finding = Finding(refusal.reason, refusal.message) if refusal else None
+
+
+def _is_ending(gang: Gang) -> bool:
+    """Whether pods that are being deleted make up for those that are missing."""
+    standing = gang.tally.allocated + gang.tally.completed + gang.leaving
+    return gang.leaving > 0 and standing >= gang.min_member

@@ -205,8 +205,8 @@ class Gang:
         self.namespace, _, self.name = key.rpartition("/")
         self.group: PodGroup | None = None
         self.phase = ""
-        self.written = PodGroupStatus()
-        """What the cluster has of the group's status, as far as we know."""
+        self.said = PodGroupStatus()
+        """What was last said of the group's status."""
         self.priority = 0
         self.tasks: dict[str, Task] = {}
         self.tally = Tally()
@@ -224,6 +224,10 @@ class Gang:
         self.min_resources: Amounts = {}
         self.min_request: Amounts = {}
         """What admission counts: the minimum, gated tasks taken off."""
+        self.leaving = 0
+        """Tasks that are being deleted and still on their node."""
+        self.lacking_since: float | None = None
+        """When members were first found missing, by a steady clock."""
         self.version = 0
         """Grows with every change from outside."""
         self.tried = (-1, -1)
@@ -313,13 +317,15 @@ class Gang:
 
     def set_group(self, group: PodGroup | None) -> None:
         """Take in the PodGroup; the phase of one that is known already is ours, not its own."""
-        known = self.group and group and self.group.metadata.uid == group.metadata.uid
+        before = self.group
+        known = before and group and before.metadata.uid == group.metadata.uid
         if not known:
             self.phase = group.status.phase if group else ""
-            self.written = group.status if group else PodGroupStatus()
+            self.said = group.status if group else PodGroupStatus()
+        if not known or (before and group and before.spec != group.spec):
+            self.version += 1
         self.group = group
         self.min_resources = amounts(group.spec.min_resources) if group else {}
-        self.version += 1
 
     def _count(self, task: Task, sign: int) -> None:
         status, request = task.status, task.shape.request
@@ -328,6 +334,8 @@ class Gang:
         if role is None:
             role = self.roles[task.role] = Tally()
         role.counts[status] += sign
+        if status is TaskStatus.RELEASING and task.node:
+            self.leaving += sign
         if status in _ALLOCATED:
             add(self.allocated, request, sign)
             add(self.requested, request, sign)

@@ -1,0 +1,125 @@
+"""Carries placements out: posts bindings, many at a time, and says which were refused.
+
+A binding names the uid of its pod, so it cannot hit a later pod of that name. A refused pod keeps
+its place for a moment that grows with every refusal, so that it is not tried over and over; then
+its room is given back and it is placed anew. While the server is out of reach the same binding is
+sent again: it may have been carried out, and to place the pod elsewhere would be a second answer.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from ..kube.client import Client
+from ..kube.errors import ApiError, ServerError, TooManyRequestsError
+from ..kube.events import EventRecorder, EventType
+from ..machinery.clock import Clock
+from ..machinery.controller import ShardedQueue, run_workers
+from ..machinery.limiters import Exponential
+from ..model import names
+from ..model.meta import ObjectReference
+from .cycle import Placement
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 60.0
+"""Seconds that a refused pod keeps its place, at first and at most."""
+
+
+@dataclass(slots=True)
+class _Errand:
+    placement: Placement
+    refused: bool = False
+
+
+class Binder:
+    """Posts bindings; one worker never has two for the same pod."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        recorder: EventRecorder,
+        clock: Clock,
+        at_once: int,
+        forget: Callable[[str], object],
+    ) -> None:
+        """Keep *at_once* bindings under way at most.
+
+        *forget* is told the uid of a pod that has not got its place and shall be placed anew.
+        """
+        self._client = client
+        self._recorder = recorder
+        self._forget = forget
+        self._errands: dict[str, _Errand] = {}
+        self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
+        self._queue = ShardedQueue(
+            name="bindings", shards=at_once, limiter=Exponential(0.05, 5.0), clock=clock
+        )
+
+    def bind(self, placements: Iterable[Placement]) -> None:
+        """Have *placements* carried out."""
+        for placement in placements:
+            self._errands[placement.uid] = _Errand(placement)
+            self._queue.add(placement.uid)
+
+    def settled(self, uid: str) -> None:
+        """The pod runs or is gone: its refusals no longer count."""
+        self._pauses.forget(uid)
+
+    async def run(self) -> None:
+        """Post bindings until cancelled; what is under way then is finished first."""
+        await run_workers(self._queue, self._carry_out)
+
+    async def _carry_out(self, uid: str) -> float | None:
+        errand = self._errands.get(uid)
+        if errand is None:
+            return None
+        placement = errand.placement
+        if errand.refused:
+            del self._errands[uid]
+            self._forget(uid)
+            return None
+        try:
+            await self._post(placement)
+        except (ServerError, TooManyRequestsError):
+            raise
+        except ApiError as fault:
+            log.warning("binding refused", extra={"key": placement.name, "why": str(fault)})
+            errand.refused = True
+            self._say(placement, "Warning", "FailedScheduling", f"binding was refused: {fault}")
+            return self._pauses.when(uid)
+        del self._errands[uid]
+        pod = f"{placement.namespace}/{placement.name}"
+        message = f"Successfully assigned {pod} to {placement.node}"
+        self._say(placement, "Normal", "Scheduled", message)
+        return None
+
+    def _say(self, placement: Placement, kind: EventType, reason: str, message: str) -> None:
+        self._recorder.record(_about(placement), type=kind, reason=reason, message=message)
+
+    async def _post(self, placement: Placement) -> None:
+        path = names.PODS.path(placement.namespace, placement.name, "binding")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": placement.name,
+                "namespace": placement.namespace,
+                "uid": placement.uid,
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
+        }
+        await self._client.post(path, body, view=msgspec.Raw)
+
+
+def _about(placement: Placement) -> ObjectReference:
+    return ObjectReference(
+        api_version="v1",
+        kind="Pod",
+        namespace=placement.namespace,
+        name=placement.name,
+        uid=placement.uid,
+    )

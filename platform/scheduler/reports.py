@@ -1,0 +1,197 @@
+"""What the cluster shall be told of a gang: the status of its PodGroup, and why its pods wait.
+
+Pure: it looks at a gang as a cycle left it and says what ought to stand there; whether and when
+that is written is the business of ``scribe``.
+
+The phase follows the reference with three exceptions. Pods that we are binding keep a started
+group going, and so do pods that are being deleted; neither starts one. And a group whose members
+are not all there is given a moment before it is called short of them: they are just being made.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
+from .gangs import Finding, Gang, Task, TaskStatus
+from .plugins.gang import NOT_ENOUGH_OF_ROLE, NOT_ENOUGH_TASKS
+
+SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
+SCHEDULABLE = "Schedulable"
+READY = "tasks in gang are ready to be scheduled"
+GRACE = 1.0
+"""Seconds that a group may lack members before anything is made of it."""
+
+_STARTED = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
+_SETTLED = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why one pod waits: the PodScheduled=False condition that it ought to have."""
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ought to stand in the cluster about one gang."""
+
+    key: str
+    group: PodGroup | None
+    status: PodGroupStatus
+    """Conditions without times; those of ``group`` that say the same keep theirs."""
+
+    notes: tuple[Note, ...] = ()
+    again_in: float | None = None
+    """Seconds after which the gang is to be looked at again, whatever happens."""
+
+
+def report(gang: Gang, *, now: float) -> Report:
+    """Say what ought to stand about *gang*; moves its phase, and remembers what was said.
+
+    *now* is a steady clock's; it only measures how long members have been missing.
+    """
+    held = _lacks_members(gang.finding) and not gang.is_pending
+    if not held:
+        gang.lacking_since = None
+    elif gang.lacking_since is None:
+        gang.lacking_since = now
+    left = GRACE - (now - gang.lacking_since) if gang.lacking_since is not None else 0.0
+    patient = left > 0
+    finding = None if patient else gang.finding
+    if not gang.single and gang.group is not None:
+        gang.phase = phase(gang, finding, patient=patient)
+    status = PodGroupStatus(
+        phase=gang.phase,
+        conditions=_conditions(gang, finding),
+        running=gang.tally[TaskStatus.RUNNING],
+        succeeded=gang.tally[TaskStatus.SUCCEEDED],
+        failed=gang.tally[TaskStatus.FAILED],
+    )
+    gang.said = status
+    notes = tuple(_notes(gang, finding)) if finding else ()
+    return Report(gang.key, gang.group, status, notes, left if patient else None)
+
+
+def phase(gang: Gang, finding: Finding | None, *, patient: bool) -> str:
+    """The phase that *gang* is in, coming from the one it was in."""
+    tally = gang.tally
+    if tally[TaskStatus.RUNNING] and finding and not gang.is_ready():
+        return PodGroupPhase.UNKNOWN
+    count = sum(tally[status] for status in _SETTLED)
+    if gang.phase in _STARTED:
+        count += gang.leaving + tally[TaskStatus.BINDING]
+    if gang.tasks and count and count >= gang.min_member:
+        done = count == tally.completed
+        return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
+    if patient and gang.phase:
+        return gang.phase
+    return PodGroupPhase.INQUEUE if gang.phase == PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
+
+
+def summary(gang: Gang, finding: Finding) -> str:
+    """Why *gang* waits, in the words that the reference's users know."""
+    missing = max(gang.min_member - gang.tally.ready - len(finding.fitting), 0)
+    head = f"{missing}/{gang.min_member} tasks in gang unschedulable"
+    if finding.message:
+        return f"{head}: {finding.message}"
+    counts = [
+        f"{count} {status.name.capitalize()}"
+        for status in TaskStatus
+        if (count := gang.tally[status])
+    ]
+    standing = ", ".join(sorted([*counts, f"{gang.min_member} minAvailable"]))
+    reasons = Counter(_reason(task, finding) for task in gang.waiting.values())
+    pending = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+    parts = [f"{head}: pod group is not ready, {standing}"]
+    parts += [f"; Pending: {pending}"] if pending else []
+    origin = next(iter(finding.misfits.values()), None)
+    parts += [f". Origin reason is {origin.task}: {origin.message}"] if origin else []
+    return "".join(parts)
+
+
+def _lacks_members(finding: Finding | None) -> bool:
+    return finding is not None and finding.reason in (NOT_ENOUGH_TASKS, NOT_ENOUGH_OF_ROLE)
+
+
+def _conditions(gang: Gang, finding: Finding | None) -> tuple[PodGroupCondition, ...]:
+    """The conditions as they stand, with those replaced that are true now; none ever goes."""
+    standing = {condition.type: condition for condition in gang.said.conditions}
+    if gang.tasks and gang.is_ready():
+        standing[SCHEDULED] = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
+    elif finding:
+        standing[UNSCHEDULABLE] = PodGroupCondition(
+            type=UNSCHEDULABLE,
+            status="True",
+            reason=finding.reason,
+            message=summary(gang, finding),
+        )
+    return tuple(standing.values())
+
+
+def _notes(gang: Gang, finding: Finding) -> Iterator[Note]:
+    for task in gang.waiting.values():
+        reason, message = _reason(task, finding), _message(gang, task, finding)
+        yield Note(task.namespace, task.name, task.uid, reason, message)
+
+
+def _reason(task: Task, finding: Finding) -> str:
+    return SCHEDULABLE if task.uid in finding.fitting else UNSCHEDULABLE
+
+
+def _message(gang: Gang, task: Task, finding: Finding) -> str:
+    """Numbers only for the pod that was tried: the others' text need not follow every change."""
+    if finding.message:
+        return finding.message
+    if task.uid in finding.fitting:
+        return f"fits, but waits for the other pods that {gang.name} needs to start"
+    misfit = finding.misfits.get(task.role)
+    if misfit is None:
+        misfit = next(iter(finding.misfits.values()), None)
+    if misfit is None:
+        return f"waits until {gang.name} can start"
+    if misfit.uid == task.uid:
+        return misfit.message
+    return f"not tried, since {misfit.task} found no place: see there"
+
+
+def stamped(
+    wanted: PodGroupStatus, standing: PodGroupStatus, *, now: datetime, transition: str
+) -> tuple[PodGroupCondition, ...]:
+    """The conditions of *wanted* with times: those that say what they said keep theirs."""
+    before = {condition.type: condition for condition in standing.conditions}
+    at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return tuple(
+        before[each.type]
+        if each.type in before and says(each) == says(before[each.type])
+        else PodGroupCondition(
+            type=each.type,
+            status=each.status,
+            reason=each.reason,
+            message=each.message,
+            transition_id=transition,
+            last_transition_time=at,
+        )
+        for each in wanted.conditions
+    )
+
+
+def says(condition: PodGroupCondition) -> tuple[str, str, str, str]:
+    """What *condition* says, its times aside."""
+    return condition.type, condition.status, condition.reason, condition.message
+
+
+def same(left: PodGroupStatus, right: PodGroupStatus) -> bool:
+    """Whether two statuses say the same, times aside."""
+    return _plain(left) == _plain(right)
+
+
+def _plain(status: PodGroupStatus) -> tuple[object, ...]:
+    conditions = [says(each) for each in status.conditions]
+    return status.phase, conditions, status.running, status.succeeded, status.failed

@@ -1,0 +1,277 @@
+"""Writes what is decided into PodGroups, pods and queues, and no more than is needed.
+
+Of each object only the latest word is kept. A new phase or a new kind of condition goes out at
+once; what only refreshes numbers or a text waits until the last write is a moment old, so that a
+thousand pods starting one after the other are not a thousand writes of their group. What says
+nothing new is not written at all.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ..kube.client import Client, PatchKind
+from ..kube.errors import ApiError, ConflictError, ServerError, TooManyRequestsError
+from ..kube.events import EventRecorder, EventType
+from ..machinery.clock import Clock
+from ..machinery.controller import ShardedQueue, run_workers
+from ..machinery.limiters import Exponential
+from ..model import names
+from ..model.meta import ObjectReference
+from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
+from ..model.queue import Queue
+from .reports import SCHEDULED, UNSCHEDULABLE, Note, Report, same, says, stamped
+from .resources import Amounts, amounts, quantities
+
+log = logging.getLogger(__name__)
+
+_GROUP, _POD, _QUEUE = "group:", "pod:", "queue:"
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Seconds between two writes that only refresh one object."""
+
+    group: float = 1.0
+    pod: float = 10.0
+    queue: float = 1.0
+
+
+@dataclass(slots=True)
+class _Group:
+    """The latest word on a PodGroup, and what stands there."""
+
+    report: Report
+    standing: PodGroupStatus
+    version: str
+    uid: str
+    written_at: float = float("-inf")
+
+
+@dataclass(slots=True)
+class _Pod:
+    note: Note
+    told: tuple[str, str] | None
+    written_at: float = float("-inf")
+
+
+@dataclass(slots=True)
+class _Queue:
+    allocated: Amounts
+    standing: Mapping[str, str | int | float]
+    written_at: float = float("-inf")
+
+
+class Scribe:
+    """The one writer of PodGroup status, PodScheduled conditions and what queues have allocated."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        recorder: EventRecorder,
+        clock: Clock,
+        at_once: int = 16,
+        pauses: Pauses | None = None,
+    ) -> None:
+        """Keep *at_once* writes under way at most."""
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._pauses = pauses or Pauses()
+        self._groups: dict[str, _Group] = {}
+        self._pods: dict[str, _Pod] = {}
+        self._queues: dict[str, _Queue] = {}
+        self._cycles = 0
+        self._work = ShardedQueue(
+            name="statuses", shards=at_once, limiter=Exponential(0.05, 30.0), clock=clock
+        )
+
+    async def run(self) -> None:
+        """Write until cancelled; what is due then is written first."""
+        await run_workers(self._work, self._write)
+
+    # -- what ought to stand -------------------------------------------------------------------
+
+    def tell(self, report: Report, told: Mapping[str, tuple[str, str] | None]) -> None:
+        """Have *report* written; *told* says by uid what its pods have been told already."""
+        self._cycles += 1
+        if report.group is None:
+            self._groups.pop(report.key, None)
+        else:
+            self._tell_group(report, report.group)
+        for note in report.notes:
+            held = self._pods.get(note.uid)
+            if held is None:
+                held = self._pods[note.uid] = _Pod(note, told.get(note.uid))
+            held.note = note
+            if held.told != (note.reason, note.message):
+                fresh = held.told is None or held.told[0] != note.reason
+                self._due(_POD + note.uid, held.written_at, 0 if fresh else self._pauses.pod)
+
+    def allocated(self, queue: Queue, amounts_now: Amounts) -> None:
+        """Have *amounts_now* written as what *queue* has allocated."""
+        name = queue.metadata.name
+        held = self._queues.get(name)
+        if held is None:
+            held = self._queues[name] = _Queue(amounts_now, queue.status.allocated)
+        held.allocated = amounts_now
+        if _wanted(held) != held.standing:
+            self._due(_QUEUE + name, held.written_at, self._pauses.queue)
+
+    def forget_pod(self, uid: str) -> None:
+        """The pod is placed or gone: nothing is to be said of it any more."""
+        self._pods.pop(uid, None)
+
+    def forget_queue(self, name: str) -> None:
+        """The queue is gone."""
+        self._queues.pop(name, None)
+
+    def _tell_group(self, report: Report, group: PodGroup) -> None:
+        held = self._groups.get(report.key)
+        if held is None or held.uid != group.metadata.uid:
+            held = self._groups[report.key] = _Group(
+                report, group.status, group.metadata.resource_version, group.metadata.uid
+            )
+        if held.report.group is not group:
+            held.version = group.metadata.resource_version
+        held.report = report
+        if not same(report.status, held.standing):
+            pause = 0 if _is_news(report.status, held.standing) else self._pauses.group
+            self._due(_GROUP + report.key, held.written_at, pause)
+
+    def _due(self, key: str, written_at: float, pause: float) -> None:
+        left = written_at + pause - self._clock.monotonic()
+        self._work.add_after(key, max(left, 0.0))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    async def _write(self, key: str) -> None:
+        kind, _, rest = key.partition(":")
+        try:
+            if kind + ":" == _GROUP:
+                await self._write_group(rest)
+            elif kind + ":" == _POD:
+                await self._write_pod(rest)
+            else:
+                await self._write_queue(rest)
+        except (ServerError, TooManyRequestsError, ConflictError):
+            raise  # tried again, with what ought to stand then
+        except ApiError as fault:
+            # The object is gone or takes no such word: the next event about it decides.
+            log.info("status not written", extra={"key": key, "why": str(fault)})
+
+    async def _write_group(self, key: str) -> None:
+        held = self._groups.get(key)
+        if held is None or same(held.report.status, held.standing):
+            return
+        wanted, before = held.report.status, held.standing
+        conditions = stamped(
+            wanted, before, now=self._clock.now(), transition=f"{held.uid[:8]}-{self._cycles}"
+        )
+        status: dict[str, object] = {
+            "phase": wanted.phase,
+            "running": wanted.running or None,
+            "succeeded": wanted.succeeded or None,
+            "failed": wanted.failed or None,
+        }
+        if conditions:
+            status["conditions"] = conditions
+        body = {"metadata": _only(held.uid, held.version), "status": status}
+        namespace, _, name = key.rpartition("/")
+        new = await self._client.patch(
+            names.PODGROUPS, name, body, namespace=namespace, view=PodGroup
+        )
+        held.standing = PodGroupStatus(
+            phase=wanted.phase,
+            conditions=conditions,
+            running=wanted.running,
+            succeeded=wanted.succeeded,
+            failed=wanted.failed,
+        )
+        held.version = new.metadata.resource_version
+        held.written_at = self._clock.monotonic()
+        self._announce(held, before)
+
+    def _announce(self, held: _Group, before: PodGroupStatus) -> None:
+        """Events for what is new: that the group can start, or why it cannot."""
+        group = held.report.group
+        if group is None:
+            return
+        about = ObjectReference(
+            api_version=names.PODGROUPS.api_version,
+            kind=names.PODGROUPS.kind,
+            namespace=group.metadata.namespace,
+            name=group.metadata.name,
+            uid=group.metadata.uid,
+        )
+        had = {says(each) for each in before.conditions}
+        for condition in held.standing.conditions:
+            if condition.type == UNSCHEDULABLE and says(condition) not in had:
+                self._say(about, "Warning", UNSCHEDULABLE, condition.message)
+        started = (PodGroupPhase.RUNNING, PodGroupPhase.COMPLETED)
+        if held.standing.phase in started and before.phase not in started:
+            self._say(about, "Normal", SCHEDULED, "pod group is ready")
+
+    async def _write_pod(self, uid: str) -> None:
+        held = self._pods.get(uid)
+        if held is None or held.told == (held.note.reason, held.note.message):
+            return
+        note = held.note
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": note.reason,
+            "message": note.message,
+            "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        await self._client.patch(
+            names.PODS,
+            note.name,
+            {"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
+            namespace=note.namespace,
+            subresource="status",
+            kind=PatchKind.STRATEGIC,
+            view=msgspec.Raw,
+        )
+        held.told = (note.reason, note.message)
+        held.written_at = self._clock.monotonic()
+        about = ObjectReference(
+            api_version="v1", kind="Pod", namespace=note.namespace, name=note.name, uid=uid
+        )
+        self._say(about, "Warning", "FailedScheduling", note.message)
+
+    async def _write_queue(self, name: str) -> None:
+        held = self._queues.get(name)
+        if held is None or _wanted(held) == held.standing:
+            return
+        wanted = _wanted(held)
+        allocated = dict.fromkeys(held.standing, None) | wanted
+        body = {"status": {"allocated": allocated}}
+        await self._client.patch(names.QUEUES, name, body, subresource="status", view=msgspec.Raw)
+        held.standing = wanted
+        held.written_at = self._clock.monotonic()
+
+    def _say(self, about: ObjectReference, kind: EventType, reason: str, message: str) -> None:
+        self._recorder.record(about, type=kind, reason=reason, message=message)
+
+
+def _wanted(held: _Queue) -> dict[str, str | int | float]:
+    """What ought to stand; the same amounts in other words are left as they are."""
+    if held.standing and amounts(held.standing) == {"cpu": 0, "memory": 0} | held.allocated:
+        return dict(held.standing)
+    return dict(quantities({"cpu": 0, "memory": 0} | held.allocated))
+
+
+def _is_news(wanted: PodGroupStatus, standing: PodGroupStatus) -> bool:
+    """Whether *wanted* says more than other numbers."""
+    kinds = {(each.type, each.reason) for each in wanted.conditions}
+    had = {(each.type, each.reason) for each in standing.conditions}
+    return wanted.phase != standing.phase or not kinds <= had
+
+
+def _only(uid: str, version: str) -> dict[str, str]:
+    """Metadata that makes a patch apply to this object in this version and no other."""
+    return {"uid": uid, "resourceVersion": version}

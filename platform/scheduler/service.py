@@ -1,0 +1,212 @@
+"""The scheduler as it runs: caches in, decisions out.
+
+1. Watch caches put each change into an inbox; nothing else touches the cluster's picture.
+2. Whenever something lies there, a burst is let come in, applied, and one cycle is decided. There
+   is no clock: a job that finds room is placed within the same breath.
+3. Small decisions are made on the spot; a large one in a thread beside the loop, which goes on
+   taking in events and sending bindings meanwhile.
+4. Bindings go to the ``binder``, statuses to the ``scribe``; their outcome comes back by watch, or
+   as one more entry of the inbox.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ..kube.cache import Cache
+from ..kube.client import Client
+from ..kube.events import EventRecorder
+from ..machinery.clock import Clock, SystemClock
+from ..model import names
+from ..model.meta import HasMeta
+from ..model.names import Resource
+from ..model.podgroup import PodGroup
+from ..model.queue import Queue
+from . import conf
+from .binder import Binder
+from .cluster import Cluster
+from .cycle import Core, Decision
+from .gangs import Gang
+from .reports import report
+from .rules import Rules
+from .scribe import Pauses, Scribe
+from .views import Node, Pod, PriorityClass
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=HasMeta)
+
+_SLICE = 200
+"""Events applied before others on the loop get a turn: some 5 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """What can be set on a scheduler."""
+
+    conf: str = conf.DEFAULT
+    """Text of the scheduler configuration."""
+
+    gang_names: tuple[str, ...] = (names.SCHEDULER_NAME,)
+    """``schedulerName`` of pods that are placed by their PodGroup."""
+
+    single_names: tuple[str, ...] = ()
+    """``schedulerName`` of pods that are placed one by one."""
+
+    default_queue: str = names.DEFAULT_QUEUE
+    """Queue of groups that name none."""
+
+    bindings: int = 64
+    """Bindings under way at once."""
+
+    status_writes: int = 16
+    """Status writes under way at once."""
+
+    inline_tasks: int = 200
+    """Up to so many waiting pods a cycle is decided on the loop itself: it takes less than a few
+    milliseconds then, and a thread would cost as much again in switching."""
+
+    pauses: Pauses = field(default_factory=Pauses)
+    """How often statuses are refreshed."""
+
+
+class Scheduler:
+    """Places pods of the cluster behind a client. To be run once."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        settings: SchedulerSettings | None = None,
+        clock: Clock | None = None,
+        recorder: EventRecorder | None = None,
+    ) -> None:
+        """Prepare to schedule by *settings*.
+
+        Raises:
+            ConfError: the configuration cannot be used.
+        """
+        self._settings = settings or SchedulerSettings()
+        read = conf.load(self._settings.conf)
+        self._client = client
+        self._clock = clock or SystemClock()
+        self._own_recorder = recorder is None
+        self._recorder = recorder or EventRecorder(client, component=names.SCHEDULER_NAME)
+        self._cluster = Cluster(
+            gang_names=self._settings.gang_names,
+            single_names=self._settings.single_names,
+            default_queue=self._settings.default_queue,
+        )
+        self._core = Core(self._cluster, Rules(read), read.actions)
+        self._inbox: list[Callable[[], object]] = []
+        self._wake = asyncio.Event()
+        self._caches: list[Cache[Pod] | Cache[Node] | Cache[PodGroup] | Cache[Queue]] = []
+        self._binder = Binder(
+            client,
+            recorder=self._recorder,
+            clock=self._clock,
+            at_once=self._settings.bindings,
+            forget=lambda uid: self._put(lambda: self._cluster.forget_placement(uid)),
+        )
+        self._scribe = Scribe(
+            client,
+            recorder=self._recorder,
+            clock=self._clock,
+            at_once=self._settings.status_writes,
+            pauses=self._settings.pauses,
+        )
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        """Schedule until cancelled; bindings and writes under way then are finished first.
+
+        *ready* is set once the first picture of the cluster is complete.
+        """
+        cluster = self._cluster
+        caches = (
+            self._watch(names.PRIORITYCLASSES, PriorityClass, cluster.priority_class),
+            self._watch(names.QUEUES, Queue, self._hear_of_queue),
+            self._watch(names.NODES, Node, cluster.node),
+            self._watch(names.PODGROUPS, PodGroup, cluster.group),
+            self._watch(names.PODS, Pod, self._hear_of_pod),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            if self._own_recorder:
+                tasks.create_task(self._recorder.run())
+            for cache in caches:
+                tasks.create_task(cache.run())
+            await asyncio.gather(*(cache.wait_synced() for cache in caches))
+            tasks.create_task(self._binder.run())
+            tasks.create_task(self._scribe.run())
+            if ready is not None:
+                ready.set()
+            while True:
+                await self._wake.wait()
+                await self._round()
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def _watch(
+        self, resource: Resource, view: type[T], hear: Callable[[T | None, T | None], object]
+    ) -> Cache[T]:
+        cache = Cache(self._client, resource, view)
+        cache.add_handler(lambda old, new: self._put(lambda: hear(old, new)))
+        return cache
+
+    def _put(self, change: Callable[[], object]) -> None:
+        self._inbox.append(change)
+        self._wake.set()
+
+    def _hear_of_pod(self, old: Pod | None, new: Pod | None) -> None:
+        self._cluster.pod(old, new)
+        pod = new or old
+        if pod is not None and (new is None or new.spec.node_name):
+            self._scribe.forget_pod(pod.metadata.uid)
+            self._binder.settled(pod.metadata.uid)
+
+    def _hear_of_queue(self, old: Queue | None, new: Queue | None) -> None:
+        self._cluster.queue(old, new)
+        if new is None and old is not None:
+            self._scribe.forget_queue(old.metadata.name)
+
+    # -- out -----------------------------------------------------------------------------------
+
+    async def _round(self) -> None:
+        """Let a burst come in, apply it, decide, and hand the decision on."""
+        await asyncio.sleep(0)
+        self._wake.clear()
+        await self._apply()
+        if self._cluster.backlog() > self._settings.inline_tasks:
+            decision = await asyncio.to_thread(self._core.decide)
+        else:
+            decision = self._core.decide()
+        self._hand_on(decision)
+
+    async def _apply(self) -> None:
+        while self._inbox:
+            changes, self._inbox = self._inbox[:_SLICE], self._inbox[_SLICE:]
+            for change in changes:
+                change()
+            await asyncio.sleep(0)
+
+    def _hand_on(self, decision: Decision) -> None:
+        for placement in decision.placements:
+            self._scribe.forget_pod(placement.uid)
+        self._binder.bind(decision.placements)
+        for gang in decision.gangs:
+            self._tell(gang)
+        for name, amounts in decision.queues.items():
+            queue = self._cluster.queue_named(name).object
+            if queue is not None:
+                self._scribe.allocated(queue, amounts)
+
+    def _tell(self, gang: Gang) -> None:
+        entered = not gang.is_pending
+        told = report(gang, now=self._clock.monotonic())
+        self._scribe.tell(told, {note.uid: gang.tasks[note.uid].told for note in told.notes})
+        if told.again_in is not None:
+            again = lambda: self._put(lambda: self._cluster.touch(gang))  # noqa: E731
+            self._clock.call_later(told.again_in, again)
+        elif entered and gang.is_pending:
+            self._put(lambda: self._cluster.touch(gang))
