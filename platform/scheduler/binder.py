@@ -14,10 +14,11 @@ import msgspec
 
 from ..kube.client import Client
 from ..kube.errors import ApiError, ServerError, TooManyRequestsError
-from ..kube.events import EventRecorder, EventType
+from ..kube.events import EventType
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, run_workers
 from ..machinery.limiters import Exponential
+from ..machinery.recording import Recorder
 from ..model import names
 from ..model.meta import ObjectReference
 from .cycle import Placement
@@ -41,7 +42,7 @@ class Binder:
         self,
         client: Client,
         *,
-        recorder: EventRecorder,
+        recorder: Recorder | None,
         clock: Clock,
         at_once: int,
         forget: Callable[[str], object],
@@ -98,7 +99,8 @@ class Binder:
         return None
 
     def _say(self, placement: Placement, kind: EventType, reason: str, message: str) -> None:
-        self._recorder.record(_about(placement), type=kind, reason=reason, message=message)
+        if self._recorder is not None:
+            self._recorder.record(_about(placement), type=kind, reason=reason, message=message)
 
     async def _post(self, placement: Placement) -> None:
         path = names.PODS.path(placement.namespace, placement.name, "binding")

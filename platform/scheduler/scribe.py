@@ -14,10 +14,11 @@ import msgspec
 
 from ..kube.client import Client, PatchKind
 from ..kube.errors import ApiError, ConflictError, ServerError, TooManyRequestsError
-from ..kube.events import EventRecorder, EventType
+from ..kube.events import EventType
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, run_workers
 from ..machinery.limiters import Exponential
+from ..machinery.recording import Recorder
 from ..model import names
 from ..model.meta import ObjectReference
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
@@ -71,7 +72,7 @@ class Scribe:
         self,
         client: Client,
         *,
-        recorder: EventRecorder,
+        recorder: Recorder | None,
         clock: Clock,
         at_once: int = 16,
         pauses: Pauses | None = None,
@@ -255,7 +256,8 @@ class Scribe:
         held.written_at = self._clock.monotonic()
 
     def _say(self, about: ObjectReference, kind: EventType, reason: str, message: str) -> None:
-        self._recorder.record(about, type=kind, reason=reason, message=message)
+        if self._recorder is not None:
+            self._recorder.record(about, type=kind, reason=reason, message=message)
 
 
 def _wanted(held: _Queue) -> dict[str, str | int | float]:

@@ -17,8 +17,9 @@ from typing import TypeVar
 
 from ..kube.cache import Cache
 from ..kube.client import Client
-from ..kube.events import EventRecorder
 from ..machinery.clock import Clock, SystemClock
+from ..machinery.lifecycle import run_controller
+from ..machinery.recording import Recorder
 from ..model import names
 from ..model.meta import HasMeta
 from ..model.names import Resource
@@ -81,9 +82,9 @@ class Scheduler:
         *,
         settings: SchedulerSettings | None = None,
         clock: Clock | None = None,
-        recorder: EventRecorder | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """Prepare to schedule by *settings*.
+        """Prepare to schedule by *settings*; without a *recorder* no events are written.
 
         Raises:
             ConfError: the configuration cannot be used.
@@ -92,8 +93,6 @@ class Scheduler:
         read = conf.load(self._settings.conf)
         self._client = client
         self._clock = clock or SystemClock()
-        self._own_recorder = recorder is None
-        self._recorder = recorder or EventRecorder(client, component=names.SCHEDULER_NAME)
         self._cluster = Cluster(
             gang_names=self._settings.gang_names,
             single_names=self._settings.single_names,
@@ -102,17 +101,16 @@ class Scheduler:
         self._core = Core(self._cluster, Rules(read), read.actions)
         self._inbox: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
-        self._caches: list[Cache[Pod] | Cache[Node] | Cache[PodGroup] | Cache[Queue]] = []
         self._binder = Binder(
             client,
-            recorder=self._recorder,
+            recorder=recorder,
             clock=self._clock,
             at_once=self._settings.bindings,
             forget=lambda uid: self._put(lambda: self._cluster.forget_placement(uid)),
         )
         self._scribe = Scribe(
             client,
-            recorder=self._recorder,
+            recorder=recorder,
             clock=self._clock,
             at_once=self._settings.status_writes,
             pauses=self._settings.pauses,
@@ -131,16 +129,12 @@ class Scheduler:
             self._watch(names.PODGROUPS, PodGroup, cluster.group),
             self._watch(names.PODS, Pod, self._hear_of_pod),
         )
+        await run_controller(caches, self._work, ready=ready)
+
+    async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            if self._own_recorder:
-                tasks.create_task(self._recorder.run())
-            for cache in caches:
-                tasks.create_task(cache.run())
-            await asyncio.gather(*(cache.wait_synced() for cache in caches))
             tasks.create_task(self._binder.run())
             tasks.create_task(self._scribe.run())
-            if ready is not None:
-                ready.set()
             while True:
                 await self._wake.wait()
                 await self._round()

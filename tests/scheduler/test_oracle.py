@@ -62,7 +62,7 @@ def _naive(found: list[Node], wanted: list[Pod], text: str) -> list[str]:
     return where
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8)), min_size=1, max_size=5),
     count=st.integers(1, 40),
@@ -111,7 +111,7 @@ def test_shapes_that_take_turns_see_each_other(names: list[int], order: str) -> 
     assert [placed[each.metadata.name] for each in eager] == _naive(found, eager, _conf(order))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     labels=st.lists(st.sampled_from(["", "a", "b"]), min_size=1, max_size=20),
     again=st.lists(st.tuples(st.integers(0, 19), st.sampled_from(["", "a", "b"])), max_size=10),

@@ -14,7 +14,7 @@ from batholith.scheduler.resources import CPU, PODS
 from batholith.scheduler.views import Node, Pod, Taint, Toleration
 
 Thing = Node | Pod | PodGroup
-SMALL = settings(max_examples=60, deadline=None)
+SMALL = settings(max_examples=40, deadline=None)
 
 
 @st.composite

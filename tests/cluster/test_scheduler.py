@@ -1,0 +1,317 @@
+"""The scheduler against the embedded API server: what it writes, and how often."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_controllers import Notes, eventually_true, running
+from support_server import EmbeddedServer, embedded_server
+
+from batholith.model import crds
+from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES
+from batholith.scheduler.scribe import Pauses
+from batholith.scheduler.service import Scheduler, SchedulerSettings
+
+Json = dict[str, Any]
+QUICK = SchedulerSettings(
+    single_names=("default-scheduler",), pauses=Pauses(group=0.05, pod=0.05, queue=0.05)
+)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path, crds=crds.load()) as started:
+        body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "default"}}
+        await started.create(QUEUES.path(), body | {"spec": {"weight": 1}})
+        await merge(started, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}})
+        yield started
+
+
+@asynccontextmanager
+async def scheduling(
+    server: EmbeddedServer,
+    *,
+    settings: SchedulerSettings = QUICK,
+) -> AsyncIterator[Notes]:
+    """A scheduler at work; gives what it says in events."""
+    notes = Notes()
+    async with (
+        server.client("scheduler") as client,
+        running(Scheduler(client, settings=settings, recorder=notes)),
+    ):
+        yield notes
+
+
+async def merge(server: EmbeddedServer, path: str, body: Json) -> None:
+    content = "application/merge-patch+json"
+    answer = await server.request("PATCH", path, body, content_type=content)
+    assert answer.status == 200, answer.body
+
+
+async def add_node(server: EmbeddedServer, name: str, **offers: str) -> None:
+    await server.create(
+        NODES.path(), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    )
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"} | offers
+    status = {"status": {"allocatable": allocatable, "capacity": allocatable}}
+    await merge(server, NODES.path("", name, "status"), status)
+
+
+async def add_group(server: EmbeddedServer, name: str, minimum: int, **spec: Any) -> None:
+    body = {
+        "apiVersion": PODGROUPS.api_version,
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": minimum, "queue": "default"} | spec,
+    }
+    await server.create(PODGROUPS.path("default"), body)
+
+
+async def add_pod(
+    server: EmbeddedServer,
+    name: str,
+    group: str = "",
+    *,
+    cpu: str = "1",
+    scheduler: str = "volcano",
+) -> None:
+    resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": {GROUP_NAME: group} if group else {}},
+        "spec": {
+            "schedulerName": scheduler,
+            "containers": [{"name": "main", "image": "busybox", "resources": resources}],
+        },
+    }
+    await server.create(PODS.path("default"), body)
+
+
+async def phase_of_pod(server: EmbeddedServer, name: str, phase: str) -> None:
+    """What a kubelet would report."""
+    await merge(server, PODS.path("default", name, "status"), {"status": {"phase": phase}})
+
+
+async def pod(server: EmbeddedServer, name: str) -> Json:
+    found: Json = await server.get(PODS.path("default", name))
+    return found
+
+
+async def group(server: EmbeddedServer, name: str) -> Json:
+    found: Json = await server.get(PODGROUPS.path("default", name))
+    return found
+
+
+async def wait_for_phase(server: EmbeddedServer, name: str, phase: str) -> Json:
+    async def there() -> bool:
+        return bool((await group(server, name)).get("status", {}).get("phase") == phase)
+
+    await eventually_true(there)
+    return await group(server, name)
+
+
+async def wait_bound(server: EmbeddedServer, *names: str) -> list[str]:
+    async def there() -> bool:
+        pods = [await pod(server, name) for name in names]
+        return all(each["spec"].get("nodeName") for each in pods)
+
+    await eventually_true(there)
+    return [(await pod(server, name))["spec"]["nodeName"] for name in names]
+
+
+async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: EmbeddedServer) -> None:
+    """Scenario complete, with a kubelet played by the test."""
+    async with scheduling(server) as notes:
+        await add_node(server, "a")
+        await add_group(server, "g", 2)
+        await wait_for_phase(server, "g", "Inqueue")
+        await add_pod(server, "g-0", "g")
+        await add_pod(server, "g-1", "g")
+        assert await wait_bound(server, "g-0", "g-1") == ["a", "a"]
+        await wait_for_phase(server, "g", "Running")
+        for name in ("g-0", "g-1"):
+            await phase_of_pod(server, name, "Running")
+
+        async def counted() -> bool:
+            return bool((await group(server, "g"))["status"].get("running") == 2)
+
+        await eventually_true(counted)
+        for name in ("g-0", "g-1"):
+            await phase_of_pod(server, name, "Succeeded")
+        status = (await wait_for_phase(server, "g", "Completed"))["status"]
+    assert status["succeeded"] == 2 and "running" not in status
+    scheduled = next(each for each in status["conditions"] if each["type"] == "Scheduled")
+    assert scheduled["status"] == "True" and scheduled["lastTransitionTime"]
+    said = "Successfully assigned default/g-0 to a"
+    assert ("Pod", "g-0", "Normal", "Scheduled", said) in notes.events
+    assert ("PodGroup", "g", "Normal", "Scheduled", "pod group is ready") in notes.events
+
+
+async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
+    server: EmbeddedServer,
+) -> None:
+    async with scheduling(server) as notes:
+        await add_node(server, "a", cpu="14")
+        await add_group(server, "g", 4)
+        for i in range(4):
+            await add_pod(server, f"g-t-{i}", "g", cpu="5")
+
+        async def told() -> bool:
+            conditions = (await group(server, "g")).get("status", {}).get("conditions", [])
+            return any("Origin" in each.get("message", "") for each in conditions)
+
+        await eventually_true(told)
+        condition = (await group(server, "g"))["status"]["conditions"][0]
+        assert condition["type"] == "Unschedulable"
+        assert condition["reason"] == "NotEnoughResources"
+        assert condition["message"] == (
+            "2/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable; "
+            "Pending: 2 Schedulable, 2 Unschedulable. Origin reason is g-t-2: "
+            "0/1 nodes are unavailable: 1 Insufficient cpu (requested 5, free 4)."
+        )
+
+        async def pods_told() -> bool:
+            pods = [await pod(server, f"g-t-{i}") for i in range(4)]
+            return all(each.get("status", {}).get("conditions") for each in pods)
+
+        await eventually_true(pods_told)
+        scheduled = (await pod(server, "g-t-2"))["status"]["conditions"][0]
+        assert (scheduled["type"], scheduled["status"]) == ("PodScheduled", "False")
+        assert scheduled["reason"] == "Unschedulable"
+        assert "Insufficient cpu (requested 5, free 4)" in scheduled["message"]
+        await add_node(server, "b", cpu="14")
+        await wait_bound(server, *(f"g-t-{i}" for i in range(4)))
+        await wait_for_phase(server, "g", "Running")
+    assert any(each[2:4] == ("Warning", "FailedScheduling") for each in notes.events)
+    assert any(each[0] == "PodGroup" and each[3] == "Unschedulable" for each in notes.events)
+
+
+async def test_a_group_refused_at_the_door_says_so_though_it_has_no_pods(
+    server: EmbeddedServer,
+) -> None:
+    """Scenario gang-too-big; the reference only tells it in an event."""
+    async with scheduling(server):
+        await add_node(server, "a")
+        await add_group(server, "g", 3, minResources={"cpu": "180"})
+        status = (await wait_for_phase(server, "g", "Pending"))["status"]
+    assert status["conditions"][0]["message"] == (
+        "3/3 tasks in gang unschedulable: resource in cluster is overused: "
+        "overused cpu (requested 180, free 9.6)"
+    )
+
+
+async def test_a_starting_gang_costs_few_writes_of_its_group(server: EmbeddedServer) -> None:
+    """Admitted, running, and the counts together: not a write for each pod."""
+    settings = SchedulerSettings()
+    async with scheduling(server, settings=settings):
+        await add_node(server, "a", cpu="32")
+        path = PODGROUPS.path("default") + "?watch=true"
+        async with server.watch(path) as lines:
+            await add_group(server, "g", 10)
+            await asyncio.gather(*(add_pod(server, f"g-{i}", "g") for i in range(10)))
+            await wait_bound(server, *(f"g-{i}" for i in range(10)))
+            await asyncio.gather(*(phase_of_pod(server, f"g-{i}", "Running") for i in range(10)))
+            seen = [await lines.next()]
+            while seen[-1]["object"].get("status", {}).get("running") != 10:
+                seen.append(await lines.next())
+    phases = [each["object"].get("status", {}).get("phase") for each in seen]
+    assert phases[-1] == "Running"
+    assert len(seen) <= 1 + 4, phases
+
+
+async def test_pods_of_the_default_scheduler_are_bound_without_a_group(
+    server: EmbeddedServer,
+) -> None:
+    async with scheduling(server):
+        await add_node(server, "a")
+        await add_pod(server, "p", scheduler="default-scheduler")
+        assert await wait_bound(server, "p") == ["a"]
+
+
+async def test_what_a_queue_has_allocated_is_written_and_taken_back(
+    server: EmbeddedServer,
+) -> None:
+    """Scenario queue-capability: the amounts, and nothing but CPU and memory when it is empty."""
+
+    async def allocated(wanted: Json) -> None:
+        async def there() -> bool:
+            found = await server.get(QUEUES.path("", "default"))
+            return bool(found["status"].get("allocated") == wanted)
+
+        await eventually_true(there)
+
+    async with scheduling(server):
+        await allocated({"cpu": "0", "memory": "0"})
+        await add_node(server, "a")
+        await add_group(server, "g", 1)
+        await add_pod(server, "g-0", "g", cpu="600m")
+        await allocated({"cpu": "600m", "memory": "64Mi", "pods": "1"})
+        await wait_bound(server, "g-0")
+        await phase_of_pod(server, "g-0", "Succeeded")
+        await allocated({"cpu": "0", "memory": "0"})
+        found = await server.get(QUEUES.path("", "default"))
+        assert found["status"]["state"] == "Open"
+
+
+async def test_a_scheduler_that_starts_late_finds_what_is_there(server: EmbeddedServer) -> None:
+    await add_node(server, "a", cpu="2")
+    await add_group(server, "g", 1)
+    await add_pod(server, "g-0", "g", cpu="2")
+    async with scheduling(server):
+        await wait_bound(server, "g-0")
+    await add_group(server, "h", 1)
+    await add_pod(server, "h-0", "h", cpu="2")
+    async with scheduling(server):
+        found = await wait_for_phase(server, "h", "Inqueue")
+        await eventually_true(lambda: is_told(server, "h"))
+        assert not (await pod(server, "h-0"))["spec"].get("nodeName")
+        found = await group(server, "h")
+    assert "Insufficient cpu (requested 2, free 0)" in found["status"]["conditions"][0]["message"]
+
+
+async def is_told(server: EmbeddedServer, name: str) -> bool:
+    return bool((await group(server, name)).get("status", {}).get("conditions"))
+
+
+async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
+    server: EmbeddedServer,
+) -> None:
+    settings = SchedulerSettings(inline_tasks=3, bindings=4)
+    async with scheduling(server, settings=settings):
+        await add_group(server, "g", 20)
+        await asyncio.gather(*(add_pod(server, f"g-{i}", "g") for i in range(20)))
+        await add_node(server, "a", cpu="32")
+        await wait_bound(server, *(f"g-{i}" for i in range(20)))
+
+
+async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: EmbeddedServer) -> None:
+    await add_node(server, "a")
+    await add_pod(server, "p", scheduler="nobody")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p", "namespace": "default", "uid": "of-an-earlier-one"},
+        "target": {"kind": "Node", "name": "a"},
+    }
+    answer = await server.request("POST", PODS.path("default", "p", "binding"), body)
+    assert answer.status == 409
+    assert not (await pod(server, "p"))["spec"].get("nodeName")
+
+
+async def test_a_pod_that_somebody_else_bound_is_left_where_it_is(server: EmbeddedServer) -> None:
+    async with scheduling(server):
+        await add_group(server, "g", 2)
+        await add_pod(server, "g-0", "g")
+        await add_node(server, "a")
+        await add_node(server, "b")
+        body = {"metadata": {"name": "g-0"}, "target": {"kind": "Node", "name": "b"}}
+        path = PODS.path("default", "g-0", "binding")
+        binding = {"apiVersion": "v1", "kind": "Binding"} | body
+        assert (await server.request("POST", path, binding)).status == 201
+        await add_pod(server, "g-1", "g")
+        assert (await wait_bound(server, "g-0", "g-1"))[0] == "b"
+        await wait_for_phase(server, "g", "Running")
