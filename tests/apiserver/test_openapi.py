@@ -1,0 +1,87 @@
+"""OpenAPI v3 as kubectl reads it."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from batholith.cluster.apiserver import openapi
+from batholith.cluster.apiserver.crds import custom_kind
+from batholith.cluster.apiserver.kinds import BUILT_IN
+from batholith.model import crds as own_crds
+
+OWN = [kind for crd in own_crds.load() for kind in custom_kind(crd)]
+KINDS = [*BUILT_IN, *OWN]
+
+
+def document(root: str) -> dict[str, Any]:
+    found = openapi.document(root, KINDS)
+    assert found is not None
+    return found
+
+
+def test_the_index_names_every_group_version_with_a_hash_that_follows_the_content() -> None:
+    paths = openapi.index(KINDS)["paths"]
+    assert {"api/v1", "apis/apps/v1", "apis/batch.volcano.sh/v1alpha1"} <= paths.keys()
+    address = paths["api/v1"]["serverRelativeURL"]
+    assert re.fullmatch(r"/openapi/v3/api/v1\?hash=[0-9A-F]{128}", address)
+    assert openapi.index(list(KINDS)) == openapi.index(KINDS)
+    fewer = openapi.index([kind for kind in KINDS if kind.resource.plural != "pods"])["paths"]
+    assert fewer["api/v1"] != paths["api/v1"]
+    assert fewer["apis/apps/v1"] == paths["apis/apps/v1"]
+    assert openapi.document("apis/nope/v1", KINDS) is None
+    assert openapi.encoded("apis/nope/v1", KINDS) == b""
+
+
+@pytest.mark.parametrize("root", sorted(openapi.index(KINDS)["paths"]))
+def test_every_reference_leads_somewhere(root: str) -> None:
+    found = document(root)
+    text = msgspec.json.encode(found).decode()
+    assert text == openapi.encoded(root, KINDS).decode()
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert names <= found["components"]["schemas"].keys()
+
+
+def test_a_patch_of_a_built_in_kind_knows_field_validation_and_strategic_merges() -> None:
+    patch = document("apis/apps/v1")["paths"][
+        "/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+    ]["patch"]
+    assert patch["x-kubernetes-group-version-kind"] == {
+        "group": "apps",
+        "version": "v1",
+        "kind": "Deployment",
+    }
+    assert "fieldValidation" in [each["name"] for each in patch["parameters"]]
+    assert "application/strategic-merge-patch+json" in patch["requestBody"]["content"]
+
+
+def test_a_patch_of_a_custom_kind_takes_no_strategic_merge() -> None:
+    path = "/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs/{name}"
+    patch = document("apis/batch.volcano.sh/v1alpha1")["paths"][path]["patch"]
+    assert "fieldValidation" in [each["name"] for each in patch["parameters"]]
+    assert set(patch["requestBody"]["content"]) == {
+        "application/apply-patch+yaml",
+        "application/json-patch+json",
+        "application/merge-patch+json",
+    }
+
+
+def test_lists_say_by_which_key_they_are_merged() -> None:
+    schemas = document("api/v1")["components"]["schemas"]
+    spec = schemas["io.k8s.api.core.v1.PodSpec"]["properties"]
+    assert spec["containers"]["x-kubernetes-patch-merge-key"] == "name"
+    assert spec["volumes"]["x-kubernetes-patch-strategy"] == "merge,retainKeys"
+    assert "x-kubernetes-patch-strategy" not in spec["tolerations"]
+    metadata = schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"]
+    assert metadata["finalizers"]["x-kubernetes-patch-strategy"] == "merge"
+    assert metadata["ownerReferences"]["x-kubernetes-patch-merge-key"] == "uid"
+
+
+def test_a_custom_kind_shows_its_schema_with_the_head_of_all_objects() -> None:
+    schemas = document("apis/batch.volcano.sh/v1alpha1")["components"]["schemas"]
+    job = schemas["sh.volcano.batch.v1alpha1.Job"]
+    assert {"apiVersion", "kind", "metadata", "spec", "status"} <= job["properties"].keys()
+    assert "minAvailable" in job["properties"]["spec"]["properties"]
+    assert job["x-kubernetes-group-version-kind"][0]["kind"] == "Job"
+    assert "sh.volcano.batch.v1alpha1.JobList" in schemas
