@@ -88,7 +88,7 @@ def phase(gang: Gang, finding: Finding | None, *, patient: bool) -> str:
     if gang.phase in _STARTED:
         count += gang.leaving + tally[TaskStatus.BINDING]
     if gang.tasks and count and count >= gang.min_member:
-        done = count == tally.completed
+        done = count == tally.completed and not tally[TaskStatus.BINDING]
         return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
     if patient and gang.phase:
         return gang.phase
