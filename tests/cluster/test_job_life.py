@@ -25,6 +25,7 @@ from batholith.model.names import (
     CONFIGMAPS,
     JOBS,
     NETWORKPOLICIES,
+    PERSISTENTVOLUMECLAIMS,
     PODGROUPS,
     PODS,
     SECRETS,
@@ -174,7 +175,7 @@ async def play(tmp_path: Path) -> AsyncIterator[Play]:
 
 @asynccontextmanager
 async def controlling(client: Client, play: Play) -> AsyncIterator[None]:
-    settings = JobSettings(count_delay=0.05)
+    settings = JobSettings(count_delay=0.05, claim_interval=0.05)
     async with client, running(JobController(client, settings=settings, recorder=play.notes)):
         yield
 
@@ -272,6 +273,32 @@ async def test_a_job_is_scaled(play: Play) -> None:
     await play.reap()
     await play.until(lambda: play.status().get("running") == 1 and len(play.pods) == 1)
     assert play.phases["j"] == ["Pending", "Running"]
+
+
+async def test_claims_are_made_named_in_the_job_and_mounted(play: Play) -> None:
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    volumes = [
+        {"mountPath": "/own", "volumeClaim": claim},
+        {"mountPath": "/given", "volumeClaimName": "mine"},
+    ]
+    await play.submit(volumes=volumes)
+    await play.until(lambda: any(event[3] == "PVCError" for event in play.notes.events))
+    (own,) = await play.names(PERSISTENTVOLUMECLAIMS)
+    assert own.startswith("j-pvc-")
+    assert len(play.podgroups) == 0
+    body = {"metadata": {"name": "mine"}, "spec": claim}
+    await play.client.create(PERSISTENTVOLUMECLAIMS, body, namespace="default")
+    await play.admit()
+    await play.until(lambda: len(play.pods) == 2)
+    await play.until(lambda: len(play.status().get("controlledResources", {})) == 2)
+    spec = msgspec.json.decode(next(iter(play.pods)).spec)
+    mounted = {volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]}
+    assert mounted == {own, "mine"}
+    mounts = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
+    assert mounts == ["/own", "/given"]
 
 
 async def test_a_finished_job_goes_when_its_time_is_over(play: Play) -> None:
