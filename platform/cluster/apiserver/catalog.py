@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from ...model.names import Resource
-from . import discovery
+from . import discovery, openapi
 from .crds import custom_kind
 from .kindinfo import KindInfo
 from .kinds import BUILT_IN
@@ -123,6 +123,10 @@ class Catalog:
                 return discovery.group(kinds, group)
             case ["apis", group, version]:
                 return discovery.resource_list(kinds, f"{group}/{version}")
+            case ["openapi", "v3"]:
+                return openapi.index(kinds)
+            case ["openapi", "v3", *root]:
+                return openapi.document("/".join(root), kinds)
         return None
 
 
