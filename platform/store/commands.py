@@ -1,0 +1,139 @@
+"""Who commanded what, when, and what came of it: the table behind the REST API.
+
+Every replica of the API may write it. Rows are made before the Command object, so that a crash
+in between leaves a row that says so, never a command that nobody can be asked about.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+import sqlalchemy as sa
+
+from .database import Database
+
+METADATA = sa.MetaData()
+
+COMMANDS = sa.Table(
+    "commands",
+    METADATA,
+    sa.Column("id", sa.String(36), primary_key=True),
+    sa.Column("namespace", sa.String(63), nullable=False),
+    sa.Column("job", sa.String(253), nullable=False),
+    sa.Column("job_uid", sa.String(36), nullable=False),
+    sa.Column("action", sa.String(32), nullable=False),
+    sa.Column("who", sa.String(253), nullable=False),
+    sa.Column("command", sa.String(253), nullable=False),
+    sa.Column("command_uid", sa.String(36), nullable=False, default=""),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("detail", sa.Text, nullable=False, default=""),
+    sa.Column("received_at", sa.String(27), nullable=False),
+    sa.Column("finished_at", sa.String(27)),
+    sa.Index("commands_by_job", "namespace", "job", "received_at"),
+    sa.Index("commands_by_state", "state"),
+)
+
+
+class CommandState(StrEnum):
+    """How far a command has come."""
+
+    ACCEPTED = "Accepted"
+    """Written down; its Command object is not known to exist yet."""
+    ISSUED = "Issued"
+    """Its Command object waits for the job controller."""
+    EXECUTED = "Executed"
+    """The job's status names it."""
+    IGNORED = "Ignored"
+    """The job controller took it and the job's phase had no use for it."""
+    FAILED = "Failed"
+    """It could not be issued, or its job is gone."""
+
+
+OPEN = (CommandState.ACCEPTED, CommandState.ISSUED)
+
+
+class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One row; times are RFC 3339 text in UTC."""
+
+    id: str
+    namespace: str
+    job: str
+    job_uid: str
+    action: str
+    who: str
+    command: str
+    """Name of the Command object."""
+    command_uid: str = ""
+    state: str = CommandState.ACCEPTED
+    detail: str = ""
+    received_at: str
+    finished_at: str | None = None
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 with microseconds in UTC: text that sorts by time."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class CommandStore:
+    """The ``commands`` table. Methods raise ``sqlalchemy.exc.SQLAlchemyError`` when it fails."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, record: CommandRecord) -> None:
+        """Write a new command down."""
+        row = msgspec.to_builtins(record)
+        await self._database.run(lambda db: db.execute(sa.insert(COMMANDS).values(row)))
+
+    async def issued(self, id_: str, *, command_uid: str) -> None:
+        """Note that the Command object exists."""
+        await self._move(
+            id_,
+            was=(CommandState.ACCEPTED,),
+            state=CommandState.ISSUED,
+            command_uid=command_uid,
+        )
+
+    async def finish(self, id_: str, state: CommandState, *, detail: str, at: datetime) -> None:
+        """Write the outcome; a row that has one keeps it, so replicas may all try."""
+        await self._move(id_, was=OPEN, state=state, detail=detail, finished_at=timestamp(at))
+
+    async def get(self, namespace: str, job: str, id_: str) -> CommandRecord | None:
+        """One command of one job."""
+        where = sa.and_(
+            COMMANDS.c.id == id_, COMMANDS.c.namespace == namespace, COMMANDS.c.job == job
+        )
+        rows = await self._select(sa.select(COMMANDS).where(where))
+        return rows[0] if rows else None
+
+    async def history(self, namespace: str, job: str, *, limit: int) -> Sequence[CommandRecord]:
+        """The latest commands of a job, newest first."""
+        where = sa.and_(COMMANDS.c.namespace == namespace, COMMANDS.c.job == job)
+        query = sa.select(COMMANDS).where(where).order_by(COMMANDS.c.received_at.desc())
+        return await self._select(query.limit(limit))
+
+    async def open(self) -> Sequence[CommandRecord]:
+        """All commands without an outcome."""
+        return await self._select(sa.select(COMMANDS).where(COMMANDS.c.state.in_(OPEN)))
+
+    async def open_by_command(self, namespace: str, command: str) -> CommandRecord | None:
+        """The command without an outcome whose Command object has this name."""
+        where = sa.and_(
+            COMMANDS.c.namespace == namespace,
+            COMMANDS.c.command == command,
+            COMMANDS.c.state.in_(OPEN),
+        )
+        rows = await self._select(sa.select(COMMANDS).where(where))
+        return rows[0] if rows else None
+
+    async def _move(self, id_: str, *, was: Sequence[str], **values: str) -> None:
+        where = sa.and_(COMMANDS.c.id == id_, COMMANDS.c.state.in_(was))
+        await self._database.run(
+            lambda db: db.execute(sa.update(COMMANDS).where(where).values(values))
+        )
+
+    async def _select(self, query: sa.Select[tuple[object, ...]]) -> Sequence[CommandRecord]:
+        rows = await self._database.run(lambda db: db.execute(query).mappings().all())
+        return [CommandRecord(**row) for row in rows]

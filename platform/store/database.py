@@ -1,0 +1,90 @@
+"""One SQL database and its schema version; SQLite by default, PostgreSQL for several replicas."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+T = TypeVar("T")
+Migration = Callable[[sa.Connection], None]
+
+VERSION = sa.Table(
+    "schema_version",
+    sa.MetaData(),
+    sa.Column("only", sa.Integer, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+
+
+class SchemaTooNewError(Exception):
+    """The database was written by a newer Batholith; upgrade, do not downgrade in place."""
+
+
+class Database:
+    """Runs functions over a connection in a thread of its own, each in one transaction."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = sa.create_engine(url)
+        # SQLite takes one writer at a time anyway; one thread also keeps the order of writes.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        if self._engine.dialect.name == "sqlite":
+            sa.event.listen(self._engine, "connect", _durable)
+            if self._engine.url.database:
+                # History names who did what: for its owner alone.
+                Path(self._engine.url.database).touch(mode=0o600)
+
+    async def migrate(self, migrations: Sequence[Migration]) -> None:
+        """Bring the schema to version ``len(migrations)``, each step in one transaction.
+
+        Raises:
+            SchemaTooNewError: the database is ahead of *migrations*.
+        """
+        await self.run(lambda db: VERSION.create(db, checkfirst=True))
+        for number, migration in enumerate(migrations, start=1):
+            await self.run(partial(_step, number=number, migration=migration))
+        have = await self.run(_version)
+        if have > len(migrations):
+            raise SchemaTooNewError(
+                f"database is at version {have}, this Batholith knows {len(migrations)}"
+            )
+
+    async def run(self, work: Callable[[sa.Connection], T]) -> T:
+        """Do *work* in one transaction; it is rolled back when *work* raises."""
+
+        def transaction() -> T:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+
+    async def close(self) -> None:
+        """Wait for the work under way and close all connections."""
+        await asyncio.to_thread(self._thread.shutdown)
+        self._engine.dispose()
+
+
+def _durable(connection: object, _record: object) -> None:
+    cursor = connection.cursor()  # type: ignore[attr-defined]  # a DB-API connection has no type
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.close()
+
+
+def _version(db: sa.Connection) -> int:
+    return db.execute(sa.select(VERSION.c.version)).scalar() or 0
+
+
+def _step(db: sa.Connection, *, number: int, migration: Migration) -> None:
+    have = _version(db)
+    if have >= number:
+        return
+    migration(db)
+    if have:
+        db.execute(sa.update(VERSION).values(version=number))
+    else:
+        db.execute(sa.insert(VERSION).values(only=1, version=number))

@@ -1,0 +1,84 @@
+"""The history of commands survives what happens around it."""
+
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
+from batholith.store.database import Database, SchemaTooNewError
+from batholith.store.migrations import MIGRATIONS
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def record(id_: str, *, job: str = "train", second: int = 0) -> CommandRecord:
+    return CommandRecord(
+        id=id_,
+        namespace="default",
+        job=job,
+        job_uid="u",
+        action="AbortJob",
+        who="ada",
+        command=f"{job}-{id_}",
+        received_at=timestamp(NOON.replace(second=second)),
+    )
+
+
+async def opened(path: Path) -> Database:
+    database = Database(f"sqlite:///{path}")
+    await database.migrate(MIGRATIONS)
+    return database
+
+
+async def test_a_command_is_found_again_after_reopening(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    await CommandStore(database).add(record("1"))
+    await database.close()
+
+    database = await opened(tmp_path / "api.db")
+    store = CommandStore(database)
+    assert await store.get("default", "train", "1") == record("1")
+    assert await store.get("default", "other", "1") is None
+    await database.close()
+
+
+async def test_the_first_outcome_stands(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    store = CommandStore(database)
+    await store.add(record("1"))
+    await store.issued("1", command_uid="c")
+    await store.finish("1", CommandState.EXECUTED, detail="done", at=NOON)
+    await store.finish("1", CommandState.FAILED, detail="late", at=NOON)
+    await store.issued("1", command_uid="d")
+
+    found = await store.get("default", "train", "1")
+    assert found is not None
+    assert (found.state, found.detail, found.command_uid) == ("Executed", "done", "c")
+    assert await store.open() == []
+    await database.close()
+
+
+async def test_history_is_newest_first_and_of_one_job(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    store = CommandStore(database)
+    for second in range(5):
+        await store.add(record(str(second), second=second))
+    await store.add(record("x", job="other"))
+    history = await store.history("default", "train", limit=3)
+    assert [row.id for row in history] == ["4", "3", "2"]
+    await database.close()
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    with pytest.raises(SchemaTooNewError):
+        await database.migrate(())
+    await database.close()
+
+
+async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    database = await opened(tmp_path / "api.db")
+    assert stat.S_IMODE((tmp_path / "api.db").stat().st_mode) == 0o600
+    await database.close()
