@@ -1,0 +1,164 @@
+"""The routes of the REST API; each is a few lines over :mod:`.commands` and the cluster."""
+
+import html
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.responses import HTMLResponse
+
+from ..kube.client import Client
+from ..kube.errors import NotFoundError
+from ..model.job import Job
+from ..model.names import COMMANDS, JOBS
+from ..store.commands import CommandStore
+from . import problems
+from .auth import Act, Gate, UserInfo
+from .commands import Commands
+from .limits import BodyLimit
+from .problems import ProblemError
+from .schemas import ACTIONS, CommandIn, CommandList, CommandOut, JobList, JobOut, Problem
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "content": {"application/problem+json": {}}}
+    for status in (401, 403, 404, 409, 413, 422)
+}
+Name = Annotated[str, Path(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the routes work with."""
+
+    client: Client
+    gate: Gate
+    commands: Commands
+    store: CommandStore
+
+
+def _parts(request: Request) -> Parts:
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+async def _caller(
+    parts: Annotated[Parts, Depends(_parts)],
+    authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> UserInfo:
+    return await parts.gate.user(authorization)
+
+
+Caller = Annotated[UserInfo, Depends(_caller)]
+Our = Annotated[Parts, Depends(_parts)]
+router = APIRouter(prefix="/v1", responses=PROBLEMS)
+
+
+async def _job(parts: Parts, namespace: str, name: str) -> Job:
+    try:
+        return await parts.client.get(JOBS, name, namespace=namespace, view=Job)
+    except NotFoundError:
+        raise ProblemError(404, f"there is no job {name!r} in namespace {namespace!r}") from None
+
+
+@router.get("/jobs", summary="Jobs of all namespaces")
+async def list_all_jobs(parts: Our, caller: Caller) -> JobList:
+    """Every job that the cluster holds."""
+    await parts.gate.allow(caller, Act(verb="list", resource=JOBS, namespace=""))
+    found = await parts.client.list(JOBS, view=Job)
+    return JobList(items=[JobOut.of(job) for job in found.items])
+
+
+@router.get("/namespaces/{namespace}/jobs", summary="Jobs of one namespace")
+async def list_jobs(namespace: Name, parts: Our, caller: Caller) -> JobList:
+    """Jobs in key order; an unknown namespace has none."""
+    await parts.gate.allow(caller, Act(verb="list", resource=JOBS, namespace=namespace))
+    found = await parts.client.list(JOBS, namespace=namespace, view=Job)
+    return JobList(items=[JobOut.of(job) for job in found.items])
+
+
+@router.get("/namespaces/{namespace}/jobs/{name}", summary="One job")
+async def get_job(namespace: Name, name: Name, parts: Our, caller: Caller) -> JobOut:
+    """Phase and counts of a job."""
+    act = Act(verb="get", resource=JOBS, namespace=namespace, name=name)
+    await parts.gate.allow(caller, act)
+    return JobOut.of(await _job(parts, namespace, name))
+
+
+@router.post(
+    "/namespaces/{namespace}/jobs/{name}/commands",
+    status_code=202,
+    summary="Suspend, resume, restart, abort, terminate or complete a job",
+    responses={400: {"model": Problem}},
+)
+async def command_job(  # a route's arguments are its parts of the request
+    namespace: Name, name: Name, body: CommandIn, parts: Our, caller: Caller, response: Response
+) -> CommandOut:
+    """Make a Command for the job controller; its outcome is at the answer's Location."""
+    await parts.gate.allow(caller, Act(verb="create", resource=COMMANDS, namespace=namespace))
+    job = await _job(parts, namespace, name)
+    record = await parts.commands.issue(job, ACTIONS[body.action], who=caller.username)
+    response.headers["Location"] = f"/v1/namespaces/{namespace}/jobs/{name}/commands/{record.id}"
+    return CommandOut.of(record)
+
+
+@router.get("/namespaces/{namespace}/jobs/{name}/commands", summary="A job's commands")
+async def list_commands(
+    namespace: Name,
+    name: Name,
+    parts: Our,
+    caller: Caller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> CommandList:
+    """Who commanded what, newest first; the history outlives the job."""
+    await parts.gate.allow(caller, Act(verb="get", resource=JOBS, namespace=namespace, name=name))
+    records = await parts.store.history(namespace, name, limit=limit)
+    return CommandList(items=[CommandOut.of(record) for record in records])
+
+
+@router.get("/namespaces/{namespace}/jobs/{name}/commands/{id_}", summary="A command's outcome")
+async def get_command(
+    namespace: Name, name: Name, id_: str, parts: Our, caller: Caller
+) -> CommandOut:
+    """What has come of one command."""
+    await parts.gate.allow(caller, Act(verb="get", resource=JOBS, namespace=namespace, name=name))
+    record = await parts.store.get(namespace, name, id_)
+    if record is None:
+        raise ProblemError(404, f"job {name!r} has no command {id_!r}")
+    return CommandOut.of(await parts.commands.refresh(record))
+
+
+def _page(app: FastAPI) -> str:
+    """The API as one HTML page that loads nothing from elsewhere."""
+    rows = []
+    for path, operations in app.openapi()["paths"].items():
+        for verb, operation in operations.items():
+            cells = (verb.upper(), path, operation.get("summary", ""))
+            rows.append("".join(f"<td><code>{html.escape(cell)}</code></td>" for cell in cells))
+    table = "".join(f"<tr>{row}</tr>" for row in rows)
+    return (
+        "<!doctype html><meta charset=utf-8><title>Batholith REST API</title>"
+        "<style>body{font:16px sans-serif;margin:3em}td{padding:.3em 1em .3em 0}</style>"
+        "<h1>Batholith REST API</h1><p>Send a bearer token with each call. "
+        "The full description: <a href=/openapi.json>/openapi.json</a>.</p>"
+        f"<table>{table}</table>"
+    )
+
+
+def create_app(parts: Parts) -> FastAPI:
+    """The ASGI application over *parts*."""
+    # FastAPI's own pages load scripts from elsewhere; ours must work on a closed network.
+    app = FastAPI(title="Batholith", docs_url=None, redoc_url=None)
+    app.state.parts = parts
+    app.include_router(router)
+    app.add_middleware(BodyLimit)
+    problems.install(app)
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> Response:
+        return Response("ok", media_type="text/plain")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(_page(app))
+
+    return app

@@ -1,0 +1,144 @@
+"""Who calls, by TokenReview, and whether the cluster lets them, by SubjectAccessReview.
+
+The REST API acts with rights of its own, so it asks the cluster before each act whether the
+caller could have done the same with kubectl.
+"""
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..kube.client import Client
+from ..model.base import Part
+from ..model.names import TOKENREVIEWS, Resource
+from .problems import ProblemError
+
+SUBJECTACCESSREVIEWS = Resource(
+    "authorization.k8s.io",
+    "v1",
+    "subjectaccessreviews",
+    "SubjectAccessReview",
+    namespaced=False,
+)
+KEPT = 1024
+"""Callers remembered at most."""
+TRUST = 10.0
+"""Seconds for which an answered TokenReview is believed: a withdrawn token works no longer."""
+
+
+class UserInfo(Part, frozen=True):
+    """The caller as the cluster knows them."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+
+
+class _TokenStatus(Part, frozen=True):
+    authenticated: bool = False
+    user: UserInfo = UserInfo()
+
+
+class _TokenReview(Part, frozen=True):
+    status: _TokenStatus = _TokenStatus()
+
+
+class _AccessStatus(Part, frozen=True):
+    allowed: bool = False
+    reason: str = ""
+
+
+class _AccessReview(Part, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+class Monotonic(Protocol):
+    """The part of a clock that is needed here."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never steps back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What a caller wants to do to which object."""
+
+    verb: str
+    resource: Resource
+    namespace: str
+    name: str = ""
+
+
+class Gate:
+    """Lets callers in, or raises ProblemError 401 or 403."""
+
+    def __init__(self, client: Client, *, clock: Monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[float, UserInfo]] = OrderedDict()
+
+    async def user(self, authorization: str | None) -> UserInfo:
+        """Whose bearer token *authorization* (the header's text) holds.
+
+        Raises:
+            ProblemError: 401 when there is none or the cluster does not know it.
+        """
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise ProblemError(401, "send a bearer token in the Authorization header")
+        # Looked up by digest: no comparison of secret text, and no token kept in memory.
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._known.get(digest)
+        if known is not None and known[0] > self._clock.monotonic():
+            return known[1]
+        user = await self._review(token)
+        self._known[digest] = (self._clock.monotonic() + TRUST, user)
+        self._known.move_to_end(digest)
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return user
+
+    async def allow(self, user: UserInfo, act: Act) -> None:
+        """Ask the cluster whether *user* may do *act*.
+
+        Raises:
+            ProblemError: 403 when not.
+        """
+        body = {
+            "apiVersion": SUBJECTACCESSREVIEWS.api_version,
+            "kind": SUBJECTACCESSREVIEWS.kind,
+            "spec": {
+                "user": user.username,
+                "uid": user.uid,
+                "groups": list(user.groups),
+                "resourceAttributes": {
+                    "verb": act.verb,
+                    "group": act.resource.group,
+                    "version": act.resource.version,
+                    "resource": act.resource.plural,
+                    "namespace": act.namespace,
+                    "name": act.name,
+                },
+            },
+        }
+        review = await self._client.create(SUBJECTACCESSREVIEWS, body, view=_AccessReview)
+        if not review.status.allowed:
+            what = f"{act.resource.plural}.{act.resource.group}"
+            raise ProblemError(
+                403,
+                f"user {user.username!r} cannot {act.verb} {what} in namespace {act.namespace!r}",
+            )
+
+    async def _review(self, token: str) -> UserInfo:
+        body = {
+            "apiVersion": TOKENREVIEWS.api_version,
+            "kind": TOKENREVIEWS.kind,
+            "spec": {"token": token},
+        }
+        review = await self._client.create(TOKENREVIEWS, body, view=_TokenReview)
+        if not review.status.authenticated:
+            raise ProblemError(401, "the cluster does not know this token")
+        return review.status.user

@@ -1,0 +1,198 @@
+"""Issue Commands and learn what came of them.
+
+The order of things makes a crash at any point harmless: the row is written, then the Command
+object is made under a name that the row holds, then the row is marked. :meth:`Commands.settle`
+starts from the rows without an outcome and asks the cluster what has become of each.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from ..kube.cache import Cache
+from ..kube.client import Client
+from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
+from ..model.command import Command
+from ..model.job import Action, Job, JobPhase
+from ..model.names import COMMANDS, JOBS
+from ..store.commands import CommandRecord, CommandState, CommandStore, timestamp
+from .problems import ProblemError
+
+log = logging.getLogger(__name__)
+
+FINISHED = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
+"""Phases that no command leaves."""
+
+
+LOST_AFTER = timedelta(minutes=1)
+"""How long a Command may be on its way before its absence means that it never arrived."""
+
+NOT_FOUND = "its Command was not found; whether it was carried out is not known"
+
+
+def refusal(job: Job, action: Action) -> str | None:
+    """Why *job* will never take *action*, or ``None``.
+
+    Only what cannot change meanwhile: a resume right behind a suspend finds the job still
+    running, and both are right.
+    """
+    if job.status.state.phase in FINISHED:
+        return f"job {job.metadata.name!r} is {job.status.state.phase}; it takes no commands"
+    if action is Action.RESUME_JOB and job.spec.suspend:
+        return f"job {job.metadata.name!r} has spec.suspend: true; clear it to resume the job"
+    return None
+
+
+class Commands:
+    """Orders to jobs, from the REST call to the outcome."""
+
+    def __init__(
+        self,
+        client: Client,
+        store: CommandStore,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._now = now
+        self._gone: asyncio.Queue[Command] = asyncio.Queue()
+
+    async def issue(self, job: Job, action: Action, *, who: str) -> CommandRecord:
+        """Write the order down and make its Command object.
+
+        Raises:
+            ProblemError: 409 when the job can never take it.
+            ApiError: the cluster refuses; the row says so.
+        """
+        why_not = refusal(job, action)
+        if why_not is not None:
+            raise ProblemError(409, why_not)
+        id_ = str(uuid.uuid4())
+        record = CommandRecord(
+            id=id_,
+            namespace=job.metadata.namespace,
+            job=job.metadata.name,
+            job_uid=job.metadata.uid,
+            action=action,
+            who=who,
+            command=f"{job.metadata.name}-{action.lower()}-{id_[:8]}",
+            received_at=timestamp(self._now()),
+        )
+        await self._store.add(record)
+        try:
+            await self._make(record)
+        except ApiError as error:
+            await self._finish(record, CommandState.FAILED, f"not issued: {error.message}")
+            raise
+        return await self._store.get(record.namespace, record.job, id_) or record
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        """Follow Commands and write outcomes, until cancelled."""
+        cache = Cache(self._client, COMMANDS, Command)
+        cache.add_handler(self._on_change)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(cache.run())
+            await cache.wait_synced()
+            tasks.create_task(self._settle_left_behind(cache))
+            if ready is not None:
+                ready.set()
+            while True:
+                command = await self._gone.get()
+                await self._settle_by_command(command)
+
+    def _on_change(self, old: Command | None, new: Command | None) -> None:
+        if old is not None and new is None:
+            self._gone.put_nowait(old)
+
+    async def _settle_by_command(self, command: Command) -> None:
+        where = command.metadata
+        record = await self._store.open_by_command(where.namespace, where.name)
+        if record is not None:
+            await self._try_settle(record, where.uid)
+
+    async def _settle_left_behind(self, cache: Cache[Command]) -> None:
+        """Settle what was under way when this process, or the one before, last looked."""
+        for record in await self._store.open():
+            command = cache.get(f"{record.namespace}/{record.command}")
+            if command is None:
+                await self._try_settle(record, record.command_uid)
+            else:
+                await self._store.issued(record.id, command_uid=command.metadata.uid)
+
+    async def _try_settle(self, record: CommandRecord, command_uid: str) -> None:
+        try:
+            await self._settle(record, command_uid)
+        except (ApiError, ConnectionLostError):
+            # The row stays open; the next start, or the next look at it, settles it.
+            log.warning("cannot learn a command's outcome", extra={"command": record.id})
+
+    async def _settle(self, record: CommandRecord, command_uid: str) -> None:
+        """The Command is gone: say what the job's status shows of it."""
+        if not command_uid:
+            await self._finish(record, CommandState.FAILED, NOT_FOUND)
+            return
+        try:
+            job = await self._client.get(JOBS, record.job, namespace=record.namespace, view=Job)
+        except NotFoundError:
+            await self._finish(record, CommandState.FAILED, "the job is gone")
+            return
+        state = job.status.state
+        if job.metadata.uid != record.job_uid:
+            await self._finish(record, CommandState.FAILED, "the job is gone")
+        elif command_uid in state.message:
+            await self._finish(record, CommandState.EXECUTED, f"the job went to {state.phase}")
+        else:
+            await self._finish(
+                record, CommandState.IGNORED, f"the job is {state.phase} and had no use for it"
+            )
+
+    async def refresh(self, record: CommandRecord) -> CommandRecord:
+        """The record, settled when its Command has gone unseen."""
+        if record.state not in (CommandState.ACCEPTED, CommandState.ISSUED):
+            return record
+        try:
+            await self._client.get(
+                COMMANDS, record.command, namespace=record.namespace, view=Command
+            )
+        except NotFoundError:
+            sent_long_ago = record.received_at < timestamp(self._now() - LOST_AFTER)
+            if record.state == CommandState.ISSUED or sent_long_ago:
+                await self._settle(record, record.command_uid)
+        return await self._store.get(record.namespace, record.job, record.id) or record
+
+    async def _make(self, record: CommandRecord) -> None:
+        target = {
+            "apiVersion": JOBS.api_version,
+            "kind": JOBS.kind,
+            "name": record.job,
+            "uid": record.job_uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        body = {
+            "apiVersion": COMMANDS.api_version,
+            "kind": COMMANDS.kind,
+            "metadata": {
+                "name": record.command,
+                "namespace": record.namespace,
+                "ownerReferences": [target],
+            },
+            "target": target,
+            "action": record.action,
+        }
+        try:
+            made = await self._client.create(
+                COMMANDS, body, namespace=record.namespace, view=Command
+            )
+        except AlreadyExistsError:
+            # An answer was lost and the request sent again: the name is ours alone.
+            made = await self._client.get(
+                COMMANDS, record.command, namespace=record.namespace, view=Command
+            )
+        await self._store.issued(record.id, command_uid=made.metadata.uid)
+
+    async def _finish(self, record: CommandRecord, state: CommandState, detail: str) -> None:
+        await self._store.finish(record.id, state, detail=detail, at=self._now())

@@ -1,0 +1,131 @@
+"""What goes in and out of the REST API, as its OpenAPI page shows it."""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..model.job import Action, Job
+from ..store.commands import CommandRecord
+
+
+class CommandAction(StrEnum):
+    """What can be asked of a job."""
+
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    RESTART = "restart"
+    ABORT = "abort"
+    TERMINATE = "terminate"
+    COMPLETE = "complete"
+
+
+ACTIONS = {
+    CommandAction.SUSPEND: Action.ABORT_JOB,
+    CommandAction.RESUME: Action.RESUME_JOB,
+    CommandAction.RESTART: Action.RESTART_JOB,
+    CommandAction.ABORT: Action.ABORT_JOB,
+    CommandAction.TERMINATE: Action.TERMINATE_JOB,
+    CommandAction.COMPLETE: Action.COMPLETE_JOB,
+}
+
+
+class CommandIn(BaseModel):
+    """An order to a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action: CommandAction = Field(
+        description="`suspend` and `abort` stop the pods and keep the job; `resume` starts it "
+        "again; `restart` runs it from the start; `terminate` and `complete` end it for good."
+    )
+
+
+class CommandOut(BaseModel):
+    """An order and what has come of it."""
+
+    id: str
+    namespace: str
+    job: str
+    action: str = Field(description="The Command's action, e.g. `AbortJob`.")
+    who: str
+    state: str = Field(description="`Accepted`, `Issued`, `Executed`, `Ignored` or `Failed`.")
+    detail: str
+    received_at: str
+    finished_at: str | None
+
+    @classmethod
+    def of(cls, record: CommandRecord) -> "CommandOut":
+        """As the store holds it."""
+        return cls.model_validate(record, from_attributes=True)
+
+
+class CommandList(BaseModel):
+    """Orders to one job, newest first."""
+
+    items: list[CommandOut]
+
+
+class JobOut(BaseModel):
+    """A job in short."""
+
+    namespace: str
+    name: str
+    uid: str
+    queue: str
+    phase: str
+    reason: str
+    message: str
+    min_available: int
+    replicas: int
+    pending: int
+    running: int
+    succeeded: int
+    failed: int
+    terminating: int
+    unknown: int
+    retry_count: int
+    version: int
+    created_at: str | None
+    running_duration: str | None
+
+    @classmethod
+    def of(cls, job: Job) -> "JobOut":
+        """As the cluster holds it."""
+        status = job.status
+        return cls(
+            namespace=job.metadata.namespace,
+            name=job.metadata.name,
+            uid=job.metadata.uid,
+            queue=job.spec.queue,
+            phase=status.state.phase or "Pending",
+            reason=status.state.reason,
+            message=status.state.message,
+            min_available=job.spec.min_available,
+            replicas=sum(task.replicas for task in job.spec.tasks),
+            pending=status.pending,
+            running=status.running,
+            succeeded=status.succeeded,
+            failed=status.failed,
+            terminating=status.terminating,
+            unknown=status.unknown,
+            retry_count=status.retry_count,
+            version=status.version,
+            created_at=job.metadata.creation_timestamp,
+            running_duration=status.running_duration,
+        )
+
+
+class JobList(BaseModel):
+    """Jobs of one namespace, or of all."""
+
+    items: list[JobOut]
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[dict[str, str]] | None = None

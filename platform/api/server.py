@@ -1,0 +1,70 @@
+"""The process ``batholith api``: the application on uvicorn, and the task that follows Commands."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import uvicorn
+
+from ..kube.client import Client
+from ..store.commands import CommandStore
+from ..store.database import Database
+from ..store.migrations import MIGRATIONS
+from .app import Parts, create_app
+from .auth import Gate, Monotonic
+from .commands import Commands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """Where the REST API listens and keeps its history."""
+
+    store_url: str
+    """An SQLAlchemy URL; each replica of one installation takes the same."""
+
+    listener: socket.socket
+    """A bound socket; its owner chose the address (loopback unless asked)."""
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # The process stops by cancelling its tasks; a server that takes the signals hides them.
+        yield
+
+
+async def serve(
+    client: Client,
+    settings: ApiSettings,
+    *,
+    clock: Monotonic,
+    ready: asyncio.Event | None = None,
+) -> None:
+    """Serve until cancelled; *ready* is set when requests are answered and Commands followed.
+
+    Raises:
+        SchemaTooNewError: the store was written by a newer version.
+    """
+    database = Database(settings.store_url)
+    try:
+        await database.migrate(MIGRATIONS)
+        store = CommandStore(database)
+        commands = Commands(client, store)
+        parts = Parts(client=client, gate=Gate(client, clock=clock), commands=commands, store=store)
+        config = uvicorn.Config(
+            create_app(parts), log_level="warning", access_log=False, server_header=False
+        )
+        server = _Server(config)
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(commands.run(ready=ready))
+            try:
+                await server.serve(sockets=[settings.listener])
+            except asyncio.CancelledError:
+                server.should_exit = True
+                raise
+            finally:
+                following.cancel()
+    finally:
+        await database.close()

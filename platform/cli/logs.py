@@ -1,0 +1,53 @@
+"""Logs are a constant sentence and key-values; here they get their form, text or JSON."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _extras(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _OWN}
+
+
+def _moment(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-02T03:04:05.678Z INFO batholith.job_ctrl: job synced key=default/train``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the traceback below it where there is one."""
+        pairs = "".join(f" {key}={value}" for key, value in _extras(record).items())
+        line = f"{_moment(record)} {record.levelname} {record.name}: {record.getMessage()}{pairs}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, for log collectors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON; values that JSON does not know become text."""
+        entry: dict[str, object] = {
+            "time": _moment(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def configure(*, form: str = "text", level: str = "INFO") -> None:
+    """Send all logs to standard error; *form* is ``text`` or ``json``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,24 @@
+"""The command ``batholith``. Each command imports what it needs when it runs: a part starts fast."""
+
+import typer
+
+from . import cluster, parts
+from .demo import demo
+
+app = typer.Typer(
+    name="batholith",
+    help="A batch platform for Kubernetes, with a cluster of its own for one machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(cluster.up)
+app.command()(cluster.down)
+app.command()(cluster.status)
+app.command()(demo)
+app.command()(parts.apiserver)
+app.command()(parts.controllers)
+app.command()(parts.scheduler)
+app.command()(parts.agent)
+app.command()(parts.api)
+app.command()(cluster.version)

@@ -1,0 +1,69 @@
+"""The data folder of an embedded cluster: where things lie, and who may use it."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+
+class DataDirBusyError(Exception):
+    """Another ``batholith up`` holds this folder."""
+
+
+class DataDir:
+    """One folder, mode 0700, that one supervisor at a time holds."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.kubeconfig = self.root / "kubeconfig"
+        self.cluster_db = self.root / "cluster.db"
+        self.api_db = self.root / "api.db"
+        self.pki = self.root / "pki"
+        self.pods = self.root / "pods"
+        self.logs = self.root / "logs"
+        self.up_json = self.root / "up.json"
+        self._lock: int | None = None
+
+    @classmethod
+    def default(cls) -> Self:
+        """``$XDG_DATA_HOME/batholith``."""
+        home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+        return cls(Path(home) / "batholith")
+
+    def hold(self) -> None:
+        """Make the folder and keep it until :meth:`release` or the end of this process.
+
+        Raises:
+            DataDirBusyError: somebody else holds it.
+            OSError: it cannot be made or entered.
+        """
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+        for folder in (self.pki, self.pods, self.logs):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        # The kernel gives the lock back when its holder dies, however it dies.
+        lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise DataDirBusyError(f"a cluster is already up in {self.root}") from None
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let others have the folder; harmless when it is not held."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace *path* by *content* (mode 0600), so that a crash leaves the old or the new whole."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
