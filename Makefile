@@ -27,7 +27,7 @@ lint: venv
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m importlinter.cli lint 2>/dev/null || .venv/bin/lint-imports
+	@$(PY) -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())'
 
 bench: venv
 	@echo "==> benchmarks (some minutes); figures go to bench/README.md by hand"

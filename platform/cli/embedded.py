@@ -1,0 +1,170 @@
+"""Puts an embedded cluster together: sockets, keys, credentials, and the parts to run."""
+
+import errno
+import socket
+from dataclasses import dataclass
+from importlib import metadata
+from types import TracebackType
+from typing import Self
+
+from ..cluster import kubeconfig, pki, tokens
+from ..cluster.datadir import DataDir
+from ..cluster.supervisor import Part, Supervisor
+
+LOOPBACK = "127.0.0.1"
+API_PORT = 7443
+REST_PORT = 7480
+AGENT_GRACE = 60.0
+"""Seconds that pods get to end, beside their own grace, when the cluster stops."""
+PARTS = ("controllers", "scheduler", "agent", "api")
+"""Parts with credentials of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What ``up`` was asked for."""
+
+    simulate: int = 0
+    port: int | None = None
+    """``None``: the usual one, or a free one when that is taken; 0: any free one."""
+    api_port: int | None = None
+    cpus: int | None = None
+
+
+class Embedded:
+    """An embedded cluster, ready to be supervised; a context manager over its two sockets.
+
+    The sockets are bound here and inherited: they listen before any part runs, so that no part
+    meets a refused connection while the API server starts, or starts again.
+    """
+
+    def __init__(self, data: DataDir, options: Options) -> None:
+        self._data = data
+        self._options = options
+        self.remarks: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Bind the sockets and write keys, tokens and kubeconfigs.
+
+        Raises:
+            OSError: a port that was asked for is taken.
+        """
+        options = self._options
+        self._api = self._bind("Kubernetes API", options.port, API_PORT)
+        self._rest = self._bind("REST API", options.api_port, REST_PORT)
+        self.server = f"https://{LOOPBACK}:{self._api.getsockname()[1]}"
+        self.rest = f"http://{LOOPBACK}:{self._rest.getsockname()[1]}"
+        self._write_credentials()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the sockets."""
+        self._api.close()
+        self._rest.close()
+
+    def supervisor(self) -> Supervisor:
+        """The supervisor of all parts, in the order in which they start."""
+        ports = {
+            "kubernetes": self._api.getsockname()[1],
+            "rest": self._rest.getsockname()[1],
+        }
+        return Supervisor(
+            self._data, self._parts(), version=metadata.version("batholith"), ports=ports
+        )
+
+    def usage(self) -> str:
+        """How to use the cluster, for the user to read."""
+        config = self._data.kubeconfig
+        return "\n".join(
+            [
+                f"Batholith is up ({self._data.root})",
+                "",
+                f"  export KUBECONFIG={config}",
+                "  kubectl get queues",
+                "  kubectl apply -f job.yaml && kubectl get vcjob,podgroup,pod",
+                "",
+                "  TOKEN=$(kubectl config view --raw -o jsonpath='{.users[0].user.token}')",
+                f"  curl {self.rest}/v1/namespaces/default/jobs/NAME/commands \\",
+                '    -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\',
+                "    -d '{\"action\": \"suspend\"}'",
+                "",
+                f"  {self.rest}/docs lists the REST API; Ctrl-C or `batholith down` stops.",
+            ]
+        )
+
+    def _bind(self, what: str, asked: int | None, usual: int) -> socket.socket:
+        try:
+            return _listen(usual if asked is None else asked)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or asked is not None:
+                raise OSError(error.errno, f"{what}: port {asked or usual}: {error}") from error
+        bound = _listen(0)
+        self.remarks.append(
+            f"{what}: port {usual} is taken, using {bound.getsockname()[1]} instead"
+        )
+        return bound
+
+    def _write_credentials(self) -> None:
+        ca = pki.ensure(self._data.pki)
+        known = tokens.ensure(self._data.pki / "tokens.csv")
+        kubeconfig.write(
+            self._data.kubeconfig, server=self.server, ca=ca.ca_cert, token=known["admin"]
+        )
+        for name in PARTS:
+            path = self._kubeconfig(name)
+            kubeconfig.write(path, server=self.server, ca=ca.ca_cert, token=known[name])
+
+    def _kubeconfig(self, name: str) -> str:
+        return str(self._data.pki / f"{name}.kubeconfig")
+
+    def _parts(self) -> list[Part]:
+        data, options = str(self._data.root), self._options
+        api, rest = self._api.fileno(), self._rest.fileno()
+        agent = ["agent", "--kubeconfig", self._kubeconfig("agent"), "--data-dir", data]
+        agent += ["--end-pods"]
+        if options.simulate:
+            agent += ["--simulate", str(options.simulate)]
+        if options.cpus is not None:
+            agent += ["--cpus", str(options.cpus)]
+        scheduler = ["scheduler", "--kubeconfig", self._kubeconfig("scheduler")]
+        scheduler += ["--default-scheduler"]
+        store = f"sqlite:///{self._data.api_db}"
+        # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
+        # the agent still has to say how they ended.
+        return [
+            Part(
+                name="apiserver",
+                arguments=["apiserver", "--data-dir", data, "--listen-fd", str(api)],
+                descriptors=[api],
+            ),
+            Part(name="agent", arguments=agent, end_grace=AGENT_GRACE),
+            Part(
+                name="controllers",
+                arguments=["controllers", "--kubeconfig", self._kubeconfig("controllers")],
+            ),
+            Part(name="scheduler", arguments=scheduler),
+            Part(
+                name="api",
+                arguments=["api", "--kubeconfig", self._kubeconfig("api"), "--store", store]
+                + ["--listen-fd", str(rest)],
+                descriptors=[rest],
+            ),
+        ]
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        # A port whose last connections linger from the run before is free all the same.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, port))
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
