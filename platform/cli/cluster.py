@@ -2,25 +2,25 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..cluster.agent import leftovers
 from ..cluster.datadir import DataDir, DataDirBusyError
 from ..cluster.processes import end
-from ..cluster.supervisor import PartFailedError, Supervisor, UpState, end_leftovers, read_state
+from ..cluster.supervisor import PartFailedError, UpState, end_leftovers, read_state
 from . import logs
-from .embedded import API_PORT, REST_PORT, Embedded, Options
+
+if TYPE_CHECKING:
+    from .embedded import Options
+from .embedded import Embedded, Options
 
 DataDirOption = Annotated[
     Path | None,
@@ -40,6 +40,13 @@ def folder(data_dir: Path | None) -> DataDir:
 def version() -> None:
     """Print the version."""
     typer.echo(f"batholith {metadata.version('batholith')}")
+
+
+def demo() -> None:
+    """Run a gang job on a cluster of its own: suspend it, resume it, see it end."""
+    from .demo import run
+
+    run()
 
 
 def up(
@@ -63,6 +70,8 @@ def up(
     if detach:
         _detached(data)
         return
+    from .embedded import Options
+
     options = Options(simulate=simulate, port=port, api_port=api_port, cpus=cpus)
     logs.configure(level="WARNING")
     try:
@@ -72,7 +81,8 @@ def up(
         raise typer.Exit(1) from None
 
 
-async def _up(data: DataDir, options: Options) -> None:
+async def _up(data: DataDir, options: "Options") -> None:
+
     data.hold()
     try:
         end_leftovers(data)
@@ -97,7 +107,7 @@ def _detached(data: DataDir) -> None:
     log_file = data.root / "up.log"
     arguments = [word for word in sys.argv[1:] if word != "--detach"]
     with log_file.open("wb") as output:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  # our own command line, no shell
             [sys.executable, "-m", "batholith.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -145,6 +155,8 @@ def _wait_gone(data: DataDir, state: UpState) -> None:
 
 def _end_what_is_left(data: DataDir) -> list[str]:
     """End parts and pods of a supervisor that was killed; returns their names."""
+    from ..cluster.agent.leftovers import end_pods
+
     if not data.root.is_dir():
         return []
     try:
@@ -153,7 +165,7 @@ def _end_what_is_left(data: DataDir) -> list[str]:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:
-        ended = end_leftovers(data) + leftovers.end_pods(data.pods)
+        ended = end_leftovers(data) + end_pods(data.pods)
         data.up_json.unlink(missing_ok=True)
         return ended
     finally:

@@ -91,7 +91,7 @@ class Embedded:
                 "  TOKEN=$(kubectl config view --raw -o jsonpath='{.users[0].user.token}')",
                 f"  curl {self.rest}/v1/namespaces/default/jobs/NAME/commands \\",
                 '    -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\',
-                "    -d '{\"action\": \"suspend\"}'",
+                '    -d \'{"action": "suspend"}\'',
                 "",
                 f"  {self.rest}/docs lists the REST API; Ctrl-C or `batholith down` stops.",
             ]
@@ -133,7 +133,8 @@ class Embedded:
             agent += ["--cpus", str(options.cpus)]
         scheduler = ["scheduler", "--kubeconfig", self._kubeconfig("scheduler")]
         scheduler += ["--default-scheduler"]
-        store = f"sqlite:///{self._data.api_db}"
+        rest_api = ["api", "--kubeconfig", self._kubeconfig("api")]
+        rest_api += ["--store", f"sqlite:///{self._data.api_db}", "--listen-fd", str(rest)]
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
         # the agent still has to say how they ended.
         return [
@@ -148,12 +149,7 @@ class Embedded:
                 arguments=["controllers", "--kubeconfig", self._kubeconfig("controllers")],
             ),
             Part(name="scheduler", arguments=scheduler),
-            Part(
-                name="api",
-                arguments=["api", "--kubeconfig", self._kubeconfig("api"), "--store", store]
-                + ["--listen-fd", str(rest)],
-                descriptors=[rest],
-            ),
+            Part(name="api", arguments=rest_api, descriptors=[rest]),
         ]
 
 

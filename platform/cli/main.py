@@ -1,9 +1,8 @@
-"""The command ``batholith``. Each command imports what it needs when it runs: a part starts fast."""
+"""The command ``batholith``. A command imports what it needs when it runs: parts start fast."""
 
 import typer
 
 from . import cluster, parts
-from .demo import demo
 
 app = typer.Typer(
     name="batholith",
@@ -15,7 +14,7 @@ app = typer.Typer(
 app.command()(cluster.up)
 app.command()(cluster.down)
 app.command()(cluster.status)
-app.command()(demo)
+app.command()(cluster.demo)
 app.command()(parts.apiserver)
 app.command()(parts.controllers)
 app.command()(parts.scheduler)

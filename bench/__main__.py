@@ -1,0 +1,250 @@
+"""Measures the embedded cluster as a whole: ``python -m bench [NAME ...]``.
+
+Each figure is printed as a row of a Markdown table; bench/README.md keeps the last ones. Nothing is
+asserted: machines differ, so read the ratios and counts.
+"""
+
+import asyncio
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from batholith.cluster.datadir import DataDir
+from batholith.cluster.supervisor import UpState, read_state
+from batholith.kube.cache import Cache
+from batholith.kube.client import Client
+from batholith.kube.config import load
+from batholith.model.base import Part
+from batholith.model.job import Job
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+
+IN_FLIGHT = 64
+"""Requests that the submitting client keeps under way."""
+PARTS = ("apiserver", "controllers", "scheduler", "agent")
+
+
+class _Status(Part, frozen=True):
+    phase: str = ""
+
+
+class _Pod(Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    status: _Status = _Status()
+
+
+class _Any(Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+@contextlib.asynccontextmanager
+async def cluster(*options: str) -> AsyncIterator[tuple[DataDir, Client]]:
+    """An embedded cluster of its own and a client of its administrator."""
+    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
+        data = DataDir(Path(folder))
+        batholith("up", "--detach", "--port", "0", "--api-port", "0", *options, data=data)
+        try:
+            credentials = load(str(data.kubeconfig))
+            async with Client(credentials, user_agent="bench", timeout=120) as client:
+                yield data, client
+        finally:
+            batholith("down", data=data)
+
+
+def batholith(*arguments: str, data: DataDir) -> None:
+    """Run the command line as a user would."""
+    command = [sys.executable, "-m", "batholith.cli", *arguments, "--data-dir", str(data.root)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def job(name: str, replicas: int, *, command: Sequence[str] = ("sleep", "1000")) -> dict[str, Any]:
+    """A gang of *replicas* pods."""
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": list(command),
+        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+    }
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    task = {"name": "t", "replicas": replicas, "template": {"spec": spec}}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": "volcano", "minAvailable": replicas, "tasks": [task]},
+    }
+
+
+async def submit(client: Client, jobs: Sequence[dict[str, Any]]) -> None:
+    """Create all *jobs*, IN_FLIGHT at a time."""
+    left = iter(jobs)
+
+    async def worker() -> None:
+        for body in left:
+            await client.create(JOBS, body, namespace="default")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(IN_FLIGHT):
+            tasks.create_task(worker())
+
+
+class Milestones:
+    """When all pods were created, bound and running, seen from a watch."""
+
+    def __init__(self, client: Client, wanted: int) -> None:
+        self._wanted = wanted
+        self._counts: Counter[str] = Counter()
+        self.times: dict[str, float] = {}
+        self.done = asyncio.Event()
+        self.cache = Cache(client, PODS, _Pod)
+        self.cache.add_handler(self._on_pod)
+
+    def _on_pod(self, old: _Pod | None, new: _Pod | None) -> None:
+        if new is None:
+            return
+        if old is None:
+            self._count("created")
+        if new.status.phase == "Running" and (old is None or old.status.phase != "Running"):
+            self._count("running")
+
+    def _count(self, what: str) -> None:
+        self._counts[what] += 1
+        if self._counts[what] == self._wanted:
+            self.times[what] = time.perf_counter()
+            if what == "running":
+                self.done.set()
+
+
+class Writes:
+    """Counts the writes of each kind by watching it."""
+
+    def __init__(self, client: Client) -> None:
+        self.counts: Counter[str] = Counter()
+        self.caches = [
+            self._cache(client, kind) for kind in (JOBS, PODGROUPS, PODS, QUEUES, EVENTS)
+        ]
+
+    def _cache(self, client: Client, kind: Resource) -> Cache[_Any]:
+        cache = Cache(client, kind, _Any)
+        cache.add_handler(lambda _old, _new: self._note(kind.kind))
+        return cache
+
+    def _note(self, kind: str) -> None:
+        self.counts[kind] += 1
+
+
+def cpu_seconds(data: DataDir) -> dict[str, float]:
+    """CPU time of each part so far."""
+    state: UpState | None = read_state(data)
+    ticks = os.sysconf("SC_CLK_TCK")
+    spent = {}
+    for name, part in (state.parts if state else {}).items():
+        if part.process is not None:
+            stat = Path(f"/proc/{part.process.pid}/stat").read_text().rpartition(")")[2].split()
+            spent[name] = (int(stat[11]) + int(stat[12])) / ticks
+    return spent
+
+
+async def shape(jobs: int, pods: int) -> str:
+    """*jobs* gangs of *pods* simulated pods each, until all run."""
+    async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
+        seen, writes = Milestones(client, jobs * pods), Writes(client)
+        caches = [seen.cache, *writes.caches]
+        running = [tasks.create_task(cache.run()) for cache in caches]
+        for cache in caches:
+            await cache.wait_synced()
+        before, start = cpu_seconds(data), time.perf_counter()
+        writes.counts.clear()
+        await submit(client, [job(f"b{number}", pods) for number in range(jobs)])
+        async with asyncio.timeout(600):
+            await seen.done.wait()
+        spent = {name: after - before[name] for name, after in cpu_seconds(data).items()}
+        for task in running:
+            task.cancel()
+    total, seconds = jobs * pods, seen.times["running"] - start
+    counts = {kind: f"{count / total:.2f}" for kind, count in writes.counts.items()}
+    return (
+        f"| {jobs}x{pods} | {seen.times['created'] - start:.2f} s | {seconds:.2f} s "
+        f"| {jobs / seconds:.0f} | {total / seconds:.0f} "
+        f"| {' / '.join(f'{spent[name]:.1f}' for name in PARTS)} "
+        f"| {', '.join(f'{kind} {count}' for kind, count in sorted(counts.items()))} |"
+    )
+
+
+async def throughput() -> None:
+    """Jobs and pods a second through the whole cluster, and what they cost."""
+    print(
+        "| shape | created | running | jobs/s | pods/s | CPU s: "
+        + " / ".join(PARTS)
+        + " | writes a pod |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | --- | --- |")
+    for jobs, pods in ((1000, 1), (10, 100)):
+        print(await shape(jobs, pods), flush=True)
+
+
+async def start(times: int = 5) -> None:
+    """Seconds from ``up --detach`` until it returns ready; the interpreter's start is in it."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        async with cluster():
+            taken.append(time.perf_counter() - began)
+    row("up until ready", taken)
+
+
+async def latency(times: int = 10) -> None:
+    """Seconds from the create of a job of one real pod until the job's status says Running."""
+    async with cluster() as (_, client), asyncio.TaskGroup() as tasks:
+        phases: dict[str, asyncio.Event] = {}
+
+        def on_job(_: Job | None, new: Job | None) -> None:
+            if new is not None and new.status.state.phase == "Running":
+                phases.setdefault(new.metadata.name, asyncio.Event()).set()
+
+        cache = Cache(client, JOBS, Job)
+        cache.add_handler(on_job)
+        running = tasks.create_task(cache.run())
+        await cache.wait_synced()
+        taken = []
+        for number in range(times):
+            name = f"one{number}"
+            event = phases.setdefault(name, asyncio.Event())
+            began = time.perf_counter()
+            await client.create(JOBS, job(name, 1), namespace="default")
+            async with asyncio.timeout(60):
+                await event.wait()
+            taken.append(time.perf_counter() - began)
+        running.cancel()
+    row("apply until Running, one real pod", taken)
+
+
+def row(what: str, taken: Sequence[float]) -> None:
+    """Print the spread of *taken*, in seconds."""
+    low, middle, high = min(taken), statistics.median(taken), max(taken)
+    print(f"| {what} | {low:.2f} | {middle:.2f} | {high:.2f} |", flush=True)
+
+
+BENCHES: dict[str, Callable[[], Awaitable[None]]] = {
+    "start": start,
+    "latency": latency,
+    "throughput": throughput,
+}
+
+
+def main() -> None:
+    """Run the named benchmarks, or all."""
+    for name in sys.argv[1:] or BENCHES:
+        print(f"\n{name}: {(BENCHES[name].__doc__ or '').strip()}", flush=True)
+        asyncio.run(BENCHES[name]())  # type: ignore[arg-type]  # each is a coroutine function
+
+
+main()

@@ -1,0 +1,125 @@
+"""What the demo's pods run: a master hands out ranges, workers count the primes in them.
+
+Plain Python on sockets, in one file, since it travels to the pods in a ConfigMap. The pods find one
+another by the host names that the svc plugin makes; where the pod has no hosts file of its own
+(see ``$BATHOLITH_HOSTS``), the names are looked up in the file that stands in for it.
+"""
+
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+
+PORT = 29500
+LIMIT, STEP = 1_200_000, 40_000
+RIGHT = 92_938
+"""Primes below LIMIT."""
+
+
+def address(name: str) -> str:
+    """The address of *name*; raises OSError while its pod has none."""
+    hosts = os.environ.get("BATHOLITH_HOSTS")
+    if not hosts:
+        return socket.gethostbyname(name)
+    with open(hosts) as lines:
+        for line in lines:
+            words = line.partition("#")[0].split()
+            if name in words[1:]:
+                return words[0]
+    raise OSError(f"{name} is not in the hosts file yet")
+
+
+def wait_for(name: str) -> str:
+    """The address of *name*, once its pod has one."""
+    while True:
+        try:
+            return address(name)
+        except OSError:
+            time.sleep(0.05)
+
+
+def is_prime(number: int) -> bool:
+    """By trial division: slow on purpose."""
+    if number < 4:
+        return number > 1
+    if number % 2 == 0 or number % 3 == 0:
+        return False
+    divisor = 5
+    while divisor * divisor <= number:
+        if number % divisor == 0 or number % (divisor + 2) == 0:
+            return False
+        divisor += 6
+    return True
+
+
+def serve(connection: socket.socket, todo: "queue.Queue[int]", done: "queue.Queue[int]") -> None:
+    """Give one worker ranges until there are none; a range of a worker that is lost goes back."""
+    lines = connection.makefile("rw")
+    start = None
+    try:
+        print(f"{lines.readline().strip()} has joined", flush=True)
+        while True:
+            start = todo.get()
+            lines.write(json.dumps([start, min(start + STEP, LIMIT)]) + "\n")
+            lines.flush()
+            done.put(int(lines.readline()))
+            start = None
+    except (OSError, ValueError):
+        if start is not None:
+            todo.put(start)
+
+
+def master() -> int:
+    """Hand out all ranges, add up the answers, check the sum."""
+    todo: queue.Queue[int] = queue.Queue()
+    done: queue.Queue[int] = queue.Queue()
+    ranges = range(0, LIMIT, STEP)
+    for start in ranges:
+        todo.put(start)
+    listener = socket.create_server((wait_for(os.environ["VC_MASTER_HOSTS"]), PORT))
+
+    def accept() -> None:
+        while True:
+            arguments = (listener.accept()[0], todo, done)
+            threading.Thread(target=serve, args=arguments, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    found = 0
+    for number in range(1, len(ranges) + 1):
+        found += done.get()
+        if number % 6 == 0:
+            print(f"{100 * number // len(ranges)} % searched, {found} primes", flush=True)
+    print(f"{found} primes below {LIMIT}", flush=True)
+    return 0 if found == RIGHT else 1
+
+
+def worker() -> int:
+    """Count primes in the ranges that the master sends, until it goes."""
+    name = os.environ["VC_MASTER_HOSTS"]
+    while True:
+        try:
+            connection = socket.create_connection((wait_for(name), PORT))
+            break
+        except OSError:
+            time.sleep(0.05)
+    lines = connection.makefile("rw")
+    lines.write(f"worker {os.environ['VC_TASK_INDEX']}\n")
+    lines.flush()
+    ranges = 0
+    try:
+        for line in lines:
+            start, stop = json.loads(line)
+            lines.write(f"{sum(map(is_prime, range(start, stop)))}\n")
+            lines.flush()
+            ranges += 1
+    except OSError:
+        pass  # the master has all answers and is gone
+    print(f"searched {ranges} ranges", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(master() if sys.argv[1] == "master" else worker())

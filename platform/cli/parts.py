@@ -1,0 +1,150 @@
+"""The parts as commands of their own; ``batholith up`` runs one process of each.
+
+Every command imports its part when it runs, so that none pays for the others at start.
+"""
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from . import logs
+from .process import run
+
+if TYPE_CHECKING:
+    from ..kube.client import Client
+    from ..kube.events import EventRecorder
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Credentials [default: $KUBECONFIG, ~/.kube/config, or in-cluster]."),
+]
+ListenFd = Annotated[
+    int | None, typer.Option(help="A listening socket that the parent process hands down.")
+]
+LogFormat = Annotated[str, typer.Option(help="text or json.")]
+LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
+Address = Annotated[str, typer.Option(help="HOST:PORT to listen on.")]
+
+
+class _Runs(Protocol):
+    def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]: ...
+
+
+def _client(kubeconfig: Path | None, name: str) -> "Client":
+    from ..kube.client import Client
+    from ..kube.config import load
+
+    path = None if kubeconfig is None else str(kubeconfig)
+    return Client(load(path), user_agent=f"batholith-{name}")
+
+
+async def _run_all(recorder: "EventRecorder", *parts: _Runs, ready: asyncio.Event) -> None:
+    """Run *parts* beside the recorder of their events; ready when all of them are."""
+    each = [asyncio.Event() for _ in parts]
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(recorder.run())
+        for part, its_ready in zip(parts, each, strict=True):
+            tasks.create_task(part.run(ready=its_ready))
+        for its_ready in each:
+            await its_ready.wait()
+        ready.set()
+
+
+def _listener(fd: int | None, address: str) -> socket.socket:
+    if fd is not None:
+        return socket.socket(fileno=fd)
+    host, _, port = address.rpartition(":")
+    return socket.create_server((host, int(port)))
+
+
+def controllers(
+    kubeconfig: Kubeconfig = None,
+    worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job queue.")] = 8,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Run the queue, job and podgroup controllers."""
+    from ..job_ctrl.controller import JobController, JobSettings
+    from ..kube.events import EventRecorder
+    from ..machinery.clock import SystemClock
+    from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
+    from ..queue_ctrl.controller import QueueController, QueueSettings
+
+    logs.configure(form=log_format, level=log_level)
+
+    async def main(ready: asyncio.Event) -> None:
+        clock = SystemClock()
+        async with _client(kubeconfig, "controllers") as client:
+            recorder = EventRecorder(client, component="vc-controller-manager")
+            jobs = JobController(
+                client,
+                settings=JobSettings(workers=worker_threads),
+                clock=clock,
+                recorder=recorder,
+            )
+            queues = QueueController(
+                client, settings=QueueSettings(), clock=clock, recorder=recorder
+            )
+            groups = PodGroupController(
+                client, settings=PodGroupSettings(), clock=clock, recorder=recorder
+            )
+            await _run_all(recorder, queues, jobs, groups, ready=ready)
+
+    run(main)
+
+
+def scheduler(
+    kubeconfig: Kubeconfig = None,
+    scheduler_conf: Annotated[
+        Path | None, typer.Option(help="Actions and plugins, as the reference writes them.")
+    ] = None,
+    default_scheduler: Annotated[
+        bool,
+        typer.Option("--default-scheduler", help="Place pods of default-scheduler, too."),
+    ] = False,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Run the gang scheduler."""
+    from ..kube.events import EventRecorder
+    from ..machinery.clock import SystemClock
+    from ..scheduler.service import Scheduler, SchedulerSettings
+
+    logs.configure(form=log_format, level=log_level)
+
+    async def main(ready: asyncio.Event) -> None:
+        async with _client(kubeconfig, "scheduler") as client:
+            recorder = EventRecorder(client, component="volcano")
+            settings = SchedulerSettings(conf=scheduler_conf, default_scheduler=default_scheduler)
+            part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
+            await _run_all(recorder, part, ready=ready)
+
+    run(main)
+
+
+def api(
+    kubeconfig: Kubeconfig = None,
+    store: Annotated[
+        str, typer.Option(help="SQLAlchemy URL of the history.")
+    ] = "sqlite:///batholith-api.db",
+    listen_address: Address = "127.0.0.1:7480",
+    listen_fd: ListenFd = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Serve the REST command API."""
+    from ..api.server import ApiSettings, serve
+    from ..machinery.clock import SystemClock
+
+    logs.configure(form=log_format, level=log_level)
+
+    async def main(ready: asyncio.Event) -> None:
+        settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
+        async with _client(kubeconfig, "api") as client:
+            await serve(client, settings, clock=SystemClock(), ready=ready)
+
+    run(main)
