@@ -58,13 +58,13 @@ async def serve(
         )
         server = _Server(config)
         async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(commands.run(ready=ready))
+            tasks.create_task(commands.run(ready=ready))
+            serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
-                await server.serve(sockets=[settings.listener])
-            except asyncio.CancelledError:
-                server.should_exit = True
-                raise
+                await asyncio.shield(serving)
             finally:
-                following.cancel()
+                # Answers under way are finished before the listener goes.
+                server.should_exit = True
+                await serving
     finally:
         await database.close()

@@ -2,8 +2,10 @@
 
 import errno
 import socket
+import sys
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -119,38 +121,40 @@ class Embedded:
             path = self._kubeconfig(name)
             kubeconfig.write(path, server=self.server, ca=ca.ca_cert, token=known[name])
 
-    def _kubeconfig(self, name: str) -> str:
-        return str(self._data.pki / f"{name}.kubeconfig")
-
     def _parts(self) -> list[Part]:
         data, options = str(self._data.root), self._options
         api, rest = self._api.fileno(), self._rest.fileno()
-        agent = ["agent", "--kubeconfig", self._kubeconfig("agent"), "--data-dir", data]
-        agent += ["--end-pods"]
+        agent = ["--data-dir", data, "--end-pods"]
         if options.simulate:
             agent += ["--simulate", str(options.simulate)]
         if options.cpus is not None:
             agent += ["--cpus", str(options.cpus)]
-        scheduler = ["scheduler", "--kubeconfig", self._kubeconfig("scheduler")]
-        scheduler += ["--default-scheduler"]
-        rest_api = ["api", "--kubeconfig", self._kubeconfig("api")]
-        rest_api += ["--store", f"sqlite:///{self._data.api_db}", "--listen-fd", str(rest)]
+        store = f"sqlite:///{self._data.api_db}"
+        server = _command("apiserver", "--data-dir", data, "--listen-fd", str(api))
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
         # the agent still has to say how they ended.
         return [
+            Part(name="apiserver", command=server, descriptors=[api]),
+            Part(name="agent", command=self._client("agent", *agent), end_grace=AGENT_GRACE),
+            Part(name="controllers", command=self._client("controllers")),
+            Part(name="scheduler", command=self._client("scheduler", "--default-scheduler")),
             Part(
-                name="apiserver",
-                arguments=["apiserver", "--data-dir", data, "--listen-fd", str(api)],
-                descriptors=[api],
+                name="api",
+                command=self._client("api", "--store", store, "--listen-fd", str(rest)),
+                descriptors=[rest],
             ),
-            Part(name="agent", arguments=agent, end_grace=AGENT_GRACE),
-            Part(
-                name="controllers",
-                arguments=["controllers", "--kubeconfig", self._kubeconfig("controllers")],
-            ),
-            Part(name="scheduler", arguments=scheduler),
-            Part(name="api", arguments=rest_api, descriptors=[rest]),
         ]
+
+    def _client(self, name: str, *arguments: str) -> list[str]:
+        """The command of a part that talks to the API server."""
+        return _command(name, "--kubeconfig", str(self._kubeconfig(name)), *arguments)
+
+    def _kubeconfig(self, name: str) -> Path:
+        return self._data.pki / f"{name}.kubeconfig"
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "batholith.cli", *arguments]
 
 
 def _listen(port: int) -> socket.socket:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +49,8 @@ class Part:
     """One child process."""
 
     name: str
-    arguments: Sequence[str]
+    command: Sequence[str]
+    """Program and arguments."""
     descriptors: Sequence[int] = ()
     """Open files that the child inherits under the same numbers."""
     end_grace: float = 10.0
@@ -168,7 +168,7 @@ class Supervisor:
         try:
             with _open_log(self._data.logs / f"{part.name}.log") as output:
                 child.process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "batholith.cli", *part.arguments),
+                    *part.command,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -232,8 +232,8 @@ class Supervisor:
                 process.kill()
                 await process.wait()
         keeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeper
+        # Its error, if it had one, is what run() raises; the other parts stop all the same.
+        await asyncio.gather(keeper, return_exceptions=True)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,141 @@
+"""Parts are kept running, and nothing is left behind, whoever is killed."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from batholith.cluster.datadir import DataDir, DataDirBusyError
+from batholith.cluster.processes import ProcessId, identify
+from batholith.cluster.supervisor import (
+    Part,
+    PartFailedError,
+    Supervisor,
+    UpState,
+    end_leftovers,
+    read_state,
+)
+
+LIVES = """
+import os, signal, sys
+os.write(int(os.environ["BATHOLITH_READY_FD"]), b"1")
+signal.signal(signal.SIGTERM, lambda *_: (print("ended", sys.argv[1], flush=True), sys.exit()))
+signal.pause()
+"""
+FALLS = "import sys; print('no such luck', file=sys.stderr); sys.exit(3)"
+
+
+def part(name: str, program: str = LIVES) -> Part:
+    return Part(name=name, command=[sys.executable, "-c", program, name])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    data = DataDir(tmp_path / "data")
+    data.hold()
+    return data
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110  # another process: only a look tells
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def supervised(data: DataDir, *parts: Part) -> AsyncIterator[None]:
+    ready = asyncio.Event()
+    supervisor = Supervisor(data, parts, version="1", ports={"kubernetes": 7443})
+    running = asyncio.create_task(supervisor.run(ready.set))
+    try:
+        async with asyncio.timeout(30):
+            await ready.wait()
+        yield
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def state(data: DataDir) -> UpState:
+    found = read_state(data)
+    assert found is not None
+    return found
+
+
+def process(data: DataDir, name: str) -> ProcessId:
+    found = state(data).parts[name].process
+    assert found is not None
+    return found
+
+
+async def test_a_part_that_is_killed_comes_back_ready(data: DataDir) -> None:
+    async with supervised(data, part("a"), part("b")):
+        first = process(data, "a")
+        os.kill(first.pid, signal.SIGKILL)
+        await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
+        assert process(data, "a") != first
+        assert state(data).parts["b"].restarts == 0
+
+
+async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir) -> None:
+    async with supervised(data, part("a"), part("b")):
+        both = [process(data, "a"), process(data, "b")]
+    assert not any(each.alive for each in both)
+    ended = [(data.logs / f"{name}.log").stat().st_mtime_ns for name in ("b", "a")]
+    assert ended == sorted(ended)
+    assert "ended a" in (data.logs / "a.log").read_text()
+    assert read_state(data) is None
+
+
+async def test_a_part_that_never_starts_ends_the_start_and_shows_its_log(data: DataDir) -> None:
+    supervisor = Supervisor(data, [part("a"), part("b", FALLS)], version="1", ports={})
+    with pytest.raises(PartFailedError, match="no such luck"):
+        async with asyncio.timeout(30):
+            await supervisor.run(lambda: None)
+    assert read_state(data) is None
+
+
+async def test_what_a_killed_supervisor_left_is_found_and_ended(data: DataDir) -> None:
+    orphan = await asyncio.create_subprocess_exec("sleep", "1000")
+    running = identify(orphan.pid)
+    assert running is not None
+    async with supervised(data, part("a")):
+        left = state(data)
+    left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
+    left.parts["a"].process = running
+    data.up_json.write_bytes(msgspec.json.encode(left))
+    ending = asyncio.create_task(asyncio.to_thread(end_leftovers, data))
+    assert await orphan.wait() == -signal.SIGKILL
+    assert await ending == ["a"]
+
+
+async def test_a_number_that_now_means_another_process_is_left_alone(data: DataDir) -> None:
+    other = await asyncio.create_subprocess_exec("sleep", "1000")
+    running = identify(other.pid)
+    assert running is not None
+    async with supervised(data, part("a")):
+        left = state(data)
+    left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
+    left.parts["a"].process = ProcessId(running.pid, running.start_time - 1)
+    data.up_json.write_bytes(msgspec.json.encode(left))
+    assert end_leftovers(data) == []
+    assert running.alive
+    other.kill()
+    await other.wait()
+
+
+def test_a_data_folder_has_one_holder(data: DataDir) -> None:
+    other = DataDir(data.root)
+    with pytest.raises(DataDirBusyError):
+        other.hold()
+    data.release()
+    other.hold()
+    other.release()
+    assert data.root.stat().st_mode & 0o777 == 0o700
