@@ -112,14 +112,12 @@ class Embedded:
         return bound
 
     def _write_credentials(self) -> None:
-        ca = pki.ensure(self._data.pki)
-        known = tokens.ensure(self._data.pki / "tokens.csv")
-        kubeconfig.write(
-            self._data.kubeconfig, server=self.server, ca=ca.ca_cert, token=known["admin"]
-        )
-        for name in PARTS:
-            path = self._kubeconfig(name)
-            kubeconfig.write(path, server=self.server, ca=ca.ca_cert, token=known[name])
+        ca = pki.ensure(self._data.pki).ca_data
+        known = tokens.ensure(self._data.tokens)
+        files = {name: self._kubeconfig(name) for name in PARTS}
+        for user, path in {"admin": self._data.kubeconfig, **files}.items():
+            access = kubeconfig.Access(server=self.server, ca=ca, user=user, token=known[user])
+            kubeconfig.write(path, access)
 
     def _parts(self) -> list[Part]:
         data, options = str(self._data.root), self._options

@@ -19,6 +19,7 @@ class DataDir:
         self.cluster_db = self.root / "cluster.db"
         self.api_db = self.root / "api.db"
         self.pki = self.root / "pki"
+        self.tokens = self.pki / "tokens.json"
         self.pods = self.root / "pods"
         self.logs = self.root / "logs"
         self.up_json = self.root / "up.json"
