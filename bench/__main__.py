@@ -157,7 +157,7 @@ async def shape(jobs: int, pods: int) -> str:
     """*jobs* gangs of *pods* simulated pods each, until all run."""
     async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
         seen, writes = Milestones(client, jobs * pods), Writes(client)
-        caches = [seen.cache, *writes.caches]
+        caches: list[Cache[Any]] = [seen.cache, *writes.caches]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()

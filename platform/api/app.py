@@ -15,7 +15,7 @@ from ..store.commands import CommandStore
 from . import problems
 from .auth import Act, Gate, UserInfo
 from .commands import Commands
-from .limits import BodyLimit
+from .limits import JsonBody
 from .problems import ProblemError
 from .schemas import ACTIONS, CommandIn, CommandList, CommandOut, JobList, JobOut, Problem
 
@@ -150,7 +150,7 @@ def create_app(parts: Parts) -> FastAPI:
     app = FastAPI(title="Batholith", docs_url=None, redoc_url=None)
     app.state.parts = parts
     app.include_router(router)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(JsonBody)
     problems.install(app)
 
     @app.get("/healthz", include_in_schema=False)

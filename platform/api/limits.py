@@ -1,4 +1,4 @@
-"""A ceiling for request bodies, held before anything is parsed or kept."""
+"""What a request body may be, held before anything is parsed or kept."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -11,8 +11,12 @@ _TOO_LARGE = (
 )
 
 
-class BodyLimit:
-    """ASGI middleware that answers 413 when a body is, or turns out, larger than MAX_BODY."""
+class JsonBody:
+    """ASGI middleware: bodies are JSON, and 413 answers one that is, or turns out, too large.
+
+    The content type is not asked: `curl -d` calls everything a form, and with bearer tokens, which
+    no browser sends by itself, there is nothing for a foreign page to forge.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -41,7 +45,9 @@ class BodyLimit:
         async def replay() -> Message:
             return parts.pop() if parts else await receive()
 
-        await self._app(scope, replay, send)
+        others = [header for header in scope["headers"] if header[0] != b"content-type"]
+        headers = [*others, (b"content-type", b"application/json")]
+        await self._app({**scope, "headers": headers}, replay, send)
 
 
 async def _refuse(send: Send) -> None:

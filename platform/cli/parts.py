@@ -61,6 +61,33 @@ def _listener(fd: int | None, address: str) -> socket.socket:
     return socket.create_server((host, int(port)))
 
 
+def apiserver(
+    data_dir: Annotated[Path, typer.Option(help="Keeps everything that lasts.")],
+    listen_address: Address = "127.0.0.1:7443",
+    listen_fd: ListenFd = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Run the embedded Kubernetes API server."""
+    from ..admission.settings import AdmissionSettings
+    from ..admission.webhooks import webhooks
+    from ..cluster.apiserver.server import Settings, serve
+    from ..model import crds
+
+    logs.configure(form=log_format, level=log_level)
+
+    async def main(ready: asyncio.Event) -> None:
+        settings = Settings(
+            data=data_dir,
+            listener=_listener(listen_fd, listen_address),
+            webhooks=webhooks(AdmissionSettings()),
+            crds=crds.load(),
+        )
+        await serve(settings, ready=ready)
+
+    run(main)
+
+
 def controllers(
     kubeconfig: Kubeconfig = None,
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job queue.")] = 8,

@@ -19,7 +19,7 @@ class DataDir:
         self.cluster_db = self.root / "cluster.db"
         self.api_db = self.root / "api.db"
         self.pki = self.root / "pki"
-        self.tokens = self.pki / "tokens.json"
+        self.tokens = self.root / "tokens.json"
         self.pods = self.root / "pods"
         self.logs = self.root / "logs"
         self.up_json = self.root / "up.json"
@@ -56,15 +56,3 @@ class DataDir:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace *path* by *content* (mode 0600), so that a crash leaves the old or the new whole."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

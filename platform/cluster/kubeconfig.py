@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from .pki import write_private
+from .files import write_private
 
 NAME = "batholith"
 """Of the cluster, the context and (with the user's name behind it) the user."""

@@ -5,7 +5,6 @@ missing, damaged, about to expire, or signed by another authority.
 """
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from .files import write_private
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 825
@@ -206,15 +207,3 @@ def _write(pair: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePr
     )
     write_private(pair.key, private)
     write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

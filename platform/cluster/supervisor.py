@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from .datadir import DataDir, write_atomically
+from .datadir import DataDir
+from .files import write_private
 from .processes import ProcessId, end, identify
 
 log = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class Supervisor:
         self._save()
 
     def _save(self) -> None:
-        write_atomically(self._data.up_json, msgspec.json.encode(self._state))
+        write_private(self._data.up_json, msgspec.json.encode(self._state))
 
     async def _stop(self, keepers: Sequence[asyncio.Task[None]]) -> None:
         for child in self._children:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .pki import write_private
+from .files import write_private
 
 USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),

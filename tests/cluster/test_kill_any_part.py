@@ -61,7 +61,7 @@ class Watched:
 async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -> None:
     async with support_up.up(tmp_path / "data") as cluster, asyncio.TaskGroup() as tasks:
         watched = Watched(cluster)
-        caches = [watched.jobs, watched.pods]
+        caches: list[Cache[Any]] = [watched.jobs, watched.pods]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()

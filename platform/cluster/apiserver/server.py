@@ -60,6 +60,9 @@ class Settings:
     port: int = 7443
     """0 takes a free one."""
 
+    listener: socket.socket | None = None
+    """A socket that listens already, in the place of *host* and *port*."""
+
     webhooks: Sequence[Webhook] = ()
     """Admission rules, called in this process."""
 
@@ -107,7 +110,9 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = pki.ensure(settings.data / "pki", names=(settings.host, *settings.names))
     owned = tokens.ensure(settings.data / "tokens.json")
-    listener = socket.create_server((settings.host, settings.port), backlog=2048)
+    listener = settings.listener or socket.create_server(
+        (settings.host, settings.port), backlog=2048
+    )
     port = listener.getsockname()[1]
     url = f"https://{settings.host}:{port}"
     path = settings.data / "kubeconfig"

@@ -1,0 +1,16 @@
+"""Files that a crash leaves whole and that only their owner may read."""
+
+import os
+from pathlib import Path
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace *path* by *data* (mode 0600): a reader finds the old content or the new one."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

@@ -1,0 +1,290 @@
+"""The REST door: who may, what is refused and why, what is kept."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support_server import EmbeddedServer, embedded_server
+
+from batholith.api.server import ApiSettings, serve
+from batholith.kube.client import Client
+from batholith.machinery.clock import SystemClock
+from batholith.model import crds
+from batholith.model.command import Command
+from batholith.model.names import COMMANDS, JOBS
+
+JOB = {
+    "apiVersion": "batch.volcano.sh/v1alpha1",
+    "kind": "Job",
+    "metadata": {"name": "train"},
+    "spec": {
+        "minAvailable": 1,
+        "tasks": [{"name": "t", "replicas": 1, "template": {"spec": {"containers": []}}}],
+    },
+}
+PATH = "/v1/namespaces/default/jobs/train"
+
+
+@dataclass(slots=True)
+class Rest:
+    """The REST API under test, and the cluster behind it."""
+
+    url: str
+    token: str
+    session: aiohttp.ClientSession
+    client: Client
+    server: EmbeddedServer
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        data: object = None,
+        token: str | None = None,
+    ) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        async with self.session.request(
+            method, self.url + path, json=json, data=data, headers=headers
+        ) as answer:
+            if answer.status >= 400:
+                assert answer.content_type == "application/problem+json"
+            return answer.status, await answer.json(content_type=None)
+
+    async def command(self, action: str) -> dict[str, Any]:
+        status, body = await self.call("POST", f"{PATH}/commands", json={"action": action})
+        assert status == 202, body
+        found: dict[str, Any] = body
+        return found
+
+    async def commands(self) -> list[Command]:
+        return (await self.client.list(COMMANDS, view=Command)).items
+
+    async def outcome(self, id_: str) -> dict[str, Any]:
+        """The command, once it has an outcome."""
+        async with asyncio.timeout(20):
+            while True:
+                _, body = await self.call("GET", f"{PATH}/commands/{id_}")
+                if body["state"] not in ("Accepted", "Issued"):
+                    found: dict[str, Any] = body
+                    return found
+                await asyncio.sleep(0.01)
+
+    async def carry_out(self, command: Command, *, phase: str) -> None:
+        """Do what the job controller does: write the status, then delete the Command."""
+        state = {"phase": phase, "reason": command.action, "message": command.metadata.uid}
+        await self.client.patch(
+            JOBS, "train", {"status": {"state": state}}, namespace="default", subresource="status"
+        )
+        await self.drop(command)
+
+    async def drop(self, command: Command) -> None:
+        await self.client.delete(COMMANDS, command.metadata.name, namespace="default")
+
+
+@contextlib.asynccontextmanager
+async def running_api(client: Client, folder: Path) -> AsyncIterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    settings = ApiSettings(store_url=f"sqlite:///{folder / 'api.db'}", listener=listener)
+    ready = asyncio.Event()
+    serving = asyncio.create_task(serve(client, settings, clock=SystemClock(), ready=ready))
+    try:
+        await ready.wait()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+@pytest.fixture
+async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
+    async with (
+        embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
+        server.client("api") as client,
+        running_api(client, tmp_path) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        await client.create(JOBS, JOB, namespace="default")
+        yield Rest(
+            url=url,
+            token=server.running.tokens["admin"],
+            session=session,
+            client=client,
+            server=server,
+        )
+
+
+@pytest.mark.parametrize(
+    ("action", "made"),
+    [
+        ("suspend", "AbortJob"),
+        ("abort", "AbortJob"),
+        ("resume", "ResumeJob"),
+        ("restart", "RestartJob"),
+        ("terminate", "TerminateJob"),
+        ("complete", "CompleteJob"),
+    ],
+)
+async def test_an_action_becomes_a_command_for_the_job(rest: Rest, action: str, made: str) -> None:
+    body = await rest.command(action)
+    assert (body["action"], body["who"], body["state"]) == (made, "admin", "Issued")
+    [command] = await rest.commands()
+    assert command.action == made
+    assert command.target is not None
+    assert (command.target.kind, command.target.name) == ("Job", "train")
+    assert command.metadata.controller == command.target
+    assert command.metadata.name.startswith(f"train-{made.lower()}-")
+
+
+async def test_the_outcome_is_what_the_jobs_status_shows(rest: Rest) -> None:
+    body = await rest.command("suspend")
+    [command] = await rest.commands()
+    await rest.carry_out(command, phase="Aborting")
+    outcome = await rest.outcome(body["id"])
+    assert (outcome["state"], outcome["detail"]) == ("Executed", "the job went to Aborting")
+    assert outcome["finished_at"] is not None
+
+
+async def test_a_command_that_the_job_had_no_use_for_is_ignored(rest: Rest) -> None:
+    body = await rest.command("resume")
+    [command] = await rest.commands()
+    await rest.drop(command)
+    assert (await rest.outcome(body["id"]))["state"] == "Ignored"
+
+
+async def test_a_command_whose_job_goes_has_failed(rest: Rest) -> None:
+    body = await rest.command("restart")
+    [command] = await rest.commands()
+    await rest.client.delete(JOBS, "train", namespace="default")
+    with contextlib.suppress(Exception):
+        await rest.drop(command)
+    outcome = await rest.outcome(body["id"])
+    assert (outcome["state"], outcome["detail"]) == ("Failed", "the job is gone")
+
+
+async def test_what_was_under_way_is_settled_after_a_restart(rest: Rest, tmp_path: Path) -> None:
+    body = await rest.command("suspend")
+    [command] = await rest.commands()
+    async with running_api(rest.client, tmp_path) as url:
+        await rest.carry_out(command, phase="Aborting")
+        rest.url = url
+        assert (await rest.outcome(body["id"]))["state"] == "Executed"
+
+
+async def test_the_history_is_newest_first_and_outlives_the_job(rest: Rest) -> None:
+    for action in ("suspend", "resume", "restart"):
+        await rest.command(action)
+    await rest.client.delete(JOBS, "train", namespace="default")
+    _, body = await rest.call("GET", f"{PATH}/commands")
+    assert [item["action"] for item in body["items"]] == ["RestartJob", "ResumeJob", "AbortJob"]
+
+
+async def test_jobs_are_shown_in_short(rest: Rest) -> None:
+    status, body = await rest.call("GET", PATH)
+    assert status == 200
+    assert (body["name"], body["phase"], body["replicas"]) == ("train", "Pending", 1)
+    _, listed = await rest.call("GET", "/v1/namespaces/default/jobs")
+    assert listed["items"] == [body]
+    assert (await rest.call("GET", "/v1/jobs"))[1]["items"] == [body]
+    assert (await rest.call("GET", "/v1/namespaces/other/jobs"))[1]["items"] == []
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "ünîcode"])
+async def test_without_a_valid_token_nothing_happens(rest: Rest, token: str) -> None:
+    status, body = await rest.call(
+        "POST", f"{PATH}/commands", json={"action": "abort"}, token=token
+    )
+    assert status == 401
+    assert "token" in body["detail"]
+    assert await rest.commands() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "word"),
+    [
+        (b"{not json", 400, "not JSON"),
+        (b"", 422, "body"),
+        (b"[]", 422, "body"),
+        (b'{"action": "dance"}', 422, "action"),
+        (b'{"action": 7}', 422, "action"),
+        (b"{}", 422, "action"),
+        (b'{"action": "abort", "force": true}', 422, "force"),
+    ],
+)
+async def test_a_bad_body_is_refused_by_name_of_the_field(
+    rest: Rest, data: bytes, status: int, word: str
+) -> None:
+    got, body = await rest.call("POST", f"{PATH}/commands", data=data)
+    assert got == status, body
+    assert word in body["detail"]
+    assert await rest.commands() == []
+    assert (await rest.call("GET", f"{PATH}/commands"))[1]["items"] == []
+
+
+async def test_a_huge_body_is_refused_unread(rest: Rest) -> None:
+    host, port = rest.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST {PATH}/commands HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {rest.token}\r\nContent-Length: 104857600\r\n\r\n".encode()
+    )
+    head = await reader.readuntil(b"\r\n")
+    assert b" 413 " in head
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_body_that_grows_too_large_on_the_way_is_refused(rest: Rest) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 1024
+
+    status, body = await rest.call("POST", f"{PATH}/commands", data=endless())
+    assert status == 413, body
+    assert await rest.commands() == []
+
+
+async def test_a_job_that_is_not_there_is_a_404(rest: Rest) -> None:
+    for method, path in (
+        ("GET", "/v1/namespaces/default/jobs/none"),
+        ("GET", f"{PATH}/commands/none"),
+    ):
+        assert (await rest.call(method, path))[0] == 404
+    status, body = await rest.call(
+        "POST", "/v1/namespaces/default/jobs/none/commands", json={"action": "abort"}
+    )
+    assert (status, body["detail"]) == (404, "there is no job 'none' in namespace 'default'")
+
+
+async def test_a_finished_job_takes_no_commands(rest: Rest) -> None:
+    state = {"status": {"state": {"phase": "Completed"}}}
+    await rest.client.patch(JOBS, "train", state, namespace="default", subresource="status")
+    status, body = await rest.call("POST", f"{PATH}/commands", json={"action": "restart"})
+    assert (status, body["detail"]) == (409, "job 'train' is Completed; it takes no commands")
+    assert await rest.commands() == []
+
+
+async def test_the_manifests_suspend_wins_over_resume(rest: Rest) -> None:
+    await rest.client.patch(JOBS, "train", {"spec": {"suspend": True}}, namespace="default")
+    status, body = await rest.call("POST", f"{PATH}/commands", json={"action": "resume"})
+    assert status == 409
+    assert "spec.suspend" in body["detail"]
+    assert await rest.commands() == []
+
+
+async def test_the_api_describes_itself_without_a_token(rest: Rest) -> None:
+    _, description = await rest.call("GET", "/openapi.json", token="")
+    assert "/v1/namespaces/{namespace}/jobs/{name}/commands" in description["paths"]
+    async with rest.session.get(f"{rest.url}/docs") as page:
+        text = await page.text()
+    assert "/v1/namespaces/{namespace}/jobs" in text
+    assert "http://" not in text
+    assert "https://" not in text
