@@ -122,7 +122,7 @@ class Embedded:
     def _parts(self) -> list[Part]:
         data, options = str(self._data.root), self._options
         api, rest = self._api.fileno(), self._rest.fileno()
-        agent = ["--data-dir", data, "--end-pods"]
+        agent = ["--data-dir", data, "--pki-dir", str(self._data.pki), "--end-pods"]
         if options.simulate:
             agent += ["--simulate", str(options.simulate)]
         if options.cpus is not None:

@@ -4,8 +4,10 @@ Every command imports its part when it runs, so that none pays for the others at
 """
 
 import asyncio
+import signal
 import socket
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -43,15 +45,23 @@ def _client(kubeconfig: Path | None, name: str) -> "Client":
 
 
 async def _run_all(recorder: "EventRecorder", *parts: _Runs, ready: asyncio.Event) -> None:
-    """Run *parts* beside the recorder of their events; ready when all of them are."""
+    """Run *parts* beside the recorder of their events; *ready* when all of them are."""
     each = [asyncio.Event() for _ in parts]
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(recorder.run())
-        for part, its_ready in zip(parts, each, strict=True):
-            tasks.create_task(part.run(ready=its_ready))
+
+    async def tell() -> None:
         for its_ready in each:
             await its_ready.wait()
         ready.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(recorder.run()), tasks.create_task(tell())]
+        running = [
+            tasks.create_task(part.run(ready=its_ready))
+            for part, its_ready in zip(parts, each, strict=True)
+        ]
+        await asyncio.gather(*running)
+        for task in beside:
+            task.cancel()
 
 
 def _listener(fd: int | None, address: str) -> socket.socket:
@@ -95,7 +105,8 @@ def controllers(
     log_level: LogLevel = "INFO",
 ) -> None:
     """Run the queue, job and podgroup controllers."""
-    from ..job_ctrl.controller import JobController, JobSettings
+    from ..job_ctrl.controller import JobController
+    from ..job_ctrl.settings import JobSettings
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
     from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
@@ -139,6 +150,7 @@ def scheduler(
     """Run the gang scheduler."""
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
+    from ..scheduler import conf
     from ..scheduler.service import Scheduler, SchedulerSettings
 
     logs.configure(form=log_format, level=log_level)
@@ -146,8 +158,60 @@ def scheduler(
     async def main(ready: asyncio.Event) -> None:
         async with _client(kubeconfig, "scheduler") as client:
             recorder = EventRecorder(client, component="volcano")
-            settings = SchedulerSettings(conf=scheduler_conf, default_scheduler=default_scheduler)
+            settings = SchedulerSettings(
+                conf=conf.DEFAULT if scheduler_conf is None else scheduler_conf.read_text(),
+                single_names=("default-scheduler",) if default_scheduler else (),
+            )
             part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
+            await _run_all(recorder, part, ready=ready)
+
+    run(main)
+
+
+def agent(
+    data_dir: Annotated[Path, typer.Option(help="Keeps pods and their logs.")],
+    kubeconfig: Kubeconfig = None,
+    simulate: Annotated[int, typer.Option(min=0, help="Pretend this many nodes.")] = 0,
+    cpus: Annotated[
+        int | None, typer.Option(min=1, help="CPUs that the node offers [default: at least 16].")
+    ] = None,
+    pki_dir: Annotated[
+        Path | None, typer.Option(help="agent.crt, agent.key and ca.crt of the log server.")
+    ] = None,
+    end_pods: Annotated[
+        bool, typer.Option("--end-pods", help="End all pods at SIGTERM; else they run on.")
+    ] = False,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Run pods as processes of this machine, or pretend to."""
+    from ..cluster.agent.service import Agent
+    from ..cluster.agent.settings import AgentSettings, ServingFiles, Simulation
+    from ..kube.events import EventRecorder
+    from ..machinery.clock import SystemClock
+
+    logs.configure(form=log_format, level=log_level)
+    settings = AgentSettings(
+        data_dir=data_dir, simulation=Simulation(nodes=simulate) if simulate else None
+    )
+    if cpus is not None:
+        settings = replace(settings, cpus=cpus)
+    if pki_dir is not None:
+        serving = ServingFiles(
+            certificate=pki_dir / "agent.crt",
+            key=pki_dir / "agent.key",
+            client_ca=pki_dir / "ca.crt",
+        )
+        settings = replace(settings, serving=serving)
+
+    async def main(ready: asyncio.Event) -> None:
+        async with _client(kubeconfig, "agent") as client:
+            recorder = EventRecorder(client, component="kubelet")
+            part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
+            loop = asyncio.get_running_loop()
+            # In the place of being cancelled: pods end in order, and their ends are told.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, lambda: part.stop(end_pods=end_pods))
             await _run_all(recorder, part, ready=ready)
 
     run(main)

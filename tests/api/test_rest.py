@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ class Rest:
         found: dict[str, Any] = body
         return found
 
-    async def commands(self) -> list[Command]:
+    async def commands(self) -> Sequence[Command]:
         return (await self.client.list(COMMANDS, view=Command)).items
 
     async def outcome(self, id_: str) -> dict[str, Any]:
