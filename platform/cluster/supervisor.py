@@ -54,6 +54,8 @@ class Part:
     """Program and arguments."""
     descriptors: Sequence[int] = ()
     """Open files that the child inherits under the same numbers."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those of the supervisor."""
     end_grace: float = 10.0
     """Seconds that it gets to stop in order."""
 
@@ -165,7 +167,12 @@ class Supervisor:
     async def _run_once(self, child: _Child) -> int:
         part = child.part
         readable, writable = os.pipe()
-        environment = {**os.environ, PARENT: str(os.getpid()), READY_FD: str(writable)}
+        environment = {
+            **os.environ,
+            **part.environment,
+            PARENT: str(os.getpid()),
+            READY_FD: str(writable),
+        }
         try:
             with _open_log(self._data.logs / f"{part.name}.log") as output:
                 child.process = await asyncio.create_subprocess_exec(
