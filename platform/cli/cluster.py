@@ -178,7 +178,7 @@ def _end_what_is_left(data: DataDir) -> list[str]:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:
-        ended = end_leftovers(data) + end_pods(data.pods)
+        ended = end_leftovers(data) + end_pods(data.root)
         data.up_json.unlink(missing_ok=True)
         return ended
     finally:

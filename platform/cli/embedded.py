@@ -129,7 +129,7 @@ class Embedded:
             agent += ["--cpus", str(options.cpus)]
         store = f"sqlite:///{self._data.api_db}"
         server = _command("apiserver", "--data-dir", data, "--listen-fd", str(api))
-        # They speak TLS with one another alone; reading the machine's authorities, which aiohttp does
+        # They speak TLS with one another alone; to read the machine's authorities, as aiohttp does
         # when it is imported, would cost each of them a tenth of a second.
         trust = {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and

@@ -16,12 +16,13 @@ from ...kube.errors import ApiError, ConnectionLostError
 from ...kube.events import EventRecorder
 from ...machinery.clock import Clock
 from ...model.names import PODS, SERVICES
+from .leftovers import end_orphan
 from .machine import Machine, NameBook
 from .nodes import NodeFacts, NodeKeeper, machine_memory
 from .objects import Pod, Service
 from .records import PodFolder
 from .reporter import may_pass
-from .runner import RunFolder, probe, sweep
+from .runner import RunFolder, probe
 from .server import LogRefusedError, LogServer
 from .settings import AgentSettings, Stop
 from .worker import PodWorker
@@ -203,7 +204,7 @@ class RealNode:
         for folder, record in list(PodFolder.all(self._settings.data_dir)):
             if record.uid not in present:
                 log.info("an orphan is ended", extra={"pod": f"{record.namespace}/{record.name}"})
-                await asyncio.to_thread(_end_orphan, folder, record.uid)
+                await asyncio.to_thread(end_orphan, folder, record.uid)
                 await self._forget(folder)
 
     # --- logs -------------------------------------------------------------------------------
@@ -245,15 +246,6 @@ class _Log:
 
 def _needs_work(pod: Pod) -> bool:
     return not pod.is_over or pod.metadata.deletion_timestamp is not None
-
-
-def _end_orphan(folder: PodFolder, uid: str) -> None:
-    """Make sure that nothing of the pod runs or ever will."""
-    for name in folder.containers():
-        for run in folder.runs(name):
-            if run.claim() is None:
-                run.call_off()
-    sweep(uid)
 
 
 async def until_done(work: Callable[[], Coroutine[Any, Any, None]], *, clock: Clock) -> None:
