@@ -211,7 +211,6 @@ class JobController:
                 meta.deletion_timestamp or (meta.uid and meta.uid == case.podgroup_doomed)
             ),
             objects_due=case.objects_of != turn.plan.of,
-            claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
             first_look=case.first_look,
         )
 

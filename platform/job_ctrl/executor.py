@@ -25,7 +25,6 @@ from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import ledger, podgroups, pods, status
 from .case import Case, Plan
-from .claims import Claims, MissingClaimError
 from .metrics import JobMetrics
 from .objects import PluginObjects
 from .settings import JobSettings
@@ -80,7 +79,6 @@ class Executor:
         self._tools = tools
         self._client = tools.client
         self._objects = PluginObjects(tools.client)
-        self._claims = Claims(tools.client)
         self._by_kind: Mapping[type, Callable[[Turn, Any], Awaitable[None]]] = {
             fx.SetStatus: self._set_status,
             fx.CreatePodGroup: self._create_podgroup,
@@ -88,7 +86,6 @@ class Executor:
             fx.DeletePodGroup: self._delete_podgroup,
             fx.CreatePods: self._create_pods,
             fx.DeletePods: self._delete_pods,
-            fx.EnsureClaims: self._ensure_claims,
             fx.EnsureObjects: self._ensure_objects,
             fx.RemoveObjects: self._remove_objects,
             fx.DeleteJob: self._delete_job,
@@ -302,24 +299,7 @@ class Executor:
     def _gate(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self._tools.settings.calls_in_flight)
 
-    # Its volumes and its plugins' objects.
-
-    async def _ensure_claims(self, turn: Turn, effect: fx.EnsureClaims) -> None:
-        try:
-            job = await self._claims.ensure(turn.job)
-        except MissingClaimError as error:
-            said = fx.RecordEvent(fx.Reason.CLAIM_ERROR, str(error), warning=True)
-            await self._record_event(turn, said)
-            turn.look_in(self._tools.settings.claim_interval)
-            return
-        except ApiError as error:
-            self.say(turn.job, fx.Reason.CLAIM_ERROR, error.message, warning=True)
-            raise
-        if job is turn.job:
-            turn.case.claims_of = turn.plan.of
-        else:  # the names are in its spec now, which the next look must see
-            turn.case.written = job
-        turn.changed = True
+    # Its plugins' objects.
 
     async def _ensure_objects(self, turn: Turn, effect: fx.EnsureObjects) -> None:
         try:
@@ -348,10 +328,10 @@ class Executor:
         turn.case.ledger.forget(effect.happenings)
 
     async def _record_event(self, turn: Turn, effect: fx.RecordEvent) -> None:
-        if effect.warning:
-            if effect.message == turn.case.said.get(effect.reason):
+        if effect.reason is fx.Reason.PODGROUP_PENDING:
+            if effect.message == turn.case.said:
                 return
-            turn.case.said[effect.reason] = effect.message
+            turn.case.said = effect.message
         self.say(turn.job, effect.reason, effect.message, warning=effect.warning)
 
     async def _look_again(self, turn: Turn, effect: fx.LookAgain) -> None:

@@ -118,5 +118,4 @@ def bubblewrap_arguments(program: str, steps: Iterable[Step], *, hostname: str) 
         else:
             flag = {"link": "--symlink", "ro": "--ro-bind", "rw": "--bind"}[kind]
             argv += [flag, source, place]
-    argv += ["--dev", "/dev", "--symlink", "/run/termination-log", "/dev/termination-log"]
-    return [*argv, "--proc", "/proc", "--chdir", "/", "--"]
+    return [*argv, "--dev", "/dev", "--proc", "/proc", "--chdir", "/", "--"]
