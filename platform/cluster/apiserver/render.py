@@ -102,6 +102,8 @@ class Renderer:
         return watch_line("BOOKMARK", msgspec.json.encode(obj))
 
     def _in_version(self, data: bytes) -> bytes:
+        if self.kind.view is not None:
+            return msgspec.json.encode(self.kind.from_stored(msgspec.json.decode(data)))
         return in_version(data, self.kind.resource.api_version)
 
     def _shaped(self, data: bytes, *, columns: bool = True) -> bytes:

@@ -116,7 +116,7 @@ class Writer:
             raise already_exists(kind.resource, name)
         if call.options.dry_run:
             return Written(encode(obj))
-        return _written(self.registry.put(shelf, kind, _stored(kind, obj), None))
+        return _written(self.registry.put(shelf, kind, kind.to_stored(obj), None))
 
     def _check_namespace(self, call: Call, metadata: Json) -> None:
         namespace = call.target.namespace
@@ -174,9 +174,7 @@ class Writer:
             StatusError: 400, 403, 404, 409, 422, and whatever *change* raises.
         """
         shelf, entry = self.current(call)
-        current = entry.parse()
-        current["apiVersion"] = call.kind.resource.api_version
-        obj = change(current)
+        obj = change(call.kind.from_stored(entry.parse()))
         metadata = check_body(call, obj)
         if metadata.get("resourceVersion", str(entry.rv)) != str(entry.rv):
             raise stale(call.kind.resource, entry.name)
@@ -209,8 +207,7 @@ class Writer:
         self, call: Call, shelf: Shelf, entry: Entry, obj: Json, *, patched: bool = False
     ) -> Written:
         kind = call.kind
-        old = entry.parse()
-        old["apiVersion"] = kind.resource.api_version
+        old = kind.from_stored(entry.parse())
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
         _prepare(call, obj, patched=patched)
         if call.target.subresource == "status":
@@ -231,7 +228,7 @@ class Writer:
             return Written(entry.data, self.registry.settled(shelf, entry))
         if call.options.dry_run:
             return Written(encode(obj))
-        obj = _stored(call.kind, obj)
+        obj = call.kind.to_stored(obj)
         if is_finished(obj):
             return _written(self.registry.remove(shelf, call.kind, obj, entry), removed=True)
         return _written(self.registry.put(shelf, call.kind, obj, entry))
@@ -378,16 +375,6 @@ def _mind_finalizers(call: Call, metadata: Json) -> None:
                 f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to '
                 "avoid accidental conflicts with other finalizer writers"
             )
-
-
-def _stored(kind: KindInfo, obj: Json) -> Json:
-    """The object in the version in which it is kept."""
-    resource = kind.stored_as or kind.resource
-    version = kind.storage_version or resource.version
-    api_version = f"{resource.group}/{version}" if resource.group else version
-    if obj["apiVersion"] != api_version:
-        obj["apiVersion"] = api_version
-    return obj
 
 
 def _written(pending: Pending, *, removed: bool = False) -> Written:
