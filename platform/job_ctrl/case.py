@@ -48,12 +48,14 @@ class Case:
     """Uids of the plugins' objects that we have seen to."""
     objects_of: tuple[object, ...] | None = None
     """The plan by which we have seen to them."""
+    claims_of: tuple[object, ...] | None = None
+    """The plan by which we have seen to the claims of volumes."""
     objects_removed: bool = False
     """The plugins' objects were removed after the job's end."""
     numbers_since: float | None = None
     """Since when the status has wrong numbers that may still wait."""
-    said: str = ""
-    """The last complaint of the scheduler's that was passed on."""
+    said: dict[str, str] = field(default_factory=dict)
+    """The last warning of each reason, so that it is not repeated at every look."""
 
     def take_up(self, job: Job) -> None:
         """Start over, but for the pods, if this is not the job that the notes are about."""

@@ -148,7 +148,10 @@ class JobController:
         if about is None or owner is None or owner.api_version != names.JOBS.api_version:
             return
         key = _owner_key(about.metadata)
-        books = self._case(key).ledger
+        case = self._case(key)
+        books = case.ledger
+        if new is None and case.podgroup and case.podgroup.metadata.uid == about.metadata.uid:
+            case.podgroup = None  # it came and went before we had another look
         if new is not None and new.status.phase == PodGroupPhase.UNKNOWN:
             now = self._clock.monotonic()
             books.note(ledger.Happening(event=JobEvent.JOB_UNKNOWN, owner=owner.uid, since=now))
@@ -211,6 +214,7 @@ class JobController:
                 meta.deletion_timestamp or (meta.uid and meta.uid == case.podgroup_doomed)
             ),
             objects_due=case.objects_of != turn.plan.of,
+            claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
             first_look=case.first_look,
         )
 

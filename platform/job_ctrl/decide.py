@@ -9,7 +9,7 @@ Command is removed after it has been obeyed.
 from collections.abc import Iterable, Iterator
 
 from ..model import times
-from ..model.job import Action, DependsOn, TaskSpec
+from ..model.job import Action, DependsOn, JobPhase, TaskSpec
 from ..model.podgroup import PodGroupPhase
 from . import podgroups, policies, status
 from .effects import (
@@ -20,6 +20,7 @@ from .effects import (
     DeletePodGroup,
     DeletePods,
     Effect,
+    EnsureClaims,
     EnsureObjects,
     Forget,
     LookAgain,
@@ -80,8 +81,9 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
     """
     judged: list[Happening] = []
     waits: list[float] = []
+    pods = view.pods
     for happening in policies.happenings(view):
-        policy = policies.answer(view.job, happening, view.pods)
+        policy = policies.answer(view.job, happening, pods)
         go, target = None, None
         if policy is not None:
             go = RULES[view.phase].on.get(Action(policy.action))
@@ -118,6 +120,9 @@ def _settle(view: View) -> list[Effect]:
 
 def _serve(view: View) -> Iterator[Effect]:
     """Pending and Running: see to it that everything is there that should be."""
+    if view.claims_due and view.phase is JobPhase.PENDING:
+        yield EnsureClaims()
+        return
     if view.objects_due:
         yield EnsureObjects()
     if view.podgroup is None:
@@ -219,12 +224,17 @@ def _started(view: View, name: str) -> bool:
 
 
 def _complain(view: View) -> Iterator[Effect]:
-    """Pass on why the scheduler leaves the gang waiting."""
+    """Say why the gang waits: what the scheduler found, and what it cannot know."""
     found = podgroups.complaint(view.podgroup) if view.podgroup else None
     if found is not None:
         meta = view.job.metadata
         said = f"PodGroup {meta.namespace}:{meta.name} {found.type.lower()}: {found.message}"
         yield RecordEvent(Reason.PODGROUP_PENDING, said, warning=True)
+    pods, least = view.pods, view.job.spec.min_available
+    left = view.total - pods.of(PodPhase.FAILED)
+    if pods.of(PodPhase.PENDING) and left < least:
+        said = f"only {left} of {view.total} pods can still run, and the gang needs {least}"
+        yield RecordEvent(Reason.GANG_BROKEN, said, warning=True)
 
 
 def _recount(view: View) -> Iterator[Effect]:

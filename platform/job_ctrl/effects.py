@@ -21,6 +21,7 @@ class Reason(StrEnum):
     CLAIM_ERROR = "PVCError"
     PODGROUP_PENDING = "PodGroupPending"
     PODGROUP_ERROR = "PodGroupError"
+    GANG_BROKEN = "NotEnoughPods"
     FAILED_CREATE = "FailedCreate"
     FAILED_DELETE = "FailedDelete"
 
@@ -67,6 +68,11 @@ class DeletePods:
     """Remove these pods."""
 
     pods: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureClaims:
+    """See to it that the claims of the job's volumes are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,7 @@ Effect = (
     | DeletePodGroup
     | CreatePods
     | DeletePods
+    | EnsureClaims
     | EnsureObjects
     | RemoveObjects
     | DeleteJob

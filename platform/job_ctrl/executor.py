@@ -25,6 +25,7 @@ from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import ledger, podgroups, pods, status
 from .case import Case, Plan
+from .claims import Claims, MissingClaimError
 from .metrics import JobMetrics
 from .objects import PluginObjects
 from .settings import JobSettings
@@ -79,6 +80,7 @@ class Executor:
         self._tools = tools
         self._client = tools.client
         self._objects = PluginObjects(tools.client)
+        self._claims = Claims(tools.client)
         self._by_kind: Mapping[type, Callable[[Turn, Any], Awaitable[None]]] = {
             fx.SetStatus: self._set_status,
             fx.CreatePodGroup: self._create_podgroup,
@@ -86,6 +88,7 @@ class Executor:
             fx.DeletePodGroup: self._delete_podgroup,
             fx.CreatePods: self._create_pods,
             fx.DeletePods: self._delete_pods,
+            fx.EnsureClaims: self._ensure_claims,
             fx.EnsureObjects: self._ensure_objects,
             fx.RemoveObjects: self._remove_objects,
             fx.DeleteJob: self._delete_job,
@@ -256,13 +259,13 @@ class Executor:
         body = pods.build(turn.job, task, index)
         turn.plan.team.shape(body, turn.job)
         expected.expect_creations(turn.key, (name,))
+        turn.case.ledger.expect(name)
         try:
             made = await self._client.create(names.PODS, body, namespace=turn.namespace, view=Pod)
         except AlreadyExistsError as error:
             made = await self._claim(turn, name, error)
         entry = ledger.read(made)
-        # If the cache was faster than the answer, it has the last word (the pod may be gone).
-        if entry is not None and name in expected.awaited_creations(turn.key):
+        if entry is not None:
             turn.case.ledger.put_unseen(entry)
 
     async def _claim(self, turn: Turn, name: str, error: AlreadyExistsError) -> Pod:
@@ -299,7 +302,24 @@ class Executor:
     def _gate(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self._tools.settings.calls_in_flight)
 
-    # Its plugins' objects.
+    # Its volumes and its plugins' objects.
+
+    async def _ensure_claims(self, turn: Turn, effect: fx.EnsureClaims) -> None:
+        try:
+            job = await self._claims.ensure(turn.job)
+        except MissingClaimError as error:
+            said = fx.RecordEvent(fx.Reason.CLAIM_ERROR, str(error), warning=True)
+            await self._record_event(turn, said)
+            turn.look_in(self._tools.settings.claim_interval)
+            return
+        except ApiError as error:
+            self.say(turn.job, fx.Reason.CLAIM_ERROR, error.message, warning=True)
+            raise
+        if job is turn.job:
+            turn.case.claims_of = turn.plan.of
+        else:  # the names are in its spec now, which the next look must see
+            turn.case.written = job
+        turn.changed = True
 
     async def _ensure_objects(self, turn: Turn, effect: fx.EnsureObjects) -> None:
         try:
@@ -328,10 +348,10 @@ class Executor:
         turn.case.ledger.forget(effect.happenings)
 
     async def _record_event(self, turn: Turn, effect: fx.RecordEvent) -> None:
-        if effect.reason is fx.Reason.PODGROUP_PENDING:
-            if effect.message == turn.case.said:
+        if effect.warning:
+            if effect.message == turn.case.said.get(effect.reason):
                 return
-            turn.case.said = effect.message
+            turn.case.said[effect.reason] = effect.message
         self.say(turn.job, effect.reason, effect.message, warning=effect.warning)
 
     async def _look_again(self, turn: Turn, effect: fx.LookAgain) -> None:

@@ -46,6 +46,8 @@ class Entry:
     """It runs, and all its containers are ready."""
     exit_code: int = 0
     """Of its first container, once it has ended; else 0."""
+    restarts: int = 0
+    """How often its containers have been started anew, taken together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class PodCounts:
     tasks: Mapping[str, Mapping[str, int]]
     ready: Mapping[str, int]
     """Running pods with all containers ready, by task."""
+    restarts: Mapping[str, int]
+    """Restarts of the containers of live pods, by task."""
     terminating: int = 0
     """Pods that are going, or must go."""
 
@@ -116,6 +120,7 @@ def read(pod: Pod) -> Entry | None:
         return None
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
     containers = pod.status.container_statuses
+    all_containers = (*containers, *pod.status.init_container_statuses)
     ended = containers[0].state.terminated if containers else None
     return Entry(
         uid=pod.metadata.uid,
@@ -128,6 +133,7 @@ def read(pod: Pod) -> Entry | None:
         leaving=pod.metadata.deletion_timestamp is not None,
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
         exit_code=ended.exit_code if ended else 0,
+        restarts=sum(container.restart_count for container in all_containers),
     )
 
 
@@ -144,6 +150,7 @@ class Ledger:
         self._doomed: set[str] = set()
         self._counts: Counter[tuple[Place, int, str, PodPhase]] = Counter()
         self._ready: Counter[tuple[int, str]] = Counter()
+        self._restarts: Counter[tuple[int, str]] = Counter()
         self._happenings: dict[tuple[str, JobEvent], Happening] = {}
         self._unseen: dict[str, str] = {}
 
@@ -172,10 +179,15 @@ class Ledger:
         self._store(entry)
         return True
 
+    def expect(self, name: str) -> None:
+        """A pod of this name is about to be created by us."""
+        self._unseen[name] = ""
+
     def put_unseen(self, entry: Entry) -> None:
-        """A pod was created by us and the cache does not show it yet."""
-        self._unseen[entry.name] = entry.uid
-        self._store(entry)
+        """The expected pod was created; if the cache has not shown it yet, it is there now."""
+        if entry.name in self._unseen:  # else the cache was faster, and has the last word
+            self._unseen[entry.name] = entry.uid
+            self._store(entry)
 
     def drop(self, uid: str, *, now: float = 0.0) -> None:
         """A pod is gone. Unless we asked for that, it was evicted."""
@@ -187,7 +199,7 @@ class Ledger:
         self._doomed.discard(uid)
 
     def drop_unseen(self, awaited: Collection[str]) -> None:
-        """Pods that we made and that nobody has seen, nor *awaits* any longer, do not exist."""
+        """Pods that we made, that were not seen and are not *awaited* any longer, do not exist."""
         for name, uid in list(self._unseen.items()):
             if name not in awaited:
                 del self._unseen[name]
@@ -245,9 +257,14 @@ class Ledger:
                 tasks[task][phase] = tasks[task].get(phase, 0) + number
             else:
                 terminating += number
-        ready = {task: number for (made_for, task), number in self._ready.items()
-                 if made_for == version}  # fmt: skip
-        return PodCounts(tasks=dict(tasks), ready=ready, terminating=terminating)
+        return PodCounts(
+            tasks=dict(tasks),
+            terminating=terminating,
+            ready={task: number for (of, task), number in self._ready.items() if of == version},
+            restarts={
+                task: number for (of, task), number in self._restarts.items() if of == version
+            },
+        )
 
     def missing(self, task: str) -> list[int]:
         """Indices of *task* that no pod holds, in order."""
@@ -335,8 +352,7 @@ class Ledger:
         self._missing.get(entry.task, set()).discard(entry.index)
         if place in (Place.LIVE, Place.DONE):
             self._counts[place, entry.version, entry.task, entry.phase] += 1
-            if entry.ready:
-                self._ready[entry.version, entry.task] += 1
+            self._tally(entry, 1)
 
     def _take_out(self, entry: Entry) -> None:
         place = self._place(entry)
@@ -345,9 +361,14 @@ class Ledger:
         if entry.index < self._replicas.get(entry.task, 0):
             self._missing[entry.task].add(entry.index)
         if place in (Place.LIVE, Place.DONE):
-            _less(self._counts, (place, entry.version, entry.task, entry.phase))
-            if entry.ready:
-                _less(self._ready, (entry.version, entry.task))
+            _add(self._counts, (place, entry.version, entry.task, entry.phase), -1)
+            self._tally(entry, -1)
+
+    def _tally(self, entry: Entry, sign: int) -> None:
+        """Count what is neither place nor phase."""
+        if entry.phase not in FINISHED:
+            _add(self._ready, (entry.version, entry.task), sign * entry.ready)
+            _add(self._restarts, (entry.version, entry.task), sign * entry.restarts)
 
     def _notice(self, old: Entry | None, new: Entry | None, now: float) -> None:
         """Remember what happened to a pod, unless we did it; forget what it undoes."""
@@ -386,13 +407,15 @@ def _event(old: Entry | None, new: Entry | None) -> JobEvent | None:
         return JobEvent.POD_EVICTED
     if old is None and new.leaving:
         return None  # it was asked to go before we were there to see by whom
+    if old is None and new.restarts and new.phase is PodPhase.RUNNING:
+        return JobEvent.TASK_FAILED  # perhaps, and before we were there
     if old is not None and old.phase is new.phase:
-        return None
+        return JobEvent.TASK_FAILED if new.restarts > old.restarts else None  # perhaps
     return _ENTERED.get(new.phase)
 
 
-def _less(counter: Counter[Key], key: Key) -> None:
-    """Count one less, and leave no zero behind."""
-    counter[key] -= 1
+def _add(counter: Counter[Key], key: Key, number: int) -> None:
+    """Count *number* more, and leave no zero behind."""
+    counter[key] += number
     if not counter[key]:
         del counter[key]

@@ -25,6 +25,8 @@ ACTIONS = frozenset(
 )
 """What a policy can do; any other word means: nothing but looking again."""
 
+_DEFAULT_TASK_RETRIES = 3
+
 ORDERS = frozenset({*ACTIONS} - {Action.RESTART_TASK, Action.RESTART_POD})
 """What a Command can do: it names no task and no pod."""
 
@@ -35,6 +37,8 @@ def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy |
     if _stale(job, happening):
         return None
     if happening.event is JobEvent.TASK_COMPLETED and not _completed(task, pods):
+        return None
+    if happening.event is JobEvent.TASK_FAILED and not _failed(task, pods):
         return None
     for policy in (*(task.policies if task else ()), *job.spec.policies):
         if _matches(policy, happening):
@@ -67,6 +71,13 @@ def _completed(task: TaskSpec | None, pods: PodCounts) -> bool:
     if task is None or not task.replicas:
         return False
     return pods.tasks.get(task.name, {}).get(PodPhase.SUCCEEDED, 0) >= task.replicas
+
+
+def _failed(task: TaskSpec | None, pods: PodCounts) -> bool:
+    """Whether the containers of a task have been restarted as often as they may."""
+    if task is None or not task.replicas:
+        return False
+    return pods.restarts.get(task.name, 0) >= (task.max_retry or _DEFAULT_TASK_RETRIES)
 
 
 def happenings(view: View) -> Iterator[Happening]:

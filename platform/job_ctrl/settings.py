@@ -23,6 +23,9 @@ class JobSettings:
     count_delay: float = 0.25
     """Seconds that a change of nothing but numbers may wait, so that several are one write."""
 
+    claim_interval: float = 2.0
+    """Seconds after which a job looks again for a claim that it waits for."""
+
     registry: CollectorRegistry | None = None
     """Where metrics are registered, if anywhere."""
 

@@ -19,6 +19,9 @@ from .views import FINISHED, PodPhase
 MARK = "plugin-"
 """Prefix of the keys in ``controlledResources`` that name the job's plugins."""
 
+CLAIM = "volume-pvc-"
+"""Prefix of those that name the claims of its volumes."""
+
 
 def first(view: View) -> JobStatus:
     """The status of a job that nobody has looked at yet."""
@@ -54,7 +57,7 @@ def recounted(view: View) -> JobStatus:
     if view.phase in FINAL:
         _keep_finished(tasks, job.status)
     serving = RULES[view.phase].upkeep is Upkeep.SERVE
-    marks = _marks(job) if serving else {}
+    marks = _marks(job) | _claims(job) if serving and not view.claims_due else {}
     return msgspec.structs.replace(
         job.status,
         pending=_sum(tasks, PodPhase.PENDING),
@@ -101,6 +104,11 @@ def difference(old: object, new: object) -> dict[str, object]:
 
 def _marks(job: Job) -> dict[str, str]:
     return {f"{MARK}{plugin}": plugin for plugin in job.spec.plugins}
+
+
+def _claims(job: Job) -> dict[str, str]:
+    claims = (volume.volume_claim_name for volume in job.spec.volumes)
+    return {f"{CLAIM}{claim}": claim for claim in claims if claim}
 
 
 def _enter(status: JobStatus, state: JobState, now: datetime) -> JobStatus:

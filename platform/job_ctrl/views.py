@@ -35,6 +35,7 @@ class ContainerStatus(Part, frozen=True):
     """One container of a pod."""
 
     ready: bool = False
+    restart_count: int = 0
     state: ContainerState = ContainerState()
 
 
@@ -43,6 +44,7 @@ class PodStatus(Part, frozen=True):
 
     phase: str = ""
     container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(Part, frozen=True):

@@ -1,5 +1,7 @@
 """Decisions step by step, and whole lives of jobs without a server."""
 
+import dataclasses
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,12 +17,15 @@ from batholith.job_ctrl.effects import (
     DeletePodGroup,
     DeletePods,
     Effect,
+    Forget,
     RecordEvent,
     SetStatus,
 )
+from batholith.job_ctrl.ledger import Ledger
 from batholith.job_ctrl.view import Order
 from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 
 P = PodPhase
 RUN = JobStatus(state=JobState(phase="Running"), min_available=2)
@@ -272,6 +277,59 @@ def test_a_completed_task_completes_the_job() -> None:
     world.turn("a-1", P.SUCCEEDED)
     world.run()
     assert world.phases[-1] == "Completing"
+
+
+def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
+    tasks = task("a", 2, policies=[policy("AbortJob", "TaskFailed")], maxRetry=3)
+    world = started(job(tasks))
+    for name, restarts in (("a-0", 2), ("a-1", 1)):
+        assert world.phases[-1] == "Running"
+        world.pods[f"j-{name}"] = dataclasses.replace(world.pods[f"j-{name}"], restarts=restarts)
+        world.ledger.put(world.pods[f"j-{name}"])
+        world.run()
+    assert world.phases[-1] == "Aborting"
+
+
+def test_what_the_scheduler_finds_is_passed_on() -> None:
+    def found(kind: str, at: str) -> PodGroupCondition:
+        return PodGroupCondition(
+            type=kind, status="True", message="no room", last_transition_time=at
+        )
+
+    world = started(job())
+    assert world.podgroup is not None
+    for conditions, warned in (
+        ((found("Unschedulable", "2026-05-04T12:00:01Z"),), True),
+        ((found("Unschedulable", "2026-05-04T12:00:01Z"),
+          found("Scheduled", "2026-05-04T12:00:02Z")), False),
+    ):  # fmt: skip
+        status = PodGroupStatus(phase="Running", conditions=conditions)
+        world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
+        world.said.clear()
+        world.run()
+        assert ("PodGroupPending" in world.said) == warned
+
+
+def test_a_gang_that_can_never_fill_again_says_so() -> None:
+    world = started(job())
+    world.turn("t-0", P.FAILED)
+    world.run()
+    world.evict("t-1")
+    world.run()
+    assert status_of(world).pending == 1
+    assert "NotEnoughPods" in world.said
+
+
+def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started(job())
+
+    def refuse(ledger: Ledger) -> None:
+        raise AssertionError("all pods were walked over")
+
+    for walk in ("live", "done"):
+        monkeypatch.setattr(Ledger, walk, refuse)
+    world.turn("t-0", P.FAILED)
+    assert [type(effect) for effect in decide(world.view())] == [Forget, SetStatus]
 
 
 def test_a_policy_with_a_timeout_waits_and_then_acts() -> None:
