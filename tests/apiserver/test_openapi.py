@@ -61,7 +61,6 @@ def test_a_patch_of_a_custom_kind_takes_no_strategic_merge() -> None:
     patch = document("apis/batch.volcano.sh/v1alpha1")["paths"][path]["patch"]
     assert "fieldValidation" in [each["name"] for each in patch["parameters"]]
     assert set(patch["requestBody"]["content"]) == {
-        "application/apply-patch+yaml",
         "application/json-patch+json",
         "application/merge-patch+json",
     }
