@@ -1,8 +1,6 @@
 """Builders and helpers of the agent's tests."""
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -75,11 +73,3 @@ class Story:
     def due(self, seconds: float = 0) -> Decision:
         """What is to be done at a moment."""
         return decide(self.pod, self.state, now=after(seconds), back_off=BACK_OFF)
-
-
-async def until(holds: Callable[[], object], *, within: float = 20) -> None:
-    """Wait until the world is as wanted; only a broken one makes it fail."""
-    end = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < end, "it did not come about"
-        await asyncio.sleep(0.01)

@@ -118,4 +118,5 @@ def bubblewrap_arguments(program: str, steps: Iterable[Step], *, hostname: str) 
         else:
             flag = {"link": "--symlink", "ro": "--ro-bind", "rw": "--bind"}[kind]
             argv += [flag, source, place]
-    return [*argv, "--dev", "/dev", "--proc", "/proc", "--chdir", "/", "--"]
+    argv += ["--dev", "/dev", "--symlink", "/run/termination-log", "/dev/termination-log"]
+    return [*argv, "--proc", "/proc", "--chdir", "/", "--"]

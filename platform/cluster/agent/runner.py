@@ -38,6 +38,9 @@ POD_VARIABLE = "BATHOLITH_POD_UID"
 _INNER_SHIM = "/run/batholith-shim.py"
 _R = TypeVar("_R", bound=msgspec.Struct)
 _SHIM = Path(shim.__file__)
+_NEWS = 3
+"""The shim's descriptor that closes when the run is claimed."""
+
 _UNANSWERED = 5.0
 """Seconds that a shim has to obey an order to kill."""
 
@@ -95,10 +98,11 @@ class RunFolder:
 
     def prepare(self, launch: Launch) -> None:
         """Write the intent down, durably."""
-        self.path.mkdir(parents=True, mode=0o700)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         launch.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        launch.log.touch(mode=0o600)
         root = self.path / "root"
-        root.mkdir()
+        root.mkdir(exist_ok=True)
         text: dict[str, Any] = {
             "argv": list(launch.argv),
             "env": dict(launch.env),
@@ -113,19 +117,20 @@ class RunFolder:
             text["bubblewrap"] = _bubblewrap(launch)
         shim.write_whole(str(self.path / shim.LAUNCH), json.dumps(text))
 
-    def start(self) -> int:
-        """Start the shim and give its process id; it outlives this process."""
+    def start(self, news: int = -1) -> int:
+        """Start the shim and give its process id; it outlives this process.
+
+        It holds *news*, the writing end of a pipe, until it claimed the run or is gone.
+        """
         null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
+        ends = [null, errors, errors, *([news] if news >= 0 else [])]
+        told = [str(_NEWS)] if news >= 0 else []
         try:
             return os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(_SHIM), str(self.path)],
+                [sys.executable, "-I", "-S", str(_SHIM), str(self.path), *told],
                 {RUN_VARIABLE: self.name, "PATH": os.defpath},
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, null, 0),
-                    (os.POSIX_SPAWN_DUP2, errors, 1),
-                    (os.POSIX_SPAWN_DUP2, errors, 2),
-                ],
+                file_actions=[(os.POSIX_SPAWN_DUP2, end, to) for to, end in enumerate(ends)],
                 setsid=True,
                 setsigmask=[],
                 setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
@@ -142,6 +147,10 @@ class RunFolder:
         """Marks the run's processes; the last parts of the path, pod uid first."""
         return "/".join(self.path.parts[-4:])
 
+    def was_intended(self) -> bool:
+        """The intent was written down; without it there was no start either."""
+        return (self.path / shim.LAUNCH).exists()
+
     def claim(self) -> Claim | None:
         """Who took the run, if anybody did."""
         return _read(self.path / shim.CLAIM, Claim)
@@ -157,6 +166,12 @@ class RunFolder:
         finally:
             own.unlink()
         return True
+
+    @property
+    def counts(self) -> bool:
+        """It was intended and not called off."""
+        claim = self.claim()
+        return self.was_intended() and (claim is None or claim.pid != 0)
 
     def ended(self) -> Ended | None:
         """How the run ended, if it did and could say so."""
@@ -187,6 +202,24 @@ def _bubblewrap(launch: Launch) -> list[str]:
     steps = [*launch.steps, ("ro", str(_SHIM), _INNER_SHIM)]
     argv = layout.bubblewrap_arguments(program, steps, hostname=launch.hostname)
     return [*argv, sys.executable, "-I", "-S", _INNER_SHIM]
+
+
+async def start_claimed(folder: RunFolder) -> int:
+    """Start the shim, and wait until it claimed the run or is gone."""
+    read, write = os.pipe()
+    try:
+        pid = folder.start(write)
+    finally:
+        os.close(write)
+    loop = asyncio.get_running_loop()
+    claimed = asyncio.Event()
+    loop.add_reader(read, claimed.set)
+    try:
+        await claimed.wait()
+    finally:
+        loop.remove_reader(read)
+        os.close(read)
+    return pid
 
 
 class Process:

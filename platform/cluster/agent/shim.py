@@ -51,11 +51,13 @@ class CannotStartError(Exception):
     """The container's main process cannot be brought up; the text is for its status."""
 
 
-def main(folder: str) -> int:
-    """Run what *folder* describes; 0 unless the run was taken by someone else."""
+def main(folder: str, news: int = -1) -> int:
+    """Run what *folder* describes; *news* is a descriptor to close when it is claimed."""
     run = Run(folder)
     if not run.claim():
         return 1
+    if news >= 0:
+        os.close(news)
     run.start()
     run.attend()
     run.finish()
@@ -399,6 +401,7 @@ def _devices(root: str) -> None:
             _bind(f"/dev/{name}", f"{root}/dev/{name}", read_only=False)
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink("/proc/self/fd" + to, f"{root}/dev/{name}")
+    os.symlink("/run/termination-log", f"{root}/dev/termination-log")
 
 
 def _processes(root: str) -> None:
@@ -593,4 +596,4 @@ def _write(descriptor: int, data: bytes) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "--init":
         init_main(int(sys.argv[2]))
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))

@@ -95,7 +95,7 @@ class Places:
 
 
 def materialise(pod: Pod, *, places: Places, sources: Sources, facts: Facts) -> Mapping[str, Path]:
-    """Make every volume of *pod* and say where each lies; what is there already is kept.
+    """Make every volume of *pod* and say where each lies; what a container wrote there is kept.
 
     Raises:
         VolumeError: something that a volume needs is missing or not permitted.

@@ -1,0 +1,174 @@
+"""From a container's specification to the run that stands in for it."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import hosts, images, layout
+from .environment import SEARCH_PATH, Facts, Sources, build, expand
+from .layout import Mount
+from .machine import HOST_IP, Machine
+from .objects import Container, Pod
+from .runner import POD_VARIABLE, Launch, Level, RunFolder
+from .volumes import link_into, mounts_of
+
+_MESSAGE_LIMIT = 4096
+_FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What was made ready for a pod before its containers start."""
+
+    sources: Sources
+    volumes: Mapping[str, Path]
+    folder: Path
+    """The pod's own folder, with its hosts file and hostname."""
+
+    ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Builds the launches of one pod."""
+
+    pod: Pod
+    machine: Machine
+    prepared: Prepared
+
+    def launch(self, container: Container, run: RunFolder, log: Path) -> tuple[Launch, str]:
+        """What *run* shall execute, and a complaint if the command is not on this machine.
+
+        Raises:
+            ConfigError: the container cannot be configured as it asks.
+        """
+        facts = Facts(
+            pod_ip=self.prepared.ip, host_ip=HOST_IP, allocatable=self.machine.allocatable
+        )
+        base = self._base(run)
+        env = build(self.pod, container, sources=self.prepared.sources, facts=facts, base=base)
+        mounts = mounts_of(container, self.prepared.volumes, env)
+        argv, complaint = self._argv(container, env, mounts)
+        directory = container.working_dir or "/"
+        if self.machine.level is Level.PLAIN:
+            directory = self._plain(run, mounts, directory)
+        return Launch(
+            argv=argv,
+            env=env,
+            cwd=directory,
+            log=log,
+            hostname=self.pod.host_name,
+            level=self.machine.level,
+            steps=self._steps(container, run, [*mounts, *_working_mount(directory, mounts, run)]),
+        ), complaint
+
+    def _base(self, run: RunFolder) -> dict[str, str]:
+        """The variables that come before the pod's own."""
+        plain = self.machine.level is Level.PLAIN
+        env = {"PATH": _search_path() if plain else SEARCH_PATH + _extra_path()}
+        env |= {"HOSTNAME": self.pod.host_name, POD_VARIABLE: self.pod.metadata.uid}
+        env["HOME"] = str(run.path / "root") if plain else layout.ROOT_HOME
+        if plain:
+            env["BATHOLITH_ROOT"] = str(run.path / "root")
+            env["BATHOLITH_HOSTS"] = str(self.prepared.folder / "hosts")
+            env["TMPDIR"] = str(run.path / "root" / "tmp")
+        host, colon, port = self.machine.settings.api_address.rpartition(":")
+        if colon:
+            env |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        if self.pod.spec.enable_service_links is not False:
+            services = self.machine.services(self.pod.metadata.namespace)
+            env = hosts.service_variables(services) | env
+        return env
+
+    def _argv(
+        self, container: Container, env: Mapping[str, str], mounts: Sequence[Mount]
+    ) -> tuple[Sequence[str], str]:
+        command = [expand(word, env) for word in container.command]
+        args = [expand(word, env) for word in container.args]
+        places = tuple(f"{mount.target}/" for mount in mounts)
+
+        def find(program: str) -> str | None:
+            if program.startswith(places):
+                return program  # it may well lie in a volume
+            return shutil.which(program, path=env.get("PATH"))
+
+        try:
+            return images.command_line(container.image, command, args, find=find), ""
+        except images.NoSuchProgramError as error:
+            # The run fails at its start, as it would in an image without the program.
+            return [*command, *args], str(error)
+
+    def _plain(self, run: RunFolder, mounts: Sequence[Mount], directory: str) -> str:
+        root = run.path / "root"
+        (root / "tmp").mkdir(parents=True, exist_ok=True)
+        link_into(root, mounts, pod=self.prepared.folder)
+        inside = root / os.path.normpath("/" + directory).lstrip("/")
+        inside.mkdir(parents=True, exist_ok=True)
+        return str(inside)
+
+    def _steps(
+        self, container: Container, run: RunFolder, mounts: Sequence[Mount]
+    ) -> list[layout.Step]:
+        if self.machine.level is Level.PLAIN:
+            return []
+        folder = self.prepared.folder
+        message = run.path / "termination-log"
+        message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        message.touch()
+        own = [
+            Mount(str(folder / "hosts"), "/etc/hosts"),
+            Mount(str(folder / "hostname"), "/etc/hostname", read_only=True),
+            Mount(str(message), _message_path(container)),
+        ]
+        resolver = os.path.realpath("/etc/resolv.conf")
+        if resolver.startswith("/run/"):
+            own.append(Mount(resolver, resolver, read_only=True))
+        taken = {mount.target for mount in mounts}
+        hidden = [os.path.realpath(self.machine.settings.data_dir)]
+        home = os.path.expanduser("~")
+        own = [mount for mount in own if mount.target not in taken]
+        return layout.plan([*own, *mounts], hidden=hidden, home=home)
+
+
+def _working_mount(directory: str, mounts: Sequence[Mount], run: RunFolder) -> list[Mount]:
+    """A folder to work in where the machine has none, as a runtime would make it."""
+    held = any(f"{directory}/".startswith(f"{mount.target}/") for mount in mounts)
+    if held or os.path.isdir(directory):
+        return []
+    folder = run.path / "work"
+    folder.mkdir(parents=True, exist_ok=True)
+    return [Mount(str(folder), os.path.normpath("/" + directory))]
+
+
+def _message_path(container: Container) -> str:
+    # /dev is made after everything else; the usual place in it is a link to this one.
+    path = container.termination_message_path or "/dev/termination-log"
+    return "/run/termination-log" if path.startswith("/dev/") else path
+
+
+def _search_path() -> str:
+    return os.environ.get("PATH", "") or SEARCH_PATH
+
+
+def _extra_path() -> str:
+    """What else this process searches, so that containers find the same interpreters."""
+    known = SEARCH_PATH.split(":")
+    extra = [part for part in os.environ.get("PATH", "").split(":") if part.startswith("/")]
+    return "".join(f":{part}" for part in extra if part not in known)
+
+
+def termination_message(container: Container, run: RunFolder, log: Path, *, failed: bool) -> str:
+    """What the container left as its last words."""
+    file = run.path / "termination-log"
+    if file.exists():
+        with file.open("rb") as opened:
+            text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
+        if text:
+            return text
+    if failed and container.termination_message_policy == "FallbackToLogsOnError" and log.exists():
+        lines = log.read_text(errors="replace").splitlines()[-_FALLBACK_LINES:]
+        words = [parts[3] for line in lines if len(parts := line.split(" ", 3)) == 4]
+        return "\n".join(words)[-_FALLBACK_BYTES:]
+    return ""

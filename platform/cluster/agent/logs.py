@@ -1,0 +1,121 @@
+"""Reading what containers wrote: `shim` writes lines of time, stream, tag and text.
+
+The tag is F for a full line and P for a part of one, which gets no line end.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from io import BufferedReader
+from pathlib import Path
+
+from ...machinery.clock import Clock
+from ...model import times
+
+POLL = 0.1
+"""Seconds between looks at a log that is followed."""
+
+_BLOCK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What part of a log is wanted, and how."""
+
+    follow: bool = False
+    tail: int | None = None
+    timestamps: bool = False
+    since: datetime | None = None
+    limit: int | None = None
+    """Bytes, after which the answer is cut."""
+
+    stream: str = ""
+    """``stdout`` or ``stderr``; empty for both."""
+
+
+async def read(
+    path: Path, options: LogOptions, *, over: Callable[[], bool], clock: Clock
+) -> AsyncIterator[bytes]:
+    """Yield the log in pieces; with follow until *over* says that nothing more will come."""
+    writer = _Writer(options)
+    with path.open("rb") as file:
+        if options.tail is not None:
+            file.seek(_start_of_tail(file, options.tail))
+        rest = b""
+        while True:
+            # Asked before the read: what was written before the end is still seen.
+            last = not options.follow or over()
+            while data := file.read(_BLOCK):
+                *lines, rest = (rest + data).split(b"\n")
+                piece = writer.shown(lines)
+                if piece:
+                    yield piece
+                if writer.is_full:
+                    return
+            if last:
+                return
+            await clock.sleep(POLL)
+
+
+def _start_of_tail(file: BufferedReader, count: int) -> int:
+    """Where the last *count* full lines start."""
+    position = file.seek(0, 2)
+    if count <= 0:
+        return position
+    held = b""
+    while position > 0:
+        step = min(_BLOCK, position)
+        position = file.seek(position - step)
+        held = file.read(step) + held
+        starts = list(_line_starts(held, whole=position == 0))
+        if len(starts) > count:
+            return position + starts[-count]
+    return 0
+
+
+def _line_starts(held: bytes, *, whole: bool) -> Iterator[int]:
+    """Offsets in *held* where what the container called a line starts."""
+    fresh, at = whole, 0
+    for line in held.splitlines(keepends=True):
+        if fresh:
+            yield at
+        parts = line.split(b" ", 3)
+        fresh = len(parts) > 2 and parts[2] == b"F"
+        at += len(line)
+
+
+class _Writer:
+    """Turns lines of the file into what was asked for."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+        self._left = options.limit
+        self._fresh = True
+        self._since = times.format_micros(options.since).encode() if options.since else b""
+
+    @property
+    def is_full(self) -> bool:
+        """The limit is reached."""
+        return self._left is not None and self._left <= 0
+
+    def shown(self, lines: list[bytes]) -> bytes:
+        """What of *lines* is wanted, as it is to be sent."""
+        piece = b"".join(filter(None, map(self._shown, lines)))
+        if self._left is not None:
+            piece = piece[: max(self._left, 0)]
+            self._left -= len(piece)
+        return piece
+
+    def _shown(self, line: bytes) -> bytes:
+        parts = line.split(b" ", 3)
+        if len(parts) != 4:
+            return b""
+        when, stream, tag, text = parts
+        # Equal to the microsecond, times compare as text.
+        if self._since and when[: len(self._since) - 1] < self._since[:-1]:
+            return b""
+        if self._options.stream and stream.decode() != self._options.stream:
+            return b""
+        head = when + b" " if self._options.timestamps and self._fresh else b""
+        self._fresh = tag == b"F"
+        return head + text + (b"\n" if self._fresh else b"")

@@ -1,0 +1,274 @@
+"""A real node: its pods are processes of this machine."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from ...kube.cache import Cache
+from ...kube.client import Client
+from ...kube.errors import ApiError, ConnectionLostError
+from ...kube.events import EventRecorder
+from ...machinery.clock import Clock
+from ...model.names import PODS, SERVICES
+from .machine import Machine, NameBook
+from .nodes import NodeFacts, NodeKeeper, machine_memory
+from .objects import Pod, Service
+from .records import PodFolder
+from .reporter import may_pass
+from .runner import RunFolder, probe, sweep
+from .server import LogRefusedError, LogServer
+from .settings import AgentSettings, Stop
+from .worker import PodWorker
+
+log = logging.getLogger(__name__)
+
+_RETRY = 1.0
+_WORKER_RETRY = 5.0
+_NAMESPACE = "namespace"
+
+
+class RealNode:
+    """Registers one node and runs its pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        settings: AgentSettings,
+        clock: Clock,
+        recorder: EventRecorder | None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._recorder = recorder
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._machine: Machine | None = None
+        selector = f"spec.nodeName={settings.node_name}"
+        self._pods = Cache(client, PODS, Pod, field_selector=selector)
+        self._services = Cache(
+            client, SERVICES, Service, indexes={_NAMESPACE: lambda s: (s.metadata.namespace,)}
+        )
+        self._names = NameBook(self._services_of, clock=clock)
+
+    def _services_of(self, namespace: str) -> Iterable[Service]:
+        return self._services.by_index(_NAMESPACE, namespace)
+
+    # --- life -------------------------------------------------------------------------------
+
+    async def run(self, ready: asyncio.Event, stop: Stop) -> None:
+        """Serve until *stop* is asked for; pods run on unless it says otherwise."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._names.close)
+            stack.push_async_callback(self._cancel_tasks)
+            facts = await self._set_up(stack)
+            keeper = NodeKeeper(self._client, [facts], clock=self._clock)
+            await until_done(keeper.register, clock=self._clock)
+            for cache in (self._services, self._pods):
+                self._spawn(cache.run())
+                await cache.wait_synced()
+            await self._end_orphans()
+            self._services.add_handler(self._service_changed)
+            self._pods.add_handler(self._pod_changed)
+            self._spawn(keeper.keep_alive())
+            ready.set()
+            await stop.asked.wait()
+            if stop.end_pods:
+                await self._end_pods()
+
+    async def _set_up(self, stack: AsyncExitStack) -> NodeFacts:
+        settings = self._settings
+        for part in ("pods", "logs", "volumes"):
+            (settings.data_dir / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = await asyncio.to_thread(probe, settings.sandbox)
+        for reason in found.reasons:
+            log.info("a sandbox does not work here", extra={"reason": reason})
+        port = await self._serve(stack)
+        facts = NodeFacts(
+            name=settings.node_name,
+            cpus=settings.cpus,
+            memory=settings.memory or machine_memory(),
+            pods=settings.pods,
+            runtime=str(found.level),
+            labels=settings.labels,
+            log_port=port,
+        )
+        self._machine = Machine(
+            client=self._client,
+            settings=settings,
+            clock=self._clock,
+            level=found.level,
+            allocatable=facts.capacity,
+            names=self._names,
+            services=self._services_of,
+            recorder=self._recorder,
+            addresses={record.uid: record.ip for _, record in PodFolder.all(settings.data_dir)},
+        )
+        return facts
+
+    async def _serve(self, stack: AsyncExitStack) -> int:
+        files = self._settings.serving
+        if files is None:
+            return 0
+        server = LogServer(self, self._clock)
+        runner: web.AppRunner
+        runner, port = await server.start(files, port=self._settings.listen_port)
+        stack.push_async_callback(runner.cleanup)
+        return port
+
+    async def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a task of the agent failed", exc_info=error)
+
+    async def _end_pods(self) -> None:
+        """End every container with its pod's grace; the next agent applies restart policies."""
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.pause()
+        await asyncio.gather(*(worker.end_processes() for worker in workers))
+
+    # --- pods -------------------------------------------------------------------------------
+
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
+        service = new or old
+        if service is not None:
+            self._names.touch(service.metadata.namespace)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None:
+            if old is not None:
+                self._pod_gone(old)
+            return
+        worker = self._workers.get(new.metadata.uid)
+        if worker is not None:
+            worker.update(new)
+        elif _needs_work(new):
+            self._spawn(self._attend(new))
+
+    def _pod_gone(self, pod: Pod) -> None:
+        worker = self._workers.get(pod.metadata.uid)
+        if worker is not None:
+            worker.vanish()
+        else:
+            self._spawn(self._forget(PodFolder.of(self._settings.data_dir, pod)))
+
+    async def _attend(self, pod: Pod) -> None:
+        """Have workers bring the pod to its end; one that fails is followed by another."""
+        assert self._machine is not None  # noqa: S101 - set before the first pod is seen
+        uid = pod.metadata.uid
+        while True:
+            worker = self._workers[uid] = PodWorker(pod, self._machine)
+            try:
+                await worker.run()
+            except Exception:
+                log.exception("a pod's worker failed", extra={"pod": pod.metadata.key})
+                await self._clock.sleep(_WORKER_RETRY)
+            now = self._pods.get(pod.metadata.key)
+            if now is None or now.metadata.uid != uid:
+                del self._workers[uid]
+                await self._forget(worker.folder)
+                return
+            pod = now
+            if worker.is_finished and not worker.missed(now):
+                del self._workers[uid]
+                return
+
+    async def _forget(self, folder: PodFolder) -> None:
+        """The pod is gone for good, and so is all that it left."""
+        if self._machine is not None:
+            self._machine.addresses.pop(folder.path.name, None)
+        await asyncio.to_thread(folder.remove)
+
+    async def _end_orphans(self) -> None:
+        """End what runs for pods that are gone from the API."""
+        present = {pod.metadata.uid for pod in self._pods}
+        for folder, record in list(PodFolder.all(self._settings.data_dir)):
+            if record.uid not in present:
+                log.info("an orphan is ended", extra={"pod": f"{record.namespace}/{record.name}"})
+                await asyncio.to_thread(_end_orphan, folder, record.uid)
+                await self._forget(folder)
+
+    # --- logs -------------------------------------------------------------------------------
+
+    def find_log(self, pod: str, container: str, *, previous: bool) -> "_Log":
+        """The log of a container; see `LogSource`."""
+        found = self._pods.get(pod)
+        if found is None:
+            raise LogRefusedError(404, f'pods "{pod.partition("/")[2]}" not found')
+        if container not in found.containers:
+            raise LogRefusedError(400, f"container {container} is not valid for pod {pod}")
+        folder = PodFolder.of(self._settings.data_dir, found)
+        name = found.metadata.name
+        runs = [run for run in folder.runs(container) if run.counts]
+        if previous:
+            if len(runs) < 2:
+                words = f'previous terminated container "{container}" in pod "{name}" not found'
+                raise LogRefusedError(400, words)
+            return _Log(folder.log_of(runs[-2]), runs[-2])
+        if not runs:
+            words = f'container "{container}" in pod "{name}" is waiting to start: '
+            raise LogRefusedError(400, words + "ContainerCreating")
+        return _Log(folder.log_of(runs[-1]), runs[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The log of one run."""
+
+    path: Path
+    run: RunFolder
+
+    def is_over(self) -> bool:
+        """Whether the run is."""
+        return self.run.ended() is not None or (
+            self.run.claim() is not None and self.run.process() is None
+        )
+
+
+def _needs_work(pod: Pod) -> bool:
+    return not pod.is_over or pod.metadata.deletion_timestamp is not None
+
+
+def _end_orphan(folder: PodFolder, uid: str) -> None:
+    """Make sure that nothing of the pod runs or ever will."""
+    for name in folder.containers():
+        for run in folder.runs(name):
+            if run.claim() is None:
+                run.call_off()
+    sweep(uid)
+
+
+async def until_done(work: Callable[[], Coroutine[Any, Any, None]], *, clock: Clock) -> None:
+    """Do *work* until the server lets it pass.
+
+    Raises:
+        ApiError: it refused for good.
+    """
+    while True:
+        try:
+            await work()
+        except (ApiError, ConnectionLostError) as error:
+            if not may_pass(error):
+                raise
+            log.info("the API server is not there yet", extra={"error": str(error)})
+        else:
+            return
+        await clock.sleep(_RETRY)

@@ -1,0 +1,117 @@
+"""Writes one pod's status: the last one wins, never two at once, not more often than needed."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ...kube.client import Client, PatchKind
+from ...kube.errors import (
+    ApiError,
+    ConnectionLostError,
+    ServerError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    UnreadableAnswerError,
+)
+from ...machinery.clock import Clock
+from ...model.names import PODS
+from .objects import Pod
+
+log = logging.getLogger(__name__)
+
+GAP = 0.1
+"""Seconds that changes are gathered for one write."""
+
+_RETRY_FIRST, _RETRY_CAP = 0.5, 15.0
+
+
+def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
+    """The body of a status patch that a namesake of another uid refuses."""
+    return {"metadata": {"uid": uid}, "status": status}
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same request may succeed later."""
+    passing = (ConnectionLostError, ServerError, TooManyRequestsError, UnauthorizedError)
+    return isinstance(error, passing)
+
+
+class Reporter:
+    """Keeps a pod's status as *render* says it is."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Clock,
+        render: Callable[[], tuple[Pod, dict[str, Any]]],
+        told: Callable[[Pod], None],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._render = render
+        self._told = told
+        self._dirty = asyncio.Event()
+        self._prompt = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._last: dict[str, Any] = {}
+
+    def touch(self, *, promptly: bool = False) -> None:
+        """The status may have changed; *promptly*: don't wait for more."""
+        self._dirty.set()
+        self._settled.clear()
+        if promptly:
+            self._prompt.set()
+
+    async def settled(self) -> None:
+        """Wait until what was true at the last touch is written, or was refused for good."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Write whenever there is something to write, until cancelled."""
+        failures = 0
+        while True:
+            await self._dirty.wait()
+            await self._gather()
+            self._dirty.clear()
+            try:
+                await self._write()
+                failures = 0
+            except (ApiError, ConnectionLostError, UnreadableAnswerError) as error:
+                if may_pass(error):
+                    failures += 1
+                    self._dirty.set()
+                    wait = _RETRY_FIRST * 2.0 ** min(failures - 1, 10)
+                    await self._clock.sleep(min(wait, _RETRY_CAP))
+                    continue
+                pod, _ = self._render()
+                note = {"pod": pod.metadata.key, "error": str(error)}
+                log.info("a status was refused", extra=note)
+            if not self._dirty.is_set():
+                self._settled.set()
+
+    async def _gather(self) -> None:
+        """Let more changes come, for a short time."""
+        timer = self._clock.call_later(GAP, self._prompt.set)
+        await self._prompt.wait()
+        self._prompt.clear()
+        timer.cancel()
+
+    async def _write(self) -> None:
+        pod, status = self._render()
+        if status == self._last:
+            return
+        answer = await self._client.patch(
+            PODS,
+            pod.metadata.name,
+            status_patch(pod.metadata.uid, status),
+            namespace=pod.metadata.namespace,
+            subresource="status",
+            kind=PatchKind.STRATEGIC,
+            view=Pod,
+        )
+        self._told(answer)
+        # Rendered anew: conditions keep the times that stand in the answer.
+        self._last = self._render()[1] if not self._dirty.is_set() else {}

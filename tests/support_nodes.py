@@ -1,0 +1,151 @@
+"""A server and an agent for the length of a test, and what tests do with pods."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from support_server import EmbeddedServer, embedded_server
+
+from batholith.cluster.agent.records import PodFolder
+from batholith.cluster.agent.runner import sweep
+from batholith.cluster.agent.service import Agent
+from batholith.cluster.agent.settings import AgentSettings, ServingFiles
+from batholith.cluster.agent.status import BackOff
+from batholith.kube.client import Client
+from batholith.kube.errors import NotFoundError
+from batholith.kube.events import EventRecorder
+from batholith.model.names import EVENTS, PODS, Resource
+
+Json = dict[str, Any]
+
+NODE = "here"
+FAST = BackOff(base=0.05, cap=0.2)
+
+
+@dataclass(slots=True)
+class World:
+    """A cluster of one agent, as its user sees it."""
+
+    server: EmbeddedServer
+    client: Client
+    settings: AgentSettings
+
+    async def create(self, body: Mapping[str, Any], resource: Resource = PODS) -> Json:
+        """Create an object in its namespace."""
+        space = body["metadata"].get("namespace", "default")
+        return await self.client.create(resource, body, namespace=space, view=dict)
+
+    async def run(self, body: Mapping[str, Any]) -> Json:
+        """Create a pod that is bound to the node."""
+        spec = {"nodeName": NODE, "terminationGracePeriodSeconds": 5, **body["spec"]}
+        return await self.create({**body, "spec": spec})
+
+    async def pod(self, name: str) -> Json:
+        """A pod as it is now."""
+        return await self.client.get(PODS, name, namespace="default", view=dict)
+
+    async def when(self, name: str, holds: Callable[[Json], object], *, within: float = 20) -> Json:
+        """The pod, once it is as wanted."""
+        async with asyncio.timeout(within):
+            async for event in self.client.watch(
+                PODS, namespace="default", view=dict, field_selector=f"metadata.name={name}"
+            ):
+                seen = {"status": {}, **event.object}
+                if event.type != "DELETED" and holds(seen):
+                    return seen
+        raise AssertionError("the watch ended")
+
+    async def phase(self, name: str, *wanted: str) -> Json:
+        """The pod, once it is in one of these phases."""
+        return await self.when(name, lambda pod: pod["status"].get("phase") in wanted)
+
+    async def delete(self, name: str, *, grace: int | None = None) -> None:
+        """Ask for a pod's end."""
+        await self.client.delete(PODS, name, namespace="default", grace_period=grace)
+
+    async def gone(self, name: str) -> None:
+        """Wait until the pod is gone from the API."""
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await self.pod(name)
+                except NotFoundError:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def logs(self, name: str, query: str = "") -> str:
+        """A pod's log through the API server."""
+        answer = await self.server.request(
+            "GET", f"/api/v1/namespaces/default/pods/{name}/log{query}"
+        )
+        assert answer.status == 200, answer.body
+        return str(answer.body)
+
+    async def log_with(self, name: str, words: str) -> str:
+        """A pod's log, once *words* are in it."""
+        async with asyncio.timeout(20):
+            while True:
+                text = await self.logs(name)
+                if words in text:
+                    return text
+                await asyncio.sleep(0.02)
+
+    async def event(self, name: str, reason: str) -> Json:
+        """An event about a pod, once it is there."""
+        async with asyncio.timeout(20):
+            while True:
+                found = await self.client.list(EVENTS, namespace="default", view=dict)
+                for event in found.items:
+                    if event["involvedObject"]["name"] == name and event["reason"] == reason:
+                        return event
+                await asyncio.sleep(0.05)
+
+    @asynccontextmanager
+    async def agent(self, **changes: Any) -> AsyncIterator[Agent]:
+        """An agent of this node for the length of the block; its pods outlive it."""
+        settings = replace(self.settings, **changes)
+        async with self.server.client("agent") as client:
+            recorder = EventRecorder(client.background(), component="batholith-agent")
+            agent = Agent(client, settings=settings, recorder=recorder)
+            ready = asyncio.Event()
+            tasks = [
+                asyncio.create_task(agent.run(ready=ready)),
+                asyncio.create_task(recorder.run()),
+            ]
+            waiting = asyncio.create_task(ready.wait())
+            try:
+                await asyncio.wait({waiting, tasks[0]}, return_when=asyncio.FIRST_COMPLETED)
+                if tasks[0].done():
+                    tasks[0].result()
+                yield agent
+            finally:
+                for task in (waiting, *tasks):
+                    task.cancel()
+                await asyncio.gather(waiting, *tasks, return_exceptions=True)
+
+    def clear(self) -> None:
+        """Kill everything that pods of this test left running."""
+        for _, record in PodFolder.all(self.settings.data_dir):
+            while sweep(record.uid):
+                continue
+
+
+@asynccontextmanager
+async def world(tmp_path: Path, **changes: Any) -> AsyncIterator[World]:
+    """A server with a client; agents come by `World.agent`."""
+    async with embedded_server(tmp_path / "server") as server, server.client() as client:
+        pki = server.running.pki
+        serving = ServingFiles(
+            certificate=pki.agent.certificate, key=pki.agent.key, client_ca=pki.ca
+        )
+        settings = AgentSettings(
+            data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, serving=serving
+        )
+        made = World(server, client, replace(settings, **changes))
+        try:
+            yield made
+        finally:
+            made.clear()
