@@ -15,9 +15,15 @@ import msgspec
 from batholith.cluster.apiserver.server import Running, Settings, running
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
+from batholith.model.names import CRDS
 from batholith.model.review import Webhook
 
 Json = dict[str, Any]
+MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+DEFINITIONS = CRDS.path()
+FOOS = "/apis/ex.io/v1/namespaces/default/foos"
+MERGE = "application/merge-patch+json"
 
 
 @dataclass(slots=True)
@@ -78,8 +84,13 @@ class EmbeddedServer:
         said |= headers or {}
         async with self.session.request(method, self.url + path, data=data, headers=said) as got:
             text = await got.read()
-            json = "json" in got.headers.get("Content-Type", "")
-            read = msgspec.json.decode(text) if json and text else text.decode()
+            read: Any = text.decode()
+            if "json" in got.headers.get("Content-Type", "") and text:
+                events = (
+                    "watch" in path and got.status == 200 and "Content-Length" not in got.headers
+                )
+                decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+                read = decoder.decode_lines(text) if events else decoder.decode(text)
             return Answer(got.status, read, dict(got.headers))
 
     async def get(self, path: str) -> Any:
@@ -141,3 +152,62 @@ async def embedded_server(
         connector = aiohttp.TCPConnector(ssl=context, limit=0)
         async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22) as session:
             yield EmbeddedServer(server, session)
+
+
+def config_map(name: str, **labels: str) -> Json:
+    return {"metadata": {"name": name, "labels": labels}, "data": {"k": "v"}}
+
+
+def pod(name: str, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main", "image": "busybox:1"}], **spec},
+    }
+
+
+def definition(plural: str = "foos", kind: str = "Foo") -> Json:
+    schema = {
+        "type": "object",
+        "properties": {
+            "spec": {
+                "type": "object",
+                "properties": {
+                    "mode": {"type": "string", "enum": ["a", "b"]},
+                    "size": {"type": "integer", "default": 1},
+                },
+            },
+            "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
+        },
+    }
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.ex.io"},
+        "spec": {
+            "group": "ex.io",
+            "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind},
+            "versions": [version],
+        },
+    }
+
+
+def foo(name: str, **spec: Any) -> Json:
+    return {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": name}, "spec": spec}
+
+
+async def until_gone(server: EmbeddedServer, path: str, name: str) -> None:
+    """Wait by watch until an object is gone."""
+    query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
+    async with server.watch(query) as lines:
+        if (await server.request("GET", f"{path}/{name}")).status == 404:
+            return
+        while (await lines.next())["type"] != "DELETED":
+            pass

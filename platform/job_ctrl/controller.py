@@ -6,7 +6,6 @@ what it writes in ``executor``. Nothing that is only in memory is needed to go o
 """
 
 import asyncio
-import logging
 
 from ..kube.cache import Cache
 from ..kube.client import Client
@@ -31,8 +30,6 @@ from .plugins.registry import Registry, UnknownPluginError
 from .settings import JobSettings
 from .view import Order, View
 from .views import Pod, PriorityClass
-
-log = logging.getLogger(__name__)
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
@@ -145,10 +142,14 @@ class JobController:
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         about = new or old
         owner = about.metadata.controller if about is not None else None
-        if about is None or owner is None or owner.api_version != names.JOBS.api_version:
+        ours = (names.JOBS.api_version, names.JOBS.kind)
+        if about is None or owner is None or (owner.api_version, owner.kind) != ours:
             return
         key = _owner_key(about.metadata)
-        books = self._case(key).ledger
+        case = self._case(key)
+        books = case.ledger
+        if new is None and case.podgroup and case.podgroup.metadata.uid == about.metadata.uid:
+            case.podgroup = None  # it came and went before we had another look
         if new is not None and new.status.phase == PodGroupPhase.UNKNOWN:
             now = self._clock.monotonic()
             books.note(ledger.Happening(event=JobEvent.JOB_UNKNOWN, owner=owner.uid, since=now))

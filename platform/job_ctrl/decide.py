@@ -81,8 +81,9 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
     """
     judged: list[Happening] = []
     waits: list[float] = []
+    pods = view.pods
     for happening in policies.happenings(view):
-        policy = policies.answer(view.job, happening, view.pods)
+        policy = policies.answer(view.job, happening, pods)
         go, target = None, None
         if policy is not None:
             go = RULES[view.phase].on.get(Action(policy.action))

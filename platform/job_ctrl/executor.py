@@ -259,13 +259,13 @@ class Executor:
         body = pods.build(turn.job, task, index)
         turn.plan.team.shape(body, turn.job)
         expected.expect_creations(turn.key, (name,))
+        turn.case.ledger.expect(name)
         try:
             made = await self._client.create(names.PODS, body, namespace=turn.namespace, view=Pod)
         except AlreadyExistsError as error:
             made = await self._claim(turn, name, error)
         entry = ledger.read(made)
-        # If the cache was faster than the answer, it has the last word (the pod may be gone).
-        if entry is not None and name in expected.awaited_creations(turn.key):
+        if entry is not None:
             turn.case.ledger.put_unseen(entry)
 
     async def _claim(self, turn: Turn, name: str, error: AlreadyExistsError) -> Pod:

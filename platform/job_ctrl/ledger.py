@@ -179,10 +179,15 @@ class Ledger:
         self._store(entry)
         return True
 
+    def expect(self, name: str) -> None:
+        """A pod of this name is about to be created by us."""
+        self._unseen[name] = ""
+
     def put_unseen(self, entry: Entry) -> None:
-        """A pod was created by us and the cache does not show it yet."""
-        self._unseen[entry.name] = entry.uid
-        self._store(entry)
+        """The expected pod was created; if the cache has not shown it yet, it is there now."""
+        if entry.name in self._unseen:  # else the cache was faster, and has the last word
+            self._unseen[entry.name] = entry.uid
+            self._store(entry)
 
     def drop(self, uid: str, *, now: float = 0.0) -> None:
         """A pod is gone. Unless we asked for that, it was evicted."""
@@ -194,7 +199,7 @@ class Ledger:
         self._doomed.discard(uid)
 
     def drop_unseen(self, awaited: Collection[str]) -> None:
-        """Pods that we made and that nobody has seen, nor *awaits* any longer, do not exist."""
+        """Pods that we made, that were not seen and are not *awaited* any longer, do not exist."""
         for name, uid in list(self._unseen.items()):
             if name not in awaited:
                 del self._unseen[name]

@@ -37,7 +37,9 @@ def build(job: Job, task: TaskSpec, index: int) -> Pod:
     template = msgspec.json.decode(task.template, type=dict[str, Any])
     given = template.get("metadata") or {}
     spec: dict[str, Any] = template.get("spec") or {}
-    spec["schedulerName"] = spec.get("schedulerName") or job.spec.scheduler_name
+    spec["schedulerName"] = (
+        spec.get("schedulerName") or job.spec.scheduler_name or names.SCHEDULER_NAME
+    )
     if job.spec.priority_class_name and not spec.get("priorityClassName"):
         spec["priorityClassName"] = job.spec.priority_class_name
     _mount_volumes(job, spec)

@@ -34,12 +34,13 @@ def first(view: View) -> JobStatus:
 
 
 def moved(view: View, go: Go, *, reason: str = "", message: str = "") -> JobStatus:
-    """The status after *go*; without a reason the job keeps the one it has."""
+    """The status after *go*; without a reason the job keeps the one it has, until it runs."""
     before = view.job.status
+    kept = JobState() if go.then is JobPhase.RUNNING else before.state
     state = JobState(
         phase=go.then,
-        reason=reason or before.state.reason,
-        message=message if reason else before.state.message,
+        reason=reason or kept.reason,
+        message=message if reason else kept.message,
     )
     status = msgspec.structs.replace(
         before, version=before.version + go.renew, retry_count=before.retry_count + go.retry

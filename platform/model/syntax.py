@@ -1,49 +1,60 @@
 """What names, labels and values must look like in Kubernetes.
 
 Each function answers with what is wrong with a text, in words that can follow the text itself in a
-refusal, or with ``""`` when nothing is.
+refusal (the words of Kubernetes, which some clients look for), or with ``""`` when nothing is.
+Answers are remembered: the same names and labels come again and again.
 """
 
 import re
+from functools import lru_cache
 
-_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_DNS_LABEL_RE = re.compile(_DNS_LABEL, re.ASCII)
-_DNS_SUBDOMAIN_RE = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*", re.ASCII)
-_NAME_RE = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
+NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+
+_DNS_LABEL_RE = re.compile(DNS_LABEL)
+_DNS_SUBDOMAIN_RE = re.compile(DNS_SUBDOMAIN)
+_NAME_RE = re.compile(NAME)
 
 
+@lru_cache(maxsize=4096)
 def dns_label_problem(text: str) -> str:
     """Of a name that becomes one part of a host name: containers, volumes, services."""
-    if not _DNS_LABEL_RE.fullmatch(text):
-        return (
-            "a lowercase RFC 1123 label has only a-z, 0-9 and '-',"
-            " and starts and ends with a letter or digit"
-        )
-    return _too_long(text, 63)
+    if _DNS_LABEL_RE.fullmatch(text):
+        return too_long_problem(text, 63)
+    return (
+        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
+        "and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', "
+        f"regex used for validation is '{DNS_LABEL}')"
+    )
 
 
+@lru_cache(maxsize=4096)
 def dns_subdomain_problem(text: str) -> str:
     """Of the name of most objects."""
-    if not _DNS_SUBDOMAIN_RE.fullmatch(text):
-        return (
-            "a lowercase RFC 1123 subdomain has only a-z, 0-9, '-' and '.',"
-            " and each part starts and ends with a letter or digit"
-        )
-    return _too_long(text, 253)
+    if _DNS_SUBDOMAIN_RE.fullmatch(text):
+        return too_long_problem(text, 253)
+    return (
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' "
+        "or '.', and must start and end with an alphanumeric character (e.g. 'example.com', "
+        f"regex used for validation is '{DNS_SUBDOMAIN}')"
+    )
 
 
 def name_problem(text: str) -> str:
     """Of the part of a label key after its slash, and of names with the same rules."""
     if not text:
         return "name part must be non-empty"
-    if not _NAME_RE.fullmatch(text):
-        return (
-            "name part must consist of letters, digits, '-', '_' or '.',"
-            " and start and end with a letter or digit"
-        )
-    return f"name part {long}" if (long := _too_long(text, 63)) else ""
+    if _NAME_RE.fullmatch(text):
+        return f"name part {long}" if (long := too_long_problem(text, 63)) else ""
+    return (
+        "name part must consist of alphanumeric characters, '-', '_' or '.', and must start "
+        "and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', "
+        f"regex used for validation is '{NAME}')"
+    )
 
 
+@lru_cache(maxsize=4096)
 def qualified_name_problem(text: str) -> str:
     """Of the key of a label, annotation or resource: a name, perhaps after a domain and a slash."""
     prefix, slash, name = text.rpartition("/")
@@ -54,15 +65,18 @@ def qualified_name_problem(text: str) -> str:
     return name_problem(name)
 
 
+@lru_cache(maxsize=8192)
 def label_value_problem(text: str) -> str:
     """Of the value of a label; the empty value is one."""
-    if text and not _NAME_RE.fullmatch(text):
-        return (
-            "a label value is empty or has only letters, digits, '-', '_' and '.',"
-            " and starts and ends with a letter or digit"
-        )
-    return _too_long(text, 63)
+    if not text or _NAME_RE.fullmatch(text):
+        return too_long_problem(text, 63)
+    return (
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' "
+        "or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or "
+        f"'my_value',  or '12345', regex used for validation is '({NAME})?')"
+    )
 
 
-def _too_long(text: str, most: int) -> str:
+def too_long_problem(text: str, most: int) -> str:
+    """Of a text of more than *most* bytes."""
     return f"must be no more than {most} bytes" if len(text) > most else ""

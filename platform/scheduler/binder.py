@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import msgspec
 
 from ..kube.client import Client
-from ..kube.errors import ApiError, ServerError, TooManyRequestsError
+from ..kube.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+)
 from ..kube.events import EventType
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, run_workers
@@ -22,6 +28,7 @@ from ..machinery.recording import Recorder
 from ..model import names
 from ..model.meta import ObjectReference
 from .cycle import Placement
+from .views import Pod
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +77,11 @@ class Binder:
         """The pod runs or is gone: its refusals no longer count."""
         self._pauses.forget(uid)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to carry out."""
+        return not self._errands
+
     async def run(self) -> None:
         """Post bindings until cancelled; what is under way then is finished first."""
         await run_workers(self._queue, self._carry_out)
@@ -88,6 +100,9 @@ class Binder:
         except (ServerError, TooManyRequestsError):
             raise
         except ApiError as fault:
+            if isinstance(fault, ConflictError) and await self._has_a_node(placement):
+                del self._errands[uid]  # the watch will tell which
+                return None
             log.warning("binding refused", extra={"key": placement.name, "why": str(fault)})
             errand.refused = True
             self._say(placement, "Warning", "FailedScheduling", f"binding was refused: {fault}")
@@ -101,6 +116,16 @@ class Binder:
     def _say(self, placement: Placement, kind: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:
             self._recorder.record(_about(placement), type=kind, reason=reason, message=message)
+
+    async def _has_a_node(self, placement: Placement) -> bool:
+        """Whether the pod got its node after all, by an answer that was lost or by others."""
+        try:
+            pod = await self._client.get(
+                names.PODS, placement.name, namespace=placement.namespace, view=Pod
+            )
+        except NotFoundError:
+            return False
+        return pod.metadata.uid == placement.uid and bool(pod.spec.node_name)
 
     async def _post(self, placement: Placement) -> None:
         path = names.PODS.path(placement.namespace, placement.name, "binding")

@@ -48,6 +48,7 @@ class Cluster:
         self._unsettled: dict[str, Gang] = {}
         self._counted: dict[str, tuple[str, tuple[Amounts, ...]]] = {}
         self._stirred: set[str] = set()
+        self._decided_at = -1
 
     # -- events --------------------------------------------------------------------------------
 
@@ -179,6 +180,12 @@ class Cluster:
                 self.waiting.pop(gang.key, None)
             if gang.group is None and not gang.tasks:
                 self.gangs.pop(gang.key, None)
+
+    def has_news(self) -> bool:
+        """Whether anything happened that a cycle could make something of."""
+        news = bool(self._touched or self._stirred or self._unsettled)
+        news, self._decided_at = news or self._decided_at != self.openings, self.openings
+        return news
 
     def backlog(self) -> int:
         """How many tasks a cycle would try to place."""

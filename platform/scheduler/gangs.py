@@ -226,8 +226,10 @@ class Gang:
         """What admission counts: the minimum, gated tasks taken off."""
         self.leaving = 0
         """Tasks that are being deleted and still on their node."""
-        self.lacking_since: float | None = None
-        """When members were first found missing, by a steady clock."""
+        self.lacking = (0, 0.0)
+        """How many members there were, plus one, when it was last found short, and since when."""
+        self.noted_at = -math.inf
+        """When its pods were last told why they wait, by the same steady clock."""
         self.version = 0
         """Grows with every change from outside."""
         self.tried = (-1, -1)

@@ -21,7 +21,10 @@ SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
 SCHEDULABLE = "Schedulable"
 READY = "tasks in gang are ready to be scheduled"
 GRACE = 1.0
-"""Seconds that a group may lack members before anything is made of it."""
+"""Seconds without a new member after which something is made of a group that lacks some."""
+
+NOTE_PAUSE = 1.0
+"""Seconds between two looks at what each single pod of a gang is to be told."""
 
 _STARTED = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
 _SETTLED = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED)
@@ -57,16 +60,10 @@ def report(gang: Gang, *, now: float) -> Report:
 
     *now* is a steady clock's; it only measures how long members have been missing.
     """
-    held = _lacks_members(gang.finding) and not gang.is_pending
-    if not held:
-        gang.lacking_since = None
-    elif gang.lacking_since is None:
-        gang.lacking_since = now
-    left = GRACE - (now - gang.lacking_since) if gang.lacking_since is not None else 0.0
-    patient = left > 0
-    finding = None if patient else gang.finding
+    left = _patience(gang, now)
+    finding = None if left else gang.finding
     if not gang.single and gang.group is not None:
-        gang.phase = phase(gang, finding, patient=patient)
+        gang.phase = phase(gang, finding, patient=left > 0)
     status = PodGroupStatus(
         phase=gang.phase,
         conditions=_conditions(gang, finding),
@@ -75,8 +72,23 @@ def report(gang: Gang, *, now: float) -> Report:
         failed=gang.tally[TaskStatus.FAILED],
     )
     gang.said = status
-    notes = tuple(_notes(gang, finding)) if finding else ()
-    return Report(gang.key, gang.group, status, notes, left if patient else None)
+    notes: tuple[Note, ...] = ()
+    if finding:
+        left = max(gang.noted_at + NOTE_PAUSE - now, 0.0)
+        if not left:
+            gang.noted_at = now
+            notes = tuple(_notes(gang, finding))
+    return Report(gang.key, gang.group, status, notes, left or None)
+
+
+def _patience(gang: Gang, now: float) -> float:
+    """Seconds for which nothing is to be made of missing members: they are coming in."""
+    if gang.is_pending or not _lacks_members(gang.finding):
+        gang.lacking = (0, now)
+        return 0.0
+    if gang.lacking[0] < gang.tally.valid + 1:
+        gang.lacking = (gang.tally.valid + 1, now)
+    return max(GRACE - (now - gang.lacking[1]), 0.0)
 
 
 def phase(gang: Gang, finding: Finding | None, *, patient: bool) -> str:

@@ -101,6 +101,7 @@ class Scheduler:
         self._core = Core(self._cluster, Rules(read), read.actions)
         self._inbox: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
+        self._to_see_again: set[str] = set()
         self._binder = Binder(
             client,
             recorder=recorder,
@@ -171,6 +172,8 @@ class Scheduler:
         await asyncio.sleep(0)
         self._wake.clear()
         await self._apply()
+        if not self._cluster.has_news():
+            return
         if self._cluster.backlog() > self._settings.inline_tasks:
             decision = await asyncio.to_thread(self._core.decide)
         else:
@@ -199,8 +202,14 @@ class Scheduler:
         entered = not gang.is_pending
         told = report(gang, now=self._clock.monotonic())
         self._scribe.tell(told, {note.uid: gang.tasks[note.uid].told for note in told.notes})
-        if told.again_in is not None:
-            again = lambda: self._put(lambda: self._cluster.touch(gang))  # noqa: E731
-            self._clock.call_later(told.again_in, again)
-        elif entered and gang.is_pending:
+        if entered and gang.is_pending:
+            self._put(lambda: self._cluster.touch(gang))
+        elif told.again_in is not None and gang.key not in self._to_see_again:
+            self._to_see_again.add(gang.key)
+            self._clock.call_later(told.again_in, lambda: self._see_again(gang.key))
+
+    def _see_again(self, key: str) -> None:
+        self._to_see_again.discard(key)
+        gang = self._cluster.gangs.get(key)
+        if gang is not None:
             self._put(lambda: self._cluster.touch(gang))

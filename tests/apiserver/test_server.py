@@ -6,17 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_server import EmbeddedServer, Lines, embedded_server
+from support_server import (
+    DEFINITIONS,
+    FOOS,
+    MAPS,
+    MERGE,
+    PODS,
+    EmbeddedServer,
+    Lines,
+    config_map,
+    definition,
+    embedded_server,
+    foo,
+    pod,
+    until_gone,
+)
 
-from batholith.model.names import CONFIGMAPS, CRDS, Resource
+from batholith.model.names import CONFIGMAPS, Resource
 from batholith.model.review import DeniedError, Lookup, Review, Webhook
 
 Json = dict[str, Any]
-MAPS = "/api/v1/namespaces/default/configmaps"
-PODS = "/api/v1/namespaces/default/pods"
-DEFINITIONS = CRDS.path()
-FOOS = "/apis/ex.io/v1/namespaces/default/foos"
-MERGE = "application/merge-patch+json"
 INITIAL = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
 
@@ -24,65 +33,6 @@ INITIAL = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     async with embedded_server(tmp_path) as running:
         yield running
-
-
-def config_map(name: str, **labels: str) -> Json:
-    return {"metadata": {"name": name, "labels": labels}, "data": {"k": "v"}}
-
-
-def pod(name: str, **spec: Any) -> Json:
-    return {
-        "metadata": {"name": name},
-        "spec": {"containers": [{"name": "main", "image": "busybox:1"}], **spec},
-    }
-
-
-def definition(plural: str = "foos", kind: str = "Foo") -> Json:
-    schema = {
-        "type": "object",
-        "properties": {
-            "spec": {
-                "type": "object",
-                "properties": {
-                    "mode": {"type": "string", "enum": ["a", "b"]},
-                    "size": {"type": "integer", "default": 1},
-                },
-            },
-            "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
-        },
-    }
-    version = {
-        "name": "v1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}},
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.ex.io"},
-        "spec": {
-            "group": "ex.io",
-            "scope": "Namespaced",
-            "names": {"plural": plural, "kind": kind},
-            "versions": [version],
-        },
-    }
-
-
-def foo(name: str, **spec: Any) -> Json:
-    return {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": name}, "spec": spec}
-
-
-async def until_gone(server: EmbeddedServer, path: str, name: str) -> None:
-    """Wait by watch until an object is gone."""
-    query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
-    async with server.watch(query) as lines:
-        if (await server.request("GET", f"{path}/{name}")).status == 404:
-            return
-        while (await lines.next())["type"] != "DELETED":
-            pass
 
 
 async def names(lines: Lines, count: int) -> list[tuple[str, str]]:

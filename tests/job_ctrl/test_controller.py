@@ -166,6 +166,7 @@ async def test_a_job_that_runs_through_costs_few_writes(stage: Stage) -> None:
 
 
 async def test_commands_are_obeyed_in_order_and_then_gone(stage: Stage) -> None:
+    """INV-VC-2."""
     stage.submit()
     async with stage.controller():
         await stage.start()

@@ -25,6 +25,7 @@ from batholith.job_ctrl.ledger import Ledger
 from batholith.job_ctrl.view import Order
 from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 
 P = PodPhase
 RUN = JobStatus(state=JobState(phase="Running"), min_available=2)
@@ -184,7 +185,7 @@ def test_actions_on_a_running_job(action: str, phases: list[str], how: str) -> N
     assert world.phases[before:] == phases
     status = status_of(world)
     assert (status.version, status.retry_count) == (1, int(action == "RestartJob"))
-    assert status.state.reason == action
+    assert status.state.reason == ("" if action == "RestartJob" else action)
     assert "ExecuteAction" in world.said
     if action != "RestartJob":
         assert world.podgroup is None
@@ -287,6 +288,26 @@ def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
         world.ledger.put(world.pods[f"j-{name}"])
         world.run()
     assert world.phases[-1] == "Aborting"
+
+
+def test_what_the_scheduler_finds_is_passed_on() -> None:
+    def found(kind: str, at: str) -> PodGroupCondition:
+        return PodGroupCondition(
+            type=kind, status="True", message="no room", last_transition_time=at
+        )
+
+    world = started(job())
+    assert world.podgroup is not None
+    for conditions, warned in (
+        ((found("Unschedulable", "2026-05-04T12:00:01Z"),), True),
+        ((found("Unschedulable", "2026-05-04T12:00:01Z"),
+          found("Scheduled", "2026-05-04T12:00:02Z")), False),
+    ):  # fmt: skip
+        status = PodGroupStatus(phase="Running", conditions=conditions)
+        world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
+        world.said.clear()
+        world.run()
+        assert ("PodGroupPending" in world.said) == warned
 
 
 def test_a_gang_that_can_never_fill_again_says_so() -> None:

@@ -138,15 +138,28 @@ def test_a_pod_of_an_earlier_job_holds_its_name_and_counts_nowhere() -> None:
 def test_a_pod_made_but_not_seen_is_there_until_nobody_awaits_it() -> None:
     ledger = Ledger()
     ledger.adapt(job(task("t", 2)))
+    ledger.expect("j-t-0")
+    assert ledger.missing("t") == [0, 1]
     ledger.put_unseen(entry(phase=PodPhase.PENDING))
     ledger.drop_unseen({"j-t-0"})
     assert ledger.missing("t") == [1]
     ledger.drop_unseen(())
     assert ledger.missing("t") == [0, 1]
+    ledger.expect("j-t-0")
     ledger.put_unseen(entry(phase=PodPhase.PENDING))
     ledger.put(entry(phase=PodPhase.PENDING))
     ledger.drop_unseen(())
     assert ledger.missing("t") == [1]
+
+
+def test_the_cache_has_the_last_word_about_a_pod_that_it_showed_first() -> None:
+    ledger = Ledger()
+    ledger.adapt(job(task("t", 2)))
+    ledger.expect("j-t-0")
+    ledger.put(entry(phase=PodPhase.PENDING))
+    ledger.drop("uid-t-0")
+    ledger.put_unseen(entry(phase=PodPhase.PENDING))  # the answer, late
+    assert ledger.missing("t") == [0, 1]
 
 
 def pod(**changes: object) -> Pod:

@@ -7,7 +7,6 @@ here and only here.
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from .discovery import AGGREGATED_TYPE
 from .errors import StatusError, internal, method_not_allowed, too_large, unauthorized
 from .handlers import Handlers
 from .negotiate import wants_aggregated
+from .objects import new_uid
 from .requests import JSON, TEXT, Request, Response, parse_query
 from .routes import locate
 
@@ -186,7 +186,7 @@ def _refused(error: StatusError) -> Response:
 async def _send(response: Response, warnings: list[str], receive: Receive, send: Send) -> None:
     headers = [
         (b"cache-control", b"no-cache, private"),
-        (b"audit-id", str(uuid.uuid4()).encode()),
+        (b"audit-id", new_uid().encode()),
         *response.headers,
         *((b"warning", _warning(text)) for text in warnings),
     ]

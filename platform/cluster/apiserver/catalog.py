@@ -125,8 +125,8 @@ class Catalog:
                 return discovery.resource_list(kinds, f"{group}/{version}")
             case ["openapi", "v3"]:
                 return openapi.index(kinds)
-            case ["openapi", "v3", *root]:
-                return openapi.document("/".join(root), kinds)
+            case ["openapi", "v3", *place]:
+                return openapi.document("/".join(place), kinds)
         return None
 
 

@@ -6,13 +6,13 @@ themselves, so its picture is never older than what anybody else could have read
 
 from typing import NamedTuple
 
-from .deletes import FOREGROUND, ORPHAN
 from .errors import StatusError
 from .keepers import Keeper, Tools, call_for, without_finalizer
 from .objects import DELETED, Entry, Event, Owner
 from .options import DeleteOptions
 from .registry import Shelf
 from .requests import Json
+from .writes import FOREGROUND, ORPHAN
 
 _BY_OWN_CLOCK = frozenset({("", "events")})
 

@@ -12,9 +12,8 @@ from .options import DeleteOptions
 from .registry import Pending, Shelf
 from .requests import Json, Target
 from .watch import Selection
-from .writes import Call, Writer, Written, is_finished, now
+from .writes import FOREGROUND, ORPHAN, Call, Writer, Written, is_finished, now
 
-ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 _PROTECTED = frozenset(("default", "kube-system", "kube-public"))
 _FINALIZER_OF = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
 _DEFAULT_GRACE = 30

@@ -149,16 +149,19 @@ def unsupported_media(accepted: Sequence[str]) -> StatusError:
     return StatusError(415, "UnsupportedMediaType", text)
 
 
-def invalid(resource: Resource, name: str, errors: Sequence[FieldError]) -> StatusError:
-    """422: fields of the object are wrong."""
+def invalid(
+    resource: Resource, name: str, errors: Sequence[FieldError], *, said: str = ""
+) -> StatusError:
+    """422: fields of the object are wrong; *said* names it otherwise than by its kind."""
     messages = [error.message for error in errors]
-    said = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
-    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    details = details_of(resource, name, kind=resource.kind)
+    text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
+    said = said or resource.kind
+    kind = f"{said}.{resource.group}" if resource.group else said
+    details = details_of(resource, name, kind=said)
     details["causes"] = [
         {"reason": error.reason, "message": error.detail, "field": error.field} for error in errors
     ]
-    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {said}', details=details)
+    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details=details)
 
 
 def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:

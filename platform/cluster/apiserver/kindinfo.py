@@ -4,7 +4,7 @@ The description drives discovery, routing, selection, printing and checking. The
 are listed in :mod:`.kinds`; custom kinds get theirs from their definition, see :mod:`.crds`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,6 +39,9 @@ class Column:
     format: str = ""
     description: str = ""
     priority: int = 0
+
+
+Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Rules(Protocol):
@@ -113,6 +116,9 @@ class KindInfo:
     stored_as: Resource | None = None
     """The resource that holds the objects when this one is a second view of them."""
 
+    view: tuple[Convert, Convert] | None = None
+    """Of a second view: how an object is turned into its stored form, and back."""
+
     @property
     def has_status(self) -> bool:
         """Whether status has an address of its own, so that it is ignored everywhere else."""
@@ -139,6 +145,22 @@ class KindInfo:
         if value is None:
             return missing
         return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+    def to_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return *obj* in the version in which it is kept; it may be changed."""
+        if self.view is not None:
+            return self.view[0](obj)
+        resource = self.resource
+        version = self.storage_version or resource.version
+        obj["apiVersion"] = f"{resource.group}/{version}" if resource.group else version
+        return obj
+
+    def from_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return the stored *obj* in this version; it may be changed."""
+        if self.view is not None:
+            return self.view[1](obj)
+        obj["apiVersion"] = self.resource.api_version
+        return obj
 
     def prepare(self, obj: dict[str, Any]) -> list[str]:
         """Prune, then default *obj* in place; return the paths of the unknown fields.

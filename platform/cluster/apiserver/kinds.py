@@ -4,6 +4,7 @@ from typing import Any
 
 from ...model import names
 from ...model.names import Resource
+from . import event_views
 from .kindinfo import Column, KindInfo, Rules, Subresource
 from .rules import BuiltInRules
 
@@ -198,6 +199,7 @@ _WORKLOADS = (
         Resource(_EVENTS_GROUP, "v1", "events", "Event"),
         short_names=("ev",),
         stored_as=names.EVENTS,
+        view=(event_views.to_core, event_views.from_core),
     ),
     _kind(
         Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),

@@ -35,7 +35,7 @@ class Form:
 
 
 PLAIN = Form()
-_SHAPES = frozenset(("PartialObjectMetadata", "PartialObjectMetadataList"))
+_SHAPES = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataList"))
 
 
 @lru_cache(maxsize=512)

@@ -5,6 +5,7 @@ values that selection and ownership need. Nothing here is ever changed after it 
 makes a new entry, so readers need no copies and no locks.
 """
 
+import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from .kinds import KindInfo
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _NONE: Mapping[str, str] = {}
+_NODE_LABEL = "spec.nodeName"
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
@@ -32,7 +34,19 @@ class Owner(NamedTuple):
 class Entry:
     """One object at one resource version."""
 
-    __slots__ = ("data", "deleting", "fields", "labels", "name", "namespace", "owners", "rv", "uid")
+    __slots__ = (
+        "_fields",
+        "_kind",
+        "data",
+        "deleting",
+        "labels",
+        "name",
+        "namespace",
+        "node",
+        "owners",
+        "rv",
+        "uid",
+    )
 
     def __init__(self, kind: KindInfo, obj: dict[str, Any], data: bytes) -> None:
         metadata = obj["metadata"]
@@ -44,12 +58,11 @@ class Entry:
         self.labels: Mapping[str, str] = metadata.get("labels") or _NONE
         self.deleting = "deletionTimestamp" in metadata
         self.owners = tuple(map(_owner, metadata.get("ownerReferences") or ()))
-        # No kind of this label is missing its value: field_value knows every label it lists.
-        self.fields: Mapping[str, str] = (
-            {label: kind.field_value(obj, label) or "" for label in kind.field_labels}
-            if kind.field_labels
-            else _NONE
-        )
+        self.node: str = ""
+        if _NODE_LABEL in kind.field_labels:
+            self.node = (obj.get("spec") or {}).get("nodeName", "")
+        self._kind = kind
+        self._fields: dict[str, str] | None = None
 
     @classmethod
     def load(cls, kind: KindInfo, data: bytes) -> "Entry":
@@ -72,7 +85,14 @@ class Entry:
             return self.name
         if label == "metadata.namespace":
             return self.namespace
-        return self.fields.get(label, "")
+        if label == _NODE_LABEL:
+            return self.node
+        if self._fields is None:
+            # Few look at these, so it is not worth doing it for every write.
+            obj, kind = self.parse(), self._kind
+            labels = kind.field_labels
+            self._fields = {each: kind.field_value(obj, each) or "" for each in labels}
+        return self._fields.get(label, "")
 
 
 def seal(kind: KindInfo, obj: dict[str, Any], rv: int) -> Entry:
@@ -93,6 +113,13 @@ def in_version(data: bytes, api_version: str) -> bytes:
     """The stored object *data* as another version of its API shows it."""
     head = b'{"apiVersion":"%b"' % api_version.encode()
     return data if data.startswith(head) else head + data[data.index(b',"kind":') :]
+
+
+def new_uid() -> str:
+    """A random UUID, from a generator that the system seeds: quicker than asking it each time."""
+    digits = f"{random.getrandbits(128):032x}"
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def _owner(reference: dict[str, Any]) -> Owner:

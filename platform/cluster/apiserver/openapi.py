@@ -28,7 +28,6 @@ _YAML = "application/yaml"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _PATCHES = (
-    "application/apply-patch+yaml",
     "application/json-patch+json",
     "application/merge-patch+json",
 )

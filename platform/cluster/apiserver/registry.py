@@ -237,13 +237,14 @@ class Registry:
     def put(self, shelf: Shelf, kind: KindInfo, obj: dict[str, Any], old: Entry | None) -> Pending:
         """Decide to store *obj*, which replaces *old* (the head)."""
         self._rv += 1
-        entry = seal(kind, obj, self._rv)
+        entry = seal(_keeper(shelf, kind), obj, self._rv)
         return self._enqueue(shelf, Event(MODIFIED if old else ADDED, entry, old))
 
     def remove(self, shelf: Shelf, kind: KindInfo, obj: dict[str, Any], old: Entry) -> Pending:
         """Decide to remove *old*; *obj* is its last state, which watchers will see."""
         self._rv += 1
-        return self._enqueue(shelf, Event(DELETED, seal(kind, obj, self._rv), old))
+        entry = seal(_keeper(shelf, kind), obj, self._rv)
+        return self._enqueue(shelf, Event(DELETED, entry, old))
 
     def settled(self, shelf: Shelf, entry: Entry) -> "asyncio.Future[None] | None":
         """What to wait for before telling anybody about *entry*, if it is not yet on disk."""
@@ -365,3 +366,8 @@ class Registry:
         """Close the store, after :meth:`run` has ended."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._store.close)
         self._thread.shutdown()
+
+
+def _keeper(shelf: Shelf, kind: KindInfo) -> KindInfo:
+    """The kind whose form is stored: not a second view of it."""
+    return shelf.kind if kind.stored_as else kind

@@ -5,9 +5,11 @@ Whatever needs no reshaping goes out as the stored bytes.
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 
+from . import tables
 from .errors import bad_request
 from .kindinfo import KindInfo
 from .negotiate import PLAIN, Form, dump_yaml
@@ -60,9 +62,11 @@ class Renderer:
                 return Response(stream=self._stream(head, objects))
             items = b",".join(self._in_version(data) for data in objects)
             return Response(body=head + items + b"]}\n")
-        if self.form.shape:
+        if self.form.shape == "Table":
+            made = self._table([self._row(data) for data in objects], metadata)
+        elif self.form.shape:
             items_ = [{"metadata": msgspec.json.decode(data)["metadata"]} for data in objects]
-            made: Json = {"kind": "PartialObjectMetadataList", "apiVersion": _META}
+            made = {"kind": "PartialObjectMetadataList", "apiVersion": _META}
             made |= {"metadata": metadata, "items": [{**_PARTIAL, **item} for item in items_]}
         else:
             made = msgspec.json.decode(self._list_head(metadata) + b",".join(objects) + b"]}")
@@ -90,17 +94,44 @@ class Renderer:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         resource = self.kind.resource
         obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
-        if self.form.shape:
+        if self.form.shape == "Table":
+            row: Json = {"cells": [], "object": {**_PARTIAL, "metadata": metadata}}
+            obj = self._table([row], {"resourceVersion": str(version)}, columns=first)
+        elif self.form.shape:
             obj = {**_PARTIAL, "metadata": metadata}
         return watch_line("BOOKMARK", msgspec.json.encode(obj))
 
     def _in_version(self, data: bytes) -> bytes:
+        if self.kind.view is not None:
+            return msgspec.json.encode(self.kind.from_stored(msgspec.json.decode(data)))
         return in_version(data, self.kind.resource.api_version)
 
     def _shaped(self, data: bytes, *, columns: bool = True) -> bytes:
         if not self.form.shape:
             return self._in_version(data)
+        if self.form.shape == "Table":
+            version = msgspec.json.decode(data)["metadata"].get("resourceVersion", "")
+            metadata = {"resourceVersion": version} if version else {}
+            return msgspec.json.encode(self._table([self._row(data)], metadata, columns=columns))
         return msgspec.json.encode({**_PARTIAL, "metadata": msgspec.json.decode(data)["metadata"]})
+
+    def _row(self, data: bytes) -> Json:
+        obj = msgspec.json.decode(self._in_version(data))
+        row: Json = {"cells": tables.cells(self.kind, obj, datetime.now(UTC))}
+        if self.include == "Object":
+            row["object"] = obj
+        elif self.include != "None":
+            row["object"] = {**_PARTIAL, "metadata": obj["metadata"]}
+        return row
+
+    def _table(self, rows: list[Json], metadata: Json, *, columns: bool = True) -> Json:
+        return {
+            "kind": "Table",
+            "apiVersion": _META,
+            "metadata": metadata,
+            "columnDefinitions": tables.definitions(self.kind) if columns else None,
+            "rows": rows,
+        }
 
     def _list_head(self, metadata: Json) -> bytes:
         return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (

@@ -1,6 +1,7 @@
 """The server as a whole: put together, started, stopped."""
 
 import asyncio
+import gc
 import logging
 import socket
 import ssl
@@ -47,6 +48,10 @@ DRAIN_SECONDS = 5.0
 
 _KEEP_ALIVE = 3600
 """Seconds that a quiet connection is kept: clients of ours hold theirs for the next burst."""
+
+
+_GC_THRESHOLD = 50_000
+"""New objects between two looks for cycles: our own data have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,10 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
         OSError: the port is taken, or the data folder cannot be used.
     """
     async with running(settings):
+        # What was loaded stays: the collector of cycles need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD, 50, 50)
         if ready is not None:
             ready.set()
         await asyncio.get_running_loop().create_future()

@@ -136,10 +136,9 @@ class Hub:
             return
         entry, previous = event.entry, event.previous
         places = [_ALL, ("namespace", entry.namespace), ("name", entry.name)]
-        node = entry.fields.get("spec.nodeName", "")
-        places.append(("node", node))
-        if previous is not None and previous.fields.get("spec.nodeName", "") != node:
-            places.append(("node", previous.fields["spec.nodeName"]))
+        places.append(("node", entry.node))
+        if previous is not None and previous.node != entry.node:
+            places.append(("node", previous.node))
         for place in places:
             if place in buckets:
                 for watcher in buckets[place]:

@@ -6,13 +6,13 @@ write is always decided on the newest state and needs no retries; callers then w
 
 import asyncio
 import random
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ...model import names, times
+from ...model.names import Resource
 from .admission import Admission, Attempt
 from .auth import SYSTEM, User
 from .catalog import Catalog
@@ -30,7 +30,7 @@ from .errors import (
 from .fields import MalformedError
 from .fields import invalid as invalid_field
 from .kindinfo import KindInfo
-from .objects import Entry, encode
+from .objects import Entry, encode, new_uid
 from .options import INTERNAL, WriteOptions
 from .registry import Pending, Registry, Shelf
 from .requests import Json, Target
@@ -38,6 +38,8 @@ from .requests import Json, Target
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _PREFIX_LENGTH = 58
 TERMINATING = "NamespaceTerminating"
+ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+"""The finalizers by which a deletion asks the garbage collector to go first."""
 
 Change = Callable[[Json], Json]
 """Turns the current object, as the caller's version shows it, into the wanted one."""
@@ -105,6 +107,7 @@ class Writer:
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = _generate(shelf, metadata)
         _prepare(call, obj)
+        _mind_finalizers(call, metadata)
         kind.before_create(obj)
         attempt = self._attempt(call, "CREATE", obj, None)
         obj = self._admit(call, attempt, obj)
@@ -113,7 +116,7 @@ class Writer:
             raise already_exists(kind.resource, name)
         if call.options.dry_run:
             return Written(encode(obj))
-        return _written(self.registry.put(shelf, kind, _stored(kind, obj), None))
+        return _written(self.registry.put(shelf, kind, kind.to_stored(obj), None))
 
     def _check_namespace(self, call: Call, metadata: Json) -> None:
         namespace = call.target.namespace
@@ -153,7 +156,7 @@ class Writer:
         version = metadata.get("resourceVersion", "")
         if not version and call.kind.update_needs_rv:
             error = invalid_field("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(resource, entry.name, [error])
+            raise invalid(resource, entry.name, [error], said=resource.plural)
         if version and version != str(entry.rv):
             raise stale(resource, entry.name)
         uid = metadata.get("uid")
@@ -171,13 +174,11 @@ class Writer:
             StatusError: 400, 403, 404, 409, 422, and whatever *change* raises.
         """
         shelf, entry = self.current(call)
-        current = entry.parse()
-        current["apiVersion"] = call.kind.resource.api_version
-        obj = change(current)
+        obj = change(call.kind.from_stored(entry.parse()))
         metadata = check_body(call, obj)
         if metadata.get("resourceVersion", str(entry.rv)) != str(entry.rv):
             raise stale(call.kind.resource, entry.name)
-        return self._replace(call, shelf, entry, obj)
+        return self._replace(call, shelf, entry, obj, patched=True)
 
     def put(self, call: Call, change: Change) -> Written:
         """Change the object that the call names as it is, without rules for users' writes.
@@ -202,12 +203,13 @@ class Writer:
             raise not_found(call.kind.resource, call.target.name)
         return shelf, entry
 
-    def _replace(self, call: Call, shelf: Shelf, entry: Entry, obj: Json) -> Written:
+    def _replace(
+        self, call: Call, shelf: Shelf, entry: Entry, obj: Json, *, patched: bool = False
+    ) -> Written:
         kind = call.kind
-        old = entry.parse()
-        old["apiVersion"] = kind.resource.api_version
+        old = kind.from_stored(entry.parse())
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
-        _prepare(call, obj)
+        _prepare(call, obj, patched=patched)
         if call.target.subresource == "status":
             kind.before_status_update(obj, old)
         else:
@@ -226,7 +228,7 @@ class Writer:
             return Written(entry.data, self.registry.settled(shelf, entry))
         if call.options.dry_run:
             return Written(encode(obj))
-        obj = _stored(call.kind, obj)
+        obj = call.kind.to_stored(obj)
         if is_finished(obj):
             return _written(self.registry.remove(shelf, call.kind, obj, entry), removed=True)
         return _written(self.registry.put(shelf, call.kind, obj, entry))
@@ -275,7 +277,9 @@ def check_body(call: Call, obj: Any) -> Json:
             f"({resource.api_version})"
         )
         raise bad_request(text)
-    if (obj.setdefault("kind", resource.kind) or resource.kind) != resource.kind:
+    # Of a custom object, the wrong kind is one complaint among others.
+    said_kind = obj.setdefault("kind", resource.kind) or resource.kind
+    if said_kind != resource.kind and not call.kind.custom:
         text = (
             f'{obj["kind"]} in version "{resource.version}" cannot be handled as a {resource.kind}'
         )
@@ -328,7 +332,7 @@ def _start_metadata(metadata: Json) -> None:
     for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
         metadata.pop(key, None)
     metadata.pop("resourceVersion", None)
-    metadata["uid"] = str(uuid.uuid4())
+    metadata["uid"] = new_uid()
     metadata["creationTimestamp"] = now()
 
 
@@ -340,7 +344,7 @@ def _generate(shelf: Shelf, metadata: Json) -> str:
             return name
 
 
-def _prepare(call: Call, obj: Json) -> None:
+def _prepare(call: Call, obj: Json, *, patched: bool = False) -> None:
     """Prune and default; what was unknown is refused, told or forgotten."""
     resource = call.kind.resource
     try:
@@ -350,6 +354,10 @@ def _prepare(call: Call, obj: Json) -> None:
     if not unknown:
         return
     said = [f'unknown field "{path}"' for path in unknown]
+    if call.options.strict and patched:
+        shown = encode(obj).decode()
+        problem = invalid_field("patch", shown, f"strict decoding error: {', '.join(said)}")
+        raise invalid(Resource("", "", "", ""), "", [problem])
     if call.options.strict:
         text = (
             f'{resource.kind} in version "{resource.version}" cannot be handled as a '
@@ -360,14 +368,13 @@ def _prepare(call: Call, obj: Json) -> None:
         call.warnings.extend(said)
 
 
-def _stored(kind: KindInfo, obj: Json) -> Json:
-    """The object in the version in which it is kept."""
-    resource = kind.stored_as or kind.resource
-    version = kind.storage_version or resource.version
-    api_version = f"{resource.group}/{version}" if resource.group else version
-    if obj["apiVersion"] != api_version:
-        obj["apiVersion"] = api_version
-    return obj
+def _mind_finalizers(call: Call, metadata: Json) -> None:
+    for name in metadata.get("finalizers") or ():
+        if call.warnings is not None and "/" not in name and name not in (ORPHAN, FOREGROUND):
+            call.warnings.append(
+                f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to '
+                "avoid accidental conflicts with other finalizer writers"
+            )
 
 
 def _written(pending: Pending, *, removed: bool = False) -> Written:

@@ -46,7 +46,8 @@ class ProportionPlugin:
         """Divide the cluster anew."""
         self._cluster = cluster
         everything = cluster.snapshot.total()
-        named = [queue for queue in cluster.queues.values() if queue.object]
+        by_name = sorted(cluster.queues.values(), key=lambda queue: queue.name)
+        named = [queue for queue in by_name if queue.object]
         guaranteed = total(_guarantee(queue) for queue in named)
         unpromised = beyond(everything, guaranteed)
         self._portions = {
@@ -119,25 +120,27 @@ def divide(portions: list[Portion], cluster: Amounts) -> None:
     unmet = list(portions)
     while unmet and left:
         weights = sum(portion.weight for portion in unmet)
-        before, still = left, []
-        taken: Amounts = {}
+        before, still = dict(left), []
         for portion in unmet:
             had = portion.deserved
-            portion.deserved = _grown(portion, before, weights)
-            add(taken, portion.deserved)
-            add(taken, had, -1)
+            portion.deserved = _grown(portion, before, left, weights)
+            left = beyond(left, beyond(portion.deserved, had))
             if portion.deserved != had and beyond(portion.requested, portion.deserved):
                 still.append(portion)
-        left = beyond(before, taken)
         if left == before:
             return
         unmet = still
 
 
-def _grown(portion: Portion, left: Amounts, weights: int) -> Amounts:
+def _grown(portion: Portion, before: Amounts, left: Amounts, weights: int) -> Amounts:
+    """What *portion* deserves after its part of *before*, of which *left* is still there.
+
+    Parts are rounded up, so that the last unit goes to somebody.
+    """
     grown = {}
     for name in portion.requested.keys() | portion.guarantee.keys():
-        units = portion.deserved.get(name, 0) + left.get(name, 0) * portion.weight // weights
+        part = -(-before.get(name, 0) * portion.weight // weights)
+        units = portion.deserved.get(name, 0) + min(part, left.get(name, 0))
         units = min(units, portion.ceiling.get(name, units), portion.requested.get(name, 0))
         units = max(units, portion.guarantee.get(name, 0))
         if units:

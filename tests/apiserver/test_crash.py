@@ -1,0 +1,161 @@
+"""Killed in the middle of writes, the server comes back with all that it had acknowledged."""
+
+import asyncio
+import os
+import random
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from support_server import MAPS, MERGE, config_map, embedded_server
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from batholith.cluster.apiserver.server import Settings, running
+
+
+async def main():
+    async with running(Settings(data=Path(sys.argv[1]), port=0)) as server:
+        print(server.url, flush=True)
+        await asyncio.get_running_loop().create_future()
+
+
+asyncio.run(main())
+"""
+WRITERS = 12
+KILL_AFTER = 150
+"""Acknowledged writes before the kill."""
+
+
+@dataclass
+class Ledger:
+    """What the server has acknowledged: the last content and version of each object."""
+
+    content: dict[str, dict[str, str]] = field(default_factory=dict)
+    versions: list[int] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
+    attempted: dict[str, str] = field(default_factory=dict)
+    """The write on its way when the server died, which may or may not have happened."""
+
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def acknowledge(self, obj: dict[str, Any]) -> None:
+        self.content[obj["metadata"]["name"]] = obj["data"]
+        self.versions.append(int(obj["metadata"]["resourceVersion"]))
+        if len(self.versions) >= KILL_AFTER:
+            self.enough.set()
+
+
+@asynccontextmanager
+async def server_process(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(folder),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert process.stdout is not None
+        yield (await process.stdout.readline()).decode().strip(), process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def write_until_it_dies(
+    session: aiohttp.ClientSession, url: str, writer: int, ledger: Ledger
+) -> None:
+    """Create objects, change them again and again, delete some; stop when the server is gone."""
+    dice = random.Random(writer)
+    path = url + MAPS
+    try:
+        for number in range(1000):
+            name = f"w{writer}-{number}"
+            ledger.attempted[name] = "create"
+            async with session.post(path, json=config_map(name)) as answer:
+                ledger.acknowledge(await answer.json())
+            for step in range(dice.randint(0, 3)):
+                ledger.attempted[name] = f"step {step}"
+                patch = msgspec.json.encode({"data": {"k": f"step {step}"}})
+                headers = {"Content-Type": MERGE}
+                async with session.patch(f"{path}/{name}", data=patch, headers=headers) as answer:
+                    ledger.acknowledge(await answer.json())
+            if dice.random() < 0.2:
+                ledger.attempted[name] = "delete"
+                async with session.delete(f"{path}/{name}") as answer:
+                    await answer.read()
+                ledger.deleted.add(name)
+            del ledger.attempted[name]
+    except aiohttp.ClientError:
+        return
+
+
+async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    ledger = Ledger()
+    async with server_process(tmp_path) as (url, process):
+        context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
+        token = msgspec.json.decode((tmp_path / "tokens.json").read_bytes())["admin"]
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context),
+            headers={"Authorization": f"Bearer {token}"},
+        ) as session:
+            writing = [
+                asyncio.create_task(write_until_it_dies(session, url, writer, ledger))
+                for writer in range(WRITERS)
+            ]
+            await ledger.enough.wait()
+            process.send_signal(signal.SIGKILL)
+            await asyncio.gather(*writing)
+    assert len(set(ledger.versions)) == len(ledger.versions)
+    async with embedded_server(tmp_path) as server:
+        listed = await server.get(MAPS)
+        assert int(listed["metadata"]["resourceVersion"]) >= max(ledger.versions)
+        stored = {item["metadata"]["name"]: item["data"] for item in listed["items"]}
+        for name, data in ledger.content.items():
+            attempted = ledger.attempted.get(name)
+            if name in ledger.deleted:
+                assert name not in stored
+            elif attempted == "delete":
+                assert stored.get(name, data) == data
+            elif attempted is not None and attempted != "create":
+                assert stored[name] in (data, {"k": attempted})
+            else:
+                assert stored[name] == data
+        made = await server.create(MAPS, config_map("after"))
+        assert int(made["metadata"]["resourceVersion"]) > max(ledger.versions)
+
+
+async def test_a_watcher_misses_nothing_over_a_kill(tmp_path: Path) -> None:
+    async with server_process(tmp_path) as (url, process):
+        context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
+        token = msgspec.json.decode((tmp_path / "tokens.json").read_bytes())["admin"]
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context),
+            headers={"Authorization": f"Bearer {token}"},
+        ) as session:
+            async with session.post(url + MAPS, json=config_map("first")) as answer:
+                seen = (await answer.json())["metadata"]["resourceVersion"]
+            async with session.post(url + MAPS, json=config_map("second")) as answer:
+                assert answer.status == 201
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+    async with embedded_server(tmp_path) as server:
+        path = f"{MAPS}?watch=1&resourceVersion={seen}&labelSelector=!none"
+        async with server.watch(path) as lines:
+            names = []
+            while "second" not in names:
+                event = await lines.next()
+                assert event["type"] == "ADDED"
+                names.append(event["object"]["metadata"]["name"])
+            assert "first" not in names

@@ -1,0 +1,51 @@
+"""Events under their two addresses."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support_server import embedded_server
+
+from batholith.cluster.apiserver.event_views import from_core, to_core
+
+NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
+CORE = "/api/v1/namespaces/default/events"
+
+
+def event(**fields: Any) -> dict[str, Any]:
+    return {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}, **fields}
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["note", "reason", "regarding", "type"]), st.text()))
+def test_there_and_back_again_changes_nothing(fields: dict[str, str]) -> None:
+    there = to_core(event(regarding={}) | fields)
+    assert from_core(there) == event(regarding={}) | fields
+    assert to_core(there) == there
+
+
+async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
+    told = event(
+        note="hi",
+        regarding={"kind": "Pod", "name": "p", "namespace": "default"},
+        reportingController="x.io/y",
+        eventTime="2026-01-02T03:04:05.000006Z",
+    )
+    async with embedded_server(tmp_path) as server:
+        made = await server.request("POST", NEW, told)
+        assert (made.status, made.body["note"]) == (201, "hi")
+        seen = (await server.request("GET", f"{CORE}?fieldSelector=involvedObject.name=p")).body
+        assert [each["message"] for each in seen["items"]] == ["hi"]
+        assert seen["items"][0]["reportingComponent"] == "x.io/y"
+        patched = await server.request(
+            "PATCH", f"{NEW}/e", {"note": "ho"}, content_type="application/merge-patch+json"
+        )
+        assert patched.body["note"] == "ho"
+        core = (await server.request("GET", f"{CORE}/e")).body
+        assert (core["apiVersion"], core["message"]) == ("v1", "ho")
+        assert core["eventTime"] == "2026-01-02T03:04:05.000006Z"
+        listed = (await server.request("GET", NEW)).body["items"]
+        assert [each["regarding"]["name"] for each in listed] == ["p"]
+        assert (await server.request("DELETE", f"{NEW}/e")).status == 200
+        assert (await server.request("GET", f"{CORE}/e")).status == 404

@@ -1,0 +1,155 @@
+"""An unmodified kubectl and what it prints."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support_kubectl import Kubectl, needs_kubectl
+from support_server import definition, embedded_server
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p, labels: {app: web}}
+spec:
+  containers: [{name: main, image: "busybox:1", command: [sleep, "1"]}]
+"""
+FOO = """
+apiVersion: ex.io/v1
+kind: Foo
+metadata: {name: f}
+spec: {mode: a}
+"""
+
+
+@pytest.fixture
+async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
+    needs_kubectl()
+    home = tmp_path / "home"
+    home.mkdir()
+    async with embedded_server(tmp_path / "data", crds=[definition()]) as server:
+        yield Kubectl(server, home)
+
+
+async def test_apply_and_its_repetition(kubectl: Kubectl) -> None:
+    assert await kubectl("apply", "-f", "-", stdin=POD) == "pod/p created\n"
+    assert await kubectl("apply", "-f", "-", stdin=POD) == "pod/p unchanged\n"
+    changed = POD.replace("app: web", "app: db")
+    assert await kubectl("apply", "-f", "-", stdin=changed) == "pod/p configured\n"
+    assert await kubectl("get", "pod", "p", "-o", "jsonpath={.metadata.labels.app}") == "db"
+    assert await kubectl("get", "pods", "-l", "app=db", "-o", "name") == "pod/p\n"
+
+
+async def test_what_get_prints(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", stdin=POD)
+    header, row = (await kubectl("get", "pods")).splitlines()
+    assert header.split() == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
+    assert row.split()[:4] == ["p", "0/1", "Pending", "0"]
+    wide = await kubectl("get", "pods", "-o", "wide")
+    assert "NODE" in wide and "<none>" in wide
+    shown = await kubectl("get", "pod", "p", "-o", "yaml")
+    assert shown.startswith("apiVersion: v1\nkind: Pod\n")
+    spaces = await kubectl("get", "ns", "default")
+    assert spaces.splitlines()[1].split()[:2] == ["default", "Active"]
+    missing = await kubectl.run("get", "pod", "none")
+    assert (missing.code, missing.err) == (
+        1,
+        'Error from server (NotFound): pods "none" not found\n',
+    )
+
+
+async def test_what_describe_prints(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", stdin=POD)
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "p.1", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "type": "Normal",
+        "reason": "Scheduled",
+        "message": "it has a node now",
+        "lastTimestamp": "2026-01-02T03:04:05Z",
+    }
+    uid = await kubectl("get", "pod", "p", "-o", "jsonpath={.metadata.uid}")
+    event["involvedObject"]["uid"] = uid  # type: ignore[index]
+    await kubectl("create", "-f", "-", stdin=json.dumps(event))
+    described = await kubectl("describe", "pod", "p")
+    assert "Image:      busybox:1" in described
+    assert "it has a node now" in described
+    assert "it has a node now" in await kubectl("get", "events")
+    assert "it has a node now" in await kubectl("events")
+
+
+async def test_label_annotate_and_patch(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", stdin=POD)
+    assert await kubectl("label", "pod", "p", "tier=x") == "pod/p labeled\n"
+    assert await kubectl("annotate", "pod", "p", "note=y") == "pod/p annotated\n"
+    patch = '{"metadata":{"labels":{"app":null}}}'
+    assert await kubectl("patch", "pod", "p", "-p", patch) == "pod/p patched\n"
+    metadata = json.loads(await kubectl("get", "pod", "p", "-o", "json"))["metadata"]
+    assert (metadata["labels"], metadata["annotations"]) == ({"tier": "x"}, {"note": "y"})
+    refused = await kubectl.run("label", "pod", "p", "tier=z")
+    assert "already has a value" in refused.err
+
+
+async def test_imperative_creates_come_in_protobuf(kubectl: Kubectl) -> None:
+    assert await kubectl("create", "namespace", "n") == "namespace/n created\n"
+    await kubectl("create", "configmap", "c", "--from-literal=a=b", "-n", "n")
+    await kubectl("create", "secret", "generic", "s", "--from-literal=k=v", "-n", "n")
+    data = await kubectl("get", "cm,secret", "-n", "n", "-o", "jsonpath={.items[*].data}")
+    assert '{"a":"b"}' in data and '{"k":"dg=="}' in data
+    assert await kubectl("delete", "namespace", "n") == 'namespace "n" deleted\n'
+    gone = await kubectl.run("get", "namespace", "n")
+    assert "NotFound" in gone.err
+
+
+async def test_delete_and_wait(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", stdin=POD)
+    waiting = asyncio.create_task(kubectl("wait", "--for=delete", "pod/p", "--timeout=30s"))
+    assert await kubectl("delete", "pod", "p", "--wait") == 'pod "p" deleted\n'
+    assert "condition met" in await waiting or await waiting == ""
+    assert await kubectl("get", "pods") == ""
+
+
+async def test_wait_for_a_condition(kubectl: Kubectl) -> None:
+    said = await kubectl("wait", "--for=condition=Established", "crd/foos.ex.io")
+    assert said == "customresourcedefinition.apiextensions.k8s.io/foos.ex.io condition met\n"
+
+
+async def test_get_watches(kubectl: Kubectl) -> None:
+    process = await kubectl.start("get", "pods", "-w")
+    try:
+        await kubectl("create", "-f", "-", stdin=POD)
+        await kubectl("delete", "pod", "p", "--wait=false")
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            lines = [(await process.stdout.readline()).decode().split() for _ in range(3)]
+    finally:
+        process.kill()
+        await process.communicate()
+    assert lines[0][:3] == ["NAME", "READY", "STATUS"]
+    assert lines[1][:3] == ["p", "0/1", "Pending"]
+    assert lines[2][0] == "p"
+
+
+async def test_custom_objects(kubectl: Kubectl) -> None:
+    assert await kubectl("apply", "-f", "-", stdin=FOO) == "foo.ex.io/f created\n"
+    header, row = (await kubectl("get", "foos")).splitlines()
+    assert (header.split(), row.split()[0]) == (["NAME", "AGE"], "f")
+    bad = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mode: c"))
+    assert 'The Foo "f" is invalid: spec.mode: Unsupported value: "c"' in bad.err
+    strange = await kubectl.run("apply", "-f", "-", stdin=FOO.replace("mode: a", "mood: a"))
+    assert 'unknown field "spec.mood"' in strange.err
+    assert "mode" in await kubectl("explain", "foo.spec")
+
+
+async def test_what_there_is(kubectl: Kubectl) -> None:
+    listed = await kubectl("api-resources", "--no-headers")
+    names = {line.split()[0] for line in listed.splitlines()}
+    assert {"pods", "foos", "leases", "events", "priorityclasses"} <= names
+    assert "Server Version: v1.36" in await kubectl("version")
+    assert await kubectl("auth", "can-i", "create", "pods") == "yes\n"
+    assert "admin" in await kubectl("auth", "whoami")
+    assert await kubectl("get", "--raw", "/readyz") == "ok"

@@ -1,0 +1,372 @@
+"""How objects end: finalizers, owners, namespaces, grace periods; and what the server adds."""
+
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from support_server import (
+    DEFINITIONS,
+    FOOS,
+    MAPS,
+    MERGE,
+    PODS,
+    EmbeddedServer,
+    config_map,
+    definition,
+    embedded_server,
+    foo,
+    pod,
+    until_gone,
+)
+
+from batholith.cluster.apiserver.expiry import KEEP, Sweeper
+from batholith.cluster.apiserver.keepers import Tools
+from batholith.machinery.testing import FakeClock
+
+Json = dict[str, Any]
+SECRETS = "/api/v1/namespaces/default/secrets"
+SPACES = "/api/v1/namespaces"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path) as running:
+        yield running
+
+
+def owned(name: str, *owners: Json, **reference: Any) -> Json:
+    references = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            **reference,
+        }
+        for owner in owners
+    ]
+    return {"metadata": {"name": name, "ownerReferences": references}}
+
+
+async def bound_pod(server: EmbeddedServer, name: str, **spec: Any) -> Json:
+    return await server.create(PODS, pod(name, nodeName="n1", **spec))
+
+
+async def test_dependents_go_with_their_last_owner(server: EmbeddedServer) -> None:
+    first = await server.create(MAPS, config_map("first"))
+    second = await server.create(MAPS, config_map("second"))
+    await server.create(SECRETS, owned("child", first, second))
+    async with server.watch(f"{SECRETS}?watch=1&fieldSelector=metadata.name%3Dchild") as lines:
+        await lines.next()
+        await server.request("DELETE", f"{MAPS}/first")
+        event = await lines.next()
+        left = [each["name"] for each in event["object"]["metadata"]["ownerReferences"]]
+        assert (event["type"], left) == ("MODIFIED", ["second"])
+        await server.request("DELETE", f"{MAPS}/second")
+        assert (await lines.next())["type"] == "DELETED"
+
+
+async def test_an_object_whose_owner_never_was_goes(server: EmbeddedServer) -> None:
+    ghost = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
+    await server.create(SECRETS, owned("child", ghost))
+    await until_gone(server, SECRETS, "child")
+
+
+async def test_an_owner_in_another_namespace_is_none(server: EmbeddedServer) -> None:
+    await server.create(SPACES, {"metadata": {"name": "other"}})
+    owner = await server.create("/api/v1/namespaces/other/configmaps", config_map("owner"))
+    await server.create(SECRETS, owned("child", owner))
+    await until_gone(server, SECRETS, "child")
+
+
+async def test_foreground_deletion_ends_with_the_owner(server: EmbeddedServer) -> None:
+    owner = await server.create(MAPS, config_map("owner"))
+    child = owned("child", owner, blockOwnerDeletion=True)
+    child["metadata"]["finalizers"] = ["ex.io/hold"]
+    await server.create(SECRETS, child)
+    gone = await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Foreground")
+    assert gone.body["metadata"]["finalizers"] == ["foregroundDeletion"]
+    async with server.watch(f"{SECRETS}?watch=1&fieldSelector=metadata.name%3Dchild") as lines:
+        event = await lines.next()
+        while "deletionTimestamp" not in event["object"]["metadata"]:
+            event = await lines.next()
+    assert (await server.request("GET", f"{MAPS}/owner")).status == 200
+    body = {"metadata": {"finalizers": None}}
+    await server.request("PATCH", f"{SECRETS}/child", body, content_type=MERGE)
+    await until_gone(server, MAPS, "owner")
+    assert (await server.request("GET", f"{SECRETS}/child")).status == 404
+
+
+async def test_orphans_stay(server: EmbeddedServer) -> None:
+    owner = await server.create(MAPS, config_map("owner"))
+    await server.create(SECRETS, owned("child", owner))
+    await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Orphan")
+    await until_gone(server, MAPS, "owner")
+    child = await server.get(f"{SECRETS}/child")
+    assert "ownerReferences" not in child["metadata"]
+
+
+async def test_owners_that_went_while_the_server_was_down_are_noticed(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path, collect_garbage=False) as server:
+        owner = await server.create(MAPS, config_map("owner"))
+        await server.create(SECRETS, owned("child", owner))
+        await server.request("DELETE", f"{MAPS}/owner")
+    async with embedded_server(tmp_path) as server:
+        await until_gone(server, SECRETS, "child")
+
+
+async def test_a_finalizer_holds_an_object_and_its_removal_lets_it_go(
+    server: EmbeddedServer,
+) -> None:
+    body = config_map("a")
+    body["metadata"]["finalizers"] = ["ex.io/hold"]
+    await server.create(MAPS, body)
+    held = await server.request("DELETE", f"{MAPS}/a")
+    assert held.body["metadata"]["deletionTimestamp"]
+    again = await server.request("DELETE", f"{MAPS}/a")
+    assert again.body == held.body
+    last = await server.request(
+        "PATCH", f"{MAPS}/a", {"metadata": {"finalizers": []}}, content_type=MERGE
+    )
+    assert last.status == 200
+    assert (await server.request("GET", f"{MAPS}/a")).status == 404
+
+
+async def test_a_namespace_is_furnished_and_takes_its_content_with_it(
+    server: EmbeddedServer,
+) -> None:
+    async with server.watch(
+        "/api/v1/serviceaccounts?watch=1&fieldSelector=metadata.namespace%3Dspace"
+    ) as lines:
+        made = await server.create(SPACES, {"metadata": {"name": "space"}})
+        assert (await lines.next())["object"]["metadata"]["name"] == "default"
+    assert made["status"]["phase"] == "Active"
+    inside = "/api/v1/namespaces/space/configmaps"
+    held = config_map("a")
+    held["metadata"]["finalizers"] = ["ex.io/hold"]
+    await server.create(inside, held)
+    ending = await server.request("DELETE", f"{SPACES}/space")
+    assert ending.body["status"]["phase"] == "Terminating"
+    refused = await server.request("POST", inside, config_map("b"))
+    assert refused.status == 403
+    assert refused.body["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+    async with server.watch(f"{SPACES}?watch=1&fieldSelector=metadata.name%3Dspace") as lines:
+        event = await lines.next()
+        while "conditions" not in event["object"]["status"]:
+            event = await lines.next()
+    kinds = {c["type"]: c["status"] for c in event["object"]["status"]["conditions"]}
+    assert kinds["NamespaceFinalizersRemaining"] == "True"
+    body = {"metadata": {"finalizers": None}}
+    await server.request("PATCH", f"{inside}/a", body, content_type=MERGE)
+    await until_gone(server, SPACES, "space")
+    assert (await server.get(inside))["items"] == []
+
+
+async def test_some_namespaces_stay(server: EmbeddedServer) -> None:
+    refused = await server.request("DELETE", f"{SPACES}/kube-system")
+    assert (refused.status, refused.body["reason"]) == (403, "Forbidden")
+
+
+async def test_a_running_pod_gets_its_grace_and_the_agent_ends_it(server: EmbeddedServer) -> None:
+    await bound_pod(server, "p", terminationGracePeriodSeconds=60)
+    ending = await server.request("DELETE", f"{PODS}/p")
+    assert ending.body["metadata"]["deletionGracePeriodSeconds"] == 60
+    longer = await server.request("DELETE", f"{PODS}/p?gracePeriodSeconds=90")
+    assert longer.body["metadata"]["deletionGracePeriodSeconds"] == 60
+    shorter = await server.request("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 5})
+    assert shorter.body["metadata"]["deletionGracePeriodSeconds"] == 5
+    uid = ending.body["metadata"]["uid"]
+    wrong = {"gracePeriodSeconds": 0, "preconditions": {"uid": "other"}}
+    assert (await server.request("DELETE", f"{PODS}/p", wrong)).status == 409
+    final = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+    done = await server.request("DELETE", f"{PODS}/p", final)
+    assert (done.status, done.body["kind"]) == (200, "Pod")
+    assert (await server.request("GET", f"{PODS}/p")).status == 404
+
+
+async def test_a_pod_without_a_node_or_with_an_end_goes_at_once(server: EmbeddedServer) -> None:
+    await server.create(PODS, pod("waiting"))
+    await server.request("DELETE", f"{PODS}/waiting")
+    assert (await server.request("GET", f"{PODS}/waiting")).status == 404
+    await bound_pod(server, "done")
+    body = {"status": {"phase": "Succeeded"}}
+    await server.request("PATCH", f"{PODS}/done/status", body, content_type=MERGE)
+    await server.request("DELETE", f"{PODS}/done")
+    assert (await server.request("GET", f"{PODS}/done")).status == 404
+
+
+async def test_a_pod_is_bound_once(server: EmbeddedServer) -> None:
+    await server.create(PODS, pod("p"))
+    binding = {"target": {"kind": "Node", "name": "n1"}}
+    assert (await server.request("POST", f"{PODS}/p/binding", binding)).status == 201
+    again = await server.request("POST", f"{PODS}/p/binding", binding)
+    assert (again.status, again.body["reason"]) == (409, "Conflict")
+    assert (await server.get(f"{PODS}/p"))["spec"]["nodeName"] == "n1"
+
+
+async def test_an_eviction_deletes_unless_a_budget_objects(server: EmbeddedServer) -> None:
+    labelled = pod("kept")
+    labelled["metadata"]["labels"] = {"app": "db"}
+    await server.create(PODS, labelled)
+    await server.create(PODS, pod("free"))
+    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    selector = {"matchLabels": {"app": "db"}}
+    await server.create(budgets, {"metadata": {"name": "b"}, "spec": {"selector": selector}})
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction"}
+    kept = await server.request(
+        "POST", f"{PODS}/kept/eviction", {**eviction, "metadata": {"name": "kept"}}
+    )
+    assert (kept.status, kept.body["reason"]) == (429, "TooManyRequests")
+    free = await server.request(
+        "POST", f"{PODS}/free/eviction", {**eviction, "metadata": {"name": "free"}}
+    )
+    assert free.status == 201
+    assert (await server.request("GET", f"{PODS}/free")).status == 404
+
+
+async def test_pods_get_a_priority_an_account_and_tolerations(server: EmbeddedServer) -> None:
+    made = await server.create(PODS, pod("p", priorityClassName="system-cluster-critical"))
+    spec = made["spec"]
+    assert spec["priority"] == 2_000_000_000
+    assert spec["serviceAccountName"] == "default"
+    assert {each["key"] for each in spec["tolerations"]} == {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    }
+    unknown = await server.request("POST", PODS, pod("q", priorityClassName="none"))
+    assert unknown.status == 403
+    assert "no PriorityClass with name none was found" in unknown.body["message"]
+    liar = await server.request("POST", PODS, pod("q", priority=7))
+    assert liar.status == 403
+
+
+async def test_a_definition_that_ends_takes_no_new_objects(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path, crds=[definition()]) as server:
+        held = foo("held", mode="a")
+        held["metadata"]["finalizers"] = ["ex.io/hold"]
+        await server.create(FOOS, held)
+        path = f"{DEFINITIONS}?watch=1&fieldSelector=metadata.name%3Dfoos.ex.io"
+        async with server.watch(path) as lines:
+            await lines.next()
+            await server.request("DELETE", f"{DEFINITIONS}/foos.ex.io")
+            conditions: list[str] = []
+            while "InstanceDeletionInProgress" not in conditions:
+                status = (await lines.next())["object"]["status"]
+                conditions = [each["reason"] for each in status["conditions"]]
+            late = await server.request("POST", FOOS, foo("late", mode="a"))
+            assert late.status == 403
+            body = {"metadata": {"finalizers": None}}
+            await server.request("PATCH", f"{FOOS}/held", body, content_type=MERGE)
+            while (await lines.next())["type"] != "DELETED":
+                pass
+        await server.create(DEFINITIONS, definition())
+
+
+async def test_a_dry_run_changes_nothing(server: EmbeddedServer) -> None:
+    tried = await server.request("POST", f"{MAPS}?dryRun=All", config_map("a"))
+    assert (tried.status, "resourceVersion" in tried.body["metadata"]) == (201, False)
+    assert (await server.request("GET", f"{MAPS}/a")).status == 404
+    made = await server.create(MAPS, config_map("a"))
+    await server.request("DELETE", f"{MAPS}/a?dryRun=All")
+    assert await server.get(f"{MAPS}/a") == made
+
+
+async def test_a_collection_goes_by_selection(server: EmbeddedServer) -> None:
+    await server.create(MAPS, config_map("a", tier="x"))
+    await server.create(MAPS, config_map("b", tier="y"))
+    gone = await server.request("DELETE", f"{MAPS}?labelSelector=tier%3Dx")
+    assert [item["metadata"]["name"] for item in gone.body["items"]] == ["a"]
+    left = await server.get(f"{MAPS}?labelSelector=tier")
+    assert [item["metadata"]["name"] for item in left["items"]] == ["b"]
+
+
+async def test_the_server_says_whose_a_token_is(server: EmbeddedServer) -> None:
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    token = server.running.tokens["scheduler"]
+    review = await server.create(path, {"spec": {"token": token}})
+    assert review["status"]["authenticated"] is True
+    assert review["status"]["user"]["username"] == "scheduler"
+    assert "system:authenticated" in review["status"]["user"]["groups"]
+    wrong = await server.create(path, {"spec": {"token": "wrong"}})
+    assert not wrong["status"].get("authenticated")
+    myself = await server.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    assert myself["status"]["userInfo"]["username"] == "admin"
+    access = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    asked = {"spec": {"resourceAttributes": {"verb": "create", "resource": "pods"}}}
+    assert (await server.create(access, asked))["status"]["allowed"] is True
+
+
+async def test_events_last_an_hour(server: EmbeddedServer) -> None:
+    handlers = server.running.app.handlers
+    tools = Tools(
+        writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
+    )
+    sweeper = Sweeper(tools)
+    clock = FakeClock()
+    sweeper.queue.clock = clock
+    handlers.writer.registry.listeners.append(sweeper.observe)
+    events = "/api/v1/namespaces/default/events"
+    about = {"kind": "Pod", "name": "p", "namespace": "default"}
+    for name in ("old", "fresh"):
+        body = {"metadata": {"name": name}, "involvedObject": about, "message": "m"}
+        await server.create(events, body)
+        await clock.advance(KEEP / 2)
+    await server.request("PATCH", f"{events}/fresh", {"count": 2}, content_type=MERGE)
+    await clock.advance(KEEP / 2)
+    await sweeper.reconcile("events")
+    left = await server.get(events)
+    assert [item["metadata"]["name"] for item in left["items"]] == ["fresh"]
+
+
+async def test_logs_come_from_the_agent(server: EmbeddedServer) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path_qs)
+        if request.match_info["container"] == "late":
+            raise web.HTTPBadRequest(text='container "late" in pod "p" is waiting to start')
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in (b"one\n", b"two\n"):
+            await response.write(line)
+        return response
+
+    pki = server.running.pki
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(pki.ca))
+    context.load_cert_chain(pki.agent.certificate, pki.agent.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    app = web.Application()
+    app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        node = await server.create("/api/v1/nodes", {"metadata": {"name": "n1"}})
+        node["status"] = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        }
+        await server.request("PUT", "/api/v1/nodes/n1/status", node)
+        await bound_pod(server, "p")
+        log = await server.request("GET", f"{PODS}/p/log?follow=true&tailLines=3")
+        assert (log.status, log.body) == (200, "one\ntwo\n")
+        assert asked == ["/containerLogs/default/p/main?follow=true&tailLines=3"]
+        two = pod("two", nodeName="n1")
+        two["spec"]["containers"].append({"name": "late", "image": "busybox:1"})
+        await server.create(PODS, two)
+        which = await server.request("GET", f"{PODS}/two/log")
+        assert which.body["message"] == (
+            "a container name must be specified for pod two, choose one of: [main late]"
+        )
+        none = await server.request("GET", f"{PODS}/two/log?container=nope")
+        assert none.body["message"] == "container nope is not valid for pod two"
+        waiting = await server.request("GET", f"{PODS}/two/log?container=late")
+        assert (waiting.status, waiting.body["reason"]) == (400, "BadRequest")
+        assert "waiting to start" in waiting.body["message"]
+    finally:
+        await runner.cleanup()

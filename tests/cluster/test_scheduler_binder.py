@@ -1,0 +1,116 @@
+"""What becomes of bindings that are refused, answered late, or carried out by somebody else."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_controllers import Notes
+from support_server import EmbeddedServer, embedded_server
+from support_waiting import until
+
+from batholith.kube.client import Client
+from batholith.machinery.testing import FakeClock
+from batholith.model.names import PODS
+from batholith.scheduler.binder import FIRST_PAUSE, Binder
+from batholith.scheduler.cycle import Placement
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path) as started:
+        yield started
+
+
+class Bench:
+    """A binder at work, its clock, and what it gave up."""
+
+    def __init__(self, client: Client) -> None:
+        self.clock = FakeClock()
+        self.notes = Notes()
+        self.forgotten: list[str] = []
+        self.binder = Binder(
+            client,
+            recorder=self.notes,
+            clock=self.clock,
+            at_once=4,
+            forget=self.forgotten.append,
+        )
+
+
+@asynccontextmanager
+async def binding(server: EmbeddedServer) -> AsyncIterator[Bench]:
+    async with server.client("scheduler") as client:
+        bench = Bench(client)
+        task = asyncio.create_task(bench.binder.run())
+        try:
+            yield bench
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def make_pod(server: EmbeddedServer) -> str:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+    }
+    made: dict[str, Any] = await server.create(PODS.path("default"), body)
+    return str(made["metadata"]["uid"])
+
+
+async def node_of(server: EmbeddedServer) -> str:
+    found = await server.get(PODS.path("default", "p"))
+    return str(found["spec"].get("nodeName", ""))
+
+
+async def test_a_pod_is_bound_and_that_is_said(server: EmbeddedServer) -> None:
+    uid = await make_pod(server)
+    async with binding(server) as bench:
+        bench.binder.bind([Placement("default", "p", uid, "a")])
+        await until(lambda: bench.notes.events)
+    assert await node_of(server) == "a"
+    said = "Successfully assigned default/p to a"
+    assert bench.notes.events == [("Pod", "p", "Normal", "Scheduled", said)]
+    assert bench.forgotten == []
+
+
+async def test_a_refused_pod_keeps_its_place_for_a_moment(server: EmbeddedServer) -> None:
+    """The binding names the uid of an earlier pod: it must not take effect."""
+    await make_pod(server)
+    async with binding(server) as bench:
+        bench.binder.bind([Placement("default", "p", "of-an-earlier-one", "a")])
+        await until(lambda: bench.notes.events)
+        assert bench.forgotten == []
+        await until(lambda: bench.clock.waiting)
+        await bench.clock.advance(FIRST_PAUSE)
+        await until(lambda: bench.forgotten)
+    assert await node_of(server) == ""
+    assert bench.forgotten == ["of-an-earlier-one"]
+    assert bench.notes.events[0][2:4] == ("Warning", "FailedScheduling")
+
+
+async def test_a_binding_whose_answer_was_lost_stands(server: EmbeddedServer) -> None:
+    """Sent again, it is refused because it has been carried out: the place must not be given up."""
+    uid = await make_pod(server)
+    async with binding(server) as bench:
+        bench.binder.bind([Placement("default", "p", uid, "a")])
+        await until(lambda: bench.notes.events)
+        bench.binder.bind([Placement("default", "p", uid, "a")])
+        await until(lambda: bench.binder.idle)
+        await bench.clock.advance(60)
+    assert bench.forgotten == []
+    assert await node_of(server) == "a"
+
+
+async def test_a_pod_that_is_gone_gives_its_place_back(server: EmbeddedServer) -> None:
+    async with binding(server) as bench:
+        bench.binder.bind([Placement("default", "p", "gone", "a")])
+        await until(lambda: bench.clock.waiting)
+        await bench.clock.advance(FIRST_PAUSE)
+        await until(lambda: bench.forgotten)
+    assert bench.forgotten == ["gone"]
