@@ -60,7 +60,7 @@ class Cluster:
                 self.openings += 1
             return
         held = self._tasks.get(new.metadata.uid)
-        if held and held[1].status is TaskStatus.BINDING and _is_unplaced(new):
+        if held and (_is_older(held[1], new) or self._advance(*held, new)):
             return
         self._forget_pod(new.metadata.uid)
         gang = self._gang_of(new)
@@ -88,9 +88,8 @@ class Cluster:
         if new is None and key not in self.gangs:
             return
         gang = self._gang(key)
-        gang.set_group(new)
+        self.openings += gang.set_group(new)
         self.touch(gang)
-        self.openings += new is None
 
     def queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
         """A queue came, changed or went."""
@@ -232,6 +231,23 @@ class Cluster:
             gang = self.gangs[key] = Gang(key, single=single)
         return gang
 
+    def _advance(self, gang: Gang, task: Task, pod: Pod) -> bool:
+        """Follow a pod whose change moves no room and asks for nothing else: the usual one."""
+        shape = self.shapes.of(pod.spec)
+        if self._gang_of(pod) is not gang or shape is not task.shape:
+            return False
+        now = Task(pod, shape)
+        if task.slot < 0:
+            if not now.asks_the_same(task):
+                return False
+            task.told = now.told
+        elif task.node != now.node or not now.status.on_node:
+            return False
+        elif now.status is not task.status:
+            gang.move(task, now.status)
+            self.touch(gang)
+        return True
+
     def _add_task(self, gang: Gang, task: Task) -> None:
         request = self._vector(task.shape)  # makes its resources known before the next cycle
         if task.node and task.status.on_node:
@@ -307,8 +323,10 @@ class Cluster:
         return found
 
 
-def _is_unplaced(pod: Pod) -> bool:
-    return not pod.spec.node_name and not pod.metadata.deletion_timestamp
+def _is_older(task: Task, pod: Pod) -> bool:
+    """Whether *pod* is as it was before our placement of *task*."""
+    unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp
+    return task.status is TaskStatus.BINDING and unplaced
 
 
 def _claims(gang: Gang) -> tuple[Amounts, Amounts]:

@@ -99,7 +99,6 @@ class Task:
         "name",
         "namespace",
         "node",
-        "order",
         "priority",
         "role",
         "shape",
@@ -127,7 +126,6 @@ class Task:
         """The column of the node that the task is charged to."""
         self.told = _told(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
-        self.order: tuple[float, ...] = ()
 
     @property
     def key(self) -> str:
@@ -138,6 +136,16 @@ class Task:
     def is_waiting(self) -> bool:
         """Whether the task may be placed."""
         return self.status is TaskStatus.PENDING and not self.gated
+
+    def asks_the_same(self, other: "Task") -> bool:
+        """Whether two readings of a pod differ in nothing that placing it depends on."""
+        return (self.status, self.gated, self.role, self.priority, self.node) == (
+            other.status,
+            other.gated,
+            other.role,
+            other.priority,
+            other.node,
+        )
 
     def age(self) -> tuple[float, str, str]:
         """The order of tasks that rank the same: by index in the name, then older first."""
@@ -231,7 +239,7 @@ class Gang:
         self.noted_at = -math.inf
         """When its pods were last told why they wait, by the same steady clock."""
         self.version = 0
-        """Grows with every change from outside."""
+        """Grows with every change from outside that a try may end differently for."""
         self.tried = (-1, -1)
         """Versions of the cluster's openings and of this gang when it was last refused."""
 
@@ -303,7 +311,7 @@ class Gang:
         """Take in *task* as it is."""
         self.tasks[task.uid] = task
         self._count(task, 1)
-        self.version += 1
+        self.version += task.is_waiting
 
     def remove(self, task: Task) -> None:
         """Forget *task*."""
@@ -317,17 +325,24 @@ class Gang:
         task.status = status
         self._count(task, 1)
 
-    def set_group(self, group: PodGroup | None) -> None:
-        """Take in the PodGroup; the phase of one that is known already is ours, not its own."""
+    def set_group(self, group: PodGroup | None) -> bool:
+        """Take in the PodGroup, and say whether it asks for something else than before.
+
+        The phase of one that is known already is ours, not its own.
+        """
         before = self.group
         known = before and group and before.metadata.uid == group.metadata.uid
         if not known:
             self.phase = group.status.phase if group else ""
             self.said = group.status if group else PodGroupStatus()
-        if not known or (before and group and before.spec != group.spec):
-            self.version += 1
+            self.finding = None
         self.group = group
         self.min_resources = amounts(group.spec.min_resources) if group else {}
+        changed = not known or (
+            before is not None and group is not None and before.spec != group.spec
+        )
+        self.version += changed
+        return changed and before is not None
 
     def _count(self, task: Task, sign: int) -> None:
         status, request = task.status, task.shape.request

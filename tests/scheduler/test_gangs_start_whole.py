@@ -1,6 +1,10 @@
 """A gang gets places for its minimum at once, or for none of its pods."""
 
+import msgspec
 from support_scheduler import World, group, node, pod
+
+from batholith.model.meta import Condition
+from batholith.scheduler.views import PodStatus
 
 
 def test_a_gang_that_fits_is_placed_in_one_cycle() -> None:
@@ -119,3 +123,59 @@ def test_the_end_of_a_pod_lets_the_next_gang_in() -> None:
     assert world.decide() == {}
     world.add(pod("g-0", "g", cpu=8, on="a", phase="Succeeded"))
     assert world.decide() == {"h-0": "a"}
+
+
+def test_a_pod_that_merely_starts_to_run_opens_nothing() -> None:
+    """Else all that wait would be tried again with each pod that starts."""
+    world = World()
+    world.add(node("a"), group("g", 1), pod("g-0", "g", cpu=8), group("h", 1), pod("h-0", "h"))
+    assert world.decide() == {"g-0": "a"}
+    openings = world.cluster.openings
+    world.add(pod("g-0", "g", cpu=8, on="a"), pod("g-0", "g", cpu=8, on="a", phase="Running"))
+    world.add(pod("g-0", "g", cpu=8, on="a", phase="Running", leaving=True))
+    assert world.cluster.openings == openings
+    world.remove(pod("g-0", "g", cpu=8, on="a", phase="Running"))
+    assert world.cluster.openings > openings
+    assert world.decide() == {"h-0": "a"}
+
+
+def test_a_pod_that_somebody_bound_elsewhere_is_charged_there() -> None:
+    world = World()
+    world.add(node("a"), node("b"), group("g", 1), pod("g-0", "g", cpu=8))
+    assert world.decide() == {"g-0": "a"}
+    world.add(pod("g-0", "g", cpu=8, on="b"), group("h", 1), pod("h-0", "h", cpu=8))
+    assert world.decide() == {"h-0": "a"}
+
+
+def test_a_lower_minimum_lets_a_refused_gang_in() -> None:
+    world = World()
+    world.add(node("a"), group("g", 2), pod("g-0", "g", cpu=5), pod("g-1", "g", cpu=5))
+    assert world.decide() == {}
+    world.add(group("g", 1))
+    assert len(world.decide()) == 1
+
+
+def test_a_group_that_is_deleted_leaves_its_pods_waiting_without_a_word() -> None:
+    world = World()
+    world.add(node("a"), group("g", 1), pod("g-0", "g", cpu=9))
+    assert world.decide() == {}
+    world.remove(group("g", 1))
+    assert world.decide() == {}
+    assert world.cluster.gangs["ns/g"].finding is None
+    world.remove(pod("g-0", "g", cpu=9))
+    world.decide()
+    assert world.cluster.gangs == {}
+
+
+def test_a_pod_that_was_merely_told_something_is_not_tried_again() -> None:
+    world = World()
+    world.add(node("a"), group("g", 1), pod("g-0", "g", cpu=9))
+    world.decide()
+    gang = world.cluster.gangs["ns/g"]
+    tried = gang.version
+    told = pod("g-0", "g", cpu=9)
+    condition = Condition(type="PodScheduled", status="False", reason="R", message="m")
+    told = msgspec.structs.replace(told, status=PodStatus(phase="Pending", conditions=(condition,)))
+    world.add(told)
+    assert gang.version == tried
+    assert gang.tasks["uid-g-0"].told == ("R", "m")

@@ -1,0 +1,234 @@
+"""All controllers and the scheduler together, as the recordings saw the reference's at work."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from support_controllers import Notes, eventually, running
+from support_server import EmbeddedServer, embedded_server
+
+from batholith.admission import WEBHOOKS
+from batholith.job_ctrl.controller import JobController
+from batholith.kube.cache import Cache
+from batholith.kube.client import Client
+from batholith.kube.errors import NotFoundError
+from batholith.model import crds
+from batholith.model.base import Part
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import JOBS, NODES, PODGROUPS, PODS, QUEUES
+from batholith.model.podgroup import PodGroup
+from batholith.model.queue import Queue
+from batholith.podgroup_ctrl.controller import PodGroupController
+from batholith.queue_ctrl.controller import QueueController
+from batholith.scheduler.service import Scheduler
+from batholith.scheduler.views import Pod
+
+Json = dict[str, Any]
+
+
+class Job(Part, frozen=True):
+    """What the tests read of a Job."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def phase(self) -> str:
+        state = msgspec.json.decode(self.status).get("state") or {}
+        return str(state.get("phase", ""))
+
+
+class Stage:
+    """A cluster of four nodes of 32 CPU with everything at work; a kubelet runs what is bound."""
+
+    def __init__(self, server: EmbeddedServer, client: Client) -> None:
+        self.server = server
+        self.notes = Notes()
+        self.phases: dict[str, list[str]] = defaultdict(list)
+        self.pods = Cache(client, PODS, Pod)
+        self.groups = Cache(client, PODGROUPS, PodGroup)
+        self.jobs = Cache(client, JOBS, Job)
+        self.queues = Cache(client, QUEUES, Queue)
+        self.groups.add_handler(lambda _, new: self._note(new, new.status.phase if new else ""))
+        self.jobs.add_handler(lambda _, new: self._note(new, new.phase if new else ""))
+        self.pods.add_handler(self._run)
+        self._client = client
+        self._kubelet: set[asyncio.Task[None]] = set()
+
+    def _note(self, about: Job | PodGroup | None, phase: str) -> None:
+        if about is not None:
+            kind = "job" if isinstance(about, Job) else "group"
+            seen = self.phases[f"{kind} {about.metadata.name}"]
+            if phase and seen[-1:] != [phase]:
+                seen.append(phase)
+
+    def _run(self, old: Pod | None, new: Pod | None) -> None:
+        if new and new.spec.node_name and new.status.phase == "Pending":
+            self._kubelet.add(asyncio.create_task(self._report(new, "Running")))
+
+    async def _report(self, pod: Pod, phase: str) -> None:
+        try:
+            await self._client.patch(
+                PODS,
+                pod.metadata.name,
+                {"status": {"phase": phase}},
+                namespace="default",
+                subresource="status",
+            )
+        except NotFoundError:
+            return
+
+    async def finish_pods(self) -> None:
+        for pod in list(self.pods):
+            await self._report(pod, "Succeeded")
+
+    async def apply(
+        self, resource: Any, name: str, spec: Json, *, kind: Json | None = None
+    ) -> None:
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        await self.server.create(resource.path("default" if resource.namespaced else ""), body)
+
+    async def job(self, name: str, *, replicas: int, cpu: str, minimum: int, **spec: Any) -> None:
+        task = {"name": "t", "replicas": replicas, "template": {"spec": pod_spec(cpu)}}
+        whole = {"schedulerName": "volcano", "minAvailable": minimum, "tasks": [task]}
+        await self.apply(JOBS, name, whole | spec)
+
+    def group(self, job: str) -> PodGroup:
+        return next(each for each in self.groups if each.metadata.name.startswith(f"{job}-"))
+
+    def running(self) -> int:
+        return sum(pod.status.phase == "Running" for pod in self.pods)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._kubelet)
+
+
+def pod_spec(cpu: str) -> Json:
+    resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
+    container = {"name": "main", "image": "busybox", "resources": resources}
+    return {"restartPolicy": "Never", "containers": [container]}
+
+
+@asynccontextmanager
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            embedded_server(tmp_path, webhooks=WEBHOOKS, crds=crds.load())
+        )
+        client = await stack.enter_async_context(server.client("admin"))
+        it = Stage(server, client)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        caches = [tasks.create_task(c.run()) for c in (it.pods, it.groups, it.jobs, it.queues)]
+        for i in range(4):
+            await it.apply(NODES, f"node-{i}", {})
+            offers = {"cpu": "32", "memory": "128Gi", "pods": "110"}
+            await client.patch(
+                NODES,
+                f"node-{i}",
+                {"status": {"allocatable": offers, "capacity": offers}},
+                subresource="status",
+            )
+        notes = it.notes
+        for controller in (
+            QueueController(client),
+            PodGroupController(client),
+            JobController(client),
+            Scheduler(client, recorder=notes),
+        ):
+            await stack.enter_async_context(running(controller))
+        await eventually(lambda: open_queue(it, "default"))
+        yield it
+        await it.close()
+        for cache in caches:
+            cache.cancel()
+
+
+def open_queue(it: Stage, name: str) -> bool:
+    queue = it.queues.get(name)
+    return queue is not None and queue.status.state == "Open"
+
+
+async def test_a_job_starts_and_completes(tmp_path: Path) -> None:
+    """Scenario complete: Inqueue, Running, and a Job that follows."""
+    async with stage(tmp_path) as it:
+        await it.job("j", replicas=3, cpu="100m", minimum=3)
+        await eventually(lambda: it.phases["job j"][-1:] == ["Running"])
+        group = it.group("j").metadata.name
+        await eventually(lambda: it.phases[f"group {group}"] == ["Inqueue", "Running"])
+        await it.finish_pods()
+        await eventually(lambda: it.phases["job j"][-1:] == ["Completed"])
+        assert it.phases["job j"] == ["Pending", "Running", "Completed"]
+        assert ("PodGroup", group, "Normal", "Scheduled", "pod group is ready") in it.notes.events
+
+
+async def test_a_bare_pod_goes_by_a_group_of_its_own(tmp_path: Path) -> None:
+    """Scenario bare-pod: Pending, Inqueue, Running."""
+    async with stage(tmp_path) as it:
+        await it.apply(PODS, "p", pod_spec("100m") | {"schedulerName": "volcano"})
+        await eventually(lambda: it.running() == 1)
+        group = next(iter(it.groups)).metadata.name
+        expected = ["Pending", "Inqueue", "Running"]
+        await eventually(lambda: it.phases[f"group {group}"] == expected)
+
+
+async def test_a_job_larger_than_the_cluster_gets_no_pods(tmp_path: Path) -> None:
+    """Scenario gang-too-big."""
+    async with stage(tmp_path) as it:
+        await it.job("j", replicas=3, cpu="60", minimum=3)
+        await eventually(lambda: list(it.groups) and it.group("j").status.conditions)
+        status = it.group("j").status
+        assert status.phase == "Pending"
+        told = "overused cpu (requested 180, free 153.6)"
+        assert told in status.conditions[0].message
+        assert list(it.pods) == []
+
+
+async def test_an_elastic_job_runs_with_as_many_pods_as_fit(tmp_path: Path) -> None:
+    """Scenario gang-elastic-partly: four of six run, the fifth says what it lacks."""
+    async with stage(tmp_path) as it:
+        await it.job("j", replicas=6, cpu="20", minimum=2)
+        await eventually(lambda: it.running() == 4)
+        await eventually(lambda: it.phases["job j"][-1:] == ["Running"])
+        lacks = "0/4 nodes are unavailable: 4 Insufficient cpu (requested 20, most free 12)."
+        event = ("Pod", "j-t-4", "Warning", "FailedScheduling", lacks)
+        await eventually(lambda: event in it.notes.events)
+        assert it.group("j").status.phase == "Running"
+
+
+async def test_a_queue_takes_no_more_than_its_capability(tmp_path: Path) -> None:
+    """Scenario queue-capability."""
+    async with stage(tmp_path) as it:
+        await it.apply(QUEUES, "gq-s", {"weight": 1, "capability": {"cpu": "1"}})
+        await eventually(lambda: open_queue(it, "gq-s"))
+        await it.job("one", replicas=1, cpu="600m", minimum=1, queue="gq-s")
+        await eventually(lambda: it.running() == 1)
+        await it.job("two", replicas=1, cpu="600m", minimum=1, queue="gq-s")
+
+        def refused() -> bool:
+            names = [each.metadata.name for each in it.groups]
+            return any(name.startswith("two-") for name in names) and bool(
+                it.group("two").status.conditions
+            )
+
+        await eventually(refused)
+        status = it.group("two").status
+        told = (
+            "queue resource quota insufficient: insufficient cpu (requested 600m, free 400m of 1)"
+        )
+        assert status.phase == "Pending" and told in status.conditions[0].message
+        expected = {"cpu": "600m", "memory": "64Mi", "pods": "1"}
+
+        def allocated() -> bool:
+            queue = it.queues.get("gq-s")
+            return queue is not None and queue.status.allocated == expected
+
+        await eventually(allocated)
