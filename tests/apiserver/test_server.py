@@ -301,3 +301,50 @@ async def test_the_client_of_our_own_processes_gets_along(server: EmbeddedServer
         found = await client.list(CONFIGMAPS, namespace="default", view=dict)
         assert len(found.items) == 2
         await client.delete(CONFIGMAPS, "a", namespace="default")
+
+
+async def test_events_have_two_addresses_and_one_store(server: EmbeddedServer) -> None:
+    new = "/apis/events.k8s.io/v1/namespaces/default/events"
+    core = "/api/v1/namespaces/default/events"
+    body = {
+        "metadata": {"name": "e"},
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "note": "it happened",
+        "reportingController": "ex.io/c",
+        "reportingInstance": "c-1",
+        "action": "Bind",
+        "reason": "Bound",
+        "type": "Normal",
+        "eventTime": "2026-01-02T03:04:05.000006Z",
+    }
+    made = await server.create(new, body)
+    assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it happened")
+    async with server.watch(f"{core}?watch=1&fieldSelector=involvedObject.name%3Dp") as lines:
+        seen = (await lines.next())["object"]
+        assert (seen["apiVersion"], seen["message"]) == ("v1", "it happened")
+        assert seen["involvedObject"]["name"] == "p"
+        patch = {"note": "again"}
+        await server.request("PATCH", f"{new}/e", patch, content_type=MERGE)
+        assert (await lines.next())["object"]["message"] == "again"
+    async with server.watch(f"{new}?watch=1") as lines:
+        assert (await lines.next())["object"]["note"] == "again"
+    assert [item["note"] for item in (await server.get(new))["items"]] == ["again"]
+
+
+async def test_versions_of_a_custom_kind_show_the_same_objects(tmp_path: Path) -> None:
+    two = definition()
+    other = {**two["spec"]["versions"][0], "name": "v1beta1", "storage": False}
+    two["spec"]["versions"].append(other)
+    beta = FOOS.replace("/v1/", "/v1beta1/")
+    async with embedded_server(tmp_path, crds=[two]) as server:
+        body = {**foo("x", mode="a"), "apiVersion": "ex.io/v1beta1"}
+        made = await server.create(beta, body)
+        assert made["apiVersion"] == "ex.io/v1beta1"
+        found = await server.get(f"{FOOS}/x")
+        assert found["apiVersion"] == "ex.io/v1"
+        async with server.watch(f"{beta}?watch=1") as lines:
+            assert (await lines.next())["object"]["apiVersion"] == "ex.io/v1beta1"
+            await server.request("PUT", f"{FOOS}/x", {**found, "spec": {"mode": "b"}})
+            event = await lines.next()
+        assert event["object"]["apiVersion"] == "ex.io/v1beta1"
+        assert event["object"]["spec"]["mode"] == "b"

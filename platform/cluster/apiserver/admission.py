@@ -42,6 +42,11 @@ class HeadLookup:
         for entry in list(self._registry.shelf(kind).heads()):
             yield entry.parse()
 
+    def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
+        """The objects of a resource whose JSON contains *text*; others are not even parsed."""
+        kind = self._catalog.known(resource)
+        return [each.parse() for each in self._registry.shelf(kind).heads() if text in each.data]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -131,7 +136,7 @@ class Admission:
         spec.setdefault("preemptionPolicy", policy)
 
     def _default_class(self) -> Json | None:
-        classes = self._lookup.list(names.PRIORITYCLASSES)
+        classes = self._lookup.containing(names.PRIORITYCLASSES, b'"globalDefault":true')
         chosen = [each for each in classes if each.get("globalDefault")]
         return min(chosen, key=lambda each: int(each.get("value", 0)), default=None)
 

@@ -17,7 +17,7 @@ import msgspec
 from .auth import ANONYMOUS, Authenticator, User, is_open
 from .catalog import Catalog
 from .discovery import AGGREGATED_TYPE
-from .errors import StatusError, internal, method_not_allowed, too_large, unauthorized
+from .errors import StatusError, bad_request, internal, method_not_allowed, too_large, unauthorized
 from .handlers import Handlers
 from .negotiate import wants_aggregated
 from .objects import new_uid
@@ -160,7 +160,7 @@ async def _read(receive: Receive) -> bytes:
     Raises:
         StatusError: 413.
     """
-    message = await receive()
+    message = await _piece(receive)
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
         if len(body) > BODY_LIMIT:
@@ -168,12 +168,20 @@ async def _read(receive: Receive) -> bytes:
         return body
     pieces, size = [body], len(body)
     while message.get("more_body"):
-        message = await receive()
+        message = await _piece(receive)
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
         if size > BODY_LIMIT:
             raise too_large(BODY_LIMIT)
     return b"".join(pieces)
+
+
+async def _piece(receive: Receive) -> Message:
+    """The next piece of a body. Half a body could be a whole object, so the rest must come."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise bad_request("the client hung up in the middle of its request")
+    return message
 
 
 def _refused(error: StatusError) -> Response:

@@ -35,6 +35,7 @@ class Collector(Keeper):
     """Deletes what nobody owns any more; the key is where the object is."""
 
     name = "garbage"
+    workers = 16
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)

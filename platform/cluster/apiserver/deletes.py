@@ -61,12 +61,12 @@ class Deleter:
             if "deletionTimestamp" not in old["metadata"]:
                 # Gone at once: its last state is the one that everybody knew.
                 obj = old
-            removed = registry.remove(shelf, call.kind, obj, entry)
+            removed = registry.remove(shelf, obj, entry)
             return _written(removed, removed=True)
         if obj == old:
             settled = registry.settled(shelf, entry)
             return Written(entry.data, settled, uid=entry.uid)
-        return _written(registry.put(shelf, call.kind, obj, entry))
+        return _written(registry.put(shelf, obj, entry))
 
     def delete_collection(
         self, call: Call, selection: Selection, options: DeleteOptions, *, limit: int = 0

@@ -1,7 +1,7 @@
 """The server's own controllers, as far as they are alike.
 
 They live in the server's process, see every committed change at once and write by the same rules
-as everybody. Each has one queue of keys and one worker.
+as everybody. Each has a queue of keys, and one worker unless its keys wait for the disk a lot.
 """
 
 from abc import ABC, abstractmethod
@@ -44,10 +44,11 @@ class Keeper(ABC):
     """A controller inside the server."""
 
     name: str
+    workers = 1
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
-        self.queue = ShardedQueue(name=self.name)
+        self.queue = ShardedQueue(name=self.name, shards=self.workers)
 
     @abstractmethod
     def observe(self, shelf: Shelf, event: Event) -> None:

@@ -39,6 +39,7 @@ class Entry:
         "_kind",
         "data",
         "deleting",
+        "held",
         "labels",
         "name",
         "namespace",
@@ -57,6 +58,7 @@ class Entry:
         self.uid: str = metadata.get("uid", "")
         self.labels: Mapping[str, str] = metadata.get("labels") or _NONE
         self.deleting = "deletionTimestamp" in metadata
+        self.held = bool(metadata.get("finalizers"))
         self.owners = tuple(map(_owner, metadata.get("ownerReferences") or ()))
         self.node: str = ""
         if _NODE_LABEL in kind.field_labels:

@@ -179,6 +179,7 @@ class Registry:
         self._waiting: list[_Write] = []
         self._wake = asyncio.Event()
         self._closing = False
+        self._replayed = False
         self._since_compaction = 0
         self._rv = store.last_rv
         self.committed_rv = store.last_rv
@@ -192,8 +193,11 @@ class Registry:
         resource = kind.stored_as or kind.resource
         shelf = self._shelves.get((resource.group, resource.plural))
         if shelf is None:
-            shelf = Shelf(kind, floor=self._store.compacted_rv)
-            self._load(shelf)
+            # What is served only from now on is empty, and nobody can resume a watch of it.
+            shelf = Shelf(kind, floor=self.committed_rv)
+            if not self._replayed:
+                shelf.floor = self._store.compacted_rv
+                self._load(shelf)
             self._shelves[resource.group, resource.plural] = shelf
         return shelf
 
@@ -220,6 +224,7 @@ class Registry:
         A change whose previous state is forgotten cannot be told to selective watchers, so the
         history of its resource starts after it.
         """
+        self._replayed = True
         known: dict[tuple[str, str, str, str], Entry | None] = {}
         for change in self._store.changes():
             shelf = self._shelves.get((change.group, change.plural))
@@ -234,17 +239,16 @@ class Registry:
             else:
                 shelf.remember(Event(change.type, entry, previous))
 
-    def put(self, shelf: Shelf, kind: KindInfo, obj: dict[str, Any], old: Entry | None) -> Pending:
+    def put(self, shelf: Shelf, obj: dict[str, Any], old: Entry | None) -> Pending:
         """Decide to store *obj*, which replaces *old* (the head)."""
         self._rv += 1
-        entry = seal(_keeper(shelf, kind), obj, self._rv)
+        entry = seal(shelf.kind, obj, self._rv)
         return self._enqueue(shelf, Event(MODIFIED if old else ADDED, entry, old))
 
-    def remove(self, shelf: Shelf, kind: KindInfo, obj: dict[str, Any], old: Entry) -> Pending:
+    def remove(self, shelf: Shelf, obj: dict[str, Any], old: Entry) -> Pending:
         """Decide to remove *old*; *obj* is its last state, which watchers will see."""
         self._rv += 1
-        entry = seal(_keeper(shelf, kind), obj, self._rv)
-        return self._enqueue(shelf, Event(DELETED, entry, old))
+        return self._enqueue(shelf, Event(DELETED, seal(shelf.kind, obj, self._rv), old))
 
     def settled(self, shelf: Shelf, entry: Entry) -> "asyncio.Future[None] | None":
         """What to wait for before telling anybody about *entry*, if it is not yet on disk."""
@@ -366,8 +370,3 @@ class Registry:
         """Close the store, after :meth:`run` has ended."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._store.close)
         self._thread.shutdown()
-
-
-def _keeper(shelf: Shelf, kind: KindInfo) -> KindInfo:
-    """The kind whose form is stored: not a second view of it."""
-    return shelf.kind if kind.stored_as else kind

@@ -3,12 +3,15 @@
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
 
 from .errors import StatusError, internal
+
+if TYPE_CHECKING:
+    import aiohttp
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to reach an agent; a log that is followed may then be quiet as long as it likes."""
@@ -40,6 +43,8 @@ class LogRelay:
         Raises:
             StatusError: what the agent answers, or 500 if it cannot be reached.
         """
+        import aiohttp  # slow to import, and many a server never needs it
+
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
             self._session = aiohttp.ClientSession(timeout=timeout)
@@ -61,7 +66,7 @@ class LogRelay:
             await self._session.close()
 
 
-async def _pieces(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+async def _pieces(answer: "aiohttp.ClientResponse") -> AsyncGenerator[bytes]:
     try:
         async for piece in answer.content.iter_any():
             yield piece

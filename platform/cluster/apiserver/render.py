@@ -57,11 +57,9 @@ class Renderer:
         """An answer with a list of objects."""
         self.check()
         if self.form == PLAIN:
-            head = self._list_head(metadata)
             if len(objects) > SLICE:
-                return Response(stream=self._stream(head, objects))
-            items = b",".join(self._in_version(data) for data in objects)
-            return Response(body=head + items + b"]}\n")
+                return Response(stream=self._stream(self._list_head(metadata), objects))
+            return Response(body=self._plain_list(objects, metadata) + b"\n")
         if self.form.shape == "Table":
             made = self._table([self._row(data) for data in objects], metadata)
         elif self.form.shape:
@@ -69,7 +67,7 @@ class Renderer:
             made = {"kind": "PartialObjectMetadataList", "apiVersion": _META}
             made |= {"metadata": metadata, "items": [{**_PARTIAL, **item} for item in items_]}
         else:
-            made = msgspec.json.decode(self._list_head(metadata) + b",".join(objects) + b"]}")
+            made = msgspec.json.decode(self._plain_list(objects, metadata))
         body = msgspec.json.encode(made)
         if self.form.yaml:
             return Response(body=dump_yaml(body), content_type="application/yaml")
@@ -132,6 +130,9 @@ class Renderer:
             "columnDefinitions": tables.definitions(self.kind) if columns else None,
             "rows": rows,
         }
+
+    def _plain_list(self, objects: Sequence[bytes], metadata: Json) -> bytes:
+        return self._list_head(metadata) + b",".join(map(self._in_version, objects)) + b"]}"
 
     def _list_head(self, metadata: Json) -> bytes:
         return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (

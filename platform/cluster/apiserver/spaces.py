@@ -32,7 +32,9 @@ class Landlord(Keeper):
             space = self._shelf.get("", event.entry.namespace)
             if space is None:
                 return
-            if space.deleting or event.entry.name in (_ACCOUNT, _ROOT_CA):
+            # The last object of its resource is gone: the only progress that counts.
+            emptied = space.name not in shelf.spaces
+            if (space.deleting and emptied) or event.entry.name in (_ACCOUNT, _ROOT_CA):
                 self.queue.add(space.name)
 
     def start(self) -> None:
@@ -91,7 +93,7 @@ class Landlord(Keeper):
                 if not latest.deleting:
                     call = call_for(kind, entry.key)
                     waiting.append(self.tools.deleter.delete(call, DeleteOptions()))
-                kept += bool(latest.parse()["metadata"].get("finalizers"))
+                kept += latest.held
         for written in waiting:
             await written.settled()
         for kind in self.tools.catalog.stored():

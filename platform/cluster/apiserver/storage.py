@@ -11,52 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    create_engine,
-)
-
 RESERVED_BLOCK = 100_000
 """Resource versions that are promised at a time."""
 
 LOG_KEPT = 50_000
 """Changes that a restarted server can still tell its watchers about."""
-
-_metadata = MetaData()
-_objects = Table(
-    "objects",
-    _metadata,
-    Column("grp", Text, primary_key=True),
-    Column("plural", Text, primary_key=True),
-    Column("ns", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("rv", BigInteger, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-)
-_log = Table(
-    "log",
-    _metadata,
-    Column("rv", Integer, primary_key=True),
-    Column("grp", Text, nullable=False),
-    Column("plural", Text, nullable=False),
-    Column("ns", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("type", Text, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-)
-_meta = Table(
-    "meta",
-    _metadata,
-    Column("key", Text, primary_key=True),
-    Column("value", BigInteger, nullable=False),
-)
 
 _PUT = "INSERT OR REPLACE INTO objects (grp, plural, ns, name, rv, data) VALUES (?,?,?,?,?,?)"
 _DROP = "DELETE FROM objects WHERE grp=? AND plural=? AND ns=? AND name=?"
@@ -171,9 +130,12 @@ class Store:
         self._connection.close()
 
     def _make_tables(self) -> None:
-        engine = create_engine(f"sqlite:///{self._path}")
-        _metadata.create_all(engine)
-        engine.dispose()
+        if self._path.exists():
+            return
+        # Importing SQLAlchemy takes longer than the rest of a start, and is needed only once.
+        from .database import create
+
+        create(self._path)
 
     def _meta(self, key: str) -> int:
         row = self._connection.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()

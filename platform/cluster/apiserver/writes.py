@@ -116,7 +116,7 @@ class Writer:
             raise already_exists(kind.resource, name)
         if call.options.dry_run:
             return Written(encode(obj))
-        return _written(self.registry.put(shelf, kind, kind.to_stored(obj), None))
+        return _written(self.registry.put(shelf, kind.to_stored(obj), None))
 
     def _check_namespace(self, call: Call, metadata: Json) -> None:
         namespace = call.target.namespace
@@ -230,8 +230,8 @@ class Writer:
             return Written(encode(obj))
         obj = call.kind.to_stored(obj)
         if is_finished(obj):
-            return _written(self.registry.remove(shelf, call.kind, obj, entry), removed=True)
-        return _written(self.registry.put(shelf, call.kind, obj, entry))
+            return _written(self.registry.remove(shelf, obj, entry), removed=True)
+        return _written(self.registry.put(shelf, obj, entry))
 
     def _attempt(self, call: Call, operation: str, obj: Json, old: Json | None) -> Attempt:
         return Attempt(
