@@ -1,7 +1,9 @@
 """Runs as real processes: how they end, what they see, and that none runs twice."""
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,7 +21,6 @@ from batholith.cluster.agent.runner import (
     RunFolder,
     lost,
     probe,
-    sweep,
 )
 from batholith.machinery.clock import SystemClock
 
@@ -66,6 +67,21 @@ async def run(base: Path, argv: Sequence[str], level: Level, *mounts: layout.Mou
 async def until_logged(base: Path, text: str) -> None:
     log = base / "logs" / "0.log"
     await until(lambda: log.exists() and text in log.read_text())
+
+
+def alive(words: str) -> list[int]:
+    """The processes that have *words* in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and words.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def marked() -> str:
+    """Seconds to sleep that no other test sleeps, so that the process is found."""
+    return f"60.{random.getrandbits(48)}"
 
 
 @pytest.mark.parametrize(
@@ -123,21 +139,23 @@ async def test_term_ends_a_main_process_that_does_not_care(tmp_path: Path, level
 
 
 async def test_a_kill_takes_everything_along(tmp_path: Path, level: Level) -> None:
-    script = "trap '' TERM; (setsid sleep 61 &) ; setsid sleep 61 & echo up; sleep 61"
+    mark = marked()
+    script = f"trap '' TERM; (setsid sleep {mark} &) ; setsid sleep {mark} & echo up; sleep {mark}"
     folder = launch(tmp_path, ["sh", "-c", script], level)
     process = Process(folder, folder.start(), clock=CLOCK)
     await until_logged(tmp_path, "up")
     process.ask_to_end()
     await process.kill()
     assert (await process.wait()).code == 137
-    assert sweep(folder.name) == 0, "nothing of the run is left"
+    assert alive(mark) == []
 
 
 async def test_nothing_outlives_the_main_process(tmp_path: Path, level: Level) -> None:
-    script = "setsid sleep 62 & (sleep 62 & sleep 62 &); exit 4"
+    mark = marked()
+    script = f"setsid sleep {mark} & (sleep {mark} & sleep {mark} &); exit 4"
     ended = await run(tmp_path, ["sh", "-c", script], level)
     assert ended.code == 4
-    assert sweep("pods/uid/c/0") == 0
+    assert alive(mark) == []
 
 
 async def test_a_run_that_was_called_off_never_starts(tmp_path: Path) -> None:
@@ -161,14 +179,16 @@ async def test_two_shims_of_one_run_start_it_once(tmp_path: Path) -> None:
 async def test_a_run_whose_shim_was_killed_is_lost_and_leaves_nothing(
     tmp_path: Path, level: Level
 ) -> None:
-    folder = launch(tmp_path, ["sh", "-c", "echo up; sleep 63"], level)
+    mark = marked()
+    folder = launch(tmp_path, ["sh", "-c", f"echo up; setsid sleep {mark} & sleep {mark}"], level)
     pid = folder.start()
     process = Process(folder, pid, clock=CLOCK)
     await until_logged(tmp_path, "up")
+    await until(lambda: len(alive(mark)) >= 3)
     os.kill(pid, signal.SIGKILL)
     ended = await process.wait()
     assert (ended.code, ended.reason) == (137, "ContainerStatusUnknown")
-    assert sweep(folder.name) == 0
+    await until(lambda: not alive(mark))
     assert lost(folder).started > 0
 
 
@@ -208,7 +228,7 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
 
 def test_a_layout_opens_only_what_mounts_need(tmp_path: Path) -> None:
     host = tmp_path / "host"
-    for place in ("etc/ssl", "usr/bin", "root/.ssh", "data", "var/lib"):
+    for place in ("etc/ssl", "usr/bin", "root/.ssh", "root/.pyenv", "data", "var/lib"):
         (host / place).mkdir(parents=True)
     (host / "bin").symlink_to("usr/bin")
     (host / "etc/passwd").write_text("")
@@ -223,5 +243,17 @@ def test_a_layout_opens_only_what_mounts_need(tmp_path: Path) -> None:
     assert ("ro", str(host / "etc/passwd"), "/etc/passwd") in steps
     assert not any(place.startswith(("/data/", "/usr/")) for _, _, place in steps)
     assert not any(".ssh" in place for _, _, place in steps), "keys stay out"
+    assert ("ro", str(host / "root/.pyenv"), "/root/.pyenv") in steps
     assert steps.index(("tmpfs", "700", "/var/lib")) < steps.index(("rw", "/s", "/etc/volcano"))
     assert {place for kind, _, place in steps if kind == "rw"} == {"/etc/volcano", "/data", "/a/b"}
+
+
+def test_a_home_that_is_shown_keeps_its_keys_to_itself(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    for place in ("home/me/.ssh", "home/me/.local", "home/me/work"):
+        (host / place).mkdir(parents=True)
+    (host / "home/me/.netrc").write_text("key")
+    steps = layout.plan([], hidden=[], home="/home/me", host=str(host))
+    assert ("tmpfs", "700", "/home/me/.ssh") in steps
+    assert ("ro", os.devnull, "/home/me/.netrc") in steps
+    assert not any(place in ("/home/me/.local", "/home/me/work") for _, _, place in steps)

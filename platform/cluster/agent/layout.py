@@ -15,9 +15,11 @@ Step = tuple[str, str, str]
 """Kind (``link``, ``tmpfs``, ``ro``, ``rw``), source (of a tmpfs its mode), place in the root."""
 
 _MADE_ELSEWHERE = frozenset({"proc", "dev", "tmp", "run", "lost+found"})
-_SECRETS = frozenset(
-    {".ssh", ".kube", ".aws", ".azure", ".gnupg", ".docker", ".netrc", ".git-credentials"}
+_TOOLS = frozenset(
+    {".local", ".pyenv", ".venv", ".virtualenvs", ".cargo", ".rustup", ".nvm", ".asdf", ".conda"}
 )
+"""What containers may see of the hidden entries of a home; the others may well hold keys."""
+
 ROOT_HOME = "/root"
 
 
@@ -35,23 +37,23 @@ def plan(
 ) -> list[Step]:
     """The steps that build a container's root, to be carried out in order.
 
-    *hidden* folders are shown empty; of *home* what usually holds keys is. *host* is the root of
-    the machine's own tree (another one in tests).
+    *hidden* folders are shown empty, and so are hidden entries of *home* save tools. *host* is the
+    root of the machine's own tree (another one in tests).
     """
     machine = _Machine(host)
     wanted = sorted(
         (Mount(m.source, machine.canonical(m.target), m.read_only) for m in mounts),
         key=lambda mount: mount.target.count("/"),
     )
-    steps = list(machine.entries("/", without=_MADE_ELSEWHERE))
+    steps = [step for step in machine.entries("/") if step[2][1:] not in _MADE_ELSEWHERE]
     made = {"/tmp": "1777", "/run": "755", "/var/tmp": "1777"}  # noqa: S108 - the container's own
     steps += [("tmpfs", mode, place) for place, mode in made.items() if machine.may_hold(place)]
     opened = {ROOT_HOME} | {place for m in wanted if (place := machine.to_open(m.target, made))}
     for place in sorted(opened):
         steps.append(("tmpfs", "755", place))
-        steps += machine.entries(place, without=_SECRETS if place == home else frozenset())
+        steps += [step for step in machine.entries(place) if not _is_private(step[2], home)]
     if home not in opened:
-        steps += [("tmpfs", "700", path) for path in machine.folders(home, _SECRETS)]
+        steps += [_covered(step) for step in machine.entries(home) if _is_private(step[2], home)]
     steps += [("tmpfs", "700", place) for place in hidden if not place.startswith(tuple(made))]
     steps += [("ro" if m.read_only else "rw", m.source, m.target) for m in wanted]
     return steps
@@ -85,25 +87,29 @@ class _Machine:
         nearest = next(p for p in parents if os.path.isdir(self.real(p)))
         return None if nearest == "/" else nearest
 
-    def entries(self, place: str, *, without: frozenset[str]) -> Iterable[Step]:
+    def entries(self, place: str) -> Iterable[Step]:
         """Steps that show each entry of a folder, links as links."""
         try:
             found = sorted(os.scandir(self.real(place)), key=lambda entry: entry.name)
         except (PermissionError, FileNotFoundError):
             return
         for entry in found:
-            if entry.name in without:
-                continue
             target = os.path.join(place, entry.name)
             if entry.is_symlink():
                 yield ("link", os.readlink(entry.path), target)
             elif entry.is_dir() or entry.is_file():
                 yield ("ro", entry.path, target)
 
-    def folders(self, place: str, names: Iterable[str]) -> list[str]:
-        """Those of *names* that are folders in *place*."""
-        paths = (os.path.join(place, name) for name in sorted(names))
-        return [path for path in paths if os.path.isdir(self.real(path))]
+
+def _is_private(place: str, home: str) -> bool:
+    folder, _, name = place.rpartition("/")
+    return folder == home and name.startswith(".") and name not in _TOOLS
+
+
+def _covered(step: Step) -> Step:
+    """Instead of showing an entry, hide it."""
+    _, source, place = step
+    return ("tmpfs", "700", place) if os.path.isdir(source) else ("ro", os.devnull, place)
 
 
 def bubblewrap_arguments(program: str, steps: Iterable[Step], *, hostname: str) -> list[str]:

@@ -40,7 +40,7 @@ class NameBook:
         self._peers[meta.uid] = (peer, file)
         if known is None:
             self._write(meta.uid)
-        if known is None or (known[0].ip, known[0].ready) != (peer.ip, peer.ready):
+        if known is None or _shown(known[0]) != _shown(peer):
             self.touch(meta.namespace)
 
     def drop(self, uid: str) -> None:
@@ -75,6 +75,11 @@ class NameBook:
         with suppress(FileNotFoundError):
             if not file.exists() or file.read_text() != text:
                 file.write_text(text)
+
+
+def _shown(peer: hosts.Peer) -> tuple[object, ...]:
+    """What of a peer others' hosts files depend on."""
+    return peer.ip, peer.ready, peer.pod.metadata.labels
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,7 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ...kube.client import Client, PatchKind
-from ...kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
+from ...kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConnectionLostError,
+    ForbiddenError,
+    NotFoundError,
+)
 from ...machinery.clock import Clock
 from ...model import times
 from ...model.names import LEASES, NAMESPACES, NODES
@@ -164,8 +170,8 @@ class NodeKeeper:
     async def _ensure_lease_namespace(self) -> None:
         try:
             await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
-        except AlreadyExistsError:
-            return
+        except (AlreadyExistsError, ForbiddenError):
+            return  # a real cluster brings it, and lets nodes make none
 
     async def _register(self, facts: NodeFacts) -> None:
         node = node_object(facts)

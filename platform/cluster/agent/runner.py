@@ -105,7 +105,8 @@ class RunFolder:
         root.mkdir(exist_ok=True)
         text: dict[str, Any] = {
             "argv": list(launch.argv),
-            "env": dict(launch.env),
+            # The mark by which `sweep` finds what is left, whatever the pod says.
+            "env": {**launch.env, RUN_VARIABLE: self.name},
             "cwd": launch.cwd,
             "log": str(launch.log),
             "hostname": launch.hostname,

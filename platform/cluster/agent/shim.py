@@ -488,7 +488,7 @@ def _bubblewrapped(launch: dict, failed: int, info: int) -> None:  # type: ignor
     for end in (failed, info, read):
         os.set_inheritable(end, True)
     argv = [word.replace("{info}", str(info)) for word in launch["bubblewrap"]]
-    os.execve(argv[0], [*argv, "--init", str(read)], {"PATH": "/usr/bin:/bin"})  # noqa: S606
+    os.execve(argv[0], [*argv, "--init", str(read)], dict(os.environ))  # noqa: S606
 
 
 def _inner_pid(info: int) -> int | None:

@@ -19,10 +19,11 @@ from ...kube.cache import Cache
 from ...kube.client import Client, PatchKind
 from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
 from ...machinery.clock import Clock, Timer
+from ...model.base import Part
 from ...model.names import PODS
 from . import lifecycle, status
 from .nodes import NodeFacts, NodeKeeper
-from .objects import Pod
+from .objects import Pod, PodStatus
 from .plan import Plan, plan_pod, plan_run
 from .realnode import until_done
 from .reporter import may_pass, status_patch
@@ -56,6 +57,12 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class _Look:
     """Nothing happened, but it is time to decide again."""
+
+
+class _Answer(Part, frozen=True):
+    """What we need of the server's answer to a status."""
+
+    status: PodStatus = PodStatus()
 
 
 Due = tuple[datetime, int, str, Event | _Look]
@@ -110,8 +117,9 @@ class Simulator:
             return
         record = self._records.get(new.metadata.uid)
         if record is not None:
+            before = record.pod.metadata.deletion_timestamp
             record.pod = new
-            if new.metadata.deletion_timestamp is not None and record.state.ending is None:
+            if new.metadata.deletion_timestamp not in (None, before):
                 self._tell(record, self._ending(new))
         elif new.spec.node_name in self._names and _needs_work(new):
             self._take_on(new)
@@ -306,7 +314,7 @@ class Simulator:
                 namespace=meta.namespace,
                 subresource="status",
                 kind=PatchKind.STRATEGIC,
-                view=Pod,
+                view=_Answer,
             )
             record.pod = msgspec.structs.replace(record.pod, status=answer.status)
         record.shown = state

@@ -324,7 +324,7 @@ def _conditions(pod: Pod, state: PodState, phase: Phase, now: datetime) -> list[
         value = "True" if holds else "False"
         old = before.get(kind)
         since = old.last_transition_time if old and old.status == value else stamp(now)
-        made = {"type": kind, "status": value, "lastProbeTime": None, "lastTransitionTime": since}
+        made = {"type": kind, "status": value, "lastTransitionTime": since}
         return (
             made
             | ({"reason": reason} if reason else {})

@@ -64,6 +64,7 @@ class PodWorker:
         self._tries = 0
         self._gone = False
         self._paused = False
+        self._over = False
         self._finished = False
         self._confirmed = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,6 +77,7 @@ class PodWorker:
     def update(self, pod: Pod) -> None:
         """The pod's object changed."""
         self.pod = pod
+        self._publish()
         if pod.metadata.deletion_timestamp is not None:
             self._events.append(Ending(at=self._deleted_at(pod), grace=pod.grace))
         self._news.set()
@@ -138,7 +140,11 @@ class PodWorker:
             return
         if not self._gone:
             self._reporter.touch(promptly=self._is_ready())
-        if self.state.pod_ip:
+        self._publish()
+
+    def _publish(self) -> None:
+        """Let peers find the pod."""
+        if self.state.pod_ip and not self._over:
             peer = Peer(self.pod, self.state.pod_ip, ready=self._is_ready())
             self._machine.names.set(peer, self.folder.path / "hosts")
 
@@ -362,6 +368,7 @@ class PodWorker:
     async def _finish(self) -> None:
         """Nothing runs: tell the end, confirm a deletion, tidy up."""
         meta = self.pod.metadata
+        self._over = True
         self._machine.names.drop(meta.uid)
         if not self._gone and not self.pod.is_over:
             self._reporter.touch(promptly=True)

@@ -1,0 +1,138 @@
+"""Reading logs, and who is allowed to."""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batholith.cluster import pki
+from batholith.cluster.agent.logs import LogOptions, read
+from batholith.cluster.agent.server import LogRefusedError, LogServer
+from batholith.cluster.agent.settings import ServingFiles
+from batholith.machinery.clock import SystemClock
+from batholith.machinery.testing import FakeClock, settle
+
+LINES = (
+    "2026-01-01T00:00:01.000000001Z stdout F one\n"
+    "2026-01-01T00:00:02.000000001Z stderr F two\n"
+    "2026-01-01T00:00:03.000000001Z stdout P thr\n"
+    "2026-01-01T00:00:03.500000001Z stdout F ee\n"
+    "2026-01-01T00:00:04.000000001Z stdout F \n"
+)
+
+
+async def text(path: Path, options: LogOptions) -> str:
+    pieces = read(path, options, over=lambda: True, clock=SystemClock())
+    return b"".join([piece async for piece in pieces]).decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (LogOptions(), "one\ntwo\nthree\n\n"),
+        (LogOptions(tail=2), "three\n\n"),
+        (LogOptions(tail=0), ""),
+        (LogOptions(tail=99), "one\ntwo\nthree\n\n"),
+        (LogOptions(stream="stderr"), "two\n"),
+        (LogOptions(limit=6), "one\ntw"),
+        (LogOptions(since=datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)), "three\n\n"),
+        (
+            LogOptions(timestamps=True, tail=2),
+            "2026-01-01T00:00:03.000000001Z three\n2026-01-01T00:00:04.000000001Z \n",
+        ),
+    ],
+)
+async def test_a_log_is_read_as_asked(tmp_path: Path, options: LogOptions, expected: str) -> None:
+    path = tmp_path / "0.log"
+    path.write_text(LINES)
+    assert await text(path, options) == expected
+
+
+@given(
+    lines=st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n\r"), max_size=9)),
+    count=st.integers(0, 12),
+)
+def test_the_tail_is_the_end_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, lines: Sequence[str], count: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "0.log"
+    entries = "".join(f"2026-01-01T00:00:01.000000001Z stdout F {line}\n" for line in lines)
+    path.write_bytes(entries.encode())
+    whole = asyncio.run(text(path, LogOptions()))
+    tail = asyncio.run(text(path, LogOptions(tail=count)))
+    assert whole == "".join(f"{line}\n" for line in lines)
+    assert tail == "".join(f"{line}\n" for line in (lines[-count:] if count else []))
+
+
+async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> None:
+    path, clock, over = tmp_path / "0.log", FakeClock(), False
+    path.write_text(LINES)
+    got: list[bytes] = []
+
+    async def follow() -> None:
+        options = LogOptions(follow=True, tail=1)
+        async for piece in read(path, options, over=lambda: over, clock=clock):
+            got.append(piece)  # noqa: PERF401 - looked at while it grows
+
+    following = asyncio.create_task(follow())
+    await settle()
+    with path.open("a") as file:
+        file.write("2026-01-01T00:00:05.000000001Z stdout F new\n")
+        file.flush()
+        await clock.advance(1)
+        assert b"".join(got) == b"\nnew\n"
+        over = True
+        file.write("2026-01-01T00:00:06.000000001Z stdout F last\n")
+        file.flush()
+    await clock.advance(1)
+    await following
+    assert b"".join(got) == b"\nnew\nlast\n"
+
+
+@dataclass
+class OneLog:
+    """Holds a single log."""
+
+    path: Path
+
+    def is_over(self) -> bool:
+        return True
+
+    def find_log(self, pod: str, container: str, *, previous: bool) -> "OneLog":
+        if (pod, container) != ("default/p", "c"):
+            raise LogRefusedError(404, f"no container {container} in {pod}")
+        return self
+
+
+async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    stranger = pki.ensure(tmp_path / "other")
+    (tmp_path / "0.log").write_text(LINES)
+    server = LogServer(OneLog(tmp_path / "0.log"), SystemClock())
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    runner, port = await server.start(files, port=0)
+    try:
+        url = f"https://127.0.0.1:{port}/containerLogs/default/p"
+        assert await ask(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
+        assert (await ask(f"{url}/d", own, own.client))[0] == 404
+        assert (await ask(f"{url}/c?tailLines=x", own, own.client))[0] == 400
+        for pair in (None, stranger.client):
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await ask(f"{url}/c", own, pair)
+    finally:
+        await runner.cleanup()
+
+
+async def ask(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:
+    context = ssl.create_default_context(cafile=str(own.ca))
+    if pair:
+        context.load_cert_chain(pair.certificate, pair.key)
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
+        return answer.status, await answer.text()
