@@ -145,6 +145,20 @@ def test_queues_share_by_weight() -> None:
     assert sum(name.startswith("two") for name in placed) == 6
 
 
+@pytest.mark.parametrize("pods", [4, 110])
+def test_a_gang_whose_queue_has_had_its_share_is_told_so(pods: int) -> None:
+    """With few places for pods the queue as a whole is turned away, else each of its gangs."""
+    world = World()
+    world.add(node("a", cpu=4, pods=pods), queue("one"), queue("two"))
+    world.add(group("big", 5, queue="two"), *(pod(f"big-t-{i}", "big") for i in range(5)))
+    for name in ("one", "more"):
+        world.add(group(name, 2, queue="one"), *(pod(f"{name}-t-{i}", name) for i in range(2)))
+    assert len(world.decide()) == 2
+    told = {world.message(name) for name in ("one", "more")}
+    lacks = "queue resource quota insufficient: insufficient cpu (requested 1, free 0 of 2)"
+    assert told == {"", lacks}
+
+
 def test_the_queue_of_higher_priority_is_served_first() -> None:
     world = World('actions: "allocate"\ntiers:\n- plugins: [{name: gang}, {name: proportion}]')
     world.add(node("a", cpu=2, pods=1), queue("b", priority=5), queue("a"))

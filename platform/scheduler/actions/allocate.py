@@ -13,7 +13,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..gangs import Finding, Gang, Misfit, Task
+from ..gangs import Finding, Gang, Misfit, Queue, Task
 from ..trial import NOT_ENOUGH_RESOURCES, Need
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ def allocate(cycle: "Cycle") -> None:
     while turns:
         _, name = heapq.heappop(turns)
         queue, line = cycle.cluster.queue_named(name), lines[name]
-        if not line or (name and cycle.overused(queue)):
+        if name and cycle.overused(queue):
+            _turn_away(cycle, queue, [waiter.gang for _, _, waiter in line])
+            continue
+        if not line:
             continue
         waiter = heapq.heappop(line)[2]
         if _serve(cycle, waiter, alone=not turns and not line):
@@ -65,6 +68,15 @@ def _lines(cycle: "Cycle") -> "dict[str, list[tuple[Rank, str, Waiter]]]":
             line = lines.setdefault(cycle.cluster.queue_of(gang).name, [])
             _line_up(cycle, line, Waiter(gang, cycle.tasks(gang)))
     return lines
+
+
+def _turn_away(cycle: "Cycle", queue: Queue, gangs: list[Gang]) -> None:
+    """Tell gangs of a queue that has had its part what they lack of it."""
+    for gang in gangs:
+        shape = cycle.tasks(gang)[0].shape
+        refusal = cycle.limit(queue, shape)
+        message = refusal.message if refusal else f'queue "{queue.name}" has had its share'
+        cycle.refuse(gang, Finding(NOT_ENOUGH_RESOURCES, message))
 
 
 def _line_up(cycle: "Cycle", line: "list[tuple[Rank, str, Waiter]]", waiter: Waiter) -> None:
