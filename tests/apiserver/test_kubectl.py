@@ -153,3 +153,12 @@ async def test_what_there_is(kubectl: Kubectl) -> None:
     assert await kubectl("auth", "can-i", "create", "pods") == "yes\n"
     assert "admin" in await kubectl("auth", "whoami")
     assert await kubectl("get", "--raw", "/readyz") == "ok"
+
+
+async def test_no_command_falls_back_to_old_documents(kubectl: Kubectl) -> None:
+    for arguments in (("apply", "-f", "-"), ("delete", "-f", "-"), ("get", "pods")):
+        said = await kubectl.run(*arguments, "-v=6", stdin=POD)
+        assert said.code == 0, said.err
+        assert "GET https://" in said.err
+        # It asks for these only where the newer ones leave something open.
+        assert "/openapi/v2" not in said.err

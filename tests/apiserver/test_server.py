@@ -348,3 +348,24 @@ async def test_versions_of_a_custom_kind_show_the_same_objects(tmp_path: Path) -
             event = await lines.next()
         assert event["object"]["apiVersion"] == "ex.io/v1beta1"
         assert event["object"]["spec"]["mode"] == "b"
+
+
+async def test_long_lists_and_streams_are_whole(server: EmbeddedServer) -> None:
+    wanted = sorted([*(f"m{n:04}" for n in range(1100)), "kube-root-ca.crt"])
+    bodies = (config_map(name) for name in wanted if name.startswith("m"))
+    await asyncio.gather(*(server.create(MAPS, body) for body in bodies))
+    listed = await server.get(MAPS)
+    assert [item["metadata"]["name"] for item in listed["items"]] == wanted
+    async with server.watch(f"{MAPS}?watch=1") as lines:
+        assert await names(lines, len(wanted)) == [("ADDED", name) for name in wanted]
+
+
+async def test_a_watcher_that_hangs_up_is_forgotten(server: EmbeddedServer) -> None:
+    app = server.running.app
+    hub = app.handlers.writer.registry.shelf(app.catalog.known(CONFIGMAPS)).hub
+    async with server.watch(f"{MAPS}?watch=1") as lines:
+        await lines.next()
+        assert len(hub) == 1
+    async with asyncio.timeout(20):
+        while len(hub):
+            await asyncio.sleep(0.01)

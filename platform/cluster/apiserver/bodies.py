@@ -12,7 +12,6 @@ from .writes import Change
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 
 
 def read_patch(request: Request, kind: KindInfo) -> Change:

@@ -40,15 +40,6 @@ class Catalog:
         """
         return self._by_path[resource.group, resource.version, resource.plural]
 
-    def of_object(self, api_version: str, kind: str) -> KindInfo | None:
-        """The kind that an object says it is."""
-        group, _, version = api_version.rpartition("/")
-        for info in self._by_path.values():
-            resource = info.resource
-            if (resource.kind, resource.group, resource.version) == (kind, group, version):
-                return info
-        return None
-
     def kinds(self) -> list[KindInfo]:
         """All kinds, in the order in which clients are told."""
         return list(self._by_path.values())

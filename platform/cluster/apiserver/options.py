@@ -9,7 +9,7 @@ import msgspec
 
 from ...model.selectors import SelectorError, parse_field_selector, parse_label_selector
 from .errors import StatusError, bad_request, invalid_options
-from .fields import FieldError, forbidden, invalid, not_supported, required
+from .fields import FieldError, forbidden, invalid, not_supported
 from .kindinfo import KindInfo
 from .negotiate import decode_body
 from .requests import Json, Request, Target
@@ -236,9 +236,3 @@ def delete_options(request: Request) -> DeleteOptions:
         policy=policy,
         dry_run=bool(dry_run),
     )
-
-
-def manager_required() -> StatusError:
-    """422: server-side apply needs to know who applies."""
-    error = required("fieldManager", "is required for apply patch")
-    return invalid_options("PatchOptions", [error])

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 
-from .catalog import Catalog
 from .errors import StatusError, expired, not_found
 from .kindinfo import KindInfo
 from .negotiate import accepted
@@ -28,9 +27,8 @@ DEFAULT_TIMEOUT = (1800, 3600)
 class Reader:
     """Answers reads from what is committed."""
 
-    def __init__(self, registry: Registry, catalog: Catalog) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._catalog = catalog
 
     async def get(self, request: Request, kind: KindInfo, target: Target) -> Response:
         """One object.
@@ -117,11 +115,8 @@ class Reader:
         renderer = Renderer(kind=kind, form=form, include=request.query.get("includeObject", ""))
         renderer.check()
         options = read_options(request, kind, target, watch=True)
-        if target.name:
-            raise StatusError(405, "MethodNotAllowed", "watch a collection with a field selector")
-        content_type = form.content_type
         stream = _Stream(self._registry, self._registry.shelf(kind), renderer, options)
-        return Response(stream=stream.lines(), content_type=content_type)
+        return Response(stream=stream.lines(), content_type=form.content_type)
 
     def _renderer(self, request: Request, kind: KindInfo) -> Renderer:
         form = accepted(request.headers.get("accept", ""))

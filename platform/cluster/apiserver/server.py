@@ -161,7 +161,7 @@ class _Engine:
             {owned[user]: User(name=user, groups=groups) for user, groups in USERS.items()}
         )
         handlers = Handlers(
-            reader=Reader(self._registry, self._catalog),
+            reader=Reader(self._registry),
             writer=self._writer,
             deleter=deleter,
             pods=PodParts(self._writer, deleter, _pod_kinds(self._catalog), self._relay),
