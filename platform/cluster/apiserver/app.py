@@ -145,15 +145,15 @@ def _refused(error: StatusError) -> Response:
 
 
 def _reply(response: Response, warnings: list[str]) -> Reply:
-    lines = [b"cache-control: no-cache, private\r\naudit-id: ", new_uid().encode(), b"\r\n"]
+    lines = b"cache-control: no-cache, private\r\naudit-id: %b\r\n" % new_uid().encode()
     for name, value in response.headers:
-        lines += (name, b": ", value, b"\r\n")
+        lines += b"%b: %b\r\n" % (name, value)
     for text in warnings:
-        lines += (b"warning: ", _warning(text), b"\r\n")
+        lines += b"warning: %b\r\n" % _warning(text)
     if response.status != NOT_MODIFIED:
         # A cache takes over the headers of "not modified" for the body that it has.
-        lines += (b"content-type: ", response.content_type.encode(), b"\r\n")
-    return Reply(response.status, b"".join(lines), response.body, response.stream)
+        lines += b"content-type: %b\r\n" % response.content_type.encode()
+    return Reply(response.status, lines, response.body, response.stream)
 
 
 def _warning(text: str) -> bytes:

@@ -10,11 +10,11 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from urllib.parse import unquote
 
+import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,7 @@ _STATUS_LINES = {
 }
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(msgspec.Struct):
     """One request as it came."""
 
     method: str = ""
@@ -45,7 +44,7 @@ class Asked:
     """Decoded, without its query."""
 
     query: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     """By lower-case name."""
 
     body: bytes = b""
@@ -57,8 +56,7 @@ class Asked:
     """Whether the client understands an answer in chunks."""
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """An answer: *body* at once, or *stream* piece by piece until it ends."""
 
     status: int
