@@ -29,6 +29,11 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "meta.Duration": st.just("1s"),
 }
 DEPTH = 6
+JUDGED = {
+    "Pod", "Node", "Service", "PersistentVolumeClaim", "Deployment", "StatefulSet", "Job",
+    "CronJob", "NetworkPolicy", "RoleBinding", "ValidatingWebhookConfiguration",
+    "CustomResourceDefinition",
+}  # fmt: skip
 
 
 def value(type_name: str, depth: int) -> st.SearchStrategy[Any]:
@@ -65,7 +70,11 @@ def message(name: str, depth: int = DEPTH) -> st.SearchStrategy[dict[str, Any]]:
     return draw_one()
 
 
-@pytest.mark.parametrize("info", BUILT_IN, ids=lambda info: info.resource.kind)
+@pytest.mark.parametrize(
+    "info",
+    [kind for kind in BUILT_IN if kind.resource.kind in JUDGED],
+    ids=lambda info: info.resource.kind,
+)
 def test_every_object_of_the_right_shape_is_judged_and_none_breaks_the_server(
     info: KindInfo,
 ) -> None:
