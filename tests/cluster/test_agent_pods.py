@@ -326,3 +326,17 @@ async def test_secrets_stay_out_of_logs_and_reach(
     (folder,) = folders(w)
     assert os.stat(folder).st_mode & 0o077 == 0
     assert "hush-hush" not in caplog.text
+
+
+async def test_last_words_become_the_termination_message(w: World) -> None:
+    if probe().level is Level.PLAIN:
+        pytest.skip("without a sandbox the message file is out of reach")
+    own = shell("echo gave up > /dev/termination-log; exit 2")
+    log = shell(
+        "echo from the log; exit 2",
+        name="log",
+        terminationMessagePolicy="FallbackToLogsOnError",
+    )
+    await w.run(manifest("p", own, log, restartPolicy="Never"))
+    pod = await w.phase("p", "Succeeded", "Failed")
+    assert [ended(pod, 0)["message"], ended(pod, 1)["message"]] == ["gave up\n", "from the log"]

@@ -209,9 +209,8 @@ def test_a_hosts_file_names_the_peers_behind_a_headless_service() -> None:
     selector = {"volcano.sh/job-name": "job"}
     headless = service("job", clusterIP="None", selector=selector)
     other = service("web", clusterIP="10.0.0.7", ports=[{"port": 80}])
-    found = names_in(
-        hosts.render(peers[0].pod, "127.64.0.1", peers=peers, services=[headless, other])
-    )
+    own = hosts.own_part(peers[0].pod, "127.64.0.1")
+    found = names_in(own + hosts.shared_part(peers, [headless, other]))
     assert found["127.64.0.1"] >= {
         "job-w-0", "job-w-0.job", "job-w-0.job.default.svc.cluster.local", "job",
     }  # fmt: skip
@@ -220,7 +219,7 @@ def test_a_hosts_file_names_the_peers_behind_a_headless_service() -> None:
     published = msgspec.structs.replace(
         headless, spec=msgspec.structs.replace(headless.spec, publish_not_ready_addresses=True)
     )
-    found = names_in(hosts.render(peers[0].pod, "127.64.0.1", peers=peers, services=[published]))
+    found = names_in(own + hosts.shared_part(peers, [published]))
     assert "job-w-1.job" in found["127.64.0.2"]
 
 
