@@ -32,11 +32,12 @@ class World:
     server: EmbeddedServer
     client: Client
     settings: AgentSettings
+    namespace: str = "default"
 
     async def create(self, body: Mapping[str, Any], resource: Resource = PODS) -> Json:
         """Create an object in its namespace."""
-        space = body["metadata"].get("namespace", "default")
-        return await self.client.create(resource, body, namespace=space, view=dict)
+        placed = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
+        return await self.client.create(resource, placed, namespace=self.namespace, view=dict)
 
     async def run(self, body: Mapping[str, Any]) -> Json:
         """Create a pod that is bound to the node."""
@@ -45,13 +46,13 @@ class World:
 
     async def pod(self, name: str) -> Json:
         """A pod as it is now."""
-        return await self.client.get(PODS, name, namespace="default", view=dict)
+        return await self.client.get(PODS, name, namespace=self.namespace, view=dict)
 
     async def when(self, name: str, holds: Callable[[Json], object], *, within: float = 20) -> Json:
         """The pod, once it is as wanted."""
         async with asyncio.timeout(within):
             async for event in self.client.watch(
-                PODS, namespace="default", view=dict, field_selector=f"metadata.name={name}"
+                PODS, namespace=self.namespace, view=dict, field_selector=f"metadata.name={name}"
             ):
                 seen = {"status": {}, **event.object}
                 if event.type != "DELETED" and holds(seen):
@@ -64,7 +65,7 @@ class World:
 
     async def delete(self, name: str, *, grace: int | None = None) -> None:
         """Ask for a pod's end."""
-        await self.client.delete(PODS, name, namespace="default", grace_period=grace)
+        await self.client.delete(PODS, name, namespace=self.namespace, grace_period=grace)
 
     async def gone(self, name: str) -> None:
         """Wait until the pod is gone from the API."""
@@ -79,7 +80,7 @@ class World:
     async def logs(self, name: str, query: str = "") -> str:
         """A pod's log through the API server."""
         answer = await self.server.request(
-            "GET", f"/api/v1/namespaces/default/pods/{name}/log{query}"
+            "GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}/log{query}"
         )
         assert answer.status == 200, answer.body
         return str(answer.body)
@@ -97,7 +98,7 @@ class World:
         """An event about a pod, once it is there."""
         async with asyncio.timeout(20):
             while True:
-                found = await self.client.list(EVENTS, namespace="default", view=dict)
+                found = await self.client.list(EVENTS, namespace=self.namespace, view=dict)
                 for event in found.items:
                     if event["involvedObject"]["name"] == name and event["reason"] == reason:
                         return event

@@ -17,6 +17,8 @@ from . import logs
 from .process import run
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from ..kube.client import Client
     from ..kube.events import EventRecorder
 
@@ -32,16 +34,57 @@ LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
 Address = Annotated[str, typer.Option(help="HOST:PORT to listen on.")]
 
 
+Qps = Annotated[
+    float,
+    typer.Option("--kube-api-qps", min=0, help="Requests a second at most; 0 means no limit."),
+]
+Burst = Annotated[
+    int, typer.Option("--kube-api-burst", min=1, help="Requests at once, within the limit.")
+]
+Metrics = Annotated[
+    str, typer.Option("--listen-address", help="HOST:PORT of /metrics [default: none].")
+]
+
+
 class _Runs(Protocol):
     def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]: ...
 
 
-def _client(kubeconfig: Path | None, name: str) -> "Client":
+def _client(
+    kubeconfig: Path | None,
+    name: str,
+    *,
+    qps: float = 0,
+    burst: int = 100,
+    registry: "CollectorRegistry | None" = None,
+) -> "Client":
     from ..kube.client import Client
     from ..kube.config import load
+    from ..kube.flow import RateLimiter
+    from ..kube.metrics import ClientMetrics
+    from ..kube.transport import ClientOptions
 
-    path = None if kubeconfig is None else str(kubeconfig)
-    return Client(load(path), user_agent=f"batholith-{name}")
+    metrics = ClientMetrics(registry)
+    limiter = RateLimiter(qps, burst) if qps else None
+    if limiter is not None:
+        metrics.report_limiter(name, lambda: limiter.saturation)
+    return Client(
+        load(None if kubeconfig is None else str(kubeconfig)),
+        user_agent=f"batholith-{name}",
+        limiter=limiter,
+        options=ClientOptions(metrics=metrics),
+    )
+
+
+def _serve_metrics(address: str) -> "CollectorRegistry":
+    """A registry of this process, shown at *address* unless that is empty."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    if address:
+        host, _, port = address.rpartition(":")
+        start_http_server(int(port), host or "127.0.0.1", registry)
+    return registry
 
 
 async def _run_all(recorder: "EventRecorder", *parts: _Runs, ready: asyncio.Event) -> None:
@@ -101,6 +144,9 @@ def apiserver(
 def controllers(
     kubeconfig: Kubeconfig = None,
     worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job queue.")] = 8,
+    kube_api_qps: Qps = 0,
+    kube_api_burst: Burst = 100,
+    listen_address: Metrics = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
 ) -> None:
@@ -109,6 +155,7 @@ def controllers(
     from ..job_ctrl.settings import JobSettings
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
+    from ..machinery.metrics import WorkQueueMetrics
     from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
     from ..queue_ctrl.controller import QueueController, QueueSettings
 
@@ -116,19 +163,31 @@ def controllers(
 
     async def main(ready: asyncio.Event) -> None:
         clock = SystemClock()
-        async with _client(kubeconfig, "controllers") as client:
+        registry = _serve_metrics(listen_address)
+        work_metrics = WorkQueueMetrics(registry)
+        async with _client(
+            kubeconfig, "controllers", qps=kube_api_qps, burst=kube_api_burst, registry=registry
+        ) as client:
             recorder = EventRecorder(client, component="vc-controller-manager")
             jobs = JobController(
                 client,
-                settings=JobSettings(workers=worker_threads),
+                settings=JobSettings(
+                    workers=worker_threads, registry=registry, work_metrics=work_metrics
+                ),
                 clock=clock,
                 recorder=recorder,
             )
             queues = QueueController(
-                client, settings=QueueSettings(), clock=clock, recorder=recorder
+                client,
+                settings=QueueSettings(registry=registry, work_metrics=work_metrics),
+                clock=clock,
+                recorder=recorder,
             )
             groups = PodGroupController(
-                client, settings=PodGroupSettings(), clock=clock, recorder=recorder
+                client,
+                settings=PodGroupSettings(work_metrics=work_metrics),
+                clock=clock,
+                recorder=recorder,
             )
             await _run_all(recorder, queues, jobs, groups, ready=ready)
 
@@ -144,6 +203,9 @@ def scheduler(
         bool,
         typer.Option("--default-scheduler", help="Place pods of default-scheduler, too."),
     ] = False,
+    kube_api_qps: Qps = 0,
+    kube_api_burst: Burst = 100,
+    listen_address: Metrics = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
 ) -> None:
@@ -156,7 +218,10 @@ def scheduler(
     logs.configure(form=log_format, level=log_level)
 
     async def main(ready: asyncio.Event) -> None:
-        async with _client(kubeconfig, "scheduler") as client:
+        registry = _serve_metrics(listen_address)
+        async with _client(
+            kubeconfig, "scheduler", qps=kube_api_qps, burst=kube_api_burst, registry=registry
+        ) as client:
             recorder = EventRecorder(client, component="volcano")
             settings = SchedulerSettings(
                 conf=conf.DEFAULT if scheduler_conf is None else scheduler_conf.read_text(),

@@ -6,6 +6,7 @@ Every change of a task goes through :class:`Gang`, so that its counters and sums
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -369,6 +370,7 @@ class Gang:
 
 
 _NOBODY = Tally()
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
 
 
 def add(into: Amounts, what: Amounts, times: int = 1) -> None:
@@ -417,7 +419,7 @@ _ENDED = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
 def _task_priority(pod: Pod) -> int:
     given = pod.metadata.annotations.get("volcano.sh/task-priority", "")
-    if given.lstrip("+-").isdigit():
+    if _WHOLE_NUMBER.fullmatch(given) and abs(int(given)) < 2**31:
         return int(given)
     return 1 if pod.spec.priority is None else pod.spec.priority
 
@@ -425,7 +427,7 @@ def _task_priority(pod: Pod) -> int:
 def _index(name: str) -> float:
     """The number at the end of a task's pod name; names without one come last."""
     head, _, tail = name.rpartition("-")
-    return float(tail) if "-" in head and tail.isdigit() else math.inf
+    return float(tail) if "-" in head and _WHOLE_NUMBER.fullmatch(tail) else math.inf
 
 
 def _told(pod: Pod) -> tuple[str, str] | None:

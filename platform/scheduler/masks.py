@@ -17,6 +17,9 @@ from .snapshot import Snapshot
 FITS, NO_NODE = 0, 1
 """Codes of a :class:`Mask` that stand for no reason of a filter."""
 
+_MOST = 2_000
+"""Masks remembered; beyond that all are forgotten."""
+
 
 @dataclass(slots=True)
 class Mask:
@@ -44,6 +47,8 @@ class Masks:
         """The mask of *shape* as the nodes are now; to be read, and soon."""
         mask = self._masks.get(shape.static)
         if mask is None:
+            if len(self._masks) >= _MOST:
+                self._masks.clear()
             mask = self._masks[shape.static] = Mask(np.zeros(0, np.int64), np.zeros(0, np.bool_))
         self._bring_up(mask, shape)
         return mask

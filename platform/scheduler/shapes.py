@@ -10,6 +10,9 @@ import msgspec
 from .resources import Amounts, Dimensions, IntVector, pod_request
 from .views import NodeTerms, PodSpec, PreferredTerm, Toleration
 
+_MOST = 20_000
+"""Shapes remembered; beyond that all are forgotten, which costs time but nothing else."""
+
 
 class Shape:
     """What pods of one kind ask of a node; made by a :class:`ShapeBook`, compared by identity."""
@@ -73,6 +76,9 @@ class ShapeBook:
         )
         shape = self._by_spec.get(key)
         if shape is None:
+            if len(self._by_spec) >= _MOST:
+                self._by_spec.clear()
+                self._by_meaning.clear()
             shape = self._by_spec[key] = self._meant(spec)
         return shape
 

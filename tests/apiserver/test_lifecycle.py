@@ -370,3 +370,34 @@ async def test_logs_come_from_the_agent(server: EmbeddedServer) -> None:
         assert "waiting to start" in waiting.body["message"]
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"gracePeriodSeconds": "soon"},
+        {"preconditions": [1]},
+        {"dryRun": True},
+        {"propagationPolicy": {}},
+    ],
+)
+async def test_odd_delete_options_are_refused(server: EmbeddedServer, body: Json) -> None:
+    await server.create(MAPS, config_map("a"))
+    refused = await server.request("DELETE", f"{MAPS}/a", body)
+    assert (refused.status, refused.body["reason"]) == (400, "BadRequest")
+    assert (await server.request("GET", f"{MAPS}/a")).status == 200
+
+
+async def test_odd_parts_of_pods_are_refused(server: EmbeddedServer) -> None:
+    await server.create(PODS, pod("p"))
+    for part, body in (
+        ("binding", {"target": [1]}),
+        ("binding", {"target": {"name": 1}}),
+        ("eviction", {"deleteOptions": "now"}),
+    ):
+        refused = await server.request("POST", f"{PODS}/p/{part}", body)
+        assert refused.status == 400, refused.body
+    strange = {"spec": {"containers": [1]}}
+    media = "application/strategic-merge-patch+json"
+    merged = await server.request("PATCH", f"{PODS}/p", strange, content_type=media)
+    assert 400 <= merged.status < 500 or "merge key" in merged.body["message"]

@@ -261,6 +261,8 @@ async def test_webhooks_complete_then_check_and_their_words_reach_the_user(tmp_p
         )
         assert "reason" not in denied.body
         assert (await server.request("GET", f"{FOOS}/no")).status == 404
+        own = FOOS.replace("/default/", "/volcano-system/")
+        assert (await server.create(own, foo("no", mode="a")))["spec"]["mode"] == "a"
 
 
 @pytest.mark.parametrize("path", ["/api/v1/pods", "/apis", "/metrics"])
@@ -367,5 +369,5 @@ async def test_a_watcher_that_hangs_up_is_forgotten(server: EmbeddedServer) -> N
         await lines.next()
         assert len(hub) == 1
     async with asyncio.timeout(20):
-        while len(hub):
+        while len(hub):  # noqa: ASYNC110 - nobody tells when the server has noticed
             await asyncio.sleep(0.01)

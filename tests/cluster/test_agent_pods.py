@@ -2,18 +2,40 @@
 
 import asyncio
 import os
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from support_agent import container, manifest
-from support_nodes import NODE, world
+from support_nodes import NODE, World, world
 from support_waiting import until
 
+from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import Level, probe
-from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS, SERVICES
+from batholith.model.names import CONFIGMAPS, LEASES, NAMESPACES, NODES, SECRETS, SERVICES
 
 Json = dict[str, Any]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One server and one agent for all tests of this module."""
+    async with world(tmp_path_factory.mktemp("world")) as made, made.agent():
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def w(shared: World) -> World:
+    """The shared cluster, in a namespace of the test's own."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    await shared.client.create(NAMESPACES, {"metadata": {"name": name}})
+    return replace(shared, namespace=name)
 
 
 def shell(script: str, *, name: str = "c", **more: Any) -> Json:
@@ -25,53 +47,52 @@ def ended(pod: Json, at: int = 0) -> Json:
     return {"exitCode": 0, **pod["status"]["containerStatuses"][at]["state"]["terminated"]}
 
 
-async def test_pods_end_as_their_containers_do(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.agent():
-        await w.run(manifest("good", shell("exit 0"), restartPolicy="Never"))
-        await w.run(
-            manifest("bad", shell("exit 3"), shell("exit 0", name="d"), restartPolicy="Never")
-        )
-        await w.run(manifest("none", container("no-such-program"), restartPolicy="Never"))
-        good = await w.phase("good", "Succeeded", "Failed")
-        assert (good["status"]["phase"], ended(good)["reason"]) == ("Succeeded", "Completed")
-        bad = await w.phase("bad", "Succeeded", "Failed")
-        assert (bad["status"]["phase"], ended(bad)["exitCode"]) == ("Failed", 3)
-        assert ended(bad, 1)["exitCode"] == 0
-        none = await w.phase("none", "Succeeded", "Failed")
-        assert (ended(none)["exitCode"], ended(none)["reason"]) == (128, "StartError")
-        event = await w.event("none", "Failed")
-        assert "no-such-program" in event["message"]
+def folders(w: World) -> list[Path]:
+    """What is on disk for the pods of the test."""
+    held = PodFolder.all(w.settings.data_dir)
+    return [folder.path for folder, record in held if record.namespace == w.namespace]
 
 
-async def test_a_failing_container_is_restarted_until_it_succeeds(tmp_path: Path) -> None:
+async def test_pods_end_as_their_containers_do(w: World) -> None:
+    await w.run(manifest("good", shell("exit 0"), restartPolicy="Never"))
+    await w.run(manifest("bad", shell("exit 3"), shell("exit 0", name="d"), restartPolicy="Never"))
+    await w.run(manifest("none", container("no-such-program"), restartPolicy="Never"))
+    good = await w.phase("good", "Succeeded", "Failed")
+    assert (good["status"]["phase"], ended(good)["reason"]) == ("Succeeded", "Completed")
+    bad = await w.phase("bad", "Succeeded", "Failed")
+    assert (bad["status"]["phase"], ended(bad)["exitCode"]) == ("Failed", 3)
+    assert ended(bad, 1)["exitCode"] == 0
+    none = await w.phase("none", "Succeeded", "Failed")
+    assert (ended(none)["exitCode"], ended(none)["reason"]) == (128, "StartError")
+    event = await w.event("none", "Failed")
+    assert "no-such-program" in event["message"]
+
+
+async def test_a_failing_container_is_restarted_until_it_succeeds(w: World) -> None:
     script = "n=$(cat /data/n 2>/dev/null || echo 0); echo $((n+1)) > /data/n; test $n = 2"
     mounts = [{"name": "data", "mountPath": "/data"}]
-    async with world(tmp_path) as w, w.agent():
-        pod = manifest(
-            "p",
-            shell(script, volumeMounts=mounts),
-            restartPolicy="OnFailure",
-            volumes=[{"name": "data", "emptyDir": {}}],
-        )
-        if probe().level is Level.PLAIN:
-            pod["spec"]["containers"][0]["command"][2] = script.replace(
-                "/data", "$BATHOLITH_ROOT/data"
-            )
-        await w.run(pod)
-        done = await w.phase("p", "Succeeded", "Failed")
-        assert done["status"]["phase"] == "Succeeded"
-        assert done["status"]["containerStatuses"][0]["restartCount"] == 2
+    pod = manifest(
+        "p",
+        shell(script, volumeMounts=mounts),
+        restartPolicy="OnFailure",
+        volumes=[{"name": "data", "emptyDir": {}}],
+    )
+    if probe().level is Level.PLAIN:
+        pod["spec"]["containers"][0]["command"][2] = script.replace("/data", "$BATHOLITH_ROOT/data")
+    await w.run(pod)
+    done = await w.phase("p", "Succeeded", "Failed")
+    assert done["status"]["phase"] == "Succeeded"
+    assert done["status"]["containerStatuses"][0]["restartCount"] == 2
 
 
-async def test_images_without_a_command_behave_as_their_kind(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.agent():
-        await w.run(manifest("web", container(image="nginx")))
-        await w.run(manifest("box", container(image="busybox:latest"), restartPolicy="Never"))
-        assert (await w.phase("box", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
-        web = await w.phase("web", "Running")
-        conditions = {c["type"]: c["status"] for c in web["status"]["conditions"]}
-        assert conditions["Ready"] == "True"
-        assert web["status"]["podIP"].startswith("127.")
+async def test_images_without_a_command_behave_as_their_kind(w: World) -> None:
+    await w.run(manifest("web", container(image="nginx")))
+    await w.run(manifest("box", container(image="busybox:latest"), restartPolicy="Never"))
+    assert (await w.phase("box", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+    web = await w.phase("web", "Running")
+    conditions = {c["type"]: c["status"] for c in web["status"]["conditions"]}
+    assert conditions["Ready"] == "True"
+    assert web["status"]["podIP"].startswith("127.")
 
 
 @pytest.mark.parametrize("level", list(Level))
@@ -126,156 +147,147 @@ async def test_a_container_sees_its_environment_volumes_and_names(
             assert lines[5:] == ["/work/here", "p"]
 
 
-async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(tmp_path: Path) -> None:
+async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(w: World) -> None:
     volumes = [{"name": "m", "configMap": {"name": "late"}}]
-    async with world(tmp_path) as w, w.agent():
-        await w.run(manifest("p", shell("exit 0"), restartPolicy="Never", volumes=volumes))
-        event = await w.event("p", "FailedMount")
-        assert event["type"] == "Warning"
-        assert 'configmap "late" not found' in event["message"]
-        waiting = await w.phase("p", "Pending")
-        state = waiting["status"]["containerStatuses"][0]["state"]
-        assert state["waiting"]["reason"] == "ContainerCreating"
-        await w.create({"metadata": {"name": "late"}, "data": {}}, CONFIGMAPS)
-        await w.phase("p", "Succeeded")
+    await w.run(manifest("p", shell("exit 0"), restartPolicy="Never", volumes=volumes))
+    event = await w.event("p", "FailedMount")
+    assert event["type"] == "Warning"
+    assert 'configmap "late" not found' in event["message"]
+    waiting = await w.when("p", lambda pod: pod["status"].get("containerStatuses"))
+    state = waiting["status"]["containerStatuses"][0]["state"]
+    assert state["waiting"]["reason"] == "ContainerCreating"
+    assert waiting["status"]["phase"] == "Pending"
+    await w.create({"metadata": {"name": "late"}, "data": {}}, CONFIGMAPS)
+    await w.phase("p", "Succeeded")
 
 
-async def test_a_missing_key_in_the_environment_is_a_configuration_error(tmp_path: Path) -> None:
+async def test_a_missing_key_in_the_environment_is_a_configuration_error(w: World) -> None:
     env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "no", "key": "k"}}}]
-    async with world(tmp_path) as w, w.agent():
-        await w.run(manifest("p", shell("exit 0", env=env)))
-        pod = await w.when(
-            "p",
-            lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
-        )
-        waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
-        assert waiting["message"] == 'secret "no" not found'
+    await w.run(manifest("p", shell("exit 0", env=env)))
+    pod = await w.when(
+        "p",
+        lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
+    )
+    waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["message"] == 'secret "no" not found'
 
 
-async def test_init_containers_go_first_and_their_failure_is_the_pod_s(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.agent():
-        inits = [shell("echo one", name="i1"), shell("exit 4", name="i2")]
-        await w.run(manifest("p", shell("exit 0"), restartPolicy="Never", initContainers=inits))
-        pod = await w.phase("p", "Succeeded", "Failed")
-        assert pod["status"]["phase"] == "Failed"
-        first, second = pod["status"]["initContainerStatuses"]
-        assert first["state"]["terminated"]["reason"] == "Completed"
-        assert second["state"]["terminated"]["exitCode"] == 4
-        assert await w.logs("p", "?container=i1") == "one\n"
+async def test_init_containers_go_first_and_their_failure_is_the_pod_s(w: World) -> None:
+    inits = [shell("echo one", name="i1"), shell("exit 4", name="i2")]
+    await w.run(manifest("p", shell("exit 0"), restartPolicy="Never", initContainers=inits))
+    pod = await w.phase("p", "Succeeded", "Failed")
+    assert pod["status"]["phase"] == "Failed"
+    first, second = pod["status"]["initContainerStatuses"]
+    assert first["state"]["terminated"]["reason"] == "Completed"
+    assert second["state"]["terminated"]["exitCode"] == 4
+    assert await w.logs("p", "?container=i1") == "one\n"
 
 
-async def test_logs_can_be_narrowed_and_followed(tmp_path: Path) -> None:
+async def test_logs_can_be_narrowed_and_followed(w: World) -> None:
     script = "for i in 1 2 3; do echo line $i; done; echo bad >&2; sleep 0.3; echo last"
-    async with world(tmp_path) as w, w.agent():
-        await w.run(manifest("p", shell(script), restartPolicy="Never"))
-        await w.phase("p", "Running", "Succeeded")
-        assert await w.logs("p", "?follow=true") == "line 1\nline 2\nline 3\nbad\nlast\n"
-        assert await w.logs("p", "?tailLines=2") == "bad\nlast\n"
-        assert await w.logs("p", "?tailLines=0") == ""
-        assert await w.logs("p", "?limitBytes=8") == "line 1\nl"
-        assert await w.logs("p", "?sinceTime=2100-01-01T00:00:00Z") == ""
-        stamped = (await w.logs("p", "?timestamps=true&tailLines=1")).split(" ", 1)
-        assert stamped[1] == "last\n"
-        assert stamped[0].endswith("Z")
-        path = "/api/v1/namespaces/default/pods/p/log?previous=true"
-        refused = await w.server.request("GET", path)
-        assert refused.status == 400
-        assert "previous terminated container" in refused.body["message"]
+    await w.run(manifest("p", shell(script), restartPolicy="Never"))
+    await w.phase("p", "Running", "Succeeded")
+    assert await w.logs("p", "?follow=true") == "line 1\nline 2\nline 3\nbad\nlast\n"
+    assert await w.logs("p", "?tailLines=2") == "bad\nlast\n"
+    assert await w.logs("p", "?tailLines=0") == ""
+    assert await w.logs("p", "?limitBytes=8") == "line 1\nl"
+    assert await w.logs("p", "?sinceTime=2100-01-01T00:00:00Z") == ""
+    stamped = (await w.logs("p", "?timestamps=true&tailLines=1")).split(" ", 1)
+    assert stamped[1] == "last\n"
+    assert stamped[0].endswith("Z")
+    path = f"/api/v1/namespaces/{w.namespace}/pods/p/log?previous=true"
+    refused = await w.server.request("GET", path)
+    assert refused.status == 400
+    assert "previous terminated container" in refused.body["message"]
 
 
-async def test_the_run_before_keeps_its_log(tmp_path: Path) -> None:
+async def test_the_run_before_keeps_its_log(w: World) -> None:
     mounts = [{"name": "data", "mountPath": "/data"}]
     script = (
         "R=$BATHOLITH_ROOT; echo run; test -f $R/data/x && sleep 60; touch $R/data/x; echo first"
     )
-    async with world(tmp_path) as w, w.agent():
-        volumes = [{"name": "data", "emptyDir": {}}]
-        await w.run(manifest("p", shell(script, volumeMounts=mounts), volumes=volumes))
-        await w.when(
-            "p",
-            lambda pod: (
-                pod["status"].get("phase") == "Running"
-                and pod["status"]["containerStatuses"][0]["restartCount"] == 1
-            ),
-        )
-        assert await w.logs("p", "?previous=true") == "run\nfirst\n"
+    volumes = [{"name": "data", "emptyDir": {}}]
+    await w.run(manifest("p", shell(script, volumeMounts=mounts), volumes=volumes))
+    await w.when(
+        "p",
+        lambda pod: (
+            pod["status"].get("phase") == "Running"
+            and pod["status"]["containerStatuses"][0]["restartCount"] == 1
+        ),
+    )
+    assert await w.logs("p", "?previous=true") == "run\nfirst\n"
 
 
 async def test_a_deleted_pod_is_asked_first_and_killed_when_its_grace_is_over(
-    tmp_path: Path,
+    w: World,
 ) -> None:
     kind = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"
     deaf = "trap '' TERM; echo up; while :; do sleep 0.02; done"
-    async with world(tmp_path) as w, w.agent():
-        for name, script in (("kind", kind), ("deaf", deaf)):
-            await w.run(manifest(name, shell(script), restartPolicy="Never"))
-        ends: dict[str, Json] = {}
+    for name, script in (("kind", kind), ("deaf", deaf)):
+        await w.run(manifest(name, shell(script), restartPolicy="Never"))
+    ends: dict[str, Json] = {}
 
-        async def last(name: str) -> None:
-            ends[name] = await w.phase(name, "Succeeded", "Failed")
+    async def last(name: str) -> None:
+        ends[name] = await w.phase(name, "Succeeded", "Failed")
 
-        for name in ("kind", "deaf"):
-            await w.phase(name, "Running")
-            await w.log_with(name, "up")
-            watching = asyncio.create_task(last(name))
-            await asyncio.sleep(0)
-            await w.delete(name, grace=1)
-            await w.gone(name)
-            await watching
-        assert (ends["kind"]["status"]["phase"], ended(ends["kind"])["exitCode"]) == (
-            "Succeeded",
-            0,
-        )
-        assert (ends["deaf"]["status"]["phase"], ended(ends["deaf"])["exitCode"]) == ("Failed", 137)
-        assert not any((tmp_path / "agent" / "pods").iterdir())
-
-
-async def test_a_pod_that_is_removed_by_force_is_killed_in_the_background(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.agent():
-        await w.run(manifest("p", shell("echo up; sleep 60")))
-        await w.phase("p", "Running")
-        await w.delete("p", grace=0)
-        await w.gone("p")
-        pods = tmp_path / "agent" / "pods"
-        await until(lambda: not any(pods.iterdir()))
+    for name in ("kind", "deaf"):
+        await w.phase(name, "Running")
+        await w.log_with(name, "up")
+        watching = asyncio.create_task(last(name))
+        await asyncio.sleep(0)
+        await w.delete(name, grace=1)
+        await w.gone(name)
+        await watching
+    assert (ends["kind"]["status"]["phase"], ended(ends["kind"])["exitCode"]) == (
+        "Succeeded",
+        0,
+    )
+    assert (ends["deaf"]["status"]["phase"], ended(ends["deaf"])["exitCode"]) == ("Failed", 137)
+    await until(lambda: not folders(w))
 
 
-async def test_a_deadline_ends_a_pod(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.agent():
-        await w.run(manifest("p", shell("sleep 60"), activeDeadlineSeconds=1))
-        pod = await w.phase("p", "Succeeded", "Failed")
-        assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "DeadlineExceeded")
+async def test_a_pod_that_is_removed_by_force_is_killed_in_the_background(
+    w: World,
+) -> None:
+    await w.run(manifest("p", shell("echo up; sleep 60")))
+    await w.phase("p", "Running")
+    await w.delete("p", grace=0)
+    await w.gone("p")
+    await until(lambda: not folders(w))
 
 
-async def test_peers_find_one_another_by_name_as_they_come(tmp_path: Path) -> None:
+async def test_a_deadline_ends_a_pod(w: World) -> None:
+    await w.run(manifest("p", shell("sleep 60"), activeDeadlineSeconds=1))
+    pod = await w.phase("p", "Succeeded", "Failed")
+    assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+async def test_peers_find_one_another_by_name_as_they_come(w: World) -> None:
     """Three pods behind a headless service, as the svc plugin makes it."""
     names = [f"job-w-{number}" for number in range(3)]
     script = (
         "H=${BATHOLITH_HOSTS:-/etc/hosts};"
         + "".join(f"until grep -qw {name}.job $H; do sleep 0.02; done;" for name in names)
-        + f"grep -w {names[2]}.job.default.svc.cluster.local $H | cut -f1; sleep 60"
+        + f"grep -w {names[2]}.job.{w.namespace}.svc.cluster.local $H | cut -f1; sleep 60"
     )
-    async with world(tmp_path) as w, w.agent():
-        service = {
-            "metadata": {"name": "job"},
-            "spec": {
-                "clusterIP": "None",
-                "selector": {"volcano.sh/job-name": "job"},
-                "ports": [{"port": 1}],
-            },
-        }
-        await w.create(service, SERVICES)
-        for name in names:
-            pod = manifest(
-                name, shell(script), restartPolicy="Never", hostname=name, subdomain="job"
-            )
-            pod["metadata"]["labels"] = {"volcano.sh/job-name": "job"}
-            await w.run(pod)
-            await w.phase(name, "Running")
-        addresses = [(await w.pod(name))["status"]["podIP"] for name in names]
-        assert len(set(addresses)) == 3
-        for name in names:
-            assert set((await w.log_with(name, "127.")).split()) == {addresses[2]}
+    service = {
+        "metadata": {"name": "job"},
+        "spec": {
+            "clusterIP": "None",
+            "selector": {"volcano.sh/job-name": "job"},
+            "ports": [{"port": 1}],
+        },
+    }
+    await w.create(service, SERVICES)
+    for name in names:
+        pod = manifest(name, shell(script), restartPolicy="Never", hostname=name, subdomain="job")
+        pod["metadata"]["labels"] = {"volcano.sh/job-name": "job"}
+        await w.run(pod)
+        await w.phase(name, "Running")
+    addresses = [(await w.pod(name))["status"]["podIP"] for name in names]
+    assert len(set(addresses)) == 3
+    for name in names:
+        assert set((await w.log_with(name, "127.")).split()) == {addresses[2]}
 
 
 async def test_the_node_says_what_it_has_and_that_it_lives(tmp_path: Path) -> None:
@@ -291,28 +303,40 @@ async def test_the_node_says_what_it_has_and_that_it_lives(tmp_path: Path) -> No
         assert lease["spec"]["holderIdentity"] == NODE
 
 
-async def test_a_name_bound_later_runs_too(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.agent():
-        await w.create(manifest("p", shell("exit 0"), restartPolicy="Never"))
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": "p"},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
-        }
-        await w.client.post("/api/v1/namespaces/default/pods/p/binding", binding)
-        await w.phase("p", "Succeeded")
+async def test_a_name_bound_later_runs_too(w: World) -> None:
+    await w.create(manifest("p", shell("exit 0"), restartPolicy="Never"))
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+    }
+    await w.client.post(f"/api/v1/namespaces/{w.namespace}/pods/p/binding", binding)
+    await w.phase("p", "Succeeded")
 
 
 async def test_secrets_stay_out_of_logs_and_reach(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    w: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     env = [{"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}]
-    async with world(tmp_path) as w, w.agent():
-        await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaC1odXNo"}}, SECRETS)
-        await w.run(manifest("p", shell("test $WORD = hush-hush", env=env), restartPolicy="Never"))
-        await w.phase("p", "Succeeded")
-        (folder,) = (tmp_path / "agent" / "pods").iterdir()
-        assert os.stat(folder).st_mode & 0o077 == 0
+    await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaC1odXNo"}}, SECRETS)
+    await w.run(manifest("p", shell("test $WORD = hush-hush", env=env), restartPolicy="Never"))
+    await w.phase("p", "Succeeded")
+    (folder,) = folders(w)
+    assert os.stat(folder).st_mode & 0o077 == 0
     assert "hush-hush" not in caplog.text
+
+
+async def test_last_words_become_the_termination_message(w: World) -> None:
+    if probe().level is Level.PLAIN:
+        pytest.skip("without a sandbox the message file is out of reach")
+    own = shell("echo gave up > /dev/termination-log; exit 2")
+    log = shell(
+        "echo from the log; exit 2",
+        name="log",
+        terminationMessagePolicy="FallbackToLogsOnError",
+    )
+    await w.run(manifest("p", own, log, restartPolicy="Never"))
+    pod = await w.phase("p", "Succeeded", "Failed")
+    assert [ended(pod, 0)["message"], ended(pod, 1)["message"]] == ["gave up\n", "from the log"]

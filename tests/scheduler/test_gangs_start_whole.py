@@ -1,6 +1,7 @@
 """A gang gets places for its minimum at once, or for none of its pods."""
 
 import msgspec
+import pytest
 from support_scheduler import World, group, node, pod
 
 from batholith.model.meta import Condition
@@ -179,3 +180,17 @@ def test_a_pod_that_was_merely_told_something_is_not_tried_again() -> None:
     world.add(told)
     assert gang.version == tried
     assert gang.tasks["uid-g-0"].told == ("R", "m")
+
+
+@pytest.mark.parametrize(
+    ("given", "priority"),
+    [("7", 7), ("-7", -7), ("--7", 3), ("\u00b2", 3), ("", 3), ("99999999999", 3), ("x", 3)],
+)
+def test_a_priority_in_an_annotation_counts_if_it_is_a_number(given: str, priority: int) -> None:
+    world = World()
+    plain = pod("j-t-\u00b2", "g", priority=3)
+    annotations = plain.metadata.annotations | {"volcano.sh/task-priority": given}
+    meta = msgspec.structs.replace(plain.metadata, annotations=annotations)
+    world.add(group("g", 1), msgspec.structs.replace(plain, metadata=meta))
+    task = world.cluster.task(plain.metadata.uid)
+    assert task is not None and task.priority == priority

@@ -1,10 +1,11 @@
 """Placing in batches gives what a naive loop gives, which looks at every node for every pod."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_scheduler import World, group, node, oracle_fits, pod
 
-from batholith.scheduler import conf
+from batholith.scheduler import conf, masks, shapes
 from batholith.scheduler.masks import Masks
 from batholith.scheduler.resources import CPU, MEMORY, PODS, amounts, pod_request
 from batholith.scheduler.rules import Rules
@@ -123,7 +124,7 @@ def test_masks_follow_nodes_as_a_naive_look_would(
 ) -> None:
     world = World()
     rules = Rules(conf.load())
-    masks = Masks(world.cluster.snapshot, rules.filters)
+    followed = Masks(world.cluster.snapshot, rules.filters)
     asked = pod(
         "p",
         selector={"zone": zone} if zone else {},
@@ -136,7 +137,7 @@ def test_masks_follow_nodes_as_a_naive_look_would(
         name = f"n{i}"
         there[name] = node(name, labels={"zone": label}, taints=taints, cordoned=i % 5 == 4)
         world.add(there[name])
-        mask = masks.of(shape)
+        mask = followed.of(shape)
         for found in there.values():
             slot = world.cluster.snapshot.node_slot(found.metadata.name)
             assert slot is not None
@@ -155,3 +156,19 @@ def test_init_containers_count_by_their_peak() -> None:
     )
     assert pod_request(spec) == {"cpu": 3200, "memory": 2**20, "pods": 1}
     assert (CPU, MEMORY, PODS) == (0, 1, 2)
+
+
+def test_shapes_and_masks_that_were_forgotten_come_back_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shapes, "_MOST", 2)
+    monkeypatch.setattr(masks, "_MOST", 1)
+    world = World()
+    world.add(node("a", cpu=100, labels={"zone": "0"}), group("g", 4))
+    world.add(*(pod(f"g-t-{i}", "g", cpu=i + 1, selector={"zone": "0"}) for i in range(4)))
+    world.add(group("h", 1), pod("h-t-0", "h", selector={"zone": "1"}))
+    assert set(world.decide()) == {f"g-t-{i}" for i in range(4)}
+    world.remove(pod("g-t-0", "g", cpu=1, on="a"))
+    assert world.decide() == {}
+    world.add(pod("g-t-1", "g", cpu=2, selector={"zone": "0"}, on="a"))
+    assert world.cluster.snapshot.used()["cpu"] == 9000

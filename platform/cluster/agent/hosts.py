@@ -41,10 +41,16 @@ def address_of(uid: str, taken: Collection[str]) -> str:
     raise RuntimeError("all loopback addresses are taken")
 
 
-def render(pod: Pod, ip: str, *, peers: Iterable[Peer], services: Iterable[Service]) -> str:
-    """The text of the pod's hosts file; *peers* and *services* are those of its namespace."""
+def own_part(pod: Pod, ip: str) -> str:
+    """The head of a pod's hosts file: what does not depend on others."""
     lines = [_HEAD, f"{ip}\t{' '.join(_own_names(pod))}\n"]
     lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}\n" for alias in pod.spec.host_aliases]
+    return "".join(lines)
+
+
+def shared_part(peers: Iterable[Peer], services: Iterable[Service]) -> str:
+    """The rest, the same for all pods of the namespace that *peers* and *services* are in."""
+    lines: list[str] = []
     known = sorted(peers, key=lambda peer: peer.pod.metadata.name)
     for service in sorted(services, key=lambda service: service.metadata.name):
         lines += [f"{line}\n" for line in _service_lines(service, known)]

@@ -19,7 +19,7 @@ from .settings import AgentSettings
 from .volumes import Needs, Places, needs_of
 
 HOST_IP = "127.0.0.1"
-_SETTLE = 0.02
+_SETTLE = 0.05
 """Seconds that changes of names are gathered before hosts files are written."""
 
 
@@ -30,6 +30,9 @@ class NameBook:
         self._services = services
         self._clock = clock
         self._peers: dict[str, tuple[hosts.Peer, Path]] = {}
+        self._shared: dict[str, str] = {}
+        """What all hosts files of a namespace have in common, as written last."""
+
         self._dirty: set[str] = set()
         self._timer: Timer | None = None
 
@@ -39,7 +42,7 @@ class NameBook:
         known = self._peers.get(meta.uid)
         self._peers[meta.uid] = (peer, file)
         if known is None:
-            self._write(meta.uid)
+            _write(peer, file, self._shared.get(meta.namespace, ""))
         if known is None or _shown(known[0]) != _shown(peer):
             self.touch(meta.namespace)
 
@@ -62,19 +65,27 @@ class NameBook:
 
     def _write_dirty(self) -> None:
         self._timer, dirty, self._dirty = None, self._dirty, set()
-        for uid, (peer, _) in self._peers.items():
-            if peer.pod.metadata.namespace in dirty:
-                self._write(uid)
+        for namespace in dirty:
+            before, text = self._shared.get(namespace, ""), self._shared_part(namespace)
+            if text != before:
+                self._shared[namespace] = text
+                for peer, file in self._in(namespace):
+                    _write(peer, file, text)
 
-    def _write(self, uid: str) -> None:
-        own, file = self._peers[uid]
-        namespace = own.pod.metadata.namespace
-        peers = [p for p, _ in self._peers.values() if p.pod.metadata.namespace == namespace]
-        text = hosts.render(own.pod, own.ip, peers=peers, services=self._services(namespace))
-        # In place: a running container has this very file mounted.
-        with suppress(FileNotFoundError):
-            if not file.exists() or file.read_text() != text:
-                file.write_text(text)
+    def _in(self, namespace: str) -> list[tuple[hosts.Peer, Path]]:
+        return [
+            pair for pair in self._peers.values() if pair[0].pod.metadata.namespace == namespace
+        ]
+
+    def _shared_part(self, namespace: str) -> str:
+        peers = (peer for peer, _ in self._in(namespace))
+        return hosts.shared_part(peers, self._services(namespace))
+
+
+def _write(peer: hosts.Peer, file: Path, shared: str) -> None:
+    # In place: a running container has this very file mounted.
+    with suppress(FileNotFoundError):
+        file.write_text(hosts.own_part(peer.pod, peer.ip) + shared)
 
 
 def _shown(peer: hosts.Peer) -> tuple[object, ...]:

@@ -59,40 +59,42 @@ class Plan:
     never_starts: bool = False
 
 
-def plan_pod(pod: Pod, *, default_delay: float, draw: random.Random) -> Plan:
+def plan_pod(pod: Pod, *, default_delay: float, seed: str) -> Plan:
     """The plan for a pod; an annotation that cannot be read counts as absent."""
     notes = pod.metadata.annotations
     return Plan(
-        start_delay=_span(notes.get(START_DELAY, ""), draw, default_delay),
+        start_delay=_span(notes.get(START_DELAY, ""), seed, default_delay),
         ignores_term=notes.get(IGNORE_TERM) == "true",
         never_starts=notes.get(NEVER_START) == "true",
     )
 
 
-def plan_run(pod: Pod, container: Container, draw: random.Random) -> Run:
+def plan_run(pod: Pod, container: Container, seed: str) -> Run:
     """What the next run of *container* does."""
     notes = pod.metadata.annotations
     guess = guess_run(container)
     is_init = container in pod.spec.init_containers
     if is_init and not container.is_sidecar and math.isinf(guess.seconds):
         guess = Run(0.0)
-    seconds = guess.seconds if is_init else _span(notes.get(RUN_FOR, ""), draw, guess.seconds)
+    seconds = guess.seconds if is_init else _span(notes.get(RUN_FOR, ""), seed, guess.seconds)
     if EXIT_CODE in notes and not is_init and RUN_FOR not in notes and math.isinf(seconds):
         seconds = 0.0  # who asks for an exit code wants an exit
     return Run(seconds, _code(notes.get(EXIT_CODE, ""), container.name, guess.code))
 
 
-def _span(text: str, draw: random.Random, default: float) -> float:
-    """``500ms``, ``1s~3s`` or ``inf`` in seconds."""
+def _span(text: str, seed: str, default: float) -> float:
+    """``500ms``, ``1s~3s`` or ``inf`` in seconds; the same draw for the same *seed*."""
     if text == "inf":
         return math.inf
+    if not text:
+        return default
     low, tilde, high = text.partition("~")
     try:
         first = parse_duration(low).total_seconds()
         last = parse_duration(high).total_seconds() if tilde else first
     except DurationError:
         return default
-    return draw.uniform(first, last)
+    return random.Random(seed).uniform(first, last) if tilde else first
 
 
 def _code(text: str, name: str, default: int) -> int:

@@ -25,6 +25,7 @@ import stat
 import struct
 import sys
 import time
+import warnings  # noqa: F401 - os.execvpe wants it, where Python itself may be out of sight
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
 CANNOT_START = 128

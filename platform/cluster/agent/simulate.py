@@ -9,7 +9,7 @@ import heapq
 import itertools
 import logging
 import math
-import random
+import zlib
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -128,8 +128,8 @@ class Simulator:
         return Ending(at=self._clock.now(), grace=pod.grace)
 
     def _take_on(self, pod: Pod) -> None:
-        draw = random.Random(pod.metadata.uid)
-        plan = plan_pod(pod, default_delay=self._simulation.start_delay, draw=draw)
+        delay = self._simulation.start_delay
+        plan = plan_pod(pod, default_delay=delay, seed=pod.metadata.uid)
         state = status.restore(pod) if pod.status.start_time else PodState()
         record = self._records[pod.metadata.uid] = Record(pod, state, plan, shown=state)
         for name, container in state.containers.items():
@@ -198,8 +198,8 @@ class Simulator:
 
     def _plan_exit(self, record: Record, name: str, started: datetime) -> None:
         restarts = record.state.of(name).restarts
-        draw = random.Random(f"{record.pod.metadata.uid} {name} {restarts}")
-        run = plan_run(record.pod, record.pod.containers[name], draw)
+        seed = f"{record.pod.metadata.uid} {name} {restarts}"
+        run = plan_run(record.pod, record.pod.containers[name], seed)
         if not math.isinf(run.seconds):
             at = started + timedelta(seconds=run.seconds)
             self._at(at, record, Exited(name, at, run.code))
@@ -355,5 +355,5 @@ def _facts(settings: AgentSettings, simulation: Simulation, number: int) -> Node
 
 def _address(uid: str) -> str:
     """An address that nobody listens at."""
-    number = random.Random(uid).getrandbits(24)
+    number = zlib.crc32(uid.encode()) & 0xFFFFFF
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
+from ...model import times
 from .objects import Container, ContainerStatus, Pod, Terminated
 
 LOST_CODE = 137
@@ -288,7 +290,12 @@ def _phase_of_ended(pod: Pod, state: PodState) -> Phase:
 
 def stamp(moment: datetime) -> str:
     """A moment as Kubernetes writes it, to the second."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _stamp(int(moment.timestamp()))
+
+
+@lru_cache(maxsize=4096)
+def _stamp(second: int) -> str:
+    return times.format(datetime.fromtimestamp(second, UTC))
 
 
 def render(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> dict[str, Any]:
@@ -478,4 +485,4 @@ def _exit_of(ended: Terminated) -> Exit:
 
 def moment(text: str | None) -> datetime | None:
     """A wire time as a moment; ``None`` for none."""
-    return datetime.fromisoformat(text) if text else None
+    return times.parse(text) if text else None

@@ -18,6 +18,9 @@ from .registry import Registry
 
 _NOT_READY = "node.kubernetes.io/not-ready"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
+EXEMPT = frozenset(("kube-system", "volcano-system"))
+"""Namespaces that webhooks leave alone: those of the system and of the platform itself."""
+
 EVICTION_SECONDS = 300
 """How long pods stay on a node that is gone, unless they say otherwise."""
 
@@ -101,6 +104,8 @@ class Admission:
                     raise _denied(webhook, error) from error
 
     def _matching(self, attempt: Attempt) -> list[Webhook]:
+        if attempt.namespace in EXEMPT:
+            return []
         resource = attempt.kind.resource
         return self._webhooks.get((attempt.operation, resource.group, resource.plural), [])
 

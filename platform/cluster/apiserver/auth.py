@@ -51,6 +51,10 @@ class Authenticator:
         return self.user(token.strip()) if scheme.lower() == "bearer" else None
 
 
+def _token(spec: Any) -> str:
+    return str(spec.get("token", "")) if isinstance(spec, dict) else ""
+
+
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
@@ -66,7 +70,7 @@ def review(kind: str, obj: dict[str, Any], *, asking: User, known: Authenticator
     Whoever has a token may do everything here, so every question about access is answered yes.
     """
     if kind == "TokenReview":
-        found = known.user(str((obj.get("spec") or {}).get("token", "")))
+        found = known.user(_token(obj.get("spec")))
         status: dict[str, Any] = {"user": {}}
         if found is not None:
             status = {"authenticated": True, "user": found.info()}

@@ -11,7 +11,7 @@ from .bodies import read_patch
 from .deletes import Deleter
 from .errors import StatusError, bad_request, method_not_allowed, no_such_path
 from .kindinfo import KindInfo
-from .negotiate import accepted, decode_body, duplicate_fields
+from .negotiate import accepted, decode_body, duplicate_fields, section
 from .options import delete_options, read_options, write_options
 from .podparts import PodParts
 from .reads import Reader
@@ -175,10 +175,12 @@ class Handlers:
         return Response(body=scale.show(kind, msgspec.json.decode(data)))
 
     async def _finalize(self, request: Request, call: Call) -> Response:
-        wanted = decode_body(request).get("spec") or {}
+        wanted = section(decode_body(request), "spec").get("finalizers") or []
+        if not isinstance(wanted, list):
+            raise bad_request("spec.finalizers is no list")
 
         def change(namespace: dict[str, object]) -> dict[str, object]:
-            return {**namespace, "spec": {"finalizers": wanted.get("finalizers") or []}}
+            return {**namespace, "spec": {"finalizers": wanted}}
 
         written = self.writer.put(call, change)
         return Renderer(kind=call.kind).one(await written.settled())

@@ -116,6 +116,18 @@ def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
     return obj
 
 
+def section(obj: Json, key: str) -> Json:
+    """The object under *key*, empty if there is none.
+
+    Raises:
+        StatusError: 400, something else is there.
+    """
+    found = obj.get(key) or {}
+    if not isinstance(found, dict):
+        raise bad_request(f"{key} is no object")
+    return found
+
+
 def parse_json(body: bytes) -> Any:
     """Read JSON.
 

@@ -3,10 +3,10 @@
 import base64
 import binascii
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from ...model.base import Part
 from ...model.selectors import SelectorError, parse_field_selector, parse_label_selector
 from .errors import StatusError, bad_request, invalid_options
 from .fields import FieldError, forbidden, invalid, not_supported
@@ -204,21 +204,58 @@ class DeleteOptions:
     dry_run: bool = False
 
 
+class _Preconditions(Part, frozen=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class _SentOptions(Part, frozen=True):
+    """DeleteOptions on the wire."""
+
+    grace_period_seconds: int | None = None
+    preconditions: _Preconditions | None = None
+    propagation_policy: str | None = None
+    orphan_dependents: bool | None = None
+    dry_run: list[str] | None = None
+
+
+def _sent_options(body: Json) -> _SentOptions:
+    try:
+        return msgspec.convert(body, _SentOptions)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"the body cannot be handled as DeleteOptions: {error}") from error
+
+
+def sent_delete_options(body: Json) -> DeleteOptions:
+    """The options that stand inside another object, such as an Eviction.
+
+    Raises:
+        StatusError: 400.
+    """
+    sent = _sent_options(body)
+    conditions = sent.preconditions or _Preconditions()
+    return DeleteOptions(
+        grace=sent.grace_period_seconds,
+        uid=conditions.uid,
+        version=conditions.resource_version,
+        policy=sent.propagation_policy or "",
+        dry_run=bool(sent.dry_run),
+    )
+
+
 def delete_options(request: Request) -> DeleteOptions:
     """Read the options of a deletion from its body or, without one, from its parameters.
 
     Raises:
         StatusError: 400, 415 or 422.
     """
-    body: Json = decode_body(request) if request.body.strip() else {}
+    sent = _sent_options(decode_body(request) if request.body.strip() else {})
     query = request.query
-    conditions = body.get("preconditions") or {}
-    grace: Any = body.get("gracePeriodSeconds")
-    policy = body.get("propagationPolicy") or query.get("propagationPolicy", "")
-    orphan = body.get("orphanDependents")
+    policy = sent.propagation_policy or query.get("propagationPolicy", "")
+    orphan = sent.orphan_dependents
     if orphan is None and "orphanDependents" in query:
         orphan = request.flag("orphanDependents")
-    dry_run = body.get("dryRun") or [name for name in (query.get("dryRun"),) if name]
+    dry_run = sent.dry_run or [name for name in (query.get("dryRun"),) if name]
     errors = []
     if policy and orphan is not None:
         text = "orphanDependents and deletionPropagation cannot be both set"
@@ -231,10 +268,11 @@ def delete_options(request: Request) -> DeleteOptions:
         raise invalid_options("DeleteOptions", errors)
     if orphan is not None:
         policy = "Orphan" if orphan else "Background"
+    grace, conditions = sent.grace_period_seconds, sent.preconditions or _Preconditions()
     return DeleteOptions(
-        grace=grace if isinstance(grace, int) else request.number("gracePeriodSeconds"),
-        uid=conditions.get("uid"),
-        version=conditions.get("resourceVersion"),
+        grace=request.number("gracePeriodSeconds") if grace is None else grace,
+        uid=conditions.uid,
+        version=conditions.resource_version,
         policy=policy,
         dry_run=bool(dry_run),
     )

@@ -1,6 +1,7 @@
 """The sub-resources of pods: binding, eviction, log."""
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import msgspec
 
@@ -11,9 +12,9 @@ from .deletes import Deleter
 from .errors import StatusError, bad_request, conflict, internal, invalid, not_found
 from .fields import forbidden, required
 from .kindinfo import KindInfo
-from .negotiate import decode_body
+from .negotiate import decode_body, section
 from .objects import Entry
-from .options import DeleteOptions
+from .options import sent_delete_options
 from .registry import Shelf
 from .relay import LogRelay, LogSource
 from .requests import TEXT, Json, Request, Response, Target
@@ -41,8 +42,10 @@ class PodParts:
             StatusError: 400, 404, 409, 422.
         """
         binding = decode_body(request)
-        name = (binding.get("metadata") or {}).get("name", "") or call.target.name
-        node = (binding.get("target") or {}).get("name", "")
+        name = section(binding, "metadata").get("name", "") or call.target.name
+        node = section(binding, "target").get("name", "")
+        if not isinstance(name, str) or not isinstance(node, str):
+            raise bad_request("the names in a Binding are texts")
         if call.target.name and name != call.target.name:
             raise bad_request("name in URL does not match name in Binding object")
         if not node:
@@ -58,20 +61,13 @@ class PodParts:
         Raises:
             StatusError: 404, 409, 429.
         """
-        body = decode_body(request)
-        options = body.get("deleteOptions") or {}
-        conditions = options.get("preconditions") or {}
+        options = sent_delete_options(section(decode_body(request), "deleteOptions"))
         _, entry = self._writer.current(call)
         self._check_budgets(entry)
         target = Target(namespace=call.target.namespace, name=call.target.name)
         written = self._deleter.delete(
             Call(kind=call.kind, target=target, user=call.user),
-            DeleteOptions(
-                grace=options.get("gracePeriodSeconds"),
-                uid=conditions.get("uid"),
-                version=conditions.get("resourceVersion"),
-                dry_run=call.options.dry_run,
-            ),
+            replace(options, dry_run=options.dry_run or call.options.dry_run),
         )
         await written.settled()
         return Response(status=201, body=msgspec.json.encode(_DONE) + b"\n")
@@ -152,7 +148,7 @@ def _bound(pod: Json, binding: Json, node: str) -> Json:
     if spec.get("schedulingGates"):
         error = forbidden("spec.schedulingGates", "pod has non-empty .spec.schedulingGates")
         raise invalid(names.PODS, name, [error])
-    said = binding.get("metadata") or {}
+    said = section(binding, "metadata")
     metadata = dict(pod["metadata"])
     uid = said.get("uid")
     if uid and uid != metadata["uid"]:
@@ -162,8 +158,8 @@ def _bound(pod: Json, binding: Json, node: str) -> Json:
         )
         raise conflict(names.PODS, name, why)
     for key in ("labels", "annotations"):
-        if said.get(key):
-            metadata[key] = {**(metadata.get(key) or {}), **said[key]}
+        if added := section(said, key):
+            metadata[key] = {**(metadata.get(key) or {}), **added}
     status = dict(pod.get("status") or {})
     before = [each for each in status.get("conditions") or () if each.get("type") != "PodScheduled"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now()}

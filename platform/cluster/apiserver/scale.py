@@ -7,6 +7,7 @@ import msgspec
 from .errors import bad_request, invalid
 from .fields import invalid as invalid_field
 from .kindinfo import KindInfo
+from .negotiate import section
 from .requests import Json
 from .writes import Change
 
@@ -58,14 +59,14 @@ def patched(kind: KindInfo, patch: Change) -> Change:
 
 
 def _with_replicas(kind: KindInfo, obj: Json, body: Json) -> Json:
-    replicas = (body.get("spec") or {}).get("replicas", 0)
+    replicas = section(body, "spec").get("replicas", 0)
     if not isinstance(replicas, int):
         raise bad_request("spec.replicas of a Scale is a whole number")
     if replicas < 0:
         text = "must be greater than or equal to 0"
         error = invalid_field("spec.replicas", replicas, text)
         raise invalid(kind.resource, obj["metadata"]["name"], [error])
-    version = (body.get("metadata") or {}).get("resourceVersion")
+    version = section(body, "metadata").get("resourceVersion")
     metadata = {**obj["metadata"], "resourceVersion": version} if version else obj["metadata"]
     path = (kind.scale_paths or _BUILT_IN)["specReplicasPath"].strip(".").split(".")
     changed: Json = _put({**obj, "metadata": metadata}, path, replicas)

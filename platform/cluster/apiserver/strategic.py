@@ -175,6 +175,9 @@ def _merge_list(message: str, key: str, old: list[Any], patch: Json) -> list[Any
         if order is None:
             order = changes
     else:
+        for change in changes:
+            if not isinstance(change, dict):
+                raise _failure(f"map: {change} does not contain declared merge key: {merge_key}")
         if any(change.get(_DIRECTIVE) == "replace" for change in changes):
             return [change for change in changes if _DIRECTIVE not in change]
         changes = [c for c in changes if c != {_DIRECTIVE: "merge"}]

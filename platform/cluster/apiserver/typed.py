@@ -37,6 +37,7 @@ _KEPT: Mapping[str, tuple[str, ...]] = {
 """Plain fields whose empty value is written out all the same."""
 
 _ALWAYS: Mapping[str, Mapping[str, Any]] = {
+    "core.v1.ContainerStateTerminated": {"exitCode": 0},
     "core.v1.ContainerStatus": {
         "lastState": {},
         "ready": False,
