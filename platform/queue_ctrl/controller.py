@@ -333,7 +333,7 @@ def _age(command: Command) -> tuple[str, int]:
 
 
 def _status_body(queue: Queue, change: SetStatus) -> dict[str, object]:
-    """A merge patch of what differs; a count of none is left out, as the reference leaves it."""
+    """A merge patch of what differs; a count of none is left out, as Volcano leaves it."""
     status: dict[str, object] = {"state": change.state}
     counts = change.counts
     for field in ("pending", "inqueue", "running", "unknown", "completed"):
