@@ -13,12 +13,11 @@ import typer
 
 from ..cluster.datadir import DataDir, DataDirBusyError
 from ..cluster.processes import end
-from ..cluster.supervisor import PartFailedError, UpState, end_leftovers, read_state
+from ..cluster.supervisor import PartFailedError, Supervisor, UpState, end_leftovers, read_state
 from . import logs
 
 if TYPE_CHECKING:
-    from .embedded import Options
-from .embedded import Embedded, Options
+    pass
 
 DataDirOption = Annotated[
     Path | None,
@@ -67,35 +66,33 @@ def up(
     data = folder(data_dir)
     if detach and not _detach(data):
         return
-    from .embedded import Options
+    from .embedded import Embedded, Options
 
     options = Options(simulate=simulate, port=port, api_port=api_port, cpus=cpus)
     logs.configure(level="WARNING")
     try:
-        asyncio.run(_up(data, options))
-    except (DataDirBusyError, PartFailedError, OSError) as error:
-        typer.echo(f"batholith up: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-async def _up(data: DataDir, options: "Options") -> None:
-
-    data.hold()
-    try:
+        data.hold()
         end_leftovers(data)
         with Embedded(data, options) as embedded:
             for line in embedded.remarks:
                 typer.echo(line)
-            supervisor = embedded.supervisor()
-            work = asyncio.ensure_future(supervisor.run(lambda: typer.echo(embedded.usage())))
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(number, work.cancel)
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-            typer.echo("stopped")
+            supervisor = embedded.started()
+            asyncio.run(_supervise(supervisor, usage=embedded.usage()))
+    except (DataDirBusyError, PartFailedError, OSError) as error:
+        typer.echo(f"batholith up: {error}", err=True)
+        raise typer.Exit(1) from None
     finally:
         data.release()
+
+
+async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
+    work = asyncio.ensure_future(supervisor.run(lambda: typer.echo(usage)))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, work.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    typer.echo("stopped")
 
 
 def _detach(data: DataDir) -> bool:
