@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,10 +114,3 @@ def processes_of(root: Path) -> list[str]:
             if str(root).encode() in words:
                 found.append(words[:200].decode(errors="replace"))
     return found
-
-
-async def until(holds: Callable[[], bool], *, seconds: float = 60) -> None:
-    """Wait until *holds*, which looks at another process, does."""
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110  # only a look tells
-            await asyncio.sleep(0.02)

@@ -93,6 +93,7 @@ def test_pods_of_older_versions_and_beyond_the_replicas_are_removed_and_not_coun
 
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+    """INV-OW-4."""
     of = job()
     gone = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
     of = msgspec.structs.replace(of, metadata=gone)

@@ -85,11 +85,6 @@ class ContainerState:
     identity: str = ""
 
     @property
-    def is_done(self) -> bool:
-        """It ran and ended."""
-        return self.exit is not None
-
-    @property
     def was_tried(self) -> bool:
         """It ran at least once."""
         return self.running or self.exit is not None

@@ -52,6 +52,8 @@ def check_metadata(
     old: dict[str, Any] | None = None,
 ) -> list[FieldError]:
     """Check the metadata of an object; with *old*, also that what is fixed was not changed."""
+    if metadata == old:
+        return []
     errors = [*_check_name(metadata, name_rule)]
     if not namespaced and metadata.get("namespace"):
         errors.append(forbidden("metadata.namespace", "not allowed on this type"))
