@@ -59,8 +59,11 @@ ALLOWED = (
     Allowed(
         what="A PodGroup stays Running while its pods are being replaced.",
         scenarios=(
-            "pod-deleted-no-policy", "policy-podevicted-restartpod",
-            "policy-podevicted-restarttask", "policy-podfailed-restart*", "unknown-no-policy",
+            "pod-deleted-no-policy",
+            "policy-podevicted-restartpod",
+            "policy-podevicted-restarttask",
+            "policy-podfailed-restart*",
+            "unknown-no-policy",
         ),
         places=("/groups/*",),
     ),
@@ -70,18 +73,23 @@ ALLOWED = (
         places=("/groups/*",),
     ),
     Allowed(
-        what="A PodGroup is called unschedulable only while it is, and not while its pods start.",
+        what="A PodGroup whose pods are only on their way is not called unschedulable.",
         scenarios=("policy-podevicted-restart*", "policy-podfailed-restart*"),
         places=(
-            "/events/Job/-PodGroupPending", "/events/Pod/-FailedScheduling",
-            "/events/PodGroup/-Unschedulable", "/final/groups/*/conditions",
+            "/events/Job/-PodGroupPending",
+            "/events/Pod/-FailedScheduling",
+            "/events/PodGroup/-Unschedulable",
+            "/final/groups/*/conditions*",
         ),
     ),
     Allowed(
         what="A job whose retries are used up fails at once and keeps its last pods.",
         scenarios=("policy-podfailed-restartpod", "policy-podfailed-restarttask"),
         places=(
-            "/final/jobs/j/counts", "/final/jobs/j/tasks", "/final/pods/j-bad-0", "/made/Pod",
+            "/final/jobs/j/counts",
+            "/final/jobs/j/tasks",
+            "/final/pods/j-bad-0",
+            "/made/Pod",
             "/pods/j-bad-0",
         ),
     ),
@@ -114,5 +122,10 @@ ALLOWED = (
         what="The scheduler sees a gang start at once, not a second later.",
         scenarios=("*",),
         places=("/events/PodGroup/+Scheduled",),
+    ),
+    Allowed(
+        what="The scheduler sees a gang end at once, not a second later.",
+        scenarios=("task-min-available",),
+        places=("/events/PodGroup/+Unschedulable",),
     ),
 )

@@ -26,6 +26,9 @@ IGNORED_META = frozenset(
 ROOT_CA = "kube-root-ca.crt"
 VERSION = "volcano.sh/job-version"
 COUNTS = ("pending", "running", "succeeded", "failed", "terminating", "unknown")
+PASSING = ("Running", "Completed", "Pending", "Unknown")
+"""Phases of a PodGroup that may pass unseen before it goes."""
+
 KINDS_MADE = (
     "Job", "PodGroup", "Pod", "ConfigMap", "Service", "Secret", "NetworkPolicy",
     "PersistentVolumeClaim",
@@ -57,7 +60,9 @@ def life(account: Account, *, queues: frozenset[str] = frozenset()) -> Json:
         "made": {kind: made for kind in KINDS_MADE if (made := _made(plain.made.get(kind, [])))},
         "final": {
             "jobs": {each["name"]: _final_job(each) for each in plain.final.get("Job", [])},
-            "groups": {each["name"]: _final_group(each) for each in plain.final.get("PodGroup", [])},
+            "groups": {
+                each["name"]: _final_group(each) for each in plain.final.get("PodGroup", [])
+            },
             "pods": {each["name"]: _final_pod(each) for each in plain.final.get("Pod", [])},
             "queues": {
                 each["name"]: _final_queue(each)
@@ -134,14 +139,16 @@ def _phases(timeline: list[Json], kind: str) -> dict[str, list[str]]:
         phase = _phase(entry.get("status") or {}) or ("gone" if entry.get("what") == "gone" else "")
         if phase and seen[entry["name"]][-1:] != [phase]:
             seen[entry["name"]].append(phase)
-    return {name: _settled(phases) if kind == "PodGroup" else phases for name, phases in seen.items()}
+    return {
+        name: _settled(phases) if kind == "PodGroup" else phases for name, phases in seen.items()
+    }
 
 
 def _settled(phases: list[str]) -> list[str]:
     """The phases without those that a group has only if the scheduler is quick to write them."""
     kept: list[str] = []
     for phase in phases:
-        while phase == "gone" and kept[-1:] in (["Completed"], ["Running"]):
+        while phase == "gone" and kept[-1:] and kept[-1] in PASSING and kept[-2:-1] != ["gone"]:
             kept.pop()
         kept.append(phase)
     return kept
@@ -160,7 +167,11 @@ def _pods(timeline: list[Json]) -> dict[str, list[str]]:
             continue
         step = entry.get("what") or entry["phase"] + ("*" if entry.get("terminating") else "")
         steps = seen[entry["name"]]
-        if step == "gone" and steps[-2:] in (["Failed", "Failed*"], ["Pending", "Pending*"], ["Succeeded", "Succeeded*"]):
+        if step == "gone" and steps[-2:] in (
+            ["Failed", "Failed*"],
+            ["Pending", "Pending*"],
+            ["Succeeded", "Succeeded*"],
+        ):
             steps.pop()  # told at the very moment that it went
         if steps[-1:] != [step]:
             steps.append(step)
@@ -241,7 +252,7 @@ def _secret(key: str, value: str) -> str:
     return base64.b64decode(value).decode() if key == "config" else "<secret>"
 
 
-def _full(value: Any) -> Any:
+def _full(value: Json) -> Json:
     """*value* without empty fields."""
     return {key: each for key, each in value.items() if each not in (None, {}, [], "")}
 

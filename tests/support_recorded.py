@@ -2,17 +2,17 @@
 
 import asyncio
 import json
-import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from support_controllers import running
-from support_lives import UID, Account, Json, life
+from support_lives import Account, Json, life
 from support_server import MERGE, EmbeddedServer, embedded_server
 
 from batholith.admission import WEBHOOKS
@@ -21,6 +21,7 @@ from batholith.cluster.agent.settings import AgentSettings, Simulation
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.events import EventRecorder
+from batholith.machinery.testing import FakeClock
 from batholith.model import crds, names
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
@@ -28,15 +29,15 @@ from batholith.scheduler.service import Scheduler
 
 DATA = Path(__file__).parent / "data" / "recorded"
 PACE = 0.3
-"""How long a recorded second takes here."""
+"""How long a recorded second takes for the parts of the platform, save the agent."""
+
+TICK, EASY = 0.05, 0.2
+"""Recorded seconds that pass at once; seconds for a request when there is little to do."""
 
 START, STOP = 0.5, 1.5
 """Seconds from binding to running, and from a deletion to the end, of the recorded kubelet."""
 
-AT_ONCE = 14
-"""Scenarios that run at the same time on one server."""
-
-PATIENCE = 20.0
+PATIENCE = 40.0
 """Seconds until a scenario counts as having got stuck."""
 
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -53,10 +54,7 @@ WORDS = {
     "vcjob": names.JOBS, "podgroup": names.PODGROUPS, "queue": names.QUEUES, "pod": names.PODS,
     "node": names.NODES, "service": names.SERVICES, "configmap": names.CONFIGMAPS,
 }  # fmt: skip
-WATCHED = tuple(
-    kind for kind in RESOURCES if kind not in ("Node", "PriorityClass")
-)
-SLEEP = re.compile(r"\bsleep ([\d.]+)")
+WATCHED = tuple(kind for kind in RESOURCES if kind not in ("Node", "PriorityClass"))
 
 
 def recorded(name: str) -> list[Json]:
@@ -64,21 +62,29 @@ def recorded(name: str) -> list[Json]:
     return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
 
 
-def faster(value: Any) -> Any:
-    """*value* with each ``sleep N`` in its texts at our pace."""
-    return _paced(value, lambda seconds: seconds * PACE)
+class Time:
+    """The time of the stage, which goes slower the busier the cluster is.
 
+    A recorded second is as long as the cluster needs to react as quickly as the recorded one did,
+    be the machine ever so slow: what the pretended containers do keeps its order.
+    """
 
-def as_recorded(value: Any) -> Any:
-    """The opposite of `faster`."""
-    return _paced(value, lambda seconds: seconds / PACE)
+    def __init__(self) -> None:
+        self.stage = FakeClock(datetime.now(UTC))
+        """For the agent and the steps: in recorded seconds."""
+        self.parts = FakeClock(datetime.now(UTC))
+        """For everything else."""
 
-
-def _paced(value: Any, change: Callable[[float], float]) -> Any:
-    def put(found: re.Match[str]) -> str:
-        return f"sleep {round(change(float(found[1])), 6):g}"
-
-    return json.loads(SLEEP.sub(put, json.dumps(value)))
+    async def run(self, server: EmbeddedServer) -> None:
+        """Let time pass until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            before = clock()
+            await server.get("/api/v1/namespaces/default")
+            await asyncio.sleep(0.01)
+            passed = TICK * min(1.0, EASY / (clock() - before))
+            self.stage.tick(passed)
+            self.parts.tick(passed * PACE)
 
 
 class Theatre:
@@ -86,6 +92,7 @@ class Theatre:
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
+        self.time = Time()
         self._accounts: dict[str, Account] = defaultdict(Account)
         self._held: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
 
@@ -153,7 +160,7 @@ class Theatre:
         timeline = self._accounts[namespace].timeline
         if type_ == "ADDED":
             timeline.append({**entry, "what": "made"})
-            self._accounts[namespace].made[kind].append(as_recorded(_bare(seen)))
+            self._accounts[namespace].made[kind].append(_bare(seen))
         if type_ == "DELETED":
             timeline.append({**entry, "what": "gone"})
             self._held[namespace].pop(key, None)
@@ -180,7 +187,7 @@ def _left(seen: Json) -> Json:
         "name": meta["name"],
         "labels": meta.get("labels"),
         "annotations": meta.get("annotations"),
-        "spec": as_recorded(seen.get("spec") or {}),
+        "spec": seen.get("spec") or {},
         "status": status,
     }
     if seen["kind"] == "Pod":
@@ -205,19 +212,21 @@ async def theatre(folder: Path) -> AsyncIterator[Theatre]:
         ]
         recorder = EventRecorder(manager, component="vc-controller-manager")
         events = EventRecorder(planner, component="volcano")
-        pretended = Simulation(
-            nodes=4, prefix="node", start_delay=START * PACE, stop_delay=STOP * PACE
-        )
-        parts = (
-            QueueController(manager, recorder=recorder),
-            PodGroupController(manager, recorder=recorder),
-            JobController(manager, settings=JobSettings(claim_interval=0.2), recorder=recorder),
-            Scheduler(planner, recorder=events),
-            Agent(kubelet, settings=AgentSettings(data_dir=folder, simulation=pretended)),
-        )
+        pretended = Simulation(nodes=4, prefix="node", start_delay=START, stop_delay=STOP)
+        nodes = AgentSettings(data_dir=folder, simulation=pretended)
         it = Theatre(server)
+        clock = it.time.parts
+        soon = JobSettings(claim_interval=0.2)
+        parts = (
+            QueueController(manager, clock=clock, recorder=recorder),
+            PodGroupController(manager, clock=clock, recorder=recorder),
+            JobController(manager, settings=soon, clock=clock, recorder=recorder),
+            Scheduler(planner, clock=clock, recorder=events),
+            Agent(kubelet, settings=nodes, clock=it.time.stage),
+        )
         background = await _started(it)
         background += [asyncio.create_task(one.run()) for one in (recorder, events)]
+        background.append(asyncio.create_task(it.time.run(server)))
         for part in parts:
             await stack.enter_async_context(running(part))
         await until(lambda: it.queue_state("default") == "Open", "an open default queue")
@@ -274,16 +283,14 @@ class Replay:
         """Remove all jobs, and wait until their pods are gone."""
         for kind in ("Job", "PodGroup", "Pod"):
             await self.it.server.request("DELETE", self._path(RESOURCES[kind]))
-        await until(
-            lambda: not self.it.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone"
-        )
+        await until(lambda: not self.it.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone")
 
     async def run(self) -> None:
         """Do all steps."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         await self.it.server.create(names.NAMESPACES.path(), body)
         for step in self.scenario["steps"]:
-            await self._step(faster(step))
+            await self._step(step)
 
     async def _step(self, step: Json) -> None:
         for what, given in step.items():
@@ -294,7 +301,7 @@ class Replay:
                 case "until":
                     await self._until(given)
                 case "sleep":
-                    await asyncio.sleep(given * PACE)
+                    await self.it.time.stage.sleep(given)
                 case "command":
                     await self._command(given, *step["target"])
                 case "patch":

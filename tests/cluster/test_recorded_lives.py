@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from support_differences import ALLOWED, LEFT_OUT
-from support_lives import differences
-from support_recorded import Json, Replay, Theatre, recorded, theatre
+from support_lives import Json, differences
+from support_recorded import Replay, Theatre, recorded, theatre
 
 SCENARIOS: dict[str, Json] = {each["name"]: each for each in recorded("scenarios.jsonl")}
 ALONE = frozenset({
@@ -16,10 +16,10 @@ ALONE = frozenset({
 })  # fmt: skip
 """Scenarios that need the nodes for themselves."""
 
-AT_ONCE = 14
+AT_ONCE = 12
 """Of the others so many run at the same time."""
 
-SETTLING = 10.0
+SETTLING = 20.0
 """Seconds that a life may take, after its steps, to become the recorded one."""
 
 Found = dict[str, list[str]]
@@ -80,11 +80,12 @@ async def one_by_one(folder: Path, names: Iterable[str]) -> Found:
 @pytest.fixture(scope="module")
 def lives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What differs, by scenario; only those that are asked for are replayed."""
-    items = (item for item in request.session.items if isinstance(item, pytest.Function))
     asked = {
-        item.callspec.params["scenario"]
-        for item in items
-        if item.module is request.module and "scenario" in getattr(getattr(item, "callspec", None), "params", {})
+        str(item.callspec.params["scenario"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and "scenario" in item.fixturenames
     }
 
     async def both() -> Found:
