@@ -413,3 +413,16 @@ def test_other_kinds_refuse(
         new = copy.deepcopy({**obj, **change})
         found = problems(info, new, obj)
     assert any(message in each for each in found), found
+
+
+def test_a_container_that_ended_well_says_so_with_a_zero() -> None:
+    terminated = {"exitCode": 0, "reason": "Completed"}
+    status = {"name": "c", "state": {"terminated": terminated}}
+    pod = {
+        "metadata": {"name": "p", "namespace": "n"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"containerStatuses": [status]},
+    }
+    pods = next(k for k in BUILT_IN if k.resource.kind == "Pod")
+    pods.prepare(pod)
+    assert pod["status"]["containerStatuses"][0]["state"] == {"terminated": terminated}  # type: ignore[index]
