@@ -74,6 +74,12 @@ def life(account: Account, *, queues: frozenset[str] = frozenset()) -> Json:
     }
 
 
+def ending(whole: Json) -> Json:
+    """The part of a life that is compared for manifests: fates, phases of jobs, pods left."""
+    pods = {name: pod["phase"] for name, pod in whole["final"]["pods"].items()}
+    return {"applied": whole["applied"], "jobs": whole["jobs"], "pods": pods}
+
+
 def differences(expected: object, got: object, at: str = "") -> Iterator[tuple[str, str]]:
     """Where two lives differ: the place, and what stands there in either."""
     if isinstance(expected, dict) and isinstance(got, dict):
