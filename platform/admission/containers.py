@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from ..model import quantity, syntax
 from ..model.needs import Resources
 from ..model.quantity import Quantity, QuantityError
+from ..model.resource_names import COMPUTE, is_extended
 from .pod_views import Amounts, Container, EnvVar, Mount, Probe
 from .problems import Problems
 
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
-_STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 
 _NEEDED_OF_ENV = {  # what a source of an environment variable cannot do without
@@ -109,14 +109,12 @@ def _check_amounts(amounts: Amounts, path: str, problems: Problems) -> Mapping[s
 
 
 def _is_standard(name: str) -> bool:
-    return name in _STANDARD_RESOURCES or name.startswith("hugepages-")
+    return name in COMPUTE or name.startswith("hugepages-")
 
 
 def _may_overcommit(name: str) -> bool:
     """Whether a request may be below its limit: not so for huge pages and devices."""
-    domain, slash, _ = name.rpartition("/")
-    native = not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
-    return native and not name.startswith("hugepages-")
+    return not is_extended(name) and not name.startswith("hugepages-")
 
 
 def _is_fractional(name: str) -> bool:
