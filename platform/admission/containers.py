@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from ..model import quantity, syntax
 from ..model.needs import Resources
+from ..model.pod import VolumeMount
 from ..model.quantity import Quantity, QuantityError
 from ..model.resource_names import COMPUTE, is_extended
-from .pod_views import Amounts, Container, EnvVar, Mount, Probe
+from .pod_views import Amounts, Container, EnvVar, Probe
 from .problems import Problems
 
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -158,7 +159,7 @@ def _check_env(variable: EnvVar, path: str, problems: Problems) -> None:
 
 
 def _check_mounts(
-    mounts: list[Mount], path: str, problems: Problems, *, volumes: frozenset[str]
+    mounts: list[VolumeMount], path: str, problems: Problems, *, volumes: frozenset[str]
 ) -> None:
     seen = set()
     for index, mount in enumerate(mounts):
@@ -175,7 +176,7 @@ def _check_mounts(
         _check_sub_path(mount, where, problems)
 
 
-def _check_sub_path(mount: Mount, where: str, problems: Problems) -> None:
+def _check_sub_path(mount: VolumeMount, where: str, problems: Problems) -> None:
     for field, inside in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
         if inside.startswith("/"):
             problems.invalid(f"{where}.{field}", inside, "must be a relative path")
