@@ -1,4 +1,4 @@
-"""What the podgroup controller reads of pods, their owners and PodGroups."""
+"""What the podgroup controller reads of pods and their owners."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,6 @@ from ..model.base import Part
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
 from ..model.needs import PodNeeds
-from ..model.podgroup import PodGroupSpec
 
 
 class PodSpecView(PodNeeds, frozen=True):
@@ -54,13 +53,6 @@ class PodView(Part, frozen=True):
     def is_ours(self) -> bool:
         """It belongs to no PodGroup yet, or to the one made for it."""
         return self.bound_to in ("", self.group)
-
-
-class PodGroupView(Part, frozen=True):
-    """That a PodGroup exists, whose it is and what it asks for."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: PodGroupSpec = PodGroupSpec()
 
 
 class OwnerSpecView(Part, frozen=True):
