@@ -1,7 +1,7 @@
-"""Running a controller for the length of a test, and waiting for what it does to the world."""
+"""Running a controller for the length of a test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -47,20 +47,3 @@ async def running(controller: Controller) -> AsyncIterator[None]:
         await asyncio.wait([task])
         if not task.cancelled():
             await task
-
-
-async def eventually(condition: Callable[[], object], what: str = "") -> None:
-    """Return once *condition* holds; fail after ten seconds."""
-    try:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"did not happen: {what or condition}") from None
-
-
-async def eventually_true(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return once *condition*, which asks a server, holds; fail after twenty seconds."""
-    async with asyncio.timeout(20):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

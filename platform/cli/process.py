@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import uvloop
 
@@ -50,8 +49,3 @@ async def _tell(ready: asyncio.Event) -> None:
     await ready.wait()
     os.write(int(descriptor), b"1")
     os.close(int(descriptor))
-
-
-def kubeconfig_text(path: Path | None) -> str | None:
-    """The path as the loading rules take it: ``None`` means the usual places."""
-    return None if path is None else str(path)

@@ -17,7 +17,7 @@ from .delays import DelayHeap
 from .limiters import RateLimiter, default_controller_limiter
 from .metrics import QueueFigures, WorkQueueMetrics
 from .queues import WorkQueue
-from .shards import fnv1
+from .shards import shard_of
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ class ShardedQueue:
 
     def shard(self, key: str) -> WorkQueue:
         """The queue that *key* belongs to."""
-        return self.shards[fnv1(key) % len(self.shards)]
+        return self.shards[shard_of(key, len(self.shards))]
 
     def add(self, key: str) -> None:
         """Look at *key* soon; merged with an earlier add that no worker has taken yet."""
-        self.shards[fnv1(key) % len(self.shards)].add(key)
+        self.shard(key).add(key)
 
     def add_after(self, key: str, seconds: float) -> None:
         """Look at *key* in *seconds*, or sooner if it waits for an earlier time already."""
@@ -117,10 +117,6 @@ class ShardedQueue:
         if not box:
             del self._mail[key]
         return mail
-
-    def discard_mail(self, key: str) -> None:
-        """Throw the mailbox of *key* away, because its object is gone."""
-        self._mail.pop(key, None)
 
     def settle(self, key: str, *, again_in: float | None) -> None:
         """*key* did well; look again in *again_in* seconds, if given."""

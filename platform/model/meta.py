@@ -91,17 +91,5 @@ class LabelRequirement(Part, frozen=True):
     values: tuple[str, ...] = ()
 
 
-def split_key(key: str) -> tuple[str, str]:
-    """Split ``namespace/name`` (or ``name``) into ``(namespace, name)``.
-
-    Raises:
-        ValueError: the key has more than one slash.
-    """
-    namespace, slash, name = key.rpartition("/")
-    if "/" in namespace:
-        raise ValueError(f"not a key of the form namespace/name: {key!r}")
-    return (namespace, name) if slash else ("", name)
-
-
 ResourceList = Mapping[str, str | int | float]
 """Quantities by resource name, as on the wire (text or a bare number)."""

@@ -80,5 +80,4 @@ GROUP_NAME = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
 
 # Ours.
-OWN_PREFIX = "batholith.io/"
 SIMULATE_PREFIX = "simulate.batholith.io/"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from .names import Resource
 
 Json = dict[str, Any]
@@ -26,8 +28,7 @@ class Lookup(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
+class Review(msgspec.Struct, frozen=True, kw_only=True):
     """A write that wants to be let in; *operation* is CREATE, UPDATE or DELETE."""
 
     operation: str

@@ -97,7 +97,6 @@ class Selector:
         return ",".join(str(each) for each in self.requirements)
 
 
-EVERYTHING = Selector()
 NOTHING = Selector(nothing=True)
 
 

@@ -56,6 +56,7 @@ async def bound_pod(server: EmbeddedServer, name: str, **spec: Any) -> Json:
 
 
 async def test_dependents_go_with_their_last_owner(server: EmbeddedServer) -> None:
+    """INV-OW-5, in the background."""
     first = await server.create(MAPS, config_map("first"))
     second = await server.create(MAPS, config_map("second"))
     await server.create(SECRETS, owned("child", first, second))
@@ -82,6 +83,27 @@ async def test_an_owner_in_another_namespace_is_none(server: EmbeddedServer) -> 
     await until_gone(server, SECRETS, "child")
 
 
+async def test_inv_ow_5_no_grandchild_is_left(server: EmbeddedServer) -> None:
+    owner = await server.create(MAPS, config_map("owner"))
+    child = await server.create(MAPS, owned("child", owner))
+    await server.create(SECRETS, owned("grandchild", child))
+    await server.request("DELETE", f"{MAPS}/owner")
+    await until_gone(server, SECRETS, "grandchild")
+    assert (await server.request("GET", f"{MAPS}/child")).status == 404
+
+
+async def test_inv_ow_1_an_object_has_one_controller_at_most(server: EmbeddedServer) -> None:
+    first = await server.create(MAPS, config_map("first"))
+    second = await server.create(MAPS, config_map("second"))
+    two = owned("child", first, second, controller=True)
+    refused = await server.request("POST", SECRETS, two)
+    assert refused.status == 422
+    assert "Only one reference can have Controller set to true" in refused.body["message"]
+    await server.create(SECRETS, owned("child", first, controller=True))
+    later = await server.request("PATCH", f"{SECRETS}/child", two, content_type=MERGE)
+    assert later.status == 422
+
+
 async def test_foreground_deletion_ends_with_the_owner(server: EmbeddedServer) -> None:
     owner = await server.create(MAPS, config_map("owner"))
     child = owned("child", owner, blockOwnerDeletion=True)
@@ -101,6 +123,7 @@ async def test_foreground_deletion_ends_with_the_owner(server: EmbeddedServer) -
 
 
 async def test_orphans_stay(server: EmbeddedServer) -> None:
+    """INV-OW-5."""
     owner = await server.create(MAPS, config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
     await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Orphan")

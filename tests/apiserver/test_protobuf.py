@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.cluster.apiserver import protobuf, wire
+from batholith.cluster.apiserver import wire
 from batholith.cluster.apiserver.kinds import BUILT_IN
 from batholith.cluster.apiserver.protobuf import ProtobufError, decode
 
@@ -143,4 +143,3 @@ def test_noise_never_gets_past_the_door(noise: bytes) -> None:
 def test_numbers_keep_their_sign(number: int) -> None:
     pod = decode(envelope("v1", "Pod", field(2, field(4, number))))
     assert pod["spec"]["terminationGracePeriodSeconds"] == number
-    assert protobuf.CONTENT_TYPE == "application/vnd.kubernetes.protobuf"

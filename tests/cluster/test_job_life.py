@@ -12,6 +12,7 @@ import pytest
 from support_controllers import Notes, running
 from support_jobs import task
 from support_server import embedded_server
+from support_waiting import until
 
 from batholith.job_ctrl.controller import JobController, JobSettings
 from batholith.kube.cache import Cache
@@ -87,14 +88,14 @@ class Play:
 
     async def admit(self) -> None:
         """Wait for a PodGroup that is not admitted, and admit it."""
-        await self.until(lambda: any(not group.says.get("phase") for group in self.podgroups))
+        await until(lambda: any(not group.says.get("phase") for group in self.podgroups))
         for group in list(self.podgroups):
             if not group.says.get("phase"):
                 await self._patch(PODGROUPS, group, {"status": {"phase": "Inqueue"}})
 
     async def start(self, number: int) -> None:
         """Wait for *number* pods that have just been made, and run them on a node."""
-        await self.until(lambda: len(self._in_phase("Pending")) == number)
+        await until(lambda: len(self._in_phase("Pending")) == number)
         for pod in self._in_phase("Pending"):
             meta = pod.metadata
             binding = {
@@ -143,15 +144,7 @@ class Play:
         return phase
 
     async def until_phase(self, phase: str) -> None:
-        await self.until(lambda: self.phase() == phase, phase)
-
-    async def until(self, condition: Any, what: str = "") -> None:
-        try:
-            async with asyncio.timeout(10):
-                while not condition():  # noqa: ASYNC110
-                    await asyncio.sleep(0.002)
-        except TimeoutError:
-            raise AssertionError(f"did not happen: {what}; {self.status()}") from None
+        await until(lambda: self.phase() == phase, phase)
 
     async def names(self, resource: Resource) -> set[str]:
         listed = await self.client.list(resource, namespace="default", view=Seen)
@@ -193,7 +186,7 @@ async def test_a_job_runs_through(play: Play) -> None:
     assert status["taskStatusCount"] == {"t": {"phase": {"Succeeded": 2}}}
     assert [one["status"] for one in status["conditions"]] == ["Pending", "Running", "Completed"]
     assert "runningDuration" in status
-    await play.until(lambda: not len(play.podgroups))
+    await until(lambda: not len(play.podgroups))
 
 
 async def test_abort_and_resume(play: Play) -> None:
@@ -206,12 +199,12 @@ async def test_abort_and_resume(play: Play) -> None:
     ):  # fmt: skip
         assert name in await play.names(resource)
     await play.command("AbortJob")
-    await play.until(lambda: all(pod.metadata.deletion_timestamp for pod in play.pods))
+    await until(lambda: all(pod.metadata.deletion_timestamp for pod in play.pods))
     assert play.phase() == "Aborting"
     await play.reap()
     await play.until_phase("Aborted")
-    await play.until(lambda: not len(play.commands) and not len(play.podgroups))
-    await play.until(lambda: "controlledResources" not in play.status())
+    await until(lambda: not len(play.commands) and not len(play.podgroups))
+    await until(lambda: "controlledResources" not in play.status())
     assert "j-ssh" not in await play.names(SECRETS)
     await play.command("ResumeJob")
     await play.admit()
@@ -230,14 +223,14 @@ async def test_a_failed_pod_restarts_the_job_until_its_retries_are_used_up(play:
         await play.start(2)
         await play.until_phase("Running")
         await play.turn("Failed", "j-t-0", exit_code=1)
-        await play.until(lambda: play.phase() != "Running")
-        await play.until(lambda: any(pod.metadata.deletion_timestamp for pod in play.pods))
+        await until(lambda: play.phase() != "Running")
+        await until(lambda: any(pod.metadata.deletion_timestamp for pod in play.pods))
         await play.reap()
     await play.until_phase("Failed")
     assert play.phases["j"] == [
         "Pending", "Running", "Restarting", "Pending", "Running", "Restarting", "Failed",
     ]  # fmt: skip
-    await play.until(lambda: play.status().get("terminating") is None)
+    await until(lambda: play.status().get("terminating") is None)
     assert (play.status()["retryCount"], play.status()["failed"]) == (2, 1)
     assert len(play.pods) == 1
 
@@ -252,7 +245,7 @@ async def test_a_lost_pod_comes_back_and_an_exit_code_is_answered(play: Play) ->
     await play.until_phase("Running")
     await play.turn("Failed", "j-t-1", exit_code=3)
     await play.until_phase("Terminating")
-    await play.until(lambda: any(pod.metadata.deletion_timestamp for pod in play.pods))
+    await until(lambda: any(pod.metadata.deletion_timestamp for pod in play.pods))
     await play.reap()
     await play.until_phase("Terminated")
     assert play.status()["state"]["reason"] == "TerminateJob"
@@ -266,12 +259,12 @@ async def test_a_job_is_scaled(play: Play) -> None:
     scaled = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": 3}]
     await play.client.patch(JOBS, "j", scaled, namespace="default", kind=PatchKind.JSON)
     await play.start(1)
-    await play.until(lambda: play.status().get("running") == 3)
+    await until(lambda: play.status().get("running") == 3)
     scaled[0]["value"] = 1
     await play.client.patch(JOBS, "j", scaled, namespace="default", kind=PatchKind.JSON)
-    await play.until(lambda: sum(bool(p.metadata.deletion_timestamp) for p in play.pods) == 2)
+    await until(lambda: sum(bool(p.metadata.deletion_timestamp) for p in play.pods) == 2)
     await play.reap()
-    await play.until(lambda: play.status().get("running") == 1 and len(play.pods) == 1)
+    await until(lambda: play.status().get("running") == 1 and len(play.pods) == 1)
     assert play.phases["j"] == ["Pending", "Running"]
 
 
@@ -285,15 +278,15 @@ async def test_claims_are_made_named_in_the_job_and_mounted(play: Play) -> None:
         {"mountPath": "/given", "volumeClaimName": "mine"},
     ]
     await play.submit(volumes=volumes)
-    await play.until(lambda: any(event[3] == "PVCError" for event in play.notes.events))
+    await until(lambda: any(event[3] == "PVCError" for event in play.notes.events))
     (own,) = await play.names(PERSISTENTVOLUMECLAIMS)
     assert own.startswith("j-pvc-")
     assert len(play.podgroups) == 0
     body = {"metadata": {"name": "mine"}, "spec": claim}
     await play.client.create(PERSISTENTVOLUMECLAIMS, body, namespace="default")
     await play.admit()
-    await play.until(lambda: len(play.pods) == 2)
-    await play.until(lambda: len(play.status().get("controlledResources", {})) == 2)
+    await until(lambda: len(play.pods) == 2)
+    await until(lambda: len(play.status().get("controlledResources", {})) == 2)
     spec = msgspec.json.decode(next(iter(play.pods)).spec)
     mounted = {volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]}
     assert mounted == {own, "mine"}
@@ -307,6 +300,6 @@ async def test_a_finished_job_goes_when_its_time_is_over(play: Play) -> None:
     await play.start(2)
     await play.until_phase("Running")
     await play.turn("Succeeded")
-    await play.until(lambda: not len(play.jobs) and not len(play.pods))
+    await until(lambda: not len(play.jobs) and not len(play.pods))
     with pytest.raises(NotFoundError):
         await play.client.get(JOBS, "j", namespace="default", view=Seen)

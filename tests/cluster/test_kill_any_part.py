@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import support_up
 from support_up import Up
+from support_waiting import until
 
 from batholith.kube.cache import Cache
 from batholith.model.base import Part
@@ -70,13 +71,14 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
             await cluster.client.create(JOBS, body, namespace="default")
         for part in PARTS:
             cluster.kill(part)
-            await support_up.until(
+            await until(
                 lambda part=part: (
                     cluster.state.parts[part].restarts > 0  # type: ignore[misc]
                     and cluster.state.parts[part].ready
-                )
+                ),
+                seconds=60,
             )
-        await support_up.until(lambda: watched.completed() == NUMBER)
+        await until(lambda: watched.completed() == NUMBER, seconds=60)
 
         pods = [(1 + number % 3) for number in range(NUMBER)]
         assert len(watched.uids) == sum(pods)
@@ -94,7 +96,7 @@ async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -
         await cluster.client.create(JOBS, job("kept", 1), namespace="default")
         parts = [part.process for part in cluster.state.parts.values()]
         os.kill(cluster.state.supervisor.pid, signal.SIGKILL)
-        await support_up.until(lambda: not any(part is not None and part.alive for part in parts))
+        await until(lambda: not any(part is not None and part.alive for part in parts), seconds=60)
         outcome = await support_up.batholith("status", "--data-dir", str(root))
         assert outcome.code == 3
 
@@ -103,5 +105,5 @@ async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -
             watched = Watched(again)
             running = tasks.create_task(watched.jobs.run())
             await watched.jobs.wait_synced()
-            await support_up.until(lambda: watched.completed() == 1)
+            await until(lambda: watched.completed() == 1, seconds=60)
             running.cancel()

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes, eventually, eventually_true, running
+from support_controllers import Notes, running
 from support_server import EmbeddedServer, embedded_server
+from support_waiting import until, until_true
 
 from batholith.admission import WEBHOOKS
 from batholith.machinery.clock import Clock
@@ -83,7 +84,7 @@ async def test_pods_of_our_scheduler_get_groups_and_the_rest_is_left_alone(
         async def both_bound() -> bool:
             return bool(await annotation(server, "p") and await annotation(server, "q"))
 
-        await eventually_true(both_bound)
+        await until_true(both_bound)
     groups = (await server.get(PODGROUPS.path("default")))["items"]
     uids = {
         name: (await server.get(PODS.path("default", name)))["metadata"]["uid"] for name in "pq"
@@ -134,10 +135,10 @@ async def test_a_group_goes_with_its_pod(server: EmbeddedServer) -> None:
         async def gone() -> bool:
             return await groups() == 0
 
-        await eventually_true(bound)
+        await until_true(bound)
         assert await groups() == 1
         await server.request("DELETE", PODS.path("default", "p"), {"gracePeriodSeconds": 0})
-        await eventually_true(gone)
+        await until_true(gone)
 
 
 async def test_pods_wait_for_their_queue_and_are_told_so(server: EmbeddedServer) -> None:
@@ -146,7 +147,7 @@ async def test_pods_wait_for_their_queue_and_are_told_so(server: EmbeddedServer)
     named = {"scheduling.volcano.sh/queue-name": "team"}
     async with at_work(server, notes=notes, clock=FakeClock()):
         await server.create(PODS.path("default"), pod("p", annotations=named))
-        await eventually(lambda: notes.events)
+        await until(lambda: notes.events)
         queue = {
             "apiVersion": "scheduling.volcano.sh/v1beta1",
             "kind": "Queue",
@@ -158,7 +159,7 @@ async def test_pods_wait_for_their_queue_and_are_told_so(server: EmbeddedServer)
         async def bound() -> bool:
             return bool(await annotation(server, "p"))
 
-        await eventually_true(bound)
+        await until_true(bound)
     kind, name, level, reason, message = notes.events[0]
     assert (kind, name, level, reason) == ("Pod", "p", "Warning", "PodGroupRefused")
     assert "team" in message

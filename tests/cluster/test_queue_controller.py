@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import eventually_true, running
+from support_controllers import running
 from support_server import EmbeddedServer, embedded_server
+from support_waiting import until_true
 
 from batholith.admission import WEBHOOKS
 from batholith.kube.events import EventRecorder
@@ -64,13 +65,13 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: EmbeddedS
         recorder = EventRecorder(client, component="vc-controller-manager")
         writing = asyncio.create_task(recorder.run())
         async with running(QueueController(client, recorder=recorder)):
-            await eventually_true(lambda: is_in(server, "default", "Open"))
+            await until_true(lambda: is_in(server, "default", "Open"))
             await make(server, "gq-a", weight=1)
-            await eventually_true(lambda: is_in(server, "gq-a", "Open"))
+            await until_true(lambda: is_in(server, "gq-a", "Open"))
             group = {"metadata": {"name": "g"}, "spec": {"queue": "gq-a", "minMember": 2}}
             await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **group})
             await command(server, "CloseQueue", "gq-a")
-            await eventually_true(lambda: is_in(server, "gq-a", "Closing"))
+            await until_true(lambda: is_in(server, "gq-a", "Closing"))
             late = {"metadata": {"name": "late"}, "spec": {"queue": "gq-a"}}
             refused = await server.request(
                 "POST", PODGROUPS.path("default"), {**named("PodGroup"), **late}
@@ -78,19 +79,19 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: EmbeddedS
             assert refused.status >= 400
             assert "Closing" in refused.body["message"]
             await server.request("DELETE", PODGROUPS.path("default", "g"))
-            await eventually_true(lambda: is_in(server, "gq-a", "Closed"))
+            await until_true(lambda: is_in(server, "gq-a", "Closed"))
             await command(server, "OpenQueue", "gq-a")
-            await eventually_true(lambda: is_in(server, "gq-a", "Open"))
+            await until_true(lambda: is_in(server, "gq-a", "Open"))
 
             async def all_done() -> bool:
                 return await count(server, COMMANDS.path()) == 0
 
-            await eventually_true(all_done)
+            await until_true(all_done)
 
             async def told() -> bool:
                 return await count(server, EVENTS.path()) > 0
 
-            await eventually_true(told)
+            await until_true(told)
         writing.cancel()
         await asyncio.wait([writing])
     final = await read(server, "gq-a")
@@ -112,13 +113,13 @@ async def test_children_close_with_their_parent(server: EmbeddedServer) -> None:
     """Scenario queue-tree."""
     async with server.client("controllers") as client, running(QueueController(client)):
         await make(server, "gq-p", weight=1)
-        await eventually_true(lambda: is_in(server, "gq-p", "Open"))
+        await until_true(lambda: is_in(server, "gq-p", "Open"))
         for child in ("gq-c1", "gq-c2"):
             await make(server, child, weight=1, parent="gq-p")
-            await eventually_true(lambda: is_in(server, child, "Open"))  # noqa: B023
+            await until_true(lambda: is_in(server, child, "Open"))  # noqa: B023
         await command(server, "CloseQueue", "gq-p")
         for name in ("gq-p", "gq-c1", "gq-c2"):
-            await eventually_true(lambda: is_in(server, name, "Closed"))  # noqa: B023
+            await until_true(lambda: is_in(server, name, "Closed"))  # noqa: B023
     marks = [
         (await read(server, name))["metadata"].get("annotations") for name in ("gq-p", "gq-c1")
     ]
@@ -131,7 +132,7 @@ async def test_counts_reach_the_status(server: EmbeddedServer) -> None:
         server.client("controllers") as client,
         running(QueueController(client, settings=settings)),
     ):
-        await eventually_true(lambda: is_in(server, "default", "Open"))
+        await until_true(lambda: is_in(server, "default", "Open"))
         for name, phase in (("a", "Running"), ("b", "Running"), ("c", "Pending")):
             body = {"metadata": {"name": name}, "spec": {}, "status": {"phase": phase}}
             await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **body})
@@ -140,7 +141,7 @@ async def test_counts_reach_the_status(server: EmbeddedServer) -> None:
             status = (await read(server, "default"))["status"]
             return bool(status == {"state": "Open", "running": 2, "pending": 1})
 
-        await eventually_true(counted)
+        await until_true(counted)
         await server.request("DELETE", PODGROUPS.path("default", "c"))
 
         async def uncounted() -> bool:
@@ -148,4 +149,4 @@ async def test_counts_reach_the_status(server: EmbeddedServer) -> None:
                 (await read(server, "default"))["status"] == {"state": "Open", "running": 2}
             )
 
-        await eventually_true(uncounted)
+        await until_true(uncounted)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes, eventually_true, running
+from support_controllers import Notes, running
 from support_server import EmbeddedServer, embedded_server
+from support_waiting import until_true
 
 from batholith.model import crds
 from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES
@@ -110,7 +111,7 @@ async def wait_for_phase(server: EmbeddedServer, name: str, phase: str) -> Json:
     async def there() -> bool:
         return bool((await group(server, name)).get("status", {}).get("phase") == phase)
 
-    await eventually_true(there)
+    await until_true(there)
     return await group(server, name)
 
 
@@ -119,7 +120,7 @@ async def wait_bound(server: EmbeddedServer, *names: str) -> list[str]:
         pods = [await pod(server, name) for name in names]
         return all(each["spec"].get("nodeName") for each in pods)
 
-    await eventually_true(there)
+    await until_true(there)
     return [(await pod(server, name))["spec"]["nodeName"] for name in names]
 
 
@@ -139,7 +140,7 @@ async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: EmbeddedSe
         async def counted() -> bool:
             return bool((await group(server, "g"))["status"].get("running") == 2)
 
-        await eventually_true(counted)
+        await until_true(counted)
         for name in ("g-0", "g-1"):
             await phase_of_pod(server, name, "Succeeded")
         status = (await wait_for_phase(server, "g", "Completed"))["status"]
@@ -164,7 +165,7 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
             conditions = (await group(server, "g")).get("status", {}).get("conditions", [])
             return any("Origin" in each.get("message", "") for each in conditions)
 
-        await eventually_true(told)
+        await until_true(told)
         condition = (await group(server, "g"))["status"]["conditions"][0]
         assert condition["type"] == "Unschedulable"
         assert condition["reason"] == "NotEnoughResources"
@@ -178,7 +179,7 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
             pods = [await pod(server, f"g-t-{i}") for i in range(4)]
             return all(each.get("status", {}).get("conditions") for each in pods)
 
-        await eventually_true(pods_told)
+        await until_true(pods_told)
         scheduled = (await pod(server, "g-t-2"))["status"]["conditions"][0]
         assert (scheduled["type"], scheduled["status"]) == ("PodScheduled", "False")
         assert scheduled["reason"] == "Unschedulable"
@@ -242,7 +243,7 @@ async def test_what_a_queue_has_allocated_is_written_and_taken_back(
             found = await server.get(QUEUES.path("", "default"))
             return bool(found["status"].get("allocated") == wanted)
 
-        await eventually_true(there)
+        await until_true(there)
 
     async with scheduling(server):
         await allocated({"cpu": "0", "memory": "0"})
@@ -267,7 +268,7 @@ async def test_a_scheduler_that_starts_late_finds_what_is_there(server: Embedded
     await add_pod(server, "h-0", "h", cpu="2")
     async with scheduling(server):
         found = await wait_for_phase(server, "h", "Inqueue")
-        await eventually_true(lambda: is_told(server, "h"))
+        await until_true(lambda: is_told(server, "h"))
         assert not (await pod(server, "h-0"))["spec"].get("nodeName")
         found = await group(server, "h")
     assert "Insufficient cpu (requested 2, free 0)" in found["status"]["conditions"][0]["message"]
@@ -289,6 +290,7 @@ async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
 
 
 async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: EmbeddedServer) -> None:
+    """INV-OW-2."""
     await add_node(server, "a")
     await add_pod(server, "p", scheduler="nobody")
     body = {

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from support_controllers import Notes, eventually, running
+from support_controllers import Notes, running
 from support_server import EmbeddedServer, embedded_server
+from support_waiting import until
 
 from batholith.admission import WEBHOOKS
 from batholith.job_ctrl.controller import JobController
@@ -145,7 +146,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
             Scheduler(client, recorder=notes),
         ):
             await stack.enter_async_context(running(controller))
-        await eventually(lambda: open_queue(it, "default"))
+        await until(lambda: open_queue(it, "default"))
         yield it
         await it.close()
         for cache in caches:
@@ -161,11 +162,11 @@ async def test_a_job_starts_and_completes(tmp_path: Path) -> None:
     """Scenario complete: Inqueue, Running, and a Job that follows."""
     async with stage(tmp_path) as it:
         await it.job("j", replicas=3, cpu="100m", minimum=3)
-        await eventually(lambda: it.phases["job j"][-1:] == ["Running"])
+        await until(lambda: it.phases["job j"][-1:] == ["Running"])
         group = it.group("j").metadata.name
-        await eventually(lambda: it.phases[f"group {group}"] == ["Inqueue", "Running"])
+        await until(lambda: it.phases[f"group {group}"] == ["Inqueue", "Running"])
         await it.finish_pods()
-        await eventually(lambda: it.phases["job j"][-1:] == ["Completed"])
+        await until(lambda: it.phases["job j"][-1:] == ["Completed"])
         assert it.phases["job j"] == ["Pending", "Running", "Completed"]
         assert ("PodGroup", group, "Normal", "Scheduled", "pod group is ready") in it.notes.events
 
@@ -174,17 +175,17 @@ async def test_a_bare_pod_goes_by_a_group_of_its_own(tmp_path: Path) -> None:
     """Scenario bare-pod: Pending, Inqueue, Running."""
     async with stage(tmp_path) as it:
         await it.apply(PODS, "p", pod_spec("100m") | {"schedulerName": "volcano"})
-        await eventually(lambda: it.running() == 1)
+        await until(lambda: it.running() == 1)
         group = next(iter(it.groups)).metadata.name
         expected = ["Pending", "Inqueue", "Running"]
-        await eventually(lambda: it.phases[f"group {group}"] == expected)
+        await until(lambda: it.phases[f"group {group}"] == expected)
 
 
 async def test_a_job_larger_than_the_cluster_gets_no_pods(tmp_path: Path) -> None:
     """Scenario gang-too-big."""
     async with stage(tmp_path) as it:
         await it.job("j", replicas=3, cpu="60", minimum=3)
-        await eventually(lambda: list(it.groups) and it.group("j").status.conditions)
+        await until(lambda: list(it.groups) and it.group("j").status.conditions)
         status = it.group("j").status
         assert status.phase == "Pending"
         told = "overused cpu (requested 180, free 153.6)"
@@ -196,21 +197,21 @@ async def test_an_elastic_job_runs_with_as_many_pods_as_fit(tmp_path: Path) -> N
     """Scenario gang-elastic-partly: four of six run, the fifth says what it lacks."""
     async with stage(tmp_path) as it:
         await it.job("j", replicas=6, cpu="20", minimum=2)
-        await eventually(lambda: it.running() == 4)
-        await eventually(lambda: it.phases["job j"][-1:] == ["Running"])
+        await until(lambda: it.running() == 4)
+        await until(lambda: it.phases["job j"][-1:] == ["Running"])
         lacks = "0/4 nodes are unavailable: 4 Insufficient cpu (requested 20, most free 12)."
         event = ("Pod", "j-t-4", "Warning", "FailedScheduling", lacks)
-        await eventually(lambda: event in it.notes.events)
-        await eventually(lambda: it.group("j").status.phase == "Running")
+        await until(lambda: event in it.notes.events)
+        await until(lambda: it.group("j").status.phase == "Running")
 
 
 async def test_a_queue_takes_no_more_than_its_capability(tmp_path: Path) -> None:
     """Scenario queue-capability."""
     async with stage(tmp_path) as it:
         await it.apply(QUEUES, "gq-s", {"weight": 1, "capability": {"cpu": "1"}})
-        await eventually(lambda: open_queue(it, "gq-s"))
+        await until(lambda: open_queue(it, "gq-s"))
         await it.job("one", replicas=1, cpu="600m", minimum=1, queue="gq-s")
-        await eventually(lambda: it.running() == 1)
+        await until(lambda: it.running() == 1)
         await it.job("two", replicas=1, cpu="600m", minimum=1, queue="gq-s")
 
         def refused() -> bool:
@@ -219,7 +220,7 @@ async def test_a_queue_takes_no_more_than_its_capability(tmp_path: Path) -> None
                 it.group("two").status.conditions
             )
 
-        await eventually(refused)
+        await until(refused)
         status = it.group("two").status
         told = (
             "queue resource quota insufficient: insufficient cpu (requested 600m, free 400m of 1)"
@@ -231,4 +232,4 @@ async def test_a_queue_takes_no_more_than_its_capability(tmp_path: Path) -> None
             queue = it.queues.get("gq-s")
             return queue is not None and queue.status.allocated == expected
 
-        await eventually(allocated)
+        await until(allocated)

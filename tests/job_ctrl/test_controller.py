@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support_controllers import Notes, eventually, running
+from support_controllers import Notes, running
 from support_fakeapi import FakeApi
 from support_jobs import task
+from support_waiting import until
 
 from batholith.job_ctrl.controller import JobController, JobSettings
 from batholith.kube.client import Client
@@ -121,14 +122,14 @@ class Stage:
         )
 
     async def until(self, phase: str) -> None:
-        await eventually(lambda: self.phase == phase, f"{phase}, but {self.status}")
+        await until(lambda: self.phase == phase, f"{phase}, but {self.status}")
 
     async def until_pods(self, number: int) -> None:
-        await eventually(lambda: len(self.named(PODS)) == number, f"{number} pods")
+        await until(lambda: len(self.named(PODS)) == number, f"{number} pods")
 
     async def start(self) -> None:
         """Let the job come to run."""
-        await eventually(lambda: self.named(PODGROUPS), "a PodGroup")
+        await until(lambda: self.named(PODGROUPS), "a PodGroup")
         self.admit()
         await self.until_pods(2)
         self.turn("Running")
@@ -148,7 +149,7 @@ def writes_of(stage: Stage, method: str, part: str) -> int:
 async def test_a_job_that_runs_through_costs_few_writes(stage: Stage) -> None:
     async with stage.controller():
         stage.submit(task(replicas=20))
-        await eventually(lambda: stage.named(PODGROUPS))
+        await until(lambda: stage.named(PODGROUPS))
         stage.admit()
         await stage.until_pods(20)
         for name in stage.named(PODS):
@@ -157,7 +158,7 @@ async def test_a_job_that_runs_through_costs_few_writes(stage: Stage) -> None:
         await stage.until("Running")
         stage.turn("Succeeded")
         await stage.until("Completed")
-        await eventually(lambda: not stage.named(PODGROUPS))
+        await until(lambda: not stage.named(PODGROUPS))
     assert stage.phases() == ["Pending", "Running", "Completed"]
     assert stage.status["succeeded"] == 20
     assert writes_of(stage, "PATCH", "/jobs/j/status") <= 5
@@ -172,16 +173,16 @@ async def test_commands_are_obeyed_in_order_and_then_gone(stage: Stage) -> None:
         await stage.start()
         stage.command("AbortJob", "c1")
         await stage.until("Aborted")
-        await eventually(lambda: not stage.named(COMMANDS))
+        await until(lambda: not stage.named(COMMANDS))
         assert stage.named(PODS) == {}
         stage.command("ResumeJob", "c2")
         stage.command("DanceJob", "c3")
-        await eventually(lambda: stage.named(PODGROUPS))
+        await until(lambda: stage.named(PODGROUPS))
         stage.admit()
         await stage.until_pods(2)
         stage.turn("Running")
         await stage.until("Running")
-        await eventually(lambda: not stage.named(COMMANDS))
+        await until(lambda: not stage.named(COMMANDS))
     assert stage.phases() == [
         "Pending", "Running", "Aborting", "Aborted", "Restarting", "Pending", "Running",
     ]  # fmt: skip
@@ -206,19 +207,20 @@ async def test_plugins_objects_come_and_go_with_the_pods(stage: Stage) -> None:
         assert scaled["config"] != keys["config"]
         stage.turn("Succeeded")
         await stage.until("Completed")
-        await eventually(lambda: not stage.named(SECRETS) and not stage.named(SERVICES))
-        await eventually(lambda: "controlledResources" not in stage.status)
+        await until(lambda: not stage.named(SECRETS) and not stage.named(SERVICES))
+        await until(lambda: "controlledResources" not in stage.status)
     assert [event[3:] for event in stage.notes.events if event[3] == "PluginError"]
 
 
 async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(stage: Stage) -> None:
+    """INV-OW-2."""
     stage.api.put(CONFIGMAPS, "j-svc", data={"mine": "1"})
     stage.submit(plugins={"svc": []})
     async with stage.controller():
-        await eventually(lambda: any(event[3] == "PluginError" for event in stage.notes.events))
+        await until(lambda: any(event[3] == "PluginError" for event in stage.notes.events))
         assert stage.named(PODGROUPS) == {}
         stage.api.remove(CONFIGMAPS, "j-svc")
-        await eventually(lambda: stage.named(PODGROUPS))
+        await until(lambda: stage.named(PODGROUPS))
 
 
 async def test_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_with_an_event(
@@ -227,9 +229,9 @@ async def test_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_with_an_e
     stage.api.put(PODS, "j-t-1")
     stage.submit()
     async with stage.controller():
-        await eventually(lambda: stage.named(PODGROUPS))
+        await until(lambda: stage.named(PODGROUPS))
         stage.admit()
-        await eventually(lambda: any(event[3] == "FailedCreate" for event in stage.notes.events))
+        await until(lambda: any(event[3] == "FailedCreate" for event in stage.notes.events))
         stage.api.remove(PODS, "j-t-1")
         await stage.until_pods(2)
 
@@ -243,8 +245,8 @@ async def test_conflicts_errors_and_lost_connections_only_cost_time(stage: Stage
         for fault in ("drop", 409, 500):
             stage.api.fail(fault, watch=False)
         stage.turn("Failed", "j-t-0")
-        await eventually(lambda: "Restarting" in stage.phases())
-        await eventually(lambda: stage.phase == "Pending" and stage.named(PODGROUPS))
+        await until(lambda: "Restarting" in stage.phases())
+        await until(lambda: stage.phase == "Pending" and stage.named(PODGROUPS))
         await stage.start()
     assert stage.phases() == ["Pending", "Running", "Restarting", "Pending", "Running"]
     assert stage.made() == Counter(
@@ -254,14 +256,14 @@ async def test_conflicts_errors_and_lost_connections_only_cost_time(stage: Stage
 
 
 async def test_a_job_made_again_under_its_name_is_another_job(stage: Stage) -> None:
-    """INV-VC-4."""
+    """INV-VC-4; INV-OW-2: what the old job's pods do is not done to the new one."""
     stage.submit(policies=[{"action": "AbortJob", "event": "*"}])
     async with stage.controller() as controller:
         await stage.start()
         old = stage.named(JOBS)["j"]["spec"]
         stage.api.remove(JOBS, "j")
         stage.api.put(JOBS, "j", metadata={"name": "j", "uid": "uid-2", "generation": 1}, spec=old)
-        await eventually(lambda: "j-uid-2" in stage.named(PODGROUPS))
+        await until(lambda: "j-uid-2" in stage.named(PODGROUPS))
         stage.api.put(PODGROUPS, "j-uid-2", status={"phase": "Inqueue"})
         for name in ("j-t-0", "j-t-1"):
             stage.api.remove(PODS, name)
@@ -276,7 +278,7 @@ async def test_a_job_made_again_under_its_name_is_another_job(stage: Stage) -> N
             stage.api.remove(PODS, name)
         stage.api.remove(PODGROUPS, "j-uid-2")
         stage.api.remove(PODGROUPS, "j-uid-j")
-        await eventually(lambda: controller.statistics() == {"cases": 0, "queued": 0})
+        await until(lambda: controller.statistics() == {"cases": 0, "queued": 0})
 
 
 @asynccontextmanager
@@ -327,7 +329,7 @@ async def test_a_controller_may_die_at_any_write(stage: Stage, writes: int) -> N
             await mortal.dead.wait()
         async with stage.controller():
             await stage.until("Completed")
-            await eventually(lambda: not stage.named(PODGROUPS))
+            await until(lambda: not stage.named(PODGROUPS))
     assert stage.phases() == [
         "Pending", "Running", "Restarting", "Pending", "Running", "Completed",
     ]  # fmt: skip
@@ -351,6 +353,6 @@ async def test_a_command_takes_effect_once_whenever_the_controller_dies(
         async with stage.controller(mortal):
             await mortal.dead.wait()
         async with stage.controller():
-            await eventually(lambda: not stage.named(COMMANDS))
-            await eventually(lambda: stage.phases().count("Running") == 2)
+            await until(lambda: not stage.named(COMMANDS))
+            await until(lambda: stage.phases().count("Running") == 2)
     assert (stage.status["version"], stage.status["retryCount"]) == (1, 1)

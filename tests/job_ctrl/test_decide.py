@@ -23,8 +23,8 @@ from batholith.job_ctrl.effects import (
 )
 from batholith.job_ctrl.ledger import Ledger
 from batholith.job_ctrl.view import Order
-from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 
 P = PodPhase
@@ -93,6 +93,7 @@ def test_pods_of_older_versions_and_beyond_the_replicas_are_removed_and_not_coun
 
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+    """INV-OW-4."""
     of = job()
     gone = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
     of = msgspec.structs.replace(of, metadata=gone)

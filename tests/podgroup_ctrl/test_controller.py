@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support_controllers import Notes, eventually, running
+from support_controllers import Notes, running
 from support_fakeapi import FakeApi
+from support_waiting import until
 
 from batholith.kube.client import Client
 from batholith.machinery.testing import FakeClock
@@ -84,7 +85,7 @@ async def world() -> AsyncIterator[World]:
 async def test_a_bare_pod_gets_a_group_and_is_bound_to_it(world: World) -> None:
     async with running(world.controller()):
         world.pod("p")
-        await eventually(lambda: world.bound("p") == "podgroup-p-uid")
+        await until(lambda: world.bound("p") == "podgroup-p-uid")
     group = world.groups["podgroup-p-uid"]
     assert group["spec"]["minMember"] == 1
     assert group["status"] == {"phase": "Pending"}
@@ -100,7 +101,7 @@ async def test_pods_of_one_owner_share_a_group_of_the_size_that_the_owner_says(
     async with running(world.controller()):
         for number in range(20):
             world.pod(f"s-{number}", owner="s")
-        await eventually(lambda: all(world.bound(f"s-{n}") == "podgroup-s-uid" for n in range(20)))
+        await until(lambda: all(world.bound(f"s-{n}") == "podgroup-s-uid" for n in range(20)))
     assert list(world.groups) == ["podgroup-s-uid"]
     assert world.groups["podgroup-s-uid"]["spec"]["minMember"] == 4
     assert len(world.writes) == 21
@@ -110,7 +111,7 @@ async def test_without_inheritance_the_owner_is_not_asked(world: World) -> None:
     world.stateful_set("s", 1, group_min_member="4")
     async with running(world.controller(inherit_owner_annotations=False)):
         world.pod("s-0", owner="s")
-        await eventually(lambda: world.bound("s-0"))
+        await until(lambda: world.bound("s-0"))
     assert world.groups["podgroup-s-uid"]["spec"]["minMember"] == 1
 
 
@@ -121,11 +122,11 @@ async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -
     world.pod("done", phase="Succeeded")
     world.pod("before")
     async with running(world.controller()):
-        await eventually(lambda: world.bound("before"))
+        await until(lambda: world.bound("before"))
     assert list(world.groups) == ["podgroup-before-uid"]
     async with running(world.controller()):
         world.pod("after")
-        await eventually(lambda: world.bound("after"))
+        await until(lambda: world.bound("after"))
     assert len(world.writes) == 4
 
 
@@ -134,16 +135,16 @@ async def test_a_group_without_its_pod_bound_is_found_again(world: World) -> Non
     world.api.put(PODGROUPS, "podgroup-p-uid", spec={"minMember": 1})
     world.pod("p")
     async with running(world.controller()):
-        await eventually(lambda: world.bound("p") == "podgroup-p-uid")
+        await until(lambda: world.bound("p") == "podgroup-p-uid")
     assert world.writes == ["PATCH /api/v1/namespaces/d/pods/p"]
 
 
 async def test_a_group_that_is_deleted_is_made_again_while_its_pods_live(world: World) -> None:
     async with running(world.controller()):
         world.pod("p")
-        await eventually(lambda: world.bound("p"))
+        await until(lambda: world.bound("p"))
         world.api.remove(PODGROUPS, "podgroup-p-uid")
-        await eventually(lambda: "podgroup-p-uid" in world.groups)
+        await until(lambda: "podgroup-p-uid" in world.groups)
 
 
 async def test_a_refusal_is_told_to_the_pods_and_an_opened_queue_tries_again(
@@ -153,10 +154,10 @@ async def test_a_refusal_is_told_to_the_pods_and_an_opened_queue_tries_again(
     async with running(world.controller()):
         world.api.fail(400, watch=False)
         world.pod("p")
-        await eventually(lambda: world.notes.events)
+        await until(lambda: world.notes.events)
         assert world.groups == {}
         world.api.put(QUEUES, "team", status={"state": "Open"})
-        await eventually(lambda: world.bound("p"))
+        await until(lambda: world.bound("p"))
     assert world.notes.events == [
         ("Pod", "p", "Warning", "PodGroupRefused", "no PodGroup: as planned")
     ]
@@ -166,16 +167,16 @@ async def test_failures_are_retried(world: World) -> None:
     async with running(world.controller()):
         world.api.fail(500, times=1, watch=False)
         world.pod("p")
-        await eventually(lambda: world.writes)
-        await eventually(lambda: world.clock.waiting)
+        await until(lambda: world.writes)
+        await until(lambda: world.clock.waiting)
         await world.clock.advance(1)
-        await eventually(lambda: world.bound("p"))
+        await until(lambda: world.bound("p"))
 
 
 async def test_a_size_on_the_pod_itself_is_answered_with_a_hint(world: World) -> None:
     async with running(world.controller()):
         world.pod("p", annotations={"scheduling.volcano.sh/group-min-member": "3"})
-        await eventually(lambda: world.bound("p"))
+        await until(lambda: world.bound("p"))
     ((kind, name, level, reason, message),) = world.notes.events
     assert (kind, name, level, reason) == ("Pod", "p", "Warning", "GroupMinMemberIgnored")
     assert "put it on the pod's owner" in message
@@ -185,14 +186,14 @@ async def test_scaling_to_none_takes_the_group_away(world: World) -> None:
     world.stateful_set("s", 1)
     async with running(world.controller()):
         world.pod("s-0", owner="s")
-        await eventually(lambda: world.bound("s-0") and world.groups)
+        await until(lambda: world.bound("s-0") and world.groups)
         world.api.remove(PODS, "s-0")
         world.pod("s-1", owner="s")
-        await eventually(lambda: world.bound("s-1"))
+        await until(lambda: world.bound("s-1"))
         assert list(world.groups) == ["podgroup-s-uid"]
         world.stateful_set("s", 0)
         world.api.remove(PODS, "s-1")
-        await eventually(lambda: not world.groups)
+        await until(lambda: not world.groups)
 
 
 async def test_a_later_pod_brings_the_group_up_to_its_owner_and_keeps_what_others_wrote(
@@ -201,7 +202,7 @@ async def test_a_later_pod_brings_the_group_up_to_its_owner_and_keeps_what_other
     world.stateful_set("s", 2, group_min_member="2")
     async with running(world.controller()):
         world.pod("s-0", owner="s")
-        await eventually(lambda: world.bound("s-0"))
+        await until(lambda: world.bound("s-0"))
         world.api.put(
             PODGROUPS,
             "podgroup-s-uid",

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from support_controllers import Notes, eventually, running
+from support_controllers import Notes, running
 from support_fakeapi import FakeApi
+from support_waiting import until
 
 from batholith.kube.client import Client
 from batholith.machinery.testing import FakeClock
@@ -82,7 +83,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_root_and_default_are_made_and_opened(world: World) -> None:
     async with running(world.controller()):
-        await eventually(lambda: world.state("root") == world.state("default") == "Open")
+        await until(lambda: world.state("root") == world.state("default") == "Open")
     root, default = (world.api.objects(QUEUES)[name]["spec"] for name in ("root", "default"))
     assert root == {"weight": 1, "reclaimable": False}
     assert default == {"weight": 1, "reclaimable": True, "parent": "root"}
@@ -90,9 +91,9 @@ async def test_root_and_default_are_made_and_opened(world: World) -> None:
 
 async def test_a_default_queue_that_is_deleted_comes_back(world: World) -> None:
     async with running(world.controller()):
-        await eventually(lambda: world.state("default") == "Open")
+        await until(lambda: world.state("default") == "Open")
         world.api.remove(QUEUES, "default")
-        await eventually(lambda: world.state("default") == "Open")
+        await until(lambda: world.state("default") == "Open")
 
 
 async def test_a_tree_at_rest_is_not_written_to(world: World) -> None:
@@ -102,7 +103,7 @@ async def test_a_tree_at_rest_is_not_written_to(world: World) -> None:
         world.queue(name)
     async with running(world.controller()):
         world.queue("c", state="")
-        await eventually(lambda: world.state("c") == "Open")
+        await until(lambda: world.state("c") == "Open")
     assert world.writes() == 1
 
 
@@ -114,13 +115,13 @@ async def test_closing_waits_for_the_last_podgroup_and_opening_takes_it_back(
     world.podgroup("g", "q", "Completed")
     async with running(world.controller()):
         world.command("c1", "CloseQueue", "q")
-        await eventually(lambda: world.state("q") == "Closing")
-        await eventually(lambda: world.commands == 0)
+        await until(lambda: world.state("q") == "Closing")
+        await until(lambda: world.commands == 0)
         world.api.remove(PODGROUPS, "g")
-        await eventually(lambda: world.state("q") == "Closed")
+        await until(lambda: world.state("q") == "Closed")
         assert world.mark("q") is None
         world.command("c2", "OpenQueue", "q")
-        await eventually(lambda: world.state("q") == "Open" and world.commands == 0)
+        await until(lambda: world.state("q") == "Open" and world.commands == 0)
         assert world.mark("q") == "false"
     assert world.notes.events == [("Queue", "q", "Normal", "CloseQueue", "Close queue succeed")]
 
@@ -135,7 +136,7 @@ async def test_children_close_and_open_with_their_parent(world: World) -> None:
     async with running(world.controller()):
         world.command("c", "CloseQueue", "p")
         family = ("p", "c1", "c2", "g")
-        await eventually(lambda: all(world.state(name) == "Closed" for name in family))
+        await until(lambda: all(world.state(name) == "Closed" for name in family))
         assert [world.mark(name) for name in (*family, "byhand")] == [
             None,
             "true",
@@ -144,8 +145,8 @@ async def test_children_close_and_open_with_their_parent(world: World) -> None:
             None,
         ]
         world.command("o", "OpenQueue", "p")
-        await eventually(lambda: all(world.state(name) == "Open" for name in family))
-        await eventually(lambda: all(world.mark(name) == "false" for name in family))
+        await until(lambda: all(world.state(name) == "Open" for name in family))
+        await until(lambda: all(world.mark(name) == "false" for name in family))
     assert world.state("byhand") == "Closed"
 
 
@@ -155,7 +156,7 @@ async def test_commands_of_one_queue_keep_their_order(world: World) -> None:
     async with running(world.controller()):
         for number in range(7):
             world.command(f"c{number}", "OpenQueue" if number % 2 else "CloseQueue", "q")
-        await eventually(lambda: world.commands == 0)
+        await until(lambda: world.commands == 0)
         states = [
             now["status"]["state"]
             for _, prefix, _, now, _ in world.api.history
@@ -172,7 +173,7 @@ async def test_commands_that_were_there_first_are_carried_out_in_order_of_age(
     world.command("z", "CloseQueue", "q")
     world.command("a", "OpenQueue", "q")
     async with running(world.controller()):
-        await eventually(lambda: world.commands == 0)
+        await until(lambda: world.commands == 0)
     assert world.state("q") == "Open"
     assert len(world.notes.events) == 1
 
@@ -185,21 +186,21 @@ async def test_inv_vc_1_a_command_survives_until_it_is_carried_out(world: World)
     async with running(world.controller()):
         world.api.fail(500, times=1000, watch=False)
         world.command("c", "CloseQueue", "q")
-        await eventually(lambda: world.writes("/queues/q/status") > 0)
+        await until(lambda: world.writes("/queues/q/status") > 0)
     assert world.commands == 1
     world.api._faults.clear()
     async with running(world.controller()):
-        await eventually(lambda: world.commands == 0)
+        await until(lambda: world.commands == 0)
     assert world.state("q") == "Closed"
 
 
 async def test_a_conflict_is_resolved_by_looking_again(world: World) -> None:
     world.queue("q")
     async with running(world.controller()):
-        await eventually(lambda: world.state("default") == "Open")
+        await until(lambda: world.state("default") == "Open")
         world.api.fail(409, times=2, watch=False)
         world.command("c", "CloseQueue", "q")
-        await eventually(lambda: world.api._faults[0].times < 2)
+        await until(lambda: world.api._faults[0].times < 2)
         while world.commands:
             await world.clock.advance(1)
     assert world.state("q") == "Closed"
@@ -231,8 +232,8 @@ async def test_a_parent_that_opens_in_time_lets_the_child_open(world: World) -> 
     async with running(world.controller()):
         world.command("c", "OpenQueue", "q")
         world.command("d", "OpenQueue", "p")
-        await eventually(lambda: world.state("q") == "Open")
-        await eventually(lambda: world.commands == 0)
+        await until(lambda: world.state("q") == "Open")
+        await until(lambda: world.commands == 0)
 
 
 async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
@@ -242,7 +243,7 @@ async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
     world.command("nobody", "CloseQueue", "nosuch")
     world.command("root", "CloseQueue", "root")
     async with running(world.controller()):
-        await eventually(lambda: world.commands == 1)
+        await until(lambda: world.commands == 1)
     assert list(world.api.objects(COMMANDS)) == ["d/job"]
     assert world.state("root") in (None, "Open")
 
@@ -250,31 +251,31 @@ async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
 async def test_a_queue_without_parent_is_put_below_the_root(world: World) -> None:
     world.api.put(QUEUES, "q", spec={"weight": 2})
     async with running(world.controller()):
-        await eventually(lambda: world.state("q") == "Open")
+        await until(lambda: world.state("q") == "Open")
     assert world.api.objects(QUEUES)["q"]["spec"] == {"weight": 2, "parent": "root"}
 
 
 async def test_counts_are_merged_within_an_interval_and_states_are_not(world: World) -> None:
     world.queue("q")
     async with running(world.controller(registry=world.registry)):
-        await eventually(lambda: world.state("default") == "Open")
+        await until(lambda: world.state("default") == "Open")
         world.podgroup("g0", "q", "Pending")
-        await eventually(lambda: world.status("q").get("pending") == 1)
+        await until(lambda: world.status("q").get("pending") == 1)
         for number in range(1, 20):
             world.podgroup(f"g{number}", "q", "Running")
         world.podgroup("g0", "q", "Inqueue")
         figure = "volcano_queue_pod_group_running_count"
         labels = {"queue_name": "q"}
-        await eventually(lambda: world.registry.get_sample_value(figure, labels) == 19)
+        await until(lambda: world.registry.get_sample_value(figure, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
-        await eventually(lambda: world.clock.waiting > 0)
+        await until(lambda: world.clock.waiting > 0)
         await world.clock.advance(0.2)
-        await eventually(lambda: world.status("q").get("running") == 19)
+        await until(lambda: world.status("q").get("running") == 19)
         assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
         assert world.writes("/queues/q/status") == 2
         world.command("c", "CloseQueue", "q")
-        await eventually(lambda: world.state("q") == "Closing")
+        await until(lambda: world.state("q") == "Closing")
     assert world.registry.get_sample_value(figure, labels) == 19
 
 
@@ -283,11 +284,11 @@ async def test_a_podgroup_that_moves_is_counted_where_it_is(world: World) -> Non
     world.queue("b")
     world.podgroup("g", "a", "Running")
     async with running(world.controller()):
-        await eventually(lambda: world.status("a").get("running") == 1)
+        await until(lambda: world.status("a").get("running") == 1)
         world.podgroup("g", "b", "Running")
-        await eventually(lambda: world.status("b").get("running") == 1)
+        await until(lambda: world.status("b").get("running") == 1)
         await world.clock.advance(2)
-        await eventually(lambda: "running" not in world.status("a"))
+        await until(lambda: "running" not in world.status("a"))
 
 
 async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -> None:
@@ -304,8 +305,8 @@ async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -
     controller._queues.add_handler(keep)
     async with running(controller):
         world.command("c", "CloseQueue", "p")
-        await eventually(lambda: world.state("q") == "Closed")
+        await until(lambda: world.state("q") == "Closed")
         world.command("d", "OpenQueue", "p")
-        await eventually(lambda: world.mark("q") == "false")
+        await until(lambda: world.mark("q") == "false")
     assert len(seen) > 6
     assert all(msgspec.json.encode(each) == then for each, then in seen)

@@ -5,7 +5,8 @@ with the same words as webhooks on a real cluster.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ...model import names
 from ...model.names import Resource
@@ -51,8 +52,7 @@ class HeadLookup:
         return [each.parse() for each in self._registry.shelf(kind).heads() if text in each.data]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A write under review."""
 
     operation: str

@@ -1,24 +1,20 @@
-"""The ASGI application: HTTP in, HTTP out, nothing of Kubernetes' objects in between.
+"""The application: HTTP in, HTTP out, nothing of Kubernetes' objects in between.
 
-Plain ASGI, because a framework would cost more than everything else a write needs. Every request
-is authenticated, read, handed to the handler of its path, and every refusal becomes a ``Status``
-here and only here.
+Every request is authenticated, handed to the handler of its path, and every refusal becomes a
+``Status`` here and only here.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from .auth import ANONYMOUS, Authenticator, User, is_open
 from .catalog import Catalog
 from .discovery import AGGREGATED_TYPE
-from .errors import StatusError, bad_request, internal, method_not_allowed, too_large, unauthorized
+from .errors import StatusError, internal, method_not_allowed, too_large, unauthorized
 from .handlers import Handlers
+from .http import BODY_LIMIT, Asked, Reply
 from .negotiate import wants_aggregated
 from .objects import new_uid
 from .requests import JSON, TEXT, Request, Response, parse_query
@@ -26,15 +22,7 @@ from .routes import locate
 
 log = logging.getLogger(__name__)
 
-BODY_LIMIT = 3 * 1024 * 1024
-"""Bytes that a request may send."""
-
 NOT_MODIFIED = 304
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 VERSION = {
     "major": "1",
@@ -68,34 +56,29 @@ class App:
 
     ready: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            return
+    async def __call__(self, asked: Asked) -> Reply:
+        """Answer one request."""
         warnings: list[str] = []
         try:
-            response = await self._answer(scope, receive, warnings)
+            response = await self._answer(asked, warnings)
         except StatusError as error:
             response = _refused(error)
         except Exception:
-            log.exception("a request failed", extra={"path": scope["path"]})
+            log.exception("a request failed", extra={"path": asked.path})
             response = _refused(internal("see the server's log"))
-        await _send(response, warnings, receive, send)
+        return _reply(response, warnings)
 
-    async def _answer(self, scope: Scope, receive: Receive, warnings: list[str]) -> Response:
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        path: str = scope["path"]
+    async def _answer(self, asked: Asked, warnings: list[str]) -> Response:
+        path, headers = asked.path, asked.headers
         user = self._user(headers.get("authorization", ""), path)
-        method: str = scope["method"]
-        body = b"" if method in ("GET", "HEAD") else await _read(receive)
+        if asked.too_large:
+            raise too_large(BODY_LIMIT)
         request = Request(
-            method=method,
+            method=asked.method,
             path=path,
-            query=parse_query(scope["query_string"]),
+            query=parse_query(asked.query),
             headers=headers,
-            body=body,
+            body=asked.body,
             user=user,
             warnings=warnings,
         )
@@ -154,36 +137,6 @@ class App:
         return Response(body=body, headers=headers, content_type=content_type)
 
 
-async def _read(receive: Receive) -> bytes:
-    """The body of a request.
-
-    Raises:
-        StatusError: 413.
-    """
-    message = await _piece(receive)
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        if len(body) > BODY_LIMIT:
-            raise too_large(BODY_LIMIT)
-        return body
-    pieces, size = [body], len(body)
-    while message.get("more_body"):
-        message = await _piece(receive)
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > BODY_LIMIT:
-            raise too_large(BODY_LIMIT)
-    return b"".join(pieces)
-
-
-async def _piece(receive: Receive) -> Message:
-    """The next piece of a body. Half a body could be a whole object, so the rest must come."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise bad_request("the client hung up in the middle of its request")
-    return message
-
-
 def _refused(error: StatusError) -> Response:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if error.retry_after is not None:
@@ -191,23 +144,16 @@ def _refused(error: StatusError) -> Response:
     return Response(status=error.code, body=error.body() + b"\n", headers=headers)
 
 
-async def _send(response: Response, warnings: list[str], receive: Receive, send: Send) -> None:
-    headers = [
-        (b"cache-control", b"no-cache, private"),
-        (b"audit-id", new_uid().encode()),
-        *response.headers,
-        *((b"warning", _warning(text)) for text in warnings),
-    ]
+def _reply(response: Response, warnings: list[str]) -> Reply:
+    lines = b"cache-control: no-cache, private\r\naudit-id: %b\r\n" % new_uid().encode()
+    for name, value in response.headers:
+        lines += b"%b: %b\r\n" % (name, value)
+    for text in warnings:
+        lines += b"warning: %b\r\n" % _warning(text)
     if response.status != NOT_MODIFIED:
         # A cache takes over the headers of "not modified" for the body that it has.
-        headers.append((b"content-type", response.content_type.encode()))
-        if response.stream is None:
-            headers.append((b"content-length", str(len(response.body)).encode()))
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    if response.stream is None:
-        await send({"type": "http.response.body", "body": response.body})
-        return
-    await _stream(response, receive, send)
+        lines += b"content-type: %b\r\n" % response.content_type.encode()
+    return Reply(response.status, lines, response.body, response.stream)
 
 
 def _warning(text: str) -> bytes:
@@ -215,31 +161,3 @@ def _warning(text: str) -> bytes:
     # A header is one line of Latin-1; what a client sent may be neither.
     plain = "".join(sign if sign.isprintable() else " " for sign in quoted)
     return f'299 - "{plain}"'.encode("latin-1", errors="replace")
-
-
-async def _stream(response: Response, receive: Receive, send: Send) -> None:
-    """Send pieces until they end or the client hangs up, which frees the stream at once."""
-    sending = asyncio.create_task(_send_pieces(response, send))
-    gone = asyncio.create_task(_until_gone(receive))
-    try:
-        await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (sending, gone):
-            task.cancel()
-        results = await asyncio.gather(sending, gone, return_exceptions=True)
-    if isinstance(results[0], Exception):
-        log.error("a stream broke off", exc_info=results[0])
-
-
-async def _send_pieces(response: Response, send: Send) -> None:
-    if response.stream is None:
-        return
-    async with aclosing(response.stream) as pieces:
-        async for piece in pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

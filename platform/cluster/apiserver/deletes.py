@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 from ...model import names, times
 from .admission import Attempt
 from .definitions import CLEANUP_FINALIZER, terminating_status
@@ -99,7 +101,7 @@ def deletion_status(call: Call, written: Written) -> Json:
 
 
 def _aimed(call: Call, target: Target) -> Call:
-    return replace(call, target=target)
+    return msgspec.structs.replace(call, target=target)
 
 
 def _check_conditions(call: Call, entry: Entry, options: DeleteOptions) -> None:

@@ -198,8 +198,9 @@ class KindInfo:
 
     def before_status_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Keep everything that a write of ``/status`` may not touch."""
-        for key in (obj.keys() | old.keys()) - {"status", "metadata", "apiVersion", "kind"}:
-            _take(obj, old, key)
+        for key in (*old, *obj):
+            if key not in _OF_STATUS:
+                _take(obj, old, key)
         metadata = obj["metadata"]
         if self.custom:
             fields = metadata.get("managedFields")
@@ -220,6 +221,10 @@ class KindInfo:
             return obj.get("spec") != old.get("spec")
         apart = {"metadata", "apiVersion", "kind"} | ({"status"} if self.has_status else set())
         return any(obj.get(key) != old.get(key) for key in (obj.keys() | old.keys()) - apart)
+
+
+_OF_STATUS = frozenset({"status", "metadata", "apiVersion", "kind"})
+"""What a write of ``/status`` brings along; the rest stays as it is."""
 
 
 def _take(obj: dict[str, Any], old: dict[str, Any], key: str) -> None:

@@ -147,8 +147,7 @@ def _read_token(token: str) -> tuple[int, str]:
         raise bad_request(text) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a create, update or patch is to be done."""
 
     dry_run: bool = False
@@ -163,6 +162,9 @@ INTERNAL = WriteOptions()
 """For our own controllers."""
 
 
+_PLAIN = WriteOptions(warn=True)
+
+
 def write_options(request: Request, kind: str) -> WriteOptions:
     """Read and check the options of a write; *kind* is CreateOptions or the like.
 
@@ -171,7 +173,7 @@ def write_options(request: Request, kind: str) -> WriteOptions:
     """
     query = request.query
     if not query:
-        return WriteOptions(warn=True)
+        return _PLAIN
     errors = []
     dry_run = query.get("dryRun", "")
     if dry_run not in ("", "All"):

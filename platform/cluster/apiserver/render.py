@@ -4,7 +4,6 @@ Whatever needs no reshaping goes out as the stored bytes.
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
@@ -23,8 +22,7 @@ _META = "meta.k8s.io/v1"
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": _META}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renderer:
+class Renderer(msgspec.Struct, frozen=True, kw_only=True):
     """Shows stored objects of one kind in one form."""
 
     kind: KindInfo

@@ -48,10 +48,7 @@ class Structural:
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
         """Check *obj*; what was wrong in *old* already and did not change is tolerated."""
         errors: list[FieldError] = []
-        self._check(obj, "", errors, MISSING)
-        if errors and old is not None:
-            errors = []
-            self._check(obj, "", errors, old)
+        self._check(obj, "", errors, MISSING if old is None else old)
         return errors
 
 

@@ -9,11 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from ...model import names
 from ...model.review import Webhook
@@ -31,6 +26,7 @@ from .definers import Definer
 from .deletes import Deleter
 from .expiry import Sweeper
 from .handlers import Handlers
+from .http import Connections
 from .keepers import Keeper, Tools
 from .podparts import PodKinds, PodParts
 from .reads import Reader
@@ -45,10 +41,6 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
 """How long a stop waits for answers that are under way."""
-
-_KEEP_ALIVE = 3600
-"""Seconds that a quiet connection is kept: clients of ours hold theirs for the next burst."""
-
 
 _GC_THRESHOLD = 50_000
 """New objects between two looks for cycles: our own data have none."""
@@ -222,50 +214,17 @@ def _client_context(made: Pki) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def _listening(listener: socket.socket, app: App, made: Pki) -> AsyncIterator[None]:
-    """Serve *app* on *listener*.
-
-    This is uvicorn's protocol without its server: signals, sleeps and lifespan are not ours.
-    """
+    """Serve *app* on *listener*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
-    application: Any = app
-    config = Config(
-        application,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        proxy_headers=False,
-    )
-    config.load()
-    state = ServerState()
+    connections = Connections(app)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: HttpToolsProtocol(config=config, server_state=state, app_state={}),
-        sock=listener,
-        ssl=context,
-    )
+    # Connections take this over: those whose client's machine has gone end some day.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    server = await loop.create_server(connections.make, sock=listener, ssl=context)
     try:
         yield
     finally:
         server.close()
-        await _drain(state, app)
-
-
-async def _drain(state: ServerState, app: App) -> None:
-    """Let answers under way finish, end streams, and hang up."""
-    app.handlers.writer.registry.end_streams()
-    for connection in list(state.connections):
-        connection.shutdown()
-    if state.tasks:
-        _, late = await asyncio.wait(set(state.tasks), timeout=DRAIN_SECONDS)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
-    for connection in list(state.connections):
-        connection.transport.abort()
+        app.handlers.writer.registry.end_streams()
+        await connections.close(DRAIN_SECONDS)

@@ -17,7 +17,10 @@ RESERVED_BLOCK = 100_000
 LOG_KEPT = 50_000
 """Changes that a restarted server can still tell its watchers about."""
 
-_PUT = "INSERT OR REPLACE INTO objects (grp, plural, ns, name, rv, data) VALUES (?,?,?,?,?,?)"
+_PUT = (
+    "INSERT INTO objects (grp, plural, ns, name, rv, data) VALUES (?,?,?,?,?,?) "
+    "ON CONFLICT (grp, plural, ns, name) DO UPDATE SET rv=excluded.rv, data=excluded.data"
+)
 _DROP = "DELETE FROM objects WHERE grp=? AND plural=? AND ns=? AND name=?"
 _APPEND = "INSERT INTO log (rv, grp, plural, ns, name, type, data) VALUES (?,?,?,?,?,?,?)"
 _REMEMBER = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"

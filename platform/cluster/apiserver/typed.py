@@ -8,6 +8,7 @@ quantities and times get their canonical form.
 import base64
 import functools
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from ...model import quantity, times
@@ -305,22 +306,22 @@ def _quantity(value: Any, unknown: Unknown) -> Any:
     return value if text == value else text
 
 
-def _time(value: Any, unknown: Unknown) -> Any:
-    return _moment(value, times.format)
+def _time_reader(write: Callable[[datetime], str]) -> Reader:
+    # An object has few moments, and they come again with each of its writes.
+    @functools.lru_cache(maxsize=8192)
+    def canonical(given: str) -> str:
+        try:
+            return write(times.parse(given))
+        except ValueError as error:
+            raise _WrongTypeError(f'parsing time "{given}": {error}') from error
 
+    def read(value: Any, unknown: Unknown) -> Any:
+        if type(value) is not str:
+            raise _wrong(value, "v1.Time")
+        text = canonical(value)
+        return value if text == value else text
 
-def _micro_time(value: Any, unknown: Unknown) -> Any:
-    return _moment(value, times.format_micros)
-
-
-def _moment(value: Any, write: Callable[[Any], str]) -> str:
-    if type(value) is not str:
-        raise _wrong(value, "v1.Time")
-    try:
-        text = write(times.parse(value))
-    except ValueError as error:
-        raise _WrongTypeError(f'parsing time "{value}": {error}') from error
-    return value if text == value else text
+    return read
 
 
 def _bytes(value: Any, unknown: Unknown) -> Any:
@@ -375,8 +376,8 @@ _READERS: dict[str, Reader] = {
     "Quantity": _quantity,
     "QuantityValue": _quantity,
     "IntOrString": _int_or_string,
-    "meta.Time": _time,
-    "meta.MicroTime": _micro_time,
+    "meta.Time": _time_reader(times.format),
+    "meta.MicroTime": _time_reader(times.format_micros),
     "meta.Duration": _duration,
     "meta.FieldsV1": _anything,
     "runtime.RawExtension": _anything,

@@ -57,6 +57,7 @@ class Watcher:
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
+        self._takes_all = not (selection.namespace or selection.selective)
         self.closed = False
         """Nothing more will come: the watcher was too slow, or the server ends."""
         self._queue: deque[tuple[str, Event]] = deque()
@@ -64,6 +65,9 @@ class Watcher:
 
     def see(self, event: Event) -> None:
         """Queue *event* as this watcher is to see it, if at all."""
+        if self._takes_all:
+            self._add(event.type, event)
+            return
         selection = self.selection
         after = event.type != DELETED and selection.matches(event.entry)
         before = event.previous is not None and selection.matches(event.previous)

@@ -7,9 +7,10 @@ write is always decided on the newest state and needs no retries; callers then w
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ...model import names, times
 from ...model.names import Resource
@@ -64,8 +65,7 @@ class Written(NamedTuple):
         return self.data
 
 
-@dataclass(slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, kw_only=True):
     """Who writes what, and how."""
 
     kind: KindInfo
@@ -209,10 +209,14 @@ class Writer:
         kind = call.kind
         old = kind.from_stored(entry.parse())
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
-        _prepare(call, obj, patched=patched)
         if call.target.subresource == "status":
+            # What is as it was is clean and complete already, and it is most of the object.
+            obj = _unlike(obj, old)
+            _prepare(call, obj, patched=patched)
+            obj.setdefault("metadata", dict(old["metadata"]))
             kind.before_status_update(obj, old)
         else:
+            _prepare(call, obj, patched=patched)
             kind.before_update(obj, old)
         if call.target.subresource:
             errors = kind.validate(obj, old)
@@ -311,6 +315,11 @@ def _check_place(call: Call, metadata: Json, target: Target) -> None:
             f"({target.name})"
         )
         raise bad_request(text)
+
+
+def _unlike(obj: Json, old: Json) -> Json:
+    """What *obj* has that *old* has not, besides its version and kind."""
+    return {k: v for k, v in obj.items() if k in ("apiVersion", "kind") or old.get(k) != v}
 
 
 def is_finished(obj: Json) -> bool:

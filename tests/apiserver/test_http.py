@@ -1,0 +1,202 @@
+"""The HTTP of the API server, byte by byte, with an application that tells what it was asked."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from batholith.cluster.apiserver.http import BODY_LIMIT, HEAD_LIMIT, Asked, Connections, Reply
+
+TYPE = b"content-type: text/plain\r\n"
+
+
+@dataclass
+class Echo:
+    """Answers with what it was asked; ``/stream`` streams until nobody listens any more."""
+
+    asked: list[Asked] = field(default_factory=list)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    stream_ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, asked: Asked) -> Reply:
+        self.asked.append(asked)
+        self.begun.set()
+        if asked.path == "/held":
+            await self.held.wait()
+        if asked.path == "/stream":
+            return Reply(200, TYPE, stream=self._pieces(endless="endless" in asked.headers))
+        if asked.path == "/unchanged":
+            return Reply(304, b"etag: x\r\n")
+        text = f"{asked.method} {asked.path} {asked.query.decode()} {len(asked.body)}"
+        return Reply(200, TYPE, text.encode())
+
+    async def _pieces(self, *, endless: bool) -> AsyncGenerator[bytes]:
+        try:
+            yield b"one"
+            yield b""
+            yield b"two"
+            if endless:
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self.stream_ended.set()
+
+
+@dataclass
+class Peer:
+    """A client that sends bytes as they are."""
+
+    echo: Echo
+    connections: Connections
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def head(self) -> str:
+        """The next head of an answer."""
+        async with asyncio.timeout(20):
+            return (await self.reader.readuntil(b"\r\n\r\n")).decode()
+
+    async def answer(self) -> tuple[str, str]:
+        """The next answer, which must say its length."""
+        head = await self.head()
+        length = int(head.partition("content-length: ")[2].partition("\r")[0])
+        return head, (await self.reader.readexactly(length)).decode()
+
+    async def rest(self) -> bytes:
+        """Everything until the server hangs up."""
+        async with asyncio.timeout(20):
+            return await self.reader.read()
+
+
+@asynccontextmanager
+async def peer() -> AsyncIterator[Peer]:
+    echo = Echo()
+    connections = Connections(echo)
+    server = await asyncio.get_running_loop().create_server(connections.make, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        yield Peer(echo, connections, reader, writer)
+    finally:
+        writer.close()
+        echo.held.set()
+        await connections.close(5)
+        server.close()
+        await server.wait_closed()
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+    async with peer() as it:
+        it.writer.write(
+            b"".join(b"GET /%d?a=%d HTTP/1.1\r\nhost: x\r\n\r\n" % (n, n) for n in range(50))
+        )
+        got = [(await it.answer())[1] for _ in range(50)]
+    assert got == [f"GET /{n} a={n} 0" for n in range(50)]
+
+
+async def test_a_request_may_come_in_single_bytes() -> None:
+    async with peer() as it:
+        for sign in b"POST /a%20b HTTP/1.1\r\nHost: x\r\nX-Y: Z\r\ncontent-length: 3\r\n\r\nabc":
+            it.writer.write(bytes((sign,)))
+            await it.writer.drain()
+        assert (await it.answer())[1] == "POST /a b  3"
+    assert it.echo.asked[0].headers["x-y"] == "Z"
+    assert it.echo.asked[0].body == b"abc"
+
+
+async def test_a_body_may_come_in_chunks_after_leave_to_send_it() -> None:
+    async with peer() as it:
+        it.writer.write(
+            b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        assert (await it.head()).startswith("HTTP/1.1 100 ")
+        it.writer.write(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        assert (await it.answer())[1] == "POST /  5"
+
+
+async def test_a_body_beyond_the_limit_is_named_and_not_kept() -> None:
+    async with peer() as it:
+        it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (BODY_LIMIT + 1))
+        it.writer.write(b"x" * (BODY_LIMIT + 1))
+        await it.answer()
+        it.writer.write(b"GET /next HTTP/1.1\r\n\r\n")
+        assert (await it.answer())[1] == "GET /next  0"
+    assert [(each.too_large, each.body) for each in it.echo.asked] == [(True, b""), (False, b"")]
+
+
+async def test_a_question_for_the_head_gets_the_head() -> None:
+    async with peer() as it:
+        it.writer.write(b"HEAD / HTTP/1.1\r\n\r\nHEAD /stream HTTP/1.1\r\n\r\n")
+        it.writer.write(b"GET /unchanged HTTP/1.1\r\n\r\nGET /last HTTP/1.1\r\n\r\n")
+        assert "content-length: 9\r\n" in await it.head()
+        assert "transfer-encoding: chunked" in await it.head()
+        unchanged = await it.head()
+        assert unchanged.startswith("HTTP/1.1 304 ") and "content-length" not in unchanged
+        assert (await it.answer())[1] == "GET /last  0"
+
+
+async def test_a_stream_comes_in_chunks() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET /stream HTTP/1.1\r\n\r\nGET /next HTTP/1.1\r\n\r\n")
+        assert "transfer-encoding: chunked" in await it.head()
+        chunks = await it.reader.readuntil(b"0\r\n\r\n")
+        assert chunks == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+        assert (await it.answer())[1] == "GET /next  0"
+
+
+async def test_an_old_client_gets_a_stream_until_the_end_of_the_connection() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET /stream HTTP/1.0\r\n\r\n")
+        assert "chunked" not in await it.head()
+        assert await it.rest() == b"onetwo"
+
+
+async def test_a_stream_ends_when_its_client_goes() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET /stream HTTP/1.1\r\nendless: 1\r\n\r\n")
+        await it.head()
+        it.writer.close()
+        async with asyncio.timeout(20):
+            await it.echo.stream_ended.wait()
+
+
+async def test_the_server_hangs_up_when_the_client_wants_no_more() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")
+        head, _ = await it.answer()
+        assert "connection: close" in head
+        assert await it.rest() == b""
+
+
+async def test_rubbish_is_refused_after_what_came_before_it() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET /first HTTP/1.1\r\n\r\nrubbish\r\n\r\n")
+        assert (await it.answer())[1] == "GET /first  0"
+        assert (await it.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET / HTTP/1.1\r\nx: " + b"y" * (HEAD_LIMIT + 1))
+        assert (await it.rest()).startswith(b"HTTP/1.1 400 ")
+    assert it.echo.asked == []
+
+
+async def test_an_answer_under_way_is_given_before_the_end() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
+        await it.echo.begun.wait()
+        closing = asyncio.create_task(it.connections.close(20))
+        await asyncio.sleep(0)
+        it.echo.held.set()
+        head, text = await it.answer()
+        assert text == "GET /held  0" and "connection: close" in head
+        assert await it.rest() == b""
+        await closing
+
+
+async def test_a_wish_for_another_protocol_is_answered_in_this_one() -> None:
+    async with peer() as it:
+        it.writer.write(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n?!")
+        head, text = await it.answer()
+        assert head.startswith("HTTP/1.1 200 ") and text == "GET /  0"
+        assert await it.rest() == b""
