@@ -1,6 +1,7 @@
 """Puts an embedded cluster together: sockets, keys, credentials, and the parts to run."""
 
 import errno
+import shlex
 import socket
 import sys
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Embedded:
             [
                 f"Batholith is up ({self._data.root})",
                 "",
-                f"  export KUBECONFIG={config}",
+                f"  export KUBECONFIG={shlex.quote(str(config))}",
                 "  kubectl get queues",
                 "  kubectl apply -f job.yaml && kubectl get vcjob,podgroup,pod",
                 "",
@@ -104,7 +105,8 @@ class Embedded:
             return _listen(usual if asked is None else asked)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or asked is not None:
-                raise OSError(error.errno, f"{what}: port {asked or usual}: {error}") from error
+                text = f"{what}: port {usual if asked is None else asked}: {error.strerror}"
+                raise OSError(text) from error
         bound = _listen(0)
         self.remarks.append(
             f"{what}: port {usual} is taken, using {bound.getsockname()[1]} instead"

@@ -82,7 +82,7 @@ def read_state(data: DataDir) -> UpState | None:
     """What ``up.json`` says, or ``None`` where there is none that can be read."""
     try:
         return msgspec.json.decode(data.up_json.read_bytes(), type=UpState)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return None
 
 
@@ -143,9 +143,10 @@ class Supervisor:
     async def _wait_ready(self, on_ready: Callable[[], None]) -> None:
         for child in self._children:
             await child.ready.wait()
+        # Whoever reads of it in the file expects that it has been told.
+        on_ready()
         self._state.ready = True
         self._save()
-        on_ready()
 
     async def _keep(self, child: _Child) -> None:
         pause = FIRST_PAUSE
