@@ -267,12 +267,14 @@ async def test_nobody_listening_is_waited_for() -> None:
 async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -> None:
     async with following(api) as follower:
         await follower.cache.wait_synced()
-        for _ in range(3):
-            await until(lambda: api.watches)
+
+        # On a busy machine a watch may last long enough to count as a good one: end more of them.
+        def ended_often() -> bool:
             api.end_watches()
-            await until(lambda: not api.watches)
-        await until(lambda: len(follower.pauses) >= 3)
-        assert follower.cache.statistics().short_watches == 3
+            return len(follower.pauses) >= 3
+
+        await until(ended_often)
+        assert follower.cache.statistics().short_watches >= 3
 
 
 async def test_a_silent_connection_is_given_up_and_resumed(api: FakeApi) -> None:
