@@ -13,9 +13,8 @@ import typer
 
 from ..cluster.datadir import DataDir, DataDirBusyError, ForeignFolderError
 from ..cluster.processes import end
-from ..cluster.supervisor import PartFailedError, UpState, end_leftovers, read_state
+from ..cluster.supervisor import PartFailedError, Supervisor, UpState, end_leftovers, read_state
 from . import logs
-from .embedded import Embedded, Options
 
 DataDirOption = Annotated[
     Path | None,
@@ -63,6 +62,8 @@ def up(
     ] = None,
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
+    from .embedded import Embedded, Options
+
     options = Options(simulate=simulate, port=port, api_port=api_port, cpus=cpus)
     data = folder(data_dir)
     try:
@@ -71,7 +72,12 @@ def up(
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
-        asyncio.run(_up(data, options))
+        end_leftovers(data)
+        with Embedded(data, options) as embedded:
+            for line in embedded.remarks:
+                typer.echo(line)
+            supervisor = embedded.started()
+            asyncio.run(_supervise(supervisor, usage=embedded.usage()))
     except (*FOLDER_ERRORS, PartFailedError) as error:
         typer.echo(f"batholith up: {error}", err=True)
         raise typer.Exit(1) from None
@@ -79,19 +85,14 @@ def up(
         data.release()
 
 
-async def _up(data: DataDir, options: Options) -> None:
-    end_leftovers(data)
-    with Embedded(data, options) as embedded:
-        for line in embedded.remarks:
-            typer.echo(line)
-        supervisor = embedded.supervisor()
-        work = asyncio.create_task(supervisor.run(lambda: typer.echo(embedded.usage())))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, _stop_once, work)
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
-        typer.echo("stopped")
+async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
+    work = asyncio.create_task(supervisor.run(lambda: typer.echo(usage)))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, _stop_once, work)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    typer.echo("stopped")
 
 
 def _stop_once(work: asyncio.Task[None]) -> None:
