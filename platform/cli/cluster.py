@@ -18,7 +18,6 @@ from . import logs
 
 if TYPE_CHECKING:
     from .embedded import Options
-from .embedded import Embedded, Options
 
 DataDirOption = Annotated[
     Path | None,
@@ -79,6 +78,7 @@ def up(
 
 
 async def _up(data: DataDir, options: "Options") -> None:
+    from .embedded import Embedded
 
     data.hold()
     try:
