@@ -9,9 +9,9 @@ import msgspec
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.ledger import Entry, Ledger
 from batholith.job_ctrl.view import View
-from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import Job, JobStatus
 from batholith.model.meta import ObjectMeta
+from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupStatus
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

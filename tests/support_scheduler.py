@@ -2,6 +2,7 @@
 
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import GROUP_NAME, TASK_SPEC
+from batholith.model.needs import ContainerNeeds, Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
@@ -11,7 +12,6 @@ from batholith.scheduler.resources import amounts, pod_request
 from batholith.scheduler.rules import Rules
 from batholith.scheduler.views import (
     Affinity,
-    Container,
     Gate,
     Node,
     NodeSpec,
@@ -19,7 +19,6 @@ from batholith.scheduler.views import (
     Pod,
     PodSpec,
     PodStatus,
-    Resources,
     Taint,
     Toleration,
 )
@@ -78,7 +77,7 @@ def pod(
             node_name=on,
             priority=priority,
             containers=(
-                Container(resources=Resources(requests={k: v for k, v in asked.items() if v})),
+                ContainerNeeds(resources=Resources(requests={k: v for k, v in asked.items() if v})),
             ),
             node_selector=selector or {},
             affinity=affinity,

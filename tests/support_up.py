@@ -23,14 +23,13 @@ class Outcome:
     err: str
 
 
-async def run(*command: str, environment: dict[str, str] | None = None) -> Outcome:
+async def run(*command: str) -> Outcome:
     """Run a program to its end."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
     )
     out, err = await process.communicate()
     return Outcome(code=process.returncode or 0, out=out.decode(), err=err.decode())
@@ -67,11 +66,6 @@ class Up:
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, 9)
-
-    async def kubectl(self, *arguments: str, input_: str | None = None) -> Outcome:
-        """Run kubectl against this cluster."""
-        environment = {"KUBECONFIG": str(self.data.kubeconfig), "HOME": str(self.data.root)}
-        return await run("kubectl", *arguments, environment=environment)
 
 
 async def start(root: Path, *options: str) -> None:

@@ -11,8 +11,8 @@ from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.ledger import Entry, Ledger
 from batholith.job_ctrl.view import Order, View
-from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import Job
+from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 
 

@@ -4,15 +4,15 @@ import re
 from collections.abc import Mapping
 
 from ..model import quantity, syntax
+from ..model.needs import Resources
 from ..model.quantity import Quantity, QuantityError
-from .pod_views import Amounts, Container, EnvVar, Mount, Probe, Resources
+from .pod_views import Amounts, Container, EnvVar, Mount, Probe
 from .problems import Problems
 
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
-_ENV_NAME = re.compile(r"[ -<>-~]+", re.ASCII)
 
 _NEEDED_OF_ENV = {  # what a source of an environment variable cannot do without
     "fieldRef": ("fieldPath",),
@@ -144,9 +144,9 @@ def _check_ports(container: Container, path: str, problems: Problems) -> None:
 def _check_env(variable: EnvVar, path: str, problems: Problems) -> None:
     if not variable.name:
         problems.required(f"{path}.name")
-    elif not _ENV_NAME.fullmatch(variable.name):
-        why = "a name of an environment variable is printable ASCII without '='"
-        problems.invalid(f"{path}.name", variable.name, why)
+    else:
+        problem = syntax.env_name_problem(variable.name)
+        problems.invalid(f"{path}.name", variable.name, problem)
     if variable.value_from is None:
         return
     if variable.value:

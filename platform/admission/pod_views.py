@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..model.base import Part
+from ..model.needs import Resources
 
 Text = dict[str, str]
 Amounts = dict[str, str | int | float]
@@ -42,13 +43,6 @@ class Mount(Part, frozen=True):
     sub_path: str = ""
     sub_path_expr: str = ""
     read_only: bool = False
-
-
-class Resources(Part, frozen=True):
-    """``containers[].resources``."""
-
-    requests: Amounts = {}
-    limits: Amounts = {}
 
 
 class Probe(Part, frozen=True):

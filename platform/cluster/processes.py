@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import msgspec
+
+from .agent.shim import start_time
 
 _PR_SET_PDEATHSIG = 1
 
@@ -24,17 +25,6 @@ class ProcessId(msgspec.Struct, frozen=True):
     def alive(self) -> bool:
         """Whether it runs (a zombie does not)."""
         return start_time(self.pid) == self.start_time
-
-
-def start_time(pid: int) -> int | None:
-    """When *pid* started, or ``None`` when there is no such process, or only its zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name in brackets may hold blanks and brackets: count from its end.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def identify(pid: int) -> ProcessId | None:

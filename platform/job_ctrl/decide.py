@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from ..model import times
 from ..model.job import Action, DependsOn, JobPhase, TaskSpec
+from ..model.pod import PodPhase
 from ..model.podgroup import PodGroupPhase
 from . import podgroups, policies, status
 from .effects import (
@@ -34,7 +35,6 @@ from .ledger import Entry, Happening
 from .phases import FINAL, RULES, Upkeep
 from .restarts import Target
 from .view import Order, View
-from .views import PodPhase
 
 _NOT_ADMITTED = ("", PodGroupPhase.PENDING)
 

@@ -22,7 +22,8 @@ from typing import TypeVar
 
 from ..model import names
 from ..model.job import Job, JobEvent
-from .views import FINISHED, Pod, PodPhase
+from ..model.pod import FINISHED, PodPhase
+from .views import Pod
 
 Key = TypeVar("Key")
 

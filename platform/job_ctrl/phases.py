@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..model.job import Action, JobPhase
+from ..model.pod import PodPhase
 from .ledger import PodCounts
 from .view import View
-from .views import PodPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

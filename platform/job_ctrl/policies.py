@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from ..model import durations
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
+from ..model.pod import PodPhase
 from .ledger import Happening, PodCounts
 from .view import View
-from .views import PodPhase
 
 ACTIONS = frozenset(
     {

@@ -12,9 +12,9 @@ import msgspec
 
 from ..model import durations, times
 from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
+from ..model.pod import FINISHED, PodPhase
 from .phases import FINAL, RULES, Go, Upkeep
 from .view import View
-from .views import FINISHED, PodPhase
 
 MARK = "plugin-"
 """Prefix of the keys in ``controlledResources`` that name the job's plugins."""

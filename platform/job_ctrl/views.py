@@ -1,22 +1,7 @@
 """What the job controller reads of objects that are not Volcano's own."""
 
-from enum import StrEnum
-
 from ..model.base import Part
 from ..model.meta import ObjectMeta
-
-
-class PodPhase(StrEnum):
-    """``status.phase`` of a Pod."""
-
-    PENDING = "Pending"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-
-
-FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 
 
 class Terminated(Part, frozen=True):

@@ -10,11 +10,17 @@ from functools import lru_cache
 
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
+DNS_LABEL_1035 = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+CONFIG_KEY = r"[-._a-zA-Z0-9]+"
 
 _DNS_LABEL_RE = re.compile(DNS_LABEL)
 _DNS_SUBDOMAIN_RE = re.compile(DNS_SUBDOMAIN)
+_DNS_LABEL_1035_RE = re.compile(DNS_LABEL_1035)
 _NAME_RE = re.compile(NAME)
+_CONFIG_KEY_RE = re.compile(CONFIG_KEY)
+_ENV_NAME_RE = re.compile(r"[ -<>-~]+")
+_PATH_SEGMENT_RE = re.compile(r"[^/%]+")
 
 
 @lru_cache(maxsize=4096)
@@ -75,6 +81,50 @@ def label_value_problem(text: str) -> str:
         "or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or "
         f"'my_value',  or '12345', regex used for validation is '({NAME})?')"
     )
+
+
+@lru_cache(maxsize=1024)
+def dns_label_1035_problem(text: str) -> str:
+    """Of a label of the domain name system that starts with a letter (RFC 1035): services."""
+    if _DNS_LABEL_1035_RE.fullmatch(text):
+        return too_long_problem(text, 63)
+    return (
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with "
+        "an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or "
+        f"'abc-123', regex used for validation is '{DNS_LABEL_1035}')"
+    )
+
+
+@lru_cache(maxsize=1024)
+def path_segment_problem(text: str) -> str:
+    """Of the names of RBAC objects, which need only be one segment of a URL path."""
+    if text in (".", ".."):
+        return f"may not be '{text}'"
+    return "" if _PATH_SEGMENT_RE.fullmatch(text) else "may not contain '/' or '%'"
+
+
+@lru_cache(maxsize=1024)
+def config_key_problem(text: str) -> str:
+    """Of a key of a ConfigMap or Secret."""
+    if problem := too_long_problem(text, 253):
+        return problem
+    if text == "." or text.startswith(".."):
+        return f"must not start with '..' or be '{text}'"
+    if _CONFIG_KEY_RE.fullmatch(text):
+        return ""
+    return (
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+        "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+        f"'{CONFIG_KEY}')"
+    )
+
+
+@lru_cache(maxsize=4096)
+def env_name_problem(text: str) -> str:
+    """Of the name of an environment variable."""
+    if _ENV_NAME_RE.fullmatch(text):
+        return ""
+    return "a valid environment variable name must consist only of printable ASCII but not '='"
 
 
 def too_long_problem(text: str, most: int) -> str:

@@ -6,6 +6,7 @@ from ..model.base import Part
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
 from ..model.needs import PodNeeds
+from ..model.pod import FINISHED
 from ..model.podgroup import PodGroupSpec
 
 
@@ -32,7 +33,7 @@ class PodView(Part, frozen=True):
     @property
     def ended(self) -> bool:
         """It will not run any more."""
-        return self.status.phase in ("Succeeded", "Failed")
+        return self.status.phase in FINISHED
 
     @property
     def bound_to(self) -> str:

@@ -9,6 +9,7 @@ changed) raises :attr:`Cluster.openings`; gangs refused since the last one need 
 from collections.abc import Collection, Iterable
 
 from ..model import names
+from ..model.pod import FINISHED
 from ..model.podgroup import PodGroup, PodGroupPhase
 from ..model.queue import Queue as QueueObject
 from .gangs import Gang, Queue, Task, TaskStatus, add, beyond, total
@@ -66,7 +67,7 @@ class Cluster:
         gang = self._gang_of(new)
         if gang is not None:
             self._add_task(gang, Task(new, self.shapes.of(new.spec)))
-        elif new.spec.node_name and new.status.phase not in ("Succeeded", "Failed"):
+        elif new.spec.node_name and new.status.phase not in FINISHED:
             shape = self.shapes.of(new.spec)
             slot = self.snapshot.charge(new.spec.node_name, self._vector(shape))
             self._others[new.metadata.uid] = (slot, shape)

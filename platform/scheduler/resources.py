@@ -11,8 +11,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from ..model.needs import ContainerNeeds
 from ..model.quantity import Quantity, QuantityError, parse
-from .views import Container, PodSpec
+from .views import PodSpec
 
 IntVector = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.int64]
@@ -142,7 +143,8 @@ def pod_request(spec: PodSpec) -> Amounts:
     return _sum((_largest(regular, peak), amounts(spec.overhead), {"pods": 1}))
 
 
-def _request(container: Container) -> Amounts:
+def _request(container: ContainerNeeds) -> Amounts:
+    """What a container asks for; a limit without a request counts as one."""
     return amounts(container.resources.limits | container.resources.requests)
 
 

@@ -8,10 +8,8 @@ from typing import Protocol, Self
 
 from .gangs import Finding, Gang, Misfit, Queue, Task, add
 from .placer import Placer
-from .plugins.points import Refusal
+from .plugins.points import NOT_ENOUGH_RESOURCES, Refusal
 from .shapes import Shape
-
-NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 
 
 class Ground(Protocol):

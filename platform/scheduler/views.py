@@ -6,23 +6,9 @@ microseconds.
 
 from ..model.base import Part
 from ..model.meta import Condition, ObjectMeta
+from ..model.needs import ContainerNeeds
 
 Quantities = dict[str, str | int | float]
-
-
-class Resources(Part, frozen=True):
-    """Requests and limits of a container; a limit without a request counts as one."""
-
-    requests: Quantities = {}
-    limits: Quantities = {}
-
-
-class Container(Part, frozen=True):
-    """A container or init container."""
-
-    resources: Resources = Resources()
-    restart_policy: str = ""
-    """``Always`` makes an init container one that stays (a sidecar)."""
 
 
 class Toleration(Part, frozen=True):
@@ -87,8 +73,8 @@ class PodSpec(Part, frozen=True):
     scheduler_name: str = ""
     node_name: str = ""
     priority: int | None = None
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerNeeds, ...] = ()
+    init_containers: tuple[ContainerNeeds, ...] = ()
     overhead: Quantities = {}
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None

@@ -12,11 +12,11 @@ from batholith.cluster.agent.status import (
     Ending,
     Event,
     Exited,
-    Phase,
     Started,
     phase_of,
     restore,
 )
+from batholith.model.pod import FINISHED
 
 
 def ran(code: int, *, name: str = "c", begin: float = 0, end: float = 1) -> tuple[Event, Event]:
@@ -201,7 +201,7 @@ def test_what_is_shown_is_enough_to_go_on_from(policy: str, codes: list[int]) ->
     """Phase, restart count and whether a start is due survive the way through the API."""
     story = Story(pod_of(manifest(restartPolicy=policy)))
     for code in codes:
-        if phase_of(story.pod, story.state) in (Phase.SUCCEEDED, Phase.FAILED):
+        if phase_of(story.pod, story.state) in FINISHED:
             break
         story.tell(*ran(code))
     shown = story.status()

@@ -23,8 +23,8 @@ from batholith.job_ctrl.effects import (
 )
 from batholith.job_ctrl.ledger import Ledger
 from batholith.job_ctrl.view import Order
-from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 
 P = PodPhase

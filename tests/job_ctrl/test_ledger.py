@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from support_jobs import entry, job, task
 
 from batholith.job_ctrl.ledger import Entry, Ledger, read
-from batholith.job_ctrl.views import FINISHED, Pod, PodPhase
+from batholith.job_ctrl.views import Pod
 from batholith.model.job import JobEvent
 from batholith.model.meta import ObjectMeta, OwnerReference
+from batholith.model.pod import FINISHED, PodPhase
 
 PODS = st.builds(
     lambda name, phase, changes: entry(name, phase, **changes),

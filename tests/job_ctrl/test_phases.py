@@ -6,8 +6,8 @@ from support_jobs import entry, job, task, view
 from batholith.job_ctrl import status
 from batholith.job_ctrl.phases import RULES, Go
 from batholith.job_ctrl.view import View
-from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
+from batholith.model.pod import PodPhase
 
 P, A = JobPhase, Action
 FINISHED = (P.COMPLETED, P.FAILED, P.TERMINATED)

@@ -7,8 +7,8 @@ from support_jobs import entry, job, task, view
 
 from batholith.job_ctrl import policies
 from batholith.job_ctrl.ledger import Happening
-from batholith.job_ctrl.views import PodPhase
 from batholith.model.job import JobEvent, JobStatus
+from batholith.model.pod import PodPhase
 
 FAILED = Happening(
     event=JobEvent.POD_FAILED, task="t", pod="j-t-0", owner="uid-j", version=0, exit_code=3

@@ -5,19 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_scheduler import World, group, node, oracle_fits, pod
 
+from batholith.model.needs import ContainerNeeds, Resources
 from batholith.scheduler import conf, masks, shapes
 from batholith.scheduler.masks import Masks
 from batholith.scheduler.resources import CPU, MEMORY, PODS, amounts, pod_request
 from batholith.scheduler.rules import Rules
-from batholith.scheduler.views import (
-    Container,
-    Node,
-    Pod,
-    PodSpec,
-    Resources,
-    Taint,
-    Toleration,
-)
+from batholith.scheduler.views import Node, Pod, PodSpec, Taint, Toleration
 
 ORDERS = {
     "spread": "  - name: nodeorder\n",
@@ -145,9 +138,9 @@ def test_masks_follow_nodes_as_a_naive_look_would(
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    def container(cpu: str, *, stays: bool = False) -> Container:
+    def container(cpu: str, *, stays: bool = False) -> ContainerNeeds:
         resources = Resources(requests={"cpu": cpu})
-        return Container(resources=resources, restart_policy="Always" if stays else "")
+        return ContainerNeeds(resources=resources, restart_policy="Always" if stays else "")
 
     spec = PodSpec(
         containers=(container("1"), container("500m")),

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from ...model.pod import FINISHED
 from .objects import Container, Pod
-from .status import BackOff, Ending, Phase, PodState, init_done, phase_of, restarts
+from .status import BackOff, Ending, PodState, init_done, phase_of, restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def decide(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> De
     """
     if state.ending is not None:
         return _end(pod, state, state.ending)
-    if phase_of(pod, state) in (Phase.SUCCEEDED, Phase.FAILED):
+    if phase_of(pod, state) in FINISHED:
         kill_at = now + timedelta(seconds=pod.grace)
         return _stop_all(pod, state, kill_at)
     expiry = _expiry(pod, state)

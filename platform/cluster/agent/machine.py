@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ...kube.client import Client
 from ...kube.errors import ApiError, NotFoundError
-from ...kube.events import EventRecorder, EventType
+from ...kube.events import EventType
 from ...machinery.clock import Clock, Timer
-from ...model.meta import ObjectReference, ResourceList
-from ...model.names import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Resource
+from ...machinery.recording import Recorder, reference
+from ...model.meta import ResourceList
+from ...model.names import CONFIGMAPS, PODS, SECRETS, SERVICEACCOUNTS, Resource
 from . import hosts
 from .environment import Sources
 from .objects import ConfigMap, Pod, Secret, Service, TokenRequest
@@ -104,7 +105,7 @@ class Machine:
     allocatable: ResourceList
     names: NameBook
     services: Callable[[str], Iterable[Service]]
-    recorder: EventRecorder | None
+    recorder: Recorder | None
     addresses: dict[str, str]
     """Loopback address by pod uid."""
 
@@ -123,11 +124,8 @@ class Machine:
         """Record an event about *pod*."""
         if self.recorder is None:
             return
-        meta = pod.metadata
-        about = ObjectReference(
-            api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
-        )
         kind: EventType = "Warning" if warning else "Normal"
+        about = reference(PODS, pod.metadata)
         self.recorder.record(about, type=kind, reason=reason, message=message)
 
     async def fetch_sources(self, pod: Pod) -> Sources:

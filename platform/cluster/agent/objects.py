@@ -8,6 +8,8 @@ import msgspec
 
 from ...model.base import Part
 from ...model.meta import Condition, ObjectMeta
+from ...model.needs import Resources
+from ...model.pod import FINISHED
 
 
 class KeyRef(Part, frozen=True):
@@ -72,13 +74,6 @@ class VolumeMount(Part, frozen=True):
     sub_path: str = ""
     sub_path_expr: str = ""
     read_only: bool = False
-
-
-class Resources(Part, frozen=True):
-    """Requests and limits, quantities as on the wire."""
-
-    requests: dict[str, str | int | float] = {}
-    limits: dict[str, str | int | float] = {}
 
 
 class Container(Part, frozen=True):
@@ -292,7 +287,7 @@ class Pod(Part, frozen=True, dict=True):
     @property
     def is_over(self) -> bool:
         """Its last phase was reported."""
-        return self.status.phase in ("Succeeded", "Failed")
+        return self.status.phase in FINISHED
 
 
 class ConfigMap(Part, frozen=True):

@@ -13,8 +13,8 @@ from aiohttp import web
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...kube.errors import ApiError, ConnectionLostError
-from ...kube.events import EventRecorder
 from ...machinery.clock import Clock
+from ...machinery.recording import Recorder
 from ...model.names import PODS, SERVICES
 from .leftovers import end_orphan
 from .machine import Machine, NameBook
@@ -43,7 +43,7 @@ class RealNode:
         *,
         settings: AgentSettings,
         clock: Clock,
-        recorder: EventRecorder | None,
+        recorder: Recorder | None,
     ) -> None:
         self._client = client
         self._settings = settings

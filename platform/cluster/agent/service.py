@@ -4,8 +4,8 @@ import asyncio
 from typing import Protocol
 
 from ...kube.client import Client
-from ...kube.events import EventRecorder
 from ...machinery.clock import Clock, SystemClock
+from ...machinery.recording import Recorder
 from .realnode import RealNode
 from .settings import AgentSettings, Stop
 from .simulate import Simulator
@@ -24,7 +24,7 @@ class Agent:
         *,
         settings: AgentSettings,
         clock: Clock | None = None,
-        recorder: EventRecorder | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self._stop = Stop()

@@ -8,25 +8,16 @@ shows. Real and simulated pods take the same road, so they cannot tell different
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
 from ...model import times
+from ...model.pod import FINISHED, PodPhase
 from .objects import Container, ContainerStatus, Pod, Terminated
 
 LOST_CODE = 137
 LOST_REASON = "ContainerStatusUnknown"
 LOST_MESSAGE = "The container could not be located when the pod was terminated"
-
-
-class Phase(StrEnum):
-    """A pod's phase."""
-
-    PENDING = "Pending"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,19 +243,19 @@ def initialized(pod: Pod, state: PodState) -> bool:
     return all(init_done(c, state.of(c.name)) for c in pod.spec.init_containers)
 
 
-def phase_of(pod: Pod, state: PodState) -> Phase:
+def phase_of(pod: Pod, state: PodState) -> PodPhase:
     """The phase that the containers' states amount to."""
     mains = [state.of(c.name) for c in pod.spec.containers]
     everyone = [state.of(name) for name in pod.containers]
     if state.ending is not None and not any(c.running for c in everyone):
         clean = not state.ending.reason and all(c.exit and c.exit.code == 0 for c in mains)
-        return Phase.SUCCEEDED if clean else Phase.FAILED
+        return PodPhase.SUCCEEDED if clean else PodPhase.FAILED
     if not initialized(pod, state) and not any(c.was_tried for c in mains):
-        return Phase.FAILED if _init_failed(pod, state) else Phase.PENDING
+        return PodPhase.FAILED if _init_failed(pod, state) else PodPhase.PENDING
     if any(not c.was_tried for c in mains):
-        return Phase.PENDING
+        return PodPhase.PENDING
     if any(c.running for c in mains):
-        return Phase.RUNNING
+        return PodPhase.RUNNING
     return _phase_of_ended(pod, state)
 
 
@@ -276,11 +267,11 @@ def _init_failed(pod: Pod, state: PodState) -> bool:
     return False
 
 
-def _phase_of_ended(pod: Pod, state: PodState) -> Phase:
+def _phase_of_ended(pod: Pod, state: PodState) -> PodPhase:
     ends = [(c, ended) for c in pod.spec.containers if (ended := state.of(c.name).exit)]
     if any(restarts(pod, container, ended) for container, ended in ends):
-        return Phase.RUNNING
-    return Phase.SUCCEEDED if all(ended.code == 0 for _, ended in ends) else Phase.FAILED
+        return PodPhase.RUNNING
+    return PodPhase.SUCCEEDED if all(ended.code == 0 for _, ended in ends) else PodPhase.FAILED
 
 
 def stamp(moment: datetime) -> str:
@@ -299,7 +290,7 @@ def render(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> di
     Conditions keep the time of their last change from what *pod* shows.
     """
     phase = phase_of(pod, state)
-    over = phase in (Phase.SUCCEEDED, Phase.FAILED)
+    over = phase in FINISHED
     shown = _Shown(pod, state, back_off, over=over)
     status: dict[str, Any] = {
         "phase": str(phase),
@@ -319,7 +310,7 @@ def render(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> di
     return status
 
 
-def _conditions(pod: Pod, state: PodState, phase: Phase, now: datetime) -> list[dict[str, Any]]:
+def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> list[dict[str, Any]]:
     before = {c.type: c for c in pod.status.conditions}
 
     def condition(kind: str, holds: bool, reason: str = "", message: str = "") -> dict[str, Any]:
@@ -336,12 +327,12 @@ def _conditions(pod: Pod, state: PodState, phase: Phase, now: datetime) -> list[
     waiting = [c.name for c in pod.spec.init_containers if not init_done(c, state.of(c.name))]
     idle = [c.name for c in pod.spec.containers if not state.of(c.name).running]
     why, what = "ContainersNotReady", f"containers with unready status: [{' '.join(idle)}]"
-    if phase is Phase.SUCCEEDED:
+    if phase is PodPhase.SUCCEEDED:
         why, what = "PodCompleted", ""
-    elif phase is Phase.FAILED:
+    elif phase is PodPhase.FAILED:
         why, what = "PodFailed", ""
     ready = not idle and not waiting
-    done = "PodCompleted" if phase is Phase.SUCCEEDED else ""
+    done = "PodCompleted" if phase is PodPhase.SUCCEEDED else ""
     incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
     return [
         condition("PodReadyToStartContainers", state.prepared and not done),

@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-from . import syntax
+from ...model import syntax
 from .fields import (
     IMMUTABLE,
     FieldError,
@@ -64,7 +64,7 @@ def check_node(obj: Json, old: Json | None) -> list[FieldError]:
     for index, taint in enumerate(obj.get("spec", {}).get("taints", ())):
         path = f"spec.taints[{index}]"
         key, effect = taint.get("key", ""), taint.get("effect", "")
-        if problem := syntax.qualified_name(key):
+        if problem := syntax.qualified_name_problem(key):
             errors.append(invalid(f"{path}.key", key, problem))
         if effect not in _EFFECTS:
             errors.append(not_supported(f"{path}.effect", effect, _EFFECTS))
@@ -121,7 +121,7 @@ def _check_keys(data: Json, path: str) -> list[FieldError]:
     return [
         invalid(f"{path}[{key}]", key, problem)
         for key in data
-        if (problem := syntax.config_key(key))
+        if (problem := syntax.config_key_problem(key))
     ]
 
 

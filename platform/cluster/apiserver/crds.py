@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from ...model import syntax
 from ...model.names import Resource
-from . import jsonpath, syntax
+from . import jsonpath
 from .definitions import check_crd, served_versions
 from .fields import FieldError, MalformedError, invalid
 from .kindinfo import CUSTOM_VERBS, Column, KindInfo, Subresource
@@ -66,7 +67,7 @@ class CustomRules:
             errors.append(invalid("kind", obj.get("kind"), f"must be {self._resource.kind}"))
         errors += check_metadata(
             obj["metadata"],
-            syntax.subdomain,
+            syntax.dns_subdomain_problem,
             namespaced=self._resource.namespaced,
             old=old["metadata"] if old else None,
         )

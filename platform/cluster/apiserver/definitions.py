@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import jsonpath, syntax
+from ...model import syntax
+from . import jsonpath
 from .fields import IMMUTABLE, FieldError, invalid, not_supported, required
 from .schema import schema_errors
 
@@ -75,7 +76,7 @@ def _check_identity(spec: Json, names: Json) -> list[FieldError]:
         errors.append(required("spec.group"))
     elif "." not in group:
         errors.append(invalid("spec.group", group, "should be a domain with at least one dot"))
-    elif problem := syntax.subdomain(group):
+    elif problem := syntax.dns_subdomain_problem(group):
         errors.append(invalid("spec.group", group, problem))
     scope = spec.get("scope", "")
     if scope not in _SCOPES:
@@ -85,7 +86,7 @@ def _check_identity(spec: Json, names: Json) -> list[FieldError]:
         value = names.get(key, "")
         if not value:
             errors.append(required(f"spec.names.{key}"))
-        elif problem := syntax.label_1035(value.lower()):
+        elif problem := syntax.dns_label_1035_problem(value.lower()):
             errors.append(invalid(f"spec.names.{key}", value, problem))
     if not spec.get("versions"):
         errors.append(required("spec.versions", "must have at least one version"))
@@ -94,7 +95,7 @@ def _check_identity(spec: Json, names: Json) -> list[FieldError]:
 
 def _check_version(version: Json, path: str, *, alone: bool) -> list[FieldError]:
     errors = []
-    if problem := syntax.label_1035(version.get("name", "")):
+    if problem := syntax.dns_label_1035_problem(version.get("name", "")):
         errors.append(invalid(f"{path}.name", version.get("name", ""), problem))
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if schema is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from . import syntax
+from ...model import syntax
 from .fields import (
     IMMUTABLE,
     FieldError,
@@ -24,9 +24,9 @@ def check_labels(labels: Any, path: str) -> list[FieldError]:
     """Check keys and values of a map of labels."""
     errors = []
     for key, value in (labels or {}).items():
-        if problem := syntax.qualified_name(key):
+        if problem := syntax.qualified_name_problem(key):
             errors.append(invalid(path, key, problem))
-        if problem := syntax.label_value(value):
+        if problem := syntax.label_value_problem(value):
             errors.append(invalid(path, value, problem))
     return errors
 
@@ -37,7 +37,7 @@ def check_annotations(annotations: Any, path: str) -> list[FieldError]:
     size = 0
     for key, value in (annotations or {}).items():
         size += len(key) + len(value)
-        if problem := syntax.qualified_name(key.lower()):
+        if problem := syntax.qualified_name_problem(key.lower()):
             errors.append(invalid(path, key, problem))
     if size > ANNOTATION_LIMIT:
         errors.append(too_long(path, ANNOTATION_LIMIT))
@@ -106,7 +106,7 @@ def _check_finalizers(finalizers: list[str]) -> list[FieldError]:
     errors = []
     for index, name in enumerate(finalizers):
         path = f"metadata.finalizers[{index}]"
-        if problem := syntax.qualified_name(name):
+        if problem := syntax.qualified_name_problem(name):
             errors.append(invalid(path, name, problem))
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         text = "finalizers orphan and foregroundDeletion cannot be both set"

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ...model import quantity
-from . import syntax
+from ...model import quantity, syntax
 from .fields import (
     FieldError,
     duplicate,
@@ -33,12 +32,12 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _NAMED_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 _NAMES = (
-    ("hostname", syntax.label),
-    ("subdomain", syntax.label),
-    ("nodeName", syntax.subdomain),
-    ("serviceAccountName", syntax.subdomain),
-    ("priorityClassName", syntax.subdomain),
-    ("runtimeClassName", syntax.subdomain),
+    ("hostname", syntax.dns_label_problem),
+    ("subdomain", syntax.dns_label_problem),
+    ("nodeName", syntax.dns_subdomain_problem),
+    ("serviceAccountName", syntax.dns_subdomain_problem),
+    ("priorityClassName", syntax.dns_subdomain_problem),
+    ("runtimeClassName", syntax.dns_subdomain_problem),
 )
 _POSITIVE = "must be greater than or equal to 1"
 
@@ -102,7 +101,7 @@ def _one_of(
 def _check_name(name: str | None, path: str, seen: set[str], errors: list[FieldError]) -> None:
     if not name:
         errors.append(required(path))
-    elif problem := syntax.label(name):
+    elif problem := syntax.dns_label_problem(name):
         errors.append(invalid(path, name, problem))
     elif name in seen:
         errors.append(duplicate(path, name))
@@ -174,7 +173,7 @@ def _check_ports(ports: list[Json], path: str, errors: list[FieldError]) -> None
             if name in names:
                 errors.append(duplicate(f"{place}.name", name))
             names.add(name)
-            if len(name) > 15 or syntax.label(name):
+            if len(name) > 15 or syntax.dns_label_problem(name):
                 text = "must be a lowercase RFC 1123 label of at most 15 characters"
                 errors.append(invalid(f"{place}.name", name, text))
         if not port.get("containerPort"):
@@ -191,7 +190,7 @@ def _check_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
         name = variable.get("name")
         if not name:
             errors.append(required(f"{path}[{index}].name"))
-        elif problem := syntax.env_name(name):
+        elif problem := syntax.env_name_problem(name):
             errors.append(invalid(f"{path}[{index}].name", name, problem))
         source = variable.get("valueFrom")
         if source is None:
@@ -245,7 +244,7 @@ def check_resources(resources: Json, path: str, errors: list[FieldError]) -> Non
 
 
 def _resource_problem(name: str) -> str:
-    if problem := syntax.qualified_name(name):
+    if problem := syntax.qualified_name_problem(name):
         return problem
     if "/" in name or name.startswith("hugepages-"):
         return ""
@@ -290,7 +289,7 @@ def _check_placement(spec: Json, path: str, errors: list[FieldError]) -> None:
     for index, gate in enumerate(spec.get("schedulingGates", ())):
         place = f"{path}.schedulingGates[{index}].name"
         name = gate.get("name", "")
-        if problem := syntax.qualified_name(name):
+        if problem := syntax.qualified_name_problem(name):
             errors.append(invalid(place, name, problem))
         if name in gates:
             errors.append(duplicate(f"{path}.schedulingGates[{index}]", name))
@@ -299,7 +298,7 @@ def _check_placement(spec: Json, path: str, errors: list[FieldError]) -> None:
 
 def _check_toleration(toleration: Json, path: str, errors: list[FieldError]) -> None:
     key, operator = toleration.get("key"), toleration.get("operator", "Equal")
-    if key and (problem := syntax.qualified_name(key)):
+    if key and (problem := syntax.qualified_name_problem(key)):
         errors.append(invalid(f"{path}.key", key, problem))
     _one_of(operator, f"{path}.operator", _TOLERATION_OPERATORS, errors)
     if not key and operator != "Exists":
@@ -364,7 +363,7 @@ def check_expression(
     elif operator in ("Gt", "Lt") and len(values) != 1:
         text = "must be specified single value when `operator` is 'Lt' or 'Gt'"
         errors.append(required(f"{path}.values", text))
-    if problem := syntax.qualified_name(expression.get("key", "")):
+    if problem := syntax.qualified_name_problem(expression.get("key", "")):
         errors.append(invalid(f"{path}.key", expression.get("key", ""), problem))
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...model import syntax
 from ...model.names import Resource
-from . import core_objects, definitions, pod_defaults, pod_updates, syntax, workloads
+from . import core_objects, definitions, pod_defaults, pod_updates, workloads
 from .fields import FieldError
 from .objectmeta import NameRule, check_metadata
 from .typed import read_object
@@ -36,7 +37,7 @@ class Hooks:
     begin: Callable[[Json], None] = _nothing
     keep: Callable[[Json, Json], None] = _keep_nothing
     check: Callable[[Json, Json | None], list[FieldError]] = _no_errors
-    name_rule: NameRule = syntax.subdomain
+    name_rule: NameRule = syntax.dns_subdomain_problem
 
 
 def _begin_definition(crd: Json) -> None:
@@ -45,11 +46,11 @@ def _begin_definition(crd: Json) -> None:
 
 _PLAIN = Hooks()
 _REPLICAS = Hooks(default=workloads.default_replicas, check=workloads.check_workload)
-_ROLE = Hooks(name_rule=syntax.path_segment)
+_ROLE = Hooks(name_rule=syntax.path_segment_problem)
 _BINDING = Hooks(
     default=core_objects.default_binding,
     check=core_objects.check_binding,
-    name_rule=syntax.path_segment,
+    name_rule=syntax.path_segment_problem,
 )
 _WEBHOOKS = Hooks(default=core_objects.default_webhooks)
 
@@ -61,7 +62,7 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
         default=core_objects.default_namespace,
         begin=core_objects.begin_namespace,
         keep=core_objects.keep_namespace,
-        name_rule=syntax.label,
+        name_rule=syntax.dns_label_problem,
     ),
     ("", "Node"): Hooks(default=core_objects.default_node, check=core_objects.check_node),
     ("", "PersistentVolume"): Hooks(
@@ -86,7 +87,7 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
         begin=core_objects.begin_service,
         keep=core_objects.keep_service,
         check=core_objects.check_service,
-        name_rule=syntax.label_1035,
+        name_rule=syntax.dns_label_1035_problem,
     ),
     (_ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
     (_ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..gangs import Finding, Gang, Misfit, Queue, Task
-from ..trial import NOT_ENOUGH_RESOURCES, Need
+from ..plugins.points import NOT_ENOUGH_RESOURCES
+from ..trial import Need
 
 if TYPE_CHECKING:
     from ..cycle import Cycle, Rank

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from ..gangs import Gang, add, total
 from ..resources import Amounts, show
 from .arguments import number
-from .points import Refusal
+from .points import NOT_ENOUGH_RESOURCES, Refusal
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
-
-NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 
 
 class OvercommitPlugin:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
+NOT_ENOUGH_RESOURCES = "NotEnoughResources"
+"""The reason of a refusal that more room would lift."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

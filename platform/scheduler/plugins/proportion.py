@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ..gangs import Gang, Queue, add, beyond, total
 from ..resources import LARGEST, Amounts, amounts, show
 from ..shapes import Shape
-from .overcommit import NOT_ENOUGH_RESOURCES
-from .points import Refusal
+from .points import NOT_ENOUGH_RESOURCES, Refusal
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
