@@ -7,22 +7,21 @@ import signal
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ..cluster.datadir import DataDir, DataDirBusyError
+from ..cluster.datadir import DataDir, DataDirBusyError, ForeignFolderError
 from ..cluster.processes import end
-from ..cluster.supervisor import PartFailedError, UpState, end_leftovers, read_state
+from ..cluster.supervisor import PartFailedError, Supervisor, UpState, end_leftovers, read_state
 from . import logs
-
-if TYPE_CHECKING:
-    from .embedded import Options
 
 DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Where the cluster keeps its state [default: $XDG_DATA_HOME/batholith]."),
 ]
+FOLDER_ERRORS = (DataDirBusyError, ForeignFolderError, OSError)
+"""What holding a data folder, and working in it, may fail with."""
 DETACH_TIMEOUT = 60.0
 """Seconds that ``up --detach`` waits for the cluster to be ready."""
 DOWN_TIMEOUT = 120.0
@@ -63,39 +62,44 @@ def up(
     ] = None,
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
-    data = folder(data_dir)
-    if detach and not _detach(data):
-        return
-    from .embedded import Options
+    from .embedded import Embedded, Options
 
     options = Options(simulate=simulate, port=port, api_port=api_port, cpus=cpus)
-    logs.configure(level="WARNING")
+    data = folder(data_dir)
     try:
-        asyncio.run(_up(data, options))
-    except (DataDirBusyError, PartFailedError, OSError) as error:
-        typer.echo(f"batholith up: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-async def _up(data: DataDir, options: "Options") -> None:
-    from .embedded import Embedded
-
-    data.hold()
-    try:
+        # Held before the split: the lock goes with the child, and a busy folder stays untouched.
+        data.hold()
+        if detach and not _detach(data):
+            return
+        logs.configure(level="WARNING")
         end_leftovers(data)
         with Embedded(data, options) as embedded:
             for line in embedded.remarks:
                 typer.echo(line)
-            supervisor = embedded.supervisor()
-            work = asyncio.ensure_future(supervisor.run(lambda: typer.echo(embedded.usage())))
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                loop.add_signal_handler(number, work.cancel)
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-            typer.echo("stopped")
+            supervisor = embedded.started()
+            asyncio.run(_supervise(supervisor, usage=embedded.usage()))
+    except (*FOLDER_ERRORS, PartFailedError) as error:
+        typer.echo(f"batholith up: {error}", err=True)
+        raise typer.Exit(1) from None
     finally:
         data.release()
+
+
+async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
+    work = asyncio.create_task(supervisor.run(lambda: typer.echo(usage)))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, _stop_once, work)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    typer.echo("stopped")
+
+
+def _stop_once(work: asyncio.Task[None]) -> None:
+    """Cancel *work*, which then stops all parts in order; later calls don't cut that short."""
+    if not work.cancelling():
+        typer.echo("stopping: pods end within their grace")
+        work.cancel()
 
 
 def _detach(data: DataDir) -> bool:
@@ -106,7 +110,6 @@ def _detach(data: DataDir) -> bool:
     Raises:
         typer.Exit: in the parent, with 1, when the cluster did not become ready.
     """
-    data.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_file = data.root / "up.log"
     # Forked, not started anew: importing everything a second time takes a third of a second.
     child = os.fork()
@@ -170,11 +173,11 @@ def _end_what_is_left(data: DataDir) -> list[str]:
     """End parts and pods of a supervisor that was killed; returns their names."""
     from ..cluster.agent.leftovers import end_pods
 
-    if not data.root.is_dir():
+    if not data.root.exists():
         return []
     try:
         data.hold()
-    except DataDirBusyError as error:
+    except FOLDER_ERRORS as error:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:

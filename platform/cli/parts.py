@@ -197,7 +197,7 @@ def controllers(
 def scheduler(
     kubeconfig: Kubeconfig = None,
     scheduler_conf: Annotated[
-        Path | None, typer.Option(help="Actions and plugins, as the reference writes them.")
+        Path | None, typer.Option(help="Actions and plugins, as Volcano writes them.")
     ] = None,
     default_scheduler: Annotated[
         bool,

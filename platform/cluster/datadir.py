@@ -10,6 +10,10 @@ class DataDirBusyError(Exception):
     """Another ``batholith up`` holds this folder."""
 
 
+class ForeignFolderError(Exception):
+    """The folder holds things, and none that say that it is a data folder."""
+
+
 class DataDir:
     """One folder, mode 0700, that one supervisor at a time holds."""
 
@@ -28,17 +32,21 @@ class DataDir:
     @classmethod
     def default(cls) -> Self:
         """``$XDG_DATA_HOME/batholith``."""
-        home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        return cls(Path(home) / "batholith")
+        home = Path(os.environ.get("XDG_DATA_HOME", ""))
+        if not home.is_absolute():  # the specification of that variable has such values ignored
+            home = Path.home() / ".local" / "share"
+        return cls(home / "batholith")
 
     def hold(self) -> None:
         """Make the folder and keep it until :meth:`release` or the end of this process.
 
         Raises:
             DataDirBusyError: somebody else holds it.
+            ForeignFolderError: it is a folder of something else.
             OSError: it cannot be made or entered.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_ours()
         self.root.chmod(0o700)
         for folder in (self.pki, self.pods, self.logs):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -50,6 +58,12 @@ class DataDir:
             os.close(lock)
             raise DataDirBusyError(f"a cluster is already up in {self.root}") from None
         self._lock = lock
+
+    def _check_ours(self) -> None:
+        """Keep from shutting others out of /tmp, or a home, that was named by mistake."""
+        marks = (self.root / "lock", self.cluster_db)
+        if not any(mark.exists() for mark in marks) and any(self.root.iterdir()):
+            raise ForeignFolderError(f"{self.root} is not empty, and no data folder of Batholith")
 
     def release(self) -> None:
         """Let others have the folder; harmless when it is not held."""

@@ -105,7 +105,7 @@ class JobController:
 
     def _begin(self) -> None:
         early, self._early = self._early or [], None
-        for command in sorted(early, key=_age):
+        for command in sorted(early, key=lambda command: command.age):
             self._on_command(None, command)
 
     # What is seen.
@@ -310,11 +310,3 @@ class JobController:
 def _owner_key(meta: ObjectMeta) -> str:
     owner = meta.controller
     return f"{meta.namespace}/{owner.name if owner else ''}"
-
-
-def _age(command: Command) -> tuple[str, int]:
-    meta = command.metadata
-    return meta.creation_timestamp or "", int(meta.resource_version or 0)
-
-
-__all__ = ["JobController", "JobSettings"]

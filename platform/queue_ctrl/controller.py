@@ -132,7 +132,7 @@ class QueueController:
         for name in self._seeds:
             self._work.add(name)
         early, self._early = self._early or [], None
-        for command in sorted(early, key=_age):
+        for command in sorted(early, key=lambda command: command.age):
             self._on_command(None, command)
 
     # What is seen
@@ -327,13 +327,8 @@ def _version(queue: Queue) -> int:
     return int(queue.metadata.resource_version or 0)
 
 
-def _age(command: Command) -> tuple[str, int]:
-    meta = command.metadata
-    return meta.creation_timestamp or "", int(meta.resource_version or 0)
-
-
 def _status_body(queue: Queue, change: SetStatus) -> dict[str, object]:
-    """A merge patch of what differs; a count of none is left out, as the reference leaves it."""
+    """A merge patch of what differs; a count of none is left out, as Volcano leaves it."""
     status: dict[str, object] = {"state": change.state}
     counts = change.counts
     for field in ("pending", "inqueue", "running", "unknown", "completed"):

@@ -1,4 +1,4 @@
-"""All controllers and the scheduler together, as the recordings saw the reference's at work."""
+"""All controllers and the scheduler together, as the recordings saw Volcano's at work."""
 
 import asyncio
 from collections import defaultdict
