@@ -18,7 +18,9 @@ from . import logs
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(help="Where the cluster keeps its state [default: $XDG_DATA_HOME/batholith]."),
+    typer.Option(
+        help="Where the cluster keeps its state.", show_default="$XDG_DATA_HOME/batholith"
+    ),
 ]
 FOLDER_ERRORS = (DataDirBusyError, ForeignFolderError, OSError)
 """What holding a data folder, and working in it, may fail with."""
@@ -58,7 +60,8 @@ def up(
         int | None, typer.Option(min=0, max=65535, help="REST API; 0 means any free one.")
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="CPUs that the node offers [default: at least 16].")
+        int | None,
+        typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
     ] = None,
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""

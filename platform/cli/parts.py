@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(help="Credentials [default: $KUBECONFIG, ~/.kube/config, or in-cluster]."),
+    typer.Option(help="Credentials.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"),
 ]
 ListenFd = Annotated[
     int | None, typer.Option(help="A listening socket that the parent process hands down.")
@@ -42,7 +42,7 @@ Burst = Annotated[
     int, typer.Option("--kube-api-burst", min=1, help="Requests at once, within the limit.")
 ]
 Metrics = Annotated[
-    str, typer.Option("--listen-address", help="HOST:PORT of /metrics [default: none].")
+    str, typer.Option("--listen-address", help="HOST:PORT of /metrics.", show_default="none")
 ]
 
 
@@ -238,7 +238,8 @@ def agent(
     kubeconfig: Kubeconfig = None,
     simulate: Annotated[int, typer.Option(min=0, help="Pretend this many nodes.")] = 0,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="CPUs that the node offers [default: at least 16].")
+        int | None,
+        typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
     ] = None,
     pki_dir: Annotated[
         Path | None, typer.Option(help="agent.crt, agent.key and ca.crt of the log server.")
