@@ -1,0 +1,131 @@
+"""Where we differ from the recordings on purpose, and why; told to users in docs/differences.md."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+LEFT_OUT = {
+    **dict.fromkeys(("cronjob", "cronjob-refused"), "CronJobs are not there yet"),
+    **dict.fromkeys(
+        ("jobflow", "jobflow-delete", "jobflow-fails", "jobflow-refused"),
+        "JobFlows are not there yet",
+    ),
+    **dict.fromkeys(
+        ("plugin-hcclrank", "plugin-mpi", "plugin-pytorch", "plugin-pytorch-wait", "plugin-ray",
+         "plugin-tensorflow", "plugin-tensorflow-names"),
+        "the plugins of frameworks are not there yet",
+    ),
+    **dict.fromkeys(("preempt", "reclaim"), "the scheduler takes nothing from others yet"),
+    **dict.fromkeys(
+        ("batch-job", "deployment", "deployment-template", "replicaset-plain", "statefulset"),
+        "the embedded cluster has no controllers for Kubernetes' own workloads",
+    ),
+}  # fmt: skip
+"""Recorded scenarios that are not replayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """One difference that stays."""
+
+    what: str
+    """What we do; a line of the table in docs/differences.md."""
+
+    scenarios: tuple[str, ...]
+    """Names, or patterns of names, of recordings."""
+
+    places: tuple[str, ...]
+    """Patterns of places in a life."""
+
+    def covers(self, scenario: str, place: str) -> bool:
+        """Whether a difference at *place* is this one."""
+        return _matches(scenario, self.scenarios) and _matches(place, self.places)
+
+
+def _matches(text: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+ALLOWED = (
+    Allowed(
+        what="Resuming a job uses up none of its retries.",
+        scenarios=("command-abort-resume",),
+        places=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
+    ),
+    Allowed(
+        what="A PodGroup that somebody deletes is made again.",
+        scenarios=("podgroup-deleted",),
+        places=("/groups/*", "/final/groups/*"),
+    ),
+    Allowed(
+        what="A PodGroup stays Running while its pods are being replaced.",
+        scenarios=(
+            "pod-deleted-no-policy",
+            "policy-podevicted-restartpod",
+            "policy-podevicted-restarttask",
+            "policy-podfailed-restart*",
+            "unknown-no-policy",
+        ),
+        places=("/groups/*",),
+    ),
+    Allowed(
+        what="The PodGroup of a restarted job waits for admission like any other.",
+        scenarios=("command-restartjob",),
+        places=("/groups/*",),
+    ),
+    Allowed(
+        what="A PodGroup whose pods are only on their way is not called unschedulable.",
+        scenarios=("policy-podevicted-restart*", "policy-podfailed-restart*"),
+        places=(
+            "/events/Job/-PodGroupPending",
+            "/events/Pod/-FailedScheduling",
+            "/events/PodGroup/-Unschedulable",
+            "/final/groups/*/conditions*",
+        ),
+    ),
+    Allowed(
+        what="A job whose retries are used up fails at once and keeps its last pods.",
+        scenarios=("policy-podfailed-restartpod", "policy-podfailed-restarttask"),
+        places=(
+            "/final/jobs/j/counts",
+            "/final/jobs/j/tasks",
+            "/final/pods/j-bad-0",
+            "/made/Pod",
+            "/pods/j-bad-0",
+        ),
+    ),
+    Allowed(
+        what="A gang that its queue does not admit is told why.",
+        scenarios=("command-abort-pending", "gang-too-big", "queue-capability"),
+        places=("/events/Job/+PodGroupPending", "/final/groups/*/conditions"),
+    ),
+    Allowed(
+        what="A plugin's argument that is not known is complained about.",
+        scenarios=("plugin-ssh-no-root",),
+        places=("/events/Job/+PluginError",),
+    ),
+    Allowed(
+        what="A task keeps the `replicas: 0` that was written.",
+        scenarios=("zero-replicas",),
+        places=("*/spec/tasks/0/replicas",),
+    ),
+    Allowed(
+        what="Pods that are waited for are not made again and again.",
+        scenarios=("policy-pending-timeout",),
+        places=("/made/Pod", "/pods/*"),
+    ),
+    Allowed(
+        what="Claims are served by the agent itself.",
+        scenarios=("volumes-claim", "volumes-name"),
+        places=("/events/*", "/final/*", "/groups/*", "/jobs/*", "/pods/*", "*/finalizers"),
+    ),
+    Allowed(
+        what="The scheduler sees a gang start at once, not a second later.",
+        scenarios=("*",),
+        places=("/events/PodGroup/+Scheduled",),
+    ),
+    Allowed(
+        what="The scheduler sees a gang end at once, not a second later.",
+        scenarios=("task-min-available",),
+        places=("/events/PodGroup/+Unschedulable",),
+    ),
+)

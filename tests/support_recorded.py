@@ -1,0 +1,368 @@
+"""Replays recorded scenarios on a whole cluster in the test's process, and watches what follows."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from support_controllers import running
+from support_lives import Account, Json, life
+from support_server import MERGE, EmbeddedServer, embedded_server
+
+from batholith.admission import WEBHOOKS
+from batholith.cluster.agent.service import Agent
+from batholith.cluster.agent.settings import AgentSettings, Simulation
+from batholith.job_ctrl.controller import JobController
+from batholith.job_ctrl.settings import JobSettings
+from batholith.kube.events import EventRecorder
+from batholith.machinery.testing import FakeClock
+from batholith.model import crds, names
+from batholith.podgroup_ctrl.controller import PodGroupController
+from batholith.queue_ctrl.controller import QueueController
+from batholith.scheduler.service import Scheduler
+
+DATA = Path(__file__).parent / "data" / "recorded"
+PACE = 0.3
+"""How long a recorded second takes for the parts of the platform, save the agent."""
+
+TICK, EASY = 0.05, 0.2
+"""Recorded seconds that pass at once; seconds for a request when there is little to do."""
+
+START, STOP = 0.5, 1.5
+"""Seconds from binding to running, and from a deletion to the end, of the recorded kubelet."""
+
+PATIENCE = 40.0
+"""Seconds until a scenario counts as having got stuck."""
+
+STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+RESOURCES = {
+    one.kind: one
+    for one in (
+        names.JOBS, names.PODGROUPS, names.QUEUES, names.PODS, names.PRIORITYCLASSES,
+        names.CONFIGMAPS, names.SERVICES, names.SECRETS, names.NETWORKPOLICIES,
+        names.PERSISTENTVOLUMECLAIMS, names.NODES,
+    )
+}  # fmt: skip
+WORDS = {
+    "vcjob": names.JOBS, "podgroup": names.PODGROUPS, "queue": names.QUEUES, "pod": names.PODS,
+    "node": names.NODES, "service": names.SERVICES, "configmap": names.CONFIGMAPS,
+}  # fmt: skip
+WATCHED = tuple(kind for kind in RESOURCES if kind not in ("Node", "PriorityClass"))
+
+
+def recorded(name: str) -> list[Json]:
+    """The recordings in the file *name*, one a line."""
+    return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+
+
+class Time:
+    """The time of the stage, which goes slower the busier the cluster is.
+
+    A recorded second is as long as the cluster needs to react as quickly as the recorded one did,
+    be the machine ever so slow: what the pretended containers do keeps its order.
+    """
+
+    def __init__(self) -> None:
+        self.stage = FakeClock(datetime.now(UTC))
+        """For the agent and the steps: in recorded seconds."""
+        self.parts = FakeClock(datetime.now(UTC))
+        """For everything else."""
+
+    async def run(self, server: EmbeddedServer) -> None:
+        """Let time pass until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            before = clock()
+            await server.get("/api/v1/namespaces/default")
+            await asyncio.sleep(0.01)
+            passed = TICK * min(1.0, EASY / (clock() - before))
+            self.stage.tick(passed)
+            self.parts.tick(passed * PACE)
+
+
+class Theatre:
+    """A cluster of four pretended nodes with everything at work, and all that is seen of it."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server = server
+        self.time = Time()
+        self._accounts: dict[str, Account] = defaultdict(Account)
+        self._held: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
+
+    def account(self, namespace: str) -> Account:
+        """What was seen so far of a namespace and of all that is in none."""
+        told = self._accounts[namespace]
+        final: dict[str, list[Json]] = defaultdict(list)
+        for place in (namespace, ""):
+            for (kind, _), seen in self._held[place].items():
+                final[kind].append(_left(seen))
+        timeline = told.timeline + self._accounts[""].timeline
+        account = Account(told.applied, timeline, told.made, final, told.events)
+        text = msgspec.json.encode(account).decode().replace(namespace, "<ns>")
+        return msgspec.json.decode(text, type=Account)
+
+    def phase(self, namespace: str, job: str) -> str:
+        """The phase of a job, empty when there is none."""
+        seen = self._held[namespace].get(("Job", job), {})
+        return str(((seen.get("status") or {}).get("state") or {}).get("phase", ""))
+
+    def starting(self, namespace: str) -> bool:
+        """Whether pods are bound that do not run yet."""
+        return any(
+            kind == "Pod" and seen["spec"].get("nodeName") and seen["status"]["phase"] == "Pending"
+            for (kind, _), seen in self._held[namespace].items()
+        )
+
+    def queue_state(self, name: str) -> str:
+        """The state of a queue, empty when there is none."""
+        seen = self._held[""].get(("Queue", name), {})
+        return str((seen.get("status") or {}).get("state", ""))
+
+    def uids(self, namespace: str, kind: str, name: str = "") -> set[str]:
+        """The uids of the objects of *kind*, or of the one named *name*."""
+        return {
+            seen["metadata"]["uid"]
+            for key, seen in self._held[namespace].items()
+            if key == (kind, name or key[1])
+        }
+
+    async def watch(self, kind: str, started: asyncio.Event) -> None:
+        """Take down what happens to all objects of *kind*, until cancelled."""
+        resource = RESOURCES[kind]
+        async with self.server.watch(f"{resource.path()}?watch=1") as lines:
+            started.set()
+            while True:
+                said = await lines.next(timeout=600)
+                self._take_down(said["type"], kind, said["object"])
+
+    async def watch_events(self, started: asyncio.Event) -> None:
+        """Take down the events that are told, until cancelled."""
+        async with self.server.watch(f"{names.EVENTS.path()}?watch=1") as lines:
+            started.set()
+            while True:
+                told = (await lines.next(timeout=600))["object"]
+                about = told["involvedObject"]
+                line = [about["kind"], told["type"], told["reason"], told["message"]]
+                self._accounts[told["metadata"]["namespace"]].events.append(line)
+
+    def _take_down(self, type_: str, kind: str, seen: Json) -> None:
+        meta = seen["metadata"]
+        namespace, key = meta.get("namespace", ""), (kind, meta["name"])
+        seen = {"kind": kind, **seen}
+        entry: Json = {"kind": kind, "name": meta["name"]}
+        timeline = self._accounts[namespace].timeline
+        if type_ == "ADDED":
+            timeline.append({**entry, "what": "made"})
+            self._accounts[namespace].made[kind].append(_bare(seen))
+        if type_ == "DELETED":
+            timeline.append({**entry, "what": "gone"})
+            self._held[namespace].pop(key, None)
+            return
+        self._held[namespace][key] = seen
+        status = seen.get("status") or {}
+        if kind == "Pod":
+            leaving = {"terminating": True} if meta.get("deletionTimestamp") else {}
+            timeline.append({**entry, "phase": status["phase"], **leaving})
+        else:
+            timeline.append({**entry, "status": status})
+
+
+def _bare(seen: Json) -> Json:
+    """The object without the service account's mount, as the recordings have it."""
+    return {key: value for key, value in seen.items() if key != "status"}
+
+
+def _left(seen: Json) -> Json:
+    """What the recordings keep of an object that is there at the end."""
+    status = seen.get("status") or {}
+    meta = seen["metadata"]
+    kept = {
+        "name": meta["name"],
+        "labels": meta.get("labels"),
+        "annotations": meta.get("annotations"),
+        "spec": seen.get("spec") or {},
+        "status": status,
+    }
+    if seen["kind"] == "Pod":
+        kept |= {
+            "bound": bool(seen["spec"].get("nodeName")),
+            "phase": status["phase"],
+            "conditions": status.get("conditions"),
+        }
+    return kept
+
+
+@asynccontextmanager
+async def theatre(folder: Path) -> AsyncIterator[Theatre]:
+    """A cluster for the length of the block."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            embedded_server(folder, webhooks=WEBHOOKS, crds=crds.load())
+        )
+        users = ("controllers", "scheduler", "agent")
+        manager, planner, kubelet = [
+            await stack.enter_async_context(server.client(user)) for user in users
+        ]
+        recorder = EventRecorder(manager, component="vc-controller-manager")
+        events = EventRecorder(planner, component="volcano")
+        pretended = Simulation(nodes=4, prefix="node", start_delay=START, stop_delay=STOP)
+        nodes = AgentSettings(data_dir=folder, simulation=pretended)
+        it = Theatre(server)
+        clock = it.time.parts
+        soon = JobSettings(claim_interval=0.2)
+        parts = (
+            QueueController(manager, clock=clock, recorder=recorder),
+            PodGroupController(manager, clock=clock, recorder=recorder),
+            JobController(manager, settings=soon, clock=clock, recorder=recorder),
+            Scheduler(planner, clock=clock, recorder=events),
+            Agent(kubelet, settings=nodes, clock=it.time.stage),
+        )
+        background = await _started(it)
+        background += [asyncio.create_task(one.run()) for one in (recorder, events)]
+        background.append(asyncio.create_task(it.time.run(server)))
+        for part in parts:
+            await stack.enter_async_context(running(part))
+        await until(lambda: it.queue_state("default") == "Open", "an open default queue")
+        yield it
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
+
+
+async def _started(it: Theatre) -> list[asyncio.Task[None]]:
+    signals = [asyncio.Event() for _ in range(len(WATCHED) + 1)]
+    tasks = [
+        asyncio.create_task(it.watch(kind, signal))
+        for kind, signal in zip(WATCHED, signals, strict=False)
+    ]
+    tasks.append(asyncio.create_task(it.watch_events(signals[-1])))
+    for signal in signals:
+        await signal.wait()
+    return tasks
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for what the cluster does; fail when it does not."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():  # noqa: ASYNC110 - the world offers no event to wait for
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"did not happen: {what}") from None
+
+
+@dataclass(slots=True)
+class Replay:
+    """One scenario in a namespace of its own."""
+
+    it: Theatre
+    scenario: Json
+    namespace: str = ""
+    queues: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        self.namespace = "scene-" + self.scenario["name"]
+        applied = [each for step in self.scenario["steps"] for each in step.get("apply", [])]
+        self.queues = frozenset(
+            each["metadata"]["name"] for each in applied if each["kind"] == "Queue"
+        )
+
+    @property
+    def life(self) -> Json:
+        """What has come of it so far."""
+        return life(self.it.account(self.namespace), queues=self.queues)
+
+    async def clear(self) -> None:
+        """Remove all jobs, and wait until their pods are gone."""
+        for kind in ("Job", "PodGroup", "Pod"):
+            await self.it.server.request("DELETE", self._path(RESOURCES[kind]))
+        await until(lambda: not self.it.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone")
+
+    async def run(self) -> None:
+        """Do all steps."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        await self.it.server.create(names.NAMESPACES.path(), body)
+        for step in self.scenario["steps"]:
+            await self._step(step)
+
+    async def _step(self, step: Json) -> None:
+        for what, given in step.items():
+            match what:
+                case "apply":
+                    for body in given:
+                        await self._apply(body)
+                case "until":
+                    await self._until(given)
+                case "sleep":
+                    await self.it.time.stage.sleep(given)
+                case "command":
+                    await self._command(given, *step["target"])
+                case "patch":
+                    await self._patch(*given, form=STRATEGIC if given[0] == "node" else MERGE)
+                case "jsonpatch":
+                    await self._patch(*given, form=JSON_PATCH)
+                case "delete":
+                    await self._delete(*given)
+
+    async def _until(self, given: Json) -> None:
+        phases = [given["phase"]] if isinstance(given["phase"], str) else given["phase"]
+        job = given["job"]
+        await until(
+            lambda: self.it.phase(self.namespace, job) in phases,
+            f"{self.namespace}: {job} in {phases}",
+        )
+        # The recorded kubelet starts the pods of a gang at one moment.
+        await until(lambda: not self.it.starting(self.namespace), f"{self.namespace}: all started")
+
+    def _note(self, kind: str, name: str, *, status: int, body: Any) -> None:
+        fate: Json = {"kind": kind, "name": name, "ok": status < 300}
+        if not fate["ok"]:
+            fate["error"] = body["message"]
+        self.it._accounts[self.namespace].applied.append(fate)
+
+    def _path(self, resource: names.Resource, name: str = "") -> str:
+        return resource.path(self.namespace if resource.namespaced else "", name)
+
+    async def _apply(self, body: Json) -> None:
+        path = self._path(RESOURCES[body["kind"]]) + "?fieldValidation=Strict"
+        answer = await self.it.server.request("POST", path, body)
+        name = body["metadata"]["name"]
+        self._note(body["kind"], name, status=answer.status, body=answer.body)
+
+    async def _command(self, action: str, word: str, name: str) -> None:
+        target = await self.it.server.get(self._path(WORDS[word], name))
+        owner = {key: target[key] for key in ("apiVersion", "kind")}
+        owner |= {"name": name, "uid": target["metadata"]["uid"], "controller": True}
+        meta = {"generateName": f"{name}-", "ownerReferences": [owner]}
+        body = {
+            "apiVersion": names.COMMANDS.api_version,
+            "kind": "Command",
+            "metadata": meta,
+            "action": action,
+            "target": owner,
+        }
+        await self.it.server.create(self._path(names.COMMANDS), body)
+
+    async def _patch(self, word: str, name: str, change: Any, *, form: str) -> None:
+        path = self._path(WORDS[word], name)
+        answer = await self.it.server.request("PATCH", path, change, content_type=form)
+        if answer.status >= 300:
+            self._note("patch", name, status=answer.status, body=answer.body)
+
+    async def _delete(self, word: str, name: str) -> None:
+        resource = WORDS[word]
+        whole = "" if name == "--all" else name
+        doomed = self.it.uids(self.namespace, resource.kind, whole)
+        answer = await self.it.server.request("DELETE", self._path(resource, whole))
+        assert answer.status < 300, answer.body
+        await until(
+            lambda: not doomed & self.it.uids(self.namespace, resource.kind),
+            f"{self.namespace}: {word} {name} gone",
+        )
