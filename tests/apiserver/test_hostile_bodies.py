@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support_server import MAPS, EmbeddedServer, config_map, embedded_server
+from support_server import MAPS, PODS, EmbeddedServer, config_map, embedded_server
 
 LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 10)) for i in range(9)
@@ -47,3 +47,17 @@ async def test_yaml_of_usual_depth_is_read(server: EmbeddedServer) -> None:
     body = b"metadata: {name: y, labels: {a: b}}\ndata:\n  k: |\n    - {}\n"
     answer = await server.request("POST", MAPS, body, content_type="application/yaml")
     assert (answer.status, answer.body["data"]) == (201, {"k": "- {}\n"})
+
+
+async def test_a_directive_of_the_wrong_type_is_refused(server: EmbeddedServer) -> None:
+    await server.create(MAPS, config_map("p"))
+    media = "application/strategic-merge-patch+json"
+    answer = await server.request("PATCH", f"{MAPS}/p", {"$retainKeys": 1}, content_type=media)
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.parametrize("part", ["exec", "attach", "portforward"])
+async def test_what_pods_do_not_offer_is_said(server: EmbeddedServer, part: str) -> None:
+    answer = await server.request("POST", f"{PODS}/p/{part}", {})
+    assert (answer.status, answer.body["reason"]) == (501, "NotImplemented")
+    assert f"does not offer '{part}'" in answer.body["message"]

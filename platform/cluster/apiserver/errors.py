@@ -95,6 +95,12 @@ def no_such_path() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
+def not_offered(part: str) -> StatusError:
+    """501: a part of pods that a whole Kubernetes has and this server has not."""
+    text = f"the embedded cluster does not offer {part!r}; a pod's log is what it lets you see"
+    return StatusError(501, "NotImplemented", text)
+
+
 def method_not_allowed(resource: Resource | None = None) -> StatusError:
     """405: the resource does not offer the verb."""
     details = {"group": resource.group, "kind": resource.plural} if resource else None

@@ -9,7 +9,7 @@ from . import auth, deletes, scale
 from .auth import Authenticator
 from .bodies import read_patch
 from .deletes import Deleter
-from .errors import StatusError, bad_request, method_not_allowed, no_such_path
+from .errors import StatusError, bad_request, method_not_allowed, no_such_path, not_offered
 from .kindinfo import KindInfo
 from .negotiate import accepted, decode_body, duplicate_fields, section
 from .options import delete_options, read_options, write_options
@@ -22,6 +22,7 @@ from .writes import Call, Writer, Written, check_body
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, Place], Awaitable[Response]]
+_INTERACTIVE = frozenset({"exec", "attach", "portforward"})
 _REVIEWS = ("authentication.k8s.io", "authorization.k8s.io")
 
 
@@ -138,7 +139,7 @@ class Handlers:
     async def _part(self, request: Request, kind: KindInfo, place: Place) -> Response:
         part = place.target.subresource
         if part not in kind.subresources:
-            raise no_such_path()
+            raise not_offered(part) if part in _INTERACTIVE else no_such_path()
         if part == "status":
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
             if request.method not in table:

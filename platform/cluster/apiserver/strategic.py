@@ -122,6 +122,8 @@ def _merge_map(message: str, document: Json, patch: Json) -> Json:
         raise _failure(f"unknown patch type: {directive} in map: {_show(patch)}")
     merged = dict(document)
     if (retain := patch.get(_RETAIN)) is not None:
+        if not isinstance(retain, list):
+            raise PatchError(400, "BadRequest", f"{_RETAIN} must be a list")
         merged = {key: value for key, value in merged.items() if key in retain}
     for key, value in patch.items():
         if key in (_DIRECTIVE, _RETAIN):
