@@ -65,13 +65,13 @@ def check_resources(resources: Resources, path: str, problems: Problems) -> None
     for name, request in requests.items():
         limit = limits.get(name)
         if limit is None:
-            if not _may_overcommit(name) and name not in resources.limits:
+            if not syntax.may_overcommit(name) and name not in resources.limits:
                 why = "Limit must be set for non overcommitable resources"
                 problems.required(f"{path}.limits", why)
         elif request > limit:
             why = f"must be less than or equal to {name} limit of {limit}"
             problems.invalid(f"{path}.requests", str(request), why)
-        elif request != limit and not _may_overcommit(name):
+        elif request != limit and not syntax.may_overcommit(name):
             why = f"must be equal to {name} limit of {limit}"
             problems.invalid(f"{path}.requests", str(request), why)
 
@@ -112,16 +112,9 @@ def _is_standard(name: str) -> bool:
     return name in _STANDARD_RESOURCES or name.startswith("hugepages-")
 
 
-def _may_overcommit(name: str) -> bool:
-    """Whether a request may be below its limit: not so for huge pages and devices."""
-    domain, slash, _ = name.rpartition("/")
-    native = not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
-    return native and not name.startswith("hugepages-")
-
-
 def _is_fractional(name: str) -> bool:
     """Whether less than one whole of it can be asked for: not so for devices."""
-    return _may_overcommit(name) or name.startswith("hugepages-")
+    return syntax.may_overcommit(name) or name.startswith("hugepages-")
 
 
 def _check_ports(container: Container, path: str, problems: Problems) -> None:
