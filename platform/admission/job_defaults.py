@@ -1,6 +1,6 @@
 """What a job gets that its author left out.
 
-The rules and their order are the reference's. Unlike there, the rest of the object stays exactly as
+The rules and their order are Volcano's. Unlike there, the rest of the object stays exactly as
 it was sent, and the defaults also come back when an update leaves them out again, so that a
 manifest can be applied a second time. Fields of a wrong type are left alone: the schema refuses
 them and names them.

@@ -1,4 +1,4 @@
-"""What a new job must fulfil; the numbers of the reference's rules stand at each check."""
+"""What a new job must fulfil; the numbers of Volcano's rules stand at each check."""
 
 from collections.abc import Iterator
 from itertools import pairwise

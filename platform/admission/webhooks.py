@@ -1,4 +1,4 @@
-"""The admission paths of the reference, each with its rules."""
+"""The admission paths of Volcano, each with its rules."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         pods.validate(review, settings)
 
     return (
-        # The reference fills in a job at its creation only; then a manifest that leaves a default
+        # Volcano fills in a job at its creation only; then a manifest that leaves a default
         # out cannot be applied again. Filling in at each write cures that.
         _mutating(JOBS, _WRITE, mutate_job),
         _mutating(QUEUES, _CREATE, mutate_queue),

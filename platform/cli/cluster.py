@@ -13,13 +13,14 @@ import typer
 
 from ..cluster.datadir import DataDir, DataDirBusyError, ForeignFolderError
 from ..cluster.processes import end
-from ..cluster.supervisor import PartFailedError, UpState, end_leftovers, read_state
+from ..cluster.supervisor import PartFailedError, Supervisor, UpState, end_leftovers, read_state
 from . import logs
-from .embedded import Embedded, Options
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(help="Where the cluster keeps its state [default: $XDG_DATA_HOME/batholith]."),
+    typer.Option(
+        help="Where the cluster keeps its state.", show_default="$XDG_DATA_HOME/batholith"
+    ),
 ]
 FOLDER_ERRORS = (DataDirBusyError, ForeignFolderError, OSError)
 """What holding a data folder, and working in it, may fail with."""
@@ -59,10 +60,13 @@ def up(
         int | None, typer.Option(min=0, max=65535, help="REST API; 0 means any free one.")
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="CPUs that the node offers [default: at least 16].")
+        int | None,
+        typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
     ] = None,
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
+    from .embedded import Embedded, Options
+
     options = Options(simulate=simulate, port=port, api_port=api_port, cpus=cpus)
     data = folder(data_dir)
     try:
@@ -71,7 +75,12 @@ def up(
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
-        asyncio.run(_up(data, options))
+        end_leftovers(data)
+        with Embedded(data, options) as embedded:
+            for line in embedded.remarks:
+                typer.echo(line)
+            supervisor = embedded.started()
+            asyncio.run(_supervise(supervisor, usage=embedded.usage()))
     except (*FOLDER_ERRORS, PartFailedError) as error:
         typer.echo(f"batholith up: {error}", err=True)
         raise typer.Exit(1) from None
@@ -79,19 +88,14 @@ def up(
         data.release()
 
 
-async def _up(data: DataDir, options: Options) -> None:
-    end_leftovers(data)
-    with Embedded(data, options) as embedded:
-        for line in embedded.remarks:
-            typer.echo(line)
-        supervisor = embedded.supervisor()
-        work = asyncio.create_task(supervisor.run(lambda: typer.echo(embedded.usage())))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, _stop_once, work)
-        with contextlib.suppress(asyncio.CancelledError):
-            await work
-        typer.echo("stopped")
+async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
+    work = asyncio.create_task(supervisor.run(lambda: typer.echo(usage)))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, _stop_once, work)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    typer.echo("stopped")
 
 
 def _stop_once(work: asyncio.Task[None]) -> None:

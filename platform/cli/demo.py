@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from ..cluster.datadir import DataDir
-from ..cluster.supervisor import PartFailedError
+from ..cluster.supervisor import PartFailedError, Supervisor
 from ..kube.cache import Cache
 from ..kube.client import Client
 from ..kube.config import load
@@ -208,28 +208,24 @@ class _Demo:
         self.show.say(f"{action}: {answer['state']}, {answer['detail']}")
 
 
-async def _demo(root: Path) -> None:
-    data = DataDir(root)
-    data.hold()
+async def _demo(data: DataDir, embedded: Embedded, supervisor: Supervisor) -> None:
     started = time.monotonic()
-    with Embedded(data, Options(port=0, api_port=0)) as embedded:
-        ready = asyncio.Event()
-        supervising = asyncio.create_task(embedded.supervisor().run(ready.set))
-        waiting = asyncio.create_task(ready.wait())
-        try:
-            await asyncio.wait({supervising, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if not ready.is_set():
-                supervising.result()
-            typer.echo(f"the cluster is ready after {time.monotonic() - started:.1f} s")
-            credentials = load(str(data.kubeconfig))
-            async with Client(credentials, user_agent="batholith-demo") as client:
-                await _Demo(embedded, client, token=credentials.token).run()
-        finally:
-            waiting.cancel()
-            supervising.cancel()
-            with contextlib.suppress(asyncio.CancelledError, PartFailedError):
-                await supervising
-            data.release()
+    ready = asyncio.Event()
+    supervising = asyncio.create_task(supervisor.run(ready.set))
+    waiting = asyncio.create_task(ready.wait())
+    try:
+        await asyncio.wait({supervising, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.is_set():
+            supervising.result()
+        typer.echo(f"the cluster is ready after {time.monotonic() - started:.1f} s")
+        credentials = load(str(data.kubeconfig))
+        async with Client(credentials, user_agent="batholith-demo") as client:
+            await _Demo(embedded, client, token=credentials.token).run()
+    finally:
+        waiting.cancel()
+        supervising.cancel()
+        with contextlib.suppress(asyncio.CancelledError, PartFailedError):
+            await supervising
 
 
 def run() -> None:
@@ -242,12 +238,17 @@ def run() -> None:
     root = Path(tempfile.mkdtemp(prefix="batholith-demo-"))
     typer.echo(f"starting a cluster in {root}")
     started = time.monotonic()
+    data = DataDir(root)
     try:
-        asyncio.run(_demo(root))
+        data.hold()
+        with Embedded(data, Options(port=0, api_port=0)) as embedded:
+            asyncio.run(_demo(data, embedded, embedded.started()))
     except (DemoFailedError, PartFailedError, TimeoutError, OSError) as error:
         why = str(error) or "a step took too long"
         typer.echo(f"batholith demo: {why}; its files: {root}", err=True)
         raise typer.Exit(1) from None
+    finally:
+        data.release()
     shutil.rmtree(root)
     typer.echo(
         f"\ndone in {time.monotonic() - started:.1f} s: the gang ran, was suspended, resumed, "

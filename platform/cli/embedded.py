@@ -1,6 +1,7 @@
 """Puts an embedded cluster together: sockets, keys, credentials, and the parts to run."""
 
 import errno
+import os
 import shlex
 import socket
 import sys
@@ -77,8 +78,27 @@ class Embedded:
             "rest": self._rest.getsockname()[1],
         }
         return Supervisor(
-            self._data, self._parts(), version=metadata.version("batholith"), ports=ports
+            self._data,
+            self._parts(),
+            program=[sys.executable, "-m", "batholith.cli"],
+            version=metadata.version("batholith"),
+            ports=ports,
         )
+
+    def started(self) -> Supervisor:
+        """The supervisor with all parts forked; to be called before any loop or thread.
+
+        What most parts import is imported first, once for all of them.
+        """
+        os.environ.update(self._trust())
+        from ..kube import cache, events
+        from ..machinery import controller, metrics
+        from .main import app
+
+        del cache, events, controller, metrics  # they are loaded, which was the point
+        supervisor = self.supervisor()
+        supervisor.fork(lambda arguments: app(list(arguments)))
+        return supervisor
 
     def usage(self) -> str:
         """How to use the cluster, for the user to read."""
@@ -130,44 +150,46 @@ class Embedded:
         if options.cpus is not None:
             agent += ["--cpus", str(options.cpus)]
         store = f"sqlite:///{self._data.api_db}"
-        server = _command("apiserver", "--data-dir", data, "--listen-fd", str(api))
-        # They speak TLS with one another alone; to read the machine's authorities, as aiohttp does
-        # when it is imported, would cost each of them a tenth of a second.
-        trust = {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
+        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api)]
+        trust = self._trust()
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
         # the agent still has to say how they ended.
         return [
-            Part(name="apiserver", command=server, descriptors=[api], environment=trust),
+            Part(name="apiserver", arguments=server, descriptors=[api], environment=trust),
             Part(
                 name="agent",
-                command=self._client("agent", *agent),
+                arguments=self._client("agent", *agent),
                 environment=trust,
                 end_grace=AGENT_GRACE,
             ),
-            Part(name="controllers", command=self._client("controllers"), environment=trust),
+            Part(name="controllers", arguments=self._client("controllers"), environment=trust),
             Part(
                 name="scheduler",
-                command=self._client("scheduler", "--default-scheduler"),
+                arguments=self._client("scheduler", "--default-scheduler"),
                 environment=trust,
             ),
             Part(
                 name="api",
-                command=self._client("api", "--store", store, "--listen-fd", str(rest)),
+                arguments=self._client("api", "--store", store, "--listen-fd", str(rest)),
                 descriptors=[rest],
                 environment=trust,
             ),
         ]
 
+    def _trust(self) -> dict[str, str]:
+        """The parts speak TLS with one another alone.
+
+        To read the machine's authorities, as aiohttp does when it is imported, would cost each of
+        them a tenth of a second.
+        """
+        return {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
+
     def _client(self, name: str, *arguments: str) -> list[str]:
-        """The command of a part that talks to the API server."""
-        return _command(name, "--kubeconfig", str(self._kubeconfig(name)), *arguments)
+        """The arguments of a part that talks to the API server."""
+        return [name, "--kubeconfig", str(self._kubeconfig(name)), *arguments]
 
     def _kubeconfig(self, name: str) -> Path:
         return self._data.pki / f"{name}.kubeconfig"
-
-
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "batholith.cli", *arguments]
 
 
 def _listen(port: int) -> socket.socket:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(help="Credentials [default: $KUBECONFIG, ~/.kube/config, or in-cluster]."),
+    typer.Option(help="Credentials.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"),
 ]
 ListenFd = Annotated[
     int | None, typer.Option(help="A listening socket that the parent process hands down.")
@@ -42,7 +42,7 @@ Burst = Annotated[
     int, typer.Option("--kube-api-burst", min=1, help="Requests at once, within the limit.")
 ]
 Metrics = Annotated[
-    str, typer.Option("--listen-address", help="HOST:PORT of /metrics [default: none].")
+    str, typer.Option("--listen-address", help="HOST:PORT of /metrics.", show_default="none")
 ]
 
 
@@ -143,7 +143,7 @@ def apiserver(
 
 def controllers(
     kubeconfig: Kubeconfig = None,
-    worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job queue.")] = 8,
+    worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job queue.")] = 64,
     kube_api_qps: Qps = 0,
     kube_api_burst: Burst = 100,
     listen_address: Metrics = "",
@@ -153,9 +153,12 @@ def controllers(
     """Run the queue, job and podgroup controllers."""
     from ..job_ctrl.controller import JobController
     from ..job_ctrl.settings import JobSettings
+    from ..kube.cache import Cache
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
     from ..machinery.metrics import WorkQueueMetrics
+    from ..model.names import PODGROUPS
+    from ..model.podgroup import PodGroup
     from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
     from ..queue_ctrl.controller import QueueController, QueueSettings
 
@@ -169,6 +172,7 @@ def controllers(
             kubeconfig, "controllers", qps=kube_api_qps, burst=kube_api_burst, registry=registry
         ) as client:
             recorder = EventRecorder(client, component="vc-controller-manager")
+            podgroups = Cache(client, PODGROUPS, PodGroup)
             jobs = JobController(
                 client,
                 settings=JobSettings(
@@ -176,18 +180,21 @@ def controllers(
                 ),
                 clock=clock,
                 recorder=recorder,
+                podgroups=podgroups,
             )
             queues = QueueController(
                 client,
                 settings=QueueSettings(registry=registry, work_metrics=work_metrics),
                 clock=clock,
                 recorder=recorder,
+                podgroups=podgroups,
             )
             groups = PodGroupController(
                 client,
                 settings=PodGroupSettings(work_metrics=work_metrics),
                 clock=clock,
                 recorder=recorder,
+                podgroups=podgroups,
             )
             await _run_all(recorder, queues, jobs, groups, ready=ready)
 
@@ -197,7 +204,7 @@ def controllers(
 def scheduler(
     kubeconfig: Kubeconfig = None,
     scheduler_conf: Annotated[
-        Path | None, typer.Option(help="Actions and plugins, as the reference writes them.")
+        Path | None, typer.Option(help="Actions and plugins, as Volcano writes them.")
     ] = None,
     default_scheduler: Annotated[
         bool,
@@ -238,7 +245,8 @@ def agent(
     kubeconfig: Kubeconfig = None,
     simulate: Annotated[int, typer.Option(min=0, help="Pretend this many nodes.")] = 0,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="CPUs that the node offers [default: at least 16].")
+        int | None,
+        typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
     ] = None,
     pki_dir: Annotated[
         Path | None, typer.Option(help="agent.crt, agent.key and ca.crt of the log server.")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from .children import Entry, Process, Start, fork, spawn
 from .datadir import DataDir
 from .files import write_private
 from .processes import ProcessId, end, identify
@@ -50,8 +51,8 @@ class Part:
     """One child process."""
 
     name: str
-    command: Sequence[str]
-    """Program and arguments."""
+    arguments: Sequence[str]
+    """What follows the program that all parts have in common."""
     descriptors: Sequence[int] = ()
     """Open files that the child inherits under the same numbers."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +105,9 @@ def end_leftovers(data: DataDir) -> list[str]:
 @dataclass(slots=True)
 class _Child:
     part: Part
-    process: asyncio.subprocess.Process | None = None
+    process: Process | None = None
+    head_start: int | None = None
+    """Descriptor on which a child that was forked before tells that it is ready."""
     stopping: bool = False
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -113,9 +116,16 @@ class Supervisor:
     """Runs *parts* until told to stop; stops them in the reverse of their order."""
 
     def __init__(
-        self, data: DataDir, parts: Sequence[Part], *, version: str, ports: Mapping[str, int]
+        self,
+        data: DataDir,
+        parts: Sequence[Part],
+        *,
+        program: Sequence[str],
+        version: str,
+        ports: Mapping[str, int],
     ) -> None:
         self._data = data
+        self._program = program
         self._children = [_Child(part) for part in parts]
         me = identify(os.getpid())
         if me is None:
@@ -165,32 +175,21 @@ class Supervisor:
             pause = min(pause * 2, LONGEST_PAUSE)
             self._state.parts[child.part.name].restarts += 1
 
+    def fork(self, entry: Entry) -> None:
+        """Fork a first child of each part that does *entry*, before :meth:`run`."""
+        for child in self._children:
+            with self._starting(child.part) as (start, readable):
+                child.process, child.head_start = fork(entry, start), readable
+
     async def _run_once(self, child: _Child) -> int:
         part = child.part
-        readable, writable = os.pipe()
-        environment = {
-            **os.environ,
-            **part.environment,
-            PARENT: str(os.getpid()),
-            READY_FD: str(writable),
-        }
-        try:
-            with _open_log(self._data.logs / f"{part.name}.log") as output:
-                child.process = await asyncio.create_subprocess_exec(
-                    *part.command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    pass_fds=(writable, *part.descriptors),
-                    # Ctrl-C at the terminal is for the supervisor, which ends the parts in order.
-                    start_new_session=True,
-                )
-        except BaseException:
-            os.close(readable)
-            raise
-        finally:
-            os.close(writable)
+        if child.head_start is None:
+            with self._starting(part) as (start, readable):
+                child.process = await spawn(self._program, start)
+        else:
+            readable, child.head_start = child.head_start, None
+        if child.process is None:
+            raise RuntimeError(f"{part.name} was not started")
         self._note(part.name, process=identify(child.process.pid))
         watch = asyncio.create_task(self._await_ready(child, readable))
         try:
@@ -198,6 +197,26 @@ class Supervisor:
         finally:
             watch.cancel()
             self._note(part.name, process=None)
+
+    @contextlib.contextmanager
+    def _starting(self, part: Part) -> Iterator[tuple[Start, int]]:
+        """How to start a child, and the descriptor on which it will tell that it is ready."""
+        readable, writable = os.pipe()
+        try:
+            with _open_log(self._data.logs / f"{part.name}.log") as output:
+                own = {PARENT: str(os.getpid()), READY_FD: str(writable)}
+                start = Start(
+                    arguments=part.arguments,
+                    environment={**part.environment, **own},
+                    output=output,
+                    descriptors=(writable, *part.descriptors),
+                )
+                yield start, readable
+        except BaseException:
+            os.close(readable)
+            raise
+        finally:
+            os.close(writable)
 
     async def _await_ready(self, child: _Child, readable: int) -> None:
         loop = asyncio.get_running_loop()

@@ -46,7 +46,12 @@ class JobController:
         clock: Clock | None = None,
         recorder: Recorder | None = None,
         plugins: Registry | None = None,
+        podgroups: Cache[PodGroup] | None = None,
     ) -> None:
+        """*podgroups* holds PodGroups, at least those of the jobs' namespace.
+
+        Several controllers may share it, each running it.
+        """
         self._client = client
         self._settings = settings = settings or JobSettings()
         self._clock = clock if clock is not None else SystemClock()
@@ -71,13 +76,15 @@ class JobController:
         # Commands of the first list, which comes in no useful order.
         self._early: list[Command] | None = []
         self._priorities_seen = 0
-        self._watch()
+        self._watch(podgroups)
 
-    def _watch(self) -> None:
+    def _watch(self, groups: Cache[PodGroup] | None) -> None:
         client, space = self._client, self._settings.namespace
         self._jobs = Cache(client, names.JOBS, Job, namespace=space)
         self._pods = Cache(client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME)
-        self._podgroups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)
+        if groups is None:
+            groups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)
+        self._podgroups = groups
         self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
         self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
         self._jobs.add_handler(self._on_job)
@@ -105,7 +112,7 @@ class JobController:
 
     def _begin(self) -> None:
         early, self._early = self._early or [], None
-        for command in sorted(early, key=_age):
+        for command in sorted(early, key=lambda command: command.age):
             self._on_command(None, command)
 
     # What is seen.
@@ -310,11 +317,3 @@ class JobController:
 def _owner_key(meta: ObjectMeta) -> str:
     owner = meta.controller
     return f"{meta.namespace}/{owner.name if owner else ''}"
-
-
-def _age(command: Command) -> tuple[str, int]:
-    meta = command.metadata
-    return meta.creation_timestamp or "", int(meta.resource_version or 0)
-
-
-__all__ = ["JobController", "JobSettings"]

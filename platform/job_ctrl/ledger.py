@@ -154,6 +154,8 @@ class Ledger:
         self._restarts: Counter[tuple[int, str]] = Counter()
         self._happenings: dict[tuple[str, JobEvent], Happening] = {}
         self._unseen: dict[str, str] = {}
+        # What counts() answered since a pod changed: each decision asks several times.
+        self._counted: dict[tuple[int, bool], PodCounts] = {}
 
     # What the world says.
 
@@ -251,6 +253,12 @@ class Ledger:
         Live pods of older versions (and finished ones not spared) must go, so they count as
         terminating.
         """
+        known = self._counted.get((version, spare_finished))
+        if known is None:
+            known = self._counted[version, spare_finished] = self._count(version, spare_finished)
+        return known
+
+    def _count(self, version: int, spare_finished: bool) -> PodCounts:
         tasks: defaultdict[str, dict[str, int]] = defaultdict(dict)
         terminating = len(self._places[Place.LEAVING]) + len(self._places[Place.SURPLUS])
         for (place, made_for, task, phase), number in self._counts.items():
@@ -347,6 +355,7 @@ class Ledger:
         return Place.DONE if entry.phase in FINISHED else Place.LIVE
 
     def _put_in(self, entry: Entry) -> None:
+        self._counted.clear()
         place = self._place(entry)
         self._places[place][entry.uid] = entry
         self._slots[entry.task, entry.index] = entry.uid
@@ -356,6 +365,7 @@ class Ledger:
             self._tally(entry, 1)
 
     def _take_out(self, entry: Entry) -> None:
+        self._counted.clear()
         place = self._place(entry)
         del self._places[place][entry.uid]
         self._slots.pop((entry.task, entry.index), None)

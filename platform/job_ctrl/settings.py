@@ -20,8 +20,9 @@ class JobSettings:
     calls_in_flight: int = 64
     """Pods of one job that are created or deleted at the same time."""
 
-    count_delay: float = 0.25
-    """Seconds that a change of nothing but numbers may wait, so that several are one write."""
+    count_delay: float = 1.0
+    """Seconds that a change of nothing but numbers may wait, so that several are one write: a pod
+    that starts within them costs its job one write, with the phase."""
 
     claim_interval: float = 2.0
     """Seconds after which a job looks again for a claim that it waits for."""

@@ -174,7 +174,8 @@ class Cache(Generic[T]):
         )
         self._store = _Store[T](self.name, view, indexes or {})
         self._reflector = Reflector(client, scope, view, self._store, options or CacheOptions())
-        self._running = False
+        self._following: asyncio.Task[None] | None = None
+        self._runners = 0
         client.metrics.report_cache(self)
 
     def add_handler(self, handler: Handler[T]) -> None:
@@ -187,16 +188,20 @@ class Cache(Generic[T]):
     async def run(self) -> None:
         """Follow the server until cancelled; run again, it goes on where it was.
 
-        Raises:
-            RuntimeError: it is running already.
+        Several may run the same cache, which saves watches: it follows until all are cancelled.
         """
-        if self._running:
-            raise RuntimeError(f"the cache of {self.name} is running already")
-        self._running = True
+        if self._following is None:
+            self._following = asyncio.create_task(self._reflector.run())
+        following = self._following
+        self._runners += 1
         try:
-            await self._reflector.run()
+            await asyncio.shield(following)
         finally:
-            self._running = False
+            self._runners -= 1
+            if not self._runners:
+                self._following = None
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
 
     async def wait_synced(self) -> None:
         """Wait until the first list is in the store and all handlers have heard of it."""

@@ -28,8 +28,8 @@ EventType = Literal["Normal", "Warning"]
 class EventOptions:
     """Settings of a recorder that have good defaults."""
 
-    queue: int = 1000
-    """Events that may wait to be written."""
+    queue: int = 5000
+    """Events that may wait to be written: what a burst of a thousand jobs leaves, some 5 MB."""
     tries: int = 12
     """How often an Event may be sent over a connection that breaks."""
     pause: float = 10.0

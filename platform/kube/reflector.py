@@ -39,6 +39,10 @@ T = TypeVar("T", bound=HasMeta)
 SLICE = 200
 """Objects handled before other tasks get a turn: a few milliseconds."""
 
+FIRST_RECONNECT, LONGEST_RECONNECT = 0.05, 1.5
+"""Seconds, before jitter, between tries to reach a server that nobody answers at. They are short,
+because a try costs next to nothing there, and everything waits for the server to be back."""
+
 SHORT_WATCH = 1.0
 """A watch that ends within so many seconds and brings nothing is taken for a failure."""
 
@@ -124,6 +128,13 @@ class Reflector(Generic[T]):
     async def run(self) -> None:
         """Follow the server until cancelled; failures are logged and retried with back-off."""
         backoff = Backoff(timing=self._timing)
+        reconnect = Backoff(
+            timing=self._timing,
+            first=FIRST_RECONNECT,
+            cap=LONGEST_RECONNECT,
+            jitter=0.3,
+            reset_after=10.0,
+        )
         while True:
             started = self._timing.monotonic()
             self._brought = 0
@@ -132,11 +143,12 @@ class Reflector(Generic[T]):
                     await self._list_and_watch()
                 else:
                     await self._watch()
-                advice = self._after_end(started)
+                pauses, advice = backoff, self._after_end(started)
             except (ApiError, ConnectionLostError, UnreadableAnswerError) as error:
+                pauses = reconnect if isinstance(error, ConnectionLostError) else backoff
                 advice = self._after_failure(error, started)
             if advice is not None:
-                await self._timing.sleep(max(backoff.pause(), advice))
+                await self._timing.sleep(max(pauses.pause(), advice))
 
     def _after_end(self, started: float) -> float | None:
         """Judge a watch that the server ended: None to go on at once, else seconds to wait."""

@@ -1,4 +1,4 @@
-"""Which of several queues a key belongs to: the reference's hash, the same in every process."""
+"""Which of several queues a key belongs to: Volcano's hash, the same in every process."""
 
 from functools import lru_cache
 

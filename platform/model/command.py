@@ -15,3 +15,9 @@ class Command(Part, frozen=True):
     target: OwnerReference | None = None
     reason: str = ""
     message: str = ""
+
+    @property
+    def age(self) -> tuple[str, int]:
+        """Sorts Commands by when they were made: the order in which they are obeyed."""
+        meta = self.metadata
+        return meta.creation_timestamp or "", int(meta.resource_version or 0)

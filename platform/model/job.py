@@ -136,7 +136,7 @@ class JobSpec(Part, frozen=True):
     min_success: int | None = None
     network_topology: NetworkTopology | None = None
     suspend: bool = False
-    """Ours beyond the reference: a suspended job has no pods."""
+    """Ours beyond Volcano's: a suspended job has no pods."""
 
 
 class JobState(Part, frozen=True):

@@ -47,7 +47,7 @@ class DeniedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """One admission path of the reference, e.g. ``/jobs/mutate``, as a pure function."""
+    """One admission path of Volcano, e.g. ``/jobs/mutate``, as a pure function."""
 
     name: str
     """As clients see it in a refusal, e.g. ``mutatejob.volcano.sh``."""

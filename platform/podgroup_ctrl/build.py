@@ -9,7 +9,7 @@ from ..model.meta import ObjectMeta, OwnerReference
 from ..model.names import PODS
 from ..model.needs import quota_usage
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
-from .views import PodGroupView, PodView
+from .views import PodView
 
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 """Annotation of a pod's owner: the size of the gang."""
@@ -57,7 +57,7 @@ def build(pod: PodView, inherited: Mapping[str, str]) -> PodGroup:
     )
 
 
-def changes(there: PodGroupView, want: PodGroup) -> dict[str, dict[str, object]]:
+def changes(there: PodGroup, want: PodGroup) -> dict[str, dict[str, object]]:
     """The merge patch that brings an older PodGroup of the same owner up to date; or nothing.
 
     What others have added stays: labels, annotations, and a queue that the pod does not name.

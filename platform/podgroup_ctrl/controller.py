@@ -37,9 +37,10 @@ from ..model.names import (
     SCHEDULER_NAME,
     Resource,
 )
+from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueState
 from . import build
-from .views import OwnerView, PodGroupView, PodView, by_group
+from .views import OwnerView, PodView, by_group
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,9 @@ class PodGroupController:
         settings: PodGroupSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
+        podgroups: Cache[PodGroup] | None = None,
     ) -> None:
+        """*podgroups* holds all PodGroups; several controllers may share it, each running it."""
         self._client = client
         self._settings = settings or PodGroupSettings()
         self._recorder = recorder
@@ -94,7 +97,7 @@ class PodGroupController:
             clock=clock,
             metrics=self._settings.work_metrics,
         )
-        self._groups = Cache(client, PODGROUPS, PodGroupView)
+        self._groups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
         self._queues = Cache(client, QUEUES, Queue)
         self._pods = [_pods(client, name) for name in dict.fromkeys(self._settings.scheduler_names)]
         # What was asked for and is not in the caches yet: PodGroups by name, bound pods by uid.
@@ -129,7 +132,7 @@ class PodGroupController:
         if old is None or new is None or old.bound_to != new.bound_to:
             self._work.add(either.group_key)
 
-    def _on_group(self, old: PodGroupView | None, new: PodGroupView | None) -> None:
+    def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
             self._work.add(old.metadata.key)
         elif old is None and new is not None:
@@ -197,7 +200,7 @@ class PodGroupController:
                 "put it on the pod's owner",
             )
 
-    async def _refresh(self, group: PodGroupView, pod: PodView) -> None:
+    async def _refresh(self, group: PodGroup, pod: PodView) -> None:
         """Let a PodGroup follow an owner whose annotations or template may have changed."""
         controller = pod.metadata.controller
         if controller is None or controller.kind not in _SCALED:
@@ -248,7 +251,7 @@ class PodGroupController:
             log.info("owner unread", extra={"owner": owner.name, "error": str(error)})
             return None
 
-    async def _remove_if_unwanted(self, group: PodGroupView | None) -> None:
+    async def _remove_if_unwanted(self, group: PodGroup | None) -> None:
         """Delete a PodGroup without pods whose owner was scaled to none."""
         controller = group.metadata.controller if group is not None else None
         if group is None or controller is None or controller.kind not in _SCALED:

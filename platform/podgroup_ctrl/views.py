@@ -1,4 +1,4 @@
-"""What the podgroup controller reads of pods, their owners and PodGroups."""
+"""What the podgroup controller reads of pods and their owners."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,6 @@ from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
 from ..model.needs import PodNeeds
 from ..model.pod import FINISHED
-from ..model.podgroup import PodGroupSpec
 
 
 class PodSpecView(PodNeeds, frozen=True):
@@ -55,13 +54,6 @@ class PodView(Part, frozen=True):
     def is_ours(self) -> bool:
         """It belongs to no PodGroup yet, or to the one made for it."""
         return self.bound_to in ("", self.group)
-
-
-class PodGroupView(Part, frozen=True):
-    """That a PodGroup exists, whose it is and what it asks for."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: PodGroupSpec = PodGroupSpec()
 
 
 class OwnerSpecView(Part, frozen=True):

@@ -24,8 +24,9 @@ from ..machinery.recording import Recorder, reference
 from ..model.command import Command
 from ..model.job import Action
 from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, QUEUES, ROOT_QUEUE
+from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueSpec
-from .counts import PodGroupCounts, PodGroupView, QueueCounts
+from .counts import PodGroupCounts, QueueCounts
 from .decide import (
     CLOSED_BY_PARENT,
     Change,
@@ -78,7 +79,9 @@ class QueueController:
         settings: QueueSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
+        podgroups: Cache[PodGroup] | None = None,
     ) -> None:
+        """*podgroups* holds all PodGroups; several controllers may share it, each running it."""
         self._client = client
         self._settings = settings or QueueSettings()
         self._clock = clock if clock is not None else SystemClock()
@@ -91,7 +94,7 @@ class QueueController:
         )
         self._counts = QueueCounts()
         self._queues = Cache(client, QUEUES, Queue, indexes={_PARENT: _parents})
-        self._podgroups = Cache(client, PODGROUPS, PodGroupView)
+        self._podgroups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
         self._commands = Cache(client, COMMANDS, Command)
         self._queues.add_handler(self._on_queue)
         self._podgroups.add_handler(self._on_podgroup)
@@ -132,7 +135,7 @@ class QueueController:
         for name in self._seeds:
             self._work.add(name)
         early, self._early = self._early or [], None
-        for command in sorted(early, key=_age):
+        for command in sorted(early, key=lambda command: command.age):
             self._on_command(None, command)
 
     # What is seen
@@ -147,7 +150,7 @@ class QueueController:
             for child in self._queues.by_index(_PARENT, name):
                 self._work.add(child.metadata.name)
 
-    def _on_podgroup(self, old: PodGroupView | None, new: PodGroupView | None) -> None:
+    def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         for queue in self._counts.observe(old, new):
             self._work.add(queue)
 
@@ -327,13 +330,8 @@ def _version(queue: Queue) -> int:
     return int(queue.metadata.resource_version or 0)
 
 
-def _age(command: Command) -> tuple[str, int]:
-    meta = command.metadata
-    return meta.creation_timestamp or "", int(meta.resource_version or 0)
-
-
 def _status_body(queue: Queue, change: SetStatus) -> dict[str, object]:
-    """A merge patch of what differs; a count of none is left out, as the reference leaves it."""
+    """A merge patch of what differs; a count of none is left out, as Volcano leaves it."""
     status: dict[str, object] = {"state": change.state}
     counts = change.counts
     for field in ("pending", "inqueue", "running", "unknown", "completed"):

@@ -6,36 +6,9 @@ Counts belong to the queue's name, so that a queue that is made anew sees what l
 from collections import Counter
 from dataclasses import dataclass
 
-from ..model.base import Part
-from ..model.meta import ObjectMeta
 from ..model.names import DEFAULT_QUEUE
-from ..model.podgroup import PodGroupPhase
+from ..model.podgroup import PodGroup, PodGroupPhase
 from ..model.queue import QueueStatus
-
-
-class PodGroupSpecView(Part, frozen=True):
-    """The part of the spec that this controller reads."""
-
-    queue: str = ""
-
-
-class PodGroupStatusView(Part, frozen=True):
-    """The part of the status that this controller reads."""
-
-    phase: str = ""
-
-
-class PodGroupView(Part, frozen=True):
-    """A PodGroup as this controller sees it."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: PodGroupSpecView = PodGroupSpecView()
-    status: PodGroupStatusView = PodGroupStatusView()
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """Queue and phase."""
-        return self.spec.queue or DEFAULT_QUEUE, self.status.phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +40,10 @@ class QueueCounts:
     def __init__(self) -> None:
         self._by_queue: dict[str, Counter[str]] = {}
 
-    def observe(self, old: PodGroupView | None, new: PodGroupView | None) -> set[str]:
+    def observe(self, old: PodGroup | None, new: PodGroup | None) -> set[str]:
         """Count a PodGroup out of its old place and into its new; the queues that this changed."""
-        before = old.place if old is not None else None
-        after = new.place if new is not None else None
+        before = _place(old)
+        after = _place(new)
         if before == after:
             return set()
         changed = set()
@@ -108,3 +81,8 @@ class QueueCounts:
             del counts[phase]
         if not counts:
             del self._by_queue[queue]
+
+
+def _place(group: PodGroup | None) -> tuple[str, str] | None:
+    """Queue and phase."""
+    return (group.spec.queue or DEFAULT_QUEUE, group.status.phase) if group is not None else None

@@ -17,7 +17,7 @@ CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 """Annotation of a queue: ``"true"`` if it opens again together with its parent."""
 
 CLOSE_SUCCEEDED = "Close queue succeed"
-"""Message of the event about a close, in the reference's words."""
+"""Message of the event about a close, in Volcano's words."""
 
 
 class InvalidStateError(Exception):

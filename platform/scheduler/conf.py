@@ -1,6 +1,6 @@
-"""The scheduler's configuration file, in the reference's form: actions, and plugins in tiers.
+"""The scheduler's configuration file, in Volcano's form: actions, and plugins in tiers.
 
-Names that the reference knows and we do not have yet are passed over with a warning, so that its
+Names that Volcano knows and we do not have yet are passed over with a warning, so that its
 files work unchanged; names that nobody knows are an error.
 """
 

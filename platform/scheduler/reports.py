@@ -3,7 +3,7 @@
 Pure: it looks at a gang as a cycle left it and says what ought to stand there; whether and when
 that is written is the business of ``scribe``.
 
-The phase follows the reference with three exceptions. Pods that we are binding keep a started
+The phase follows Volcano with three exceptions. Pods that we are binding keep a started
 group going, and so do pods that are being deleted; neither starts one. And a group whose members
 are not all there is given a moment before it is called short of them: they are just being made.
 """
@@ -108,7 +108,7 @@ def phase(gang: Gang, finding: Finding | None, *, patient: bool) -> str:
 
 
 def summary(gang: Gang, finding: Finding) -> str:
-    """Why *gang* waits, in the words that the reference's users know."""
+    """Why *gang* waits, in the words that Volcano's users know."""
     missing = max(gang.min_member - gang.tally.ready - len(finding.fitting), 0)
     head = f"{missing}/{gang.min_member} tasks in gang unschedulable"
     if finding.message:

@@ -1,7 +1,7 @@
 """Amounts of resources as exact whole numbers, and their place in the matrices.
 
 CPU is counted in millicores, memory in bytes, pods in pods, everything else in thousandths of its
-unit: the units of the reference, without its rounding. A vector holds one number for each name of
+unit: the units of Volcano, without its rounding. A vector holds one number for each name of
 a :class:`Dimensions`; vectors made before a name was known are shorter and mean zero there.
 """
 

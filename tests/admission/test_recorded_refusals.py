@@ -1,4 +1,4 @@
-"""What the reference was seen to refuse, and where it was seen to refuse it."""
+"""What Volcano was seen to refuse, and where it was seen to refuse it."""
 
 import json
 from pathlib import Path

@@ -371,3 +371,35 @@ async def test_a_watcher_that_hangs_up_is_forgotten(server: EmbeddedServer) -> N
     async with asyncio.timeout(20):
         while len(hub):  # noqa: ASYNC110 - nobody tells when the server has noticed
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type"),
+    [
+        ({"status": {}}, "application/strategic-merge-patch+json"),
+        ({"status": {"phase": "Succeeded"}}, "application/strategic-merge-patch+json"),
+        ({"status": {"phase": "Succeeded"}}, MERGE),
+        ({"metadata": {"labels": {"a": "b"}}}, MERGE),
+    ],
+)
+async def test_a_status_write_without_news_keeps_the_status(
+    server: EmbeddedServer, status: Json, content_type: str
+) -> None:
+    await server.create(PODS, pod("p"))
+    ended = {"status": {"phase": "Succeeded", "message": "well"}}
+    before = await server.request("PATCH", f"{PODS}/p/status", ended, content_type=MERGE)
+    after = await server.request("PATCH", f"{PODS}/p/status", status, content_type=content_type)
+    assert after.status == 200
+    assert after.body["status"] == before.body["status"]
+    assert after.body["spec"] == before.body["spec"]
+    assert await server.get(f"{PODS}/p") == after.body
+
+
+async def test_a_custom_status_survives_a_write_without_news(server: EmbeddedServer) -> None:
+    await server.create(DEFINITIONS, definition())
+    await server.create(FOOS, foo("f"))
+    said = {"status": {"phase": "Ready"}}
+    before = await server.request("PATCH", f"{FOOS}/f/status", said, content_type=MERGE)
+    after = await server.request("PATCH", f"{FOOS}/f/status", said, content_type=MERGE)
+    assert before.body["status"] == said["status"]
+    assert (after.status, after.body) == (200, before.body)

@@ -14,7 +14,8 @@ from support_jobs import task
 from support_server import embedded_server
 from support_waiting import until
 
-from batholith.job_ctrl.controller import JobController, JobSettings
+from batholith.job_ctrl.controller import JobController
+from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.cache import Cache
 from batholith.kube.client import Client, PatchKind
 from batholith.kube.errors import NotFoundError

@@ -194,7 +194,7 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
 async def test_a_group_refused_at_the_door_says_so_though_it_has_no_pods(
     server: EmbeddedServer,
 ) -> None:
-    """Scenario gang-too-big; the reference only tells it in an event."""
+    """Scenario gang-too-big; Volcano only tells it in an event."""
     async with scheduling(server):
         await add_node(server, "a")
         await add_group(server, "g", 3, minResources={"cpu": "180"})

@@ -1,7 +1,7 @@
-"""All controllers and the scheduler together, as the recordings saw the reference's at work."""
+"""All controllers and the scheduler together, as the recordings saw Volcano's at work."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -169,6 +169,21 @@ async def test_a_job_starts_and_completes(tmp_path: Path) -> None:
         await until(lambda: it.phases["job j"][-1:] == ["Completed"])
         assert it.phases["job j"] == ["Pending", "Running", "Completed"]
         assert ("PodGroup", group, "Normal", "Scheduled", "pod group is ready") in it.notes.events
+
+
+async def test_a_small_job_costs_few_writes(tmp_path: Path) -> None:
+    """Each step of Job, PodGroup and Pod is written once, and numbers alone once more at most."""
+    async with stage(tmp_path) as it:
+        writes: Counter[str] = Counter()
+        it.jobs.add_handler(lambda old, new: writes.update(["Job"]))
+        it.groups.add_handler(lambda old, new: writes.update(["PodGroup"]))
+        it.pods.add_handler(lambda old, new: writes.update(["Pod"]))
+        await it.job("j", replicas=1, cpu="100m", minimum=1)
+        await until(lambda: it.phases["job j"][-1:] == ["Running"])
+        await until(lambda: it.group("j").status.running == 1)
+        assert writes["Pod"] == 3  # made, bound, running
+        assert writes["Job"] <= 4  # made, Pending, (its pod pending), Running
+        assert writes["PodGroup"] <= 5  # made, Inqueue, (scheduled), Running, (its pod running)
 
 
 async def test_a_bare_pod_goes_by_a_group_of_its_own(tmp_path: Path) -> None:

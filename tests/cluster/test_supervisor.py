@@ -32,7 +32,7 @@ FALLS = "import sys; print('no such luck', file=sys.stderr); sys.exit(3)"
 
 
 def part(name: str, program: str = LIVES) -> Part:
-    return Part(name=name, command=[sys.executable, "-c", program, name])
+    return Part(name=name, arguments=["-c", program, name])
 
 
 @pytest.fixture
@@ -48,10 +48,17 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+def supervisor_of(data: DataDir, *parts: Part) -> Supervisor:
+    ports = {"kubernetes": 7443}
+    return Supervisor(data, parts, program=[sys.executable], version="1", ports=ports)
+
+
 @contextlib.asynccontextmanager
 async def supervised(data: DataDir, *parts: Part) -> AsyncIterator[None]:
     ready = asyncio.Event()
-    supervisor = Supervisor(data, parts, version="1", ports={"kubernetes": 7443})
+    supervisor = Supervisor(
+        data, parts, program=[sys.executable], version="1", ports={"kubernetes": 7443}
+    )
     running = asyncio.create_task(supervisor.run(ready.set))
     try:
         async with asyncio.timeout(30):
@@ -95,7 +102,9 @@ async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir
 
 
 async def test_a_part_that_never_starts_ends_the_start_and_shows_its_log(data: DataDir) -> None:
-    supervisor = Supervisor(data, [part("a"), part("b", FALLS)], version="1", ports={})
+    supervisor = Supervisor(
+        data, [part("a"), part("b", FALLS)], program=[sys.executable], version="1", ports={}
+    )
     with pytest.raises(PartFailedError, match="no such luck"):
         async with asyncio.timeout(30):
             await supervisor.run(lambda: None)

@@ -12,7 +12,8 @@ from support_fakeapi import FakeApi
 from support_jobs import task
 from support_waiting import until
 
-from batholith.job_ctrl.controller import JobController, JobSettings
+from batholith.job_ctrl.controller import JobController
+from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client import Client
 from batholith.kube.errors import ConnectionLostError
 from batholith.model.names import (

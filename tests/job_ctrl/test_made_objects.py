@@ -1,4 +1,4 @@
-"""Pods, PodGroups and plugin objects equal what the reference was recorded to make."""
+"""Pods, PodGroups and plugin objects equal what Volcano was recorded to make."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ def recorded_job(scenario: str) -> Job:
 
 
 def unordered(thing: Any) -> Any:
-    """Lists of env, volumes and mounts as sets: the reference's plugins come in any order."""
+    """Lists of env, volumes and mounts as sets: Volcano's plugins come in any order."""
     if isinstance(thing, dict):
         return {
             key: sorted(json.dumps(one, sort_keys=True) for one in value)

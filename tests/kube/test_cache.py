@@ -242,7 +242,7 @@ async def test_pauses_between_failures_double(api: FakeApi) -> None:
     api.fail("drop", times=99)
     async with following(api) as follower:
         await until(lambda: len(follower.pauses) >= 5)
-        assert follower.pauses[:5] == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8])
+        assert follower.pauses[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
 
 
 async def test_nobody_listening_is_waited_for() -> None:
@@ -260,19 +260,21 @@ async def test_nobody_listening_is_waited_for() -> None:
         task = asyncio.create_task(follower.cache.run())
         await until(lambda: len(pauses) >= 7)
         task.cancel()
-    assert pauses[:7] == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0])
+    assert pauses[:7] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 1.5])
     assert not follower.cache.synced
 
 
 async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -> None:
     async with following(api) as follower:
         await follower.cache.wait_synced()
-        for _ in range(3):
-            await until(lambda: api.watches)
+
+        # On a busy machine a watch may last long enough to count as a good one: end more of them.
+        def ended_often() -> bool:
             api.end_watches()
-            await until(lambda: not api.watches)
-        await until(lambda: len(follower.pauses) >= 3)
-        assert follower.cache.statistics().short_watches == 3
+            return len(follower.pauses) >= 3
+
+        await until(ended_often)
+        assert follower.cache.statistics().short_watches >= 3
 
 
 async def test_a_silent_connection_is_given_up_and_resumed(api: FakeApi) -> None:
@@ -432,12 +434,34 @@ async def test_a_big_list_lets_other_tasks_run(api: FakeApi) -> None:
         assert turns - before >= 2 * (3000 // 200)
 
 
-async def test_running_twice_is_refused_and_running_again_goes_on(api: FakeApi) -> None:
+async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with following(api) as follower:
         await follower.caught_up()
-        with pytest.raises(RuntimeError, match="running already"):
-            await follower.cache.run()
+        other = asyncio.create_task(follower.cache.run())
+        await asyncio.sleep(0)
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        api.put(PODS, "b")
+        await follower.caught_up()
+        assert follower.cache.statistics().watches == 1
+    api.put(PODS, "c")
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert "d/c" not in follower.cache
+
+
+async def test_a_cache_that_is_run_again_goes_on_where_it_was(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    async with Client(api.credentials, user_agent="t") as client:
+        cache = Cache(client, PODS, Pod)
+        for _ in range(2):
+            task = asyncio.create_task(cache.run())
+            await until(lambda: len(cache) == len(api.objects(PODS)))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert cache.statistics().lists == 1
+            api.put(PODS, "b")
 
 
 async def test_figures_show_what_the_cache_saw(api: FakeApi) -> None:

@@ -187,8 +187,8 @@ async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(d
 
 
 async def test_without_room_events_are_dropped_and_counted(desk: Desk) -> None:
-    desk.burst([f"m{number}" for number in range(1300)])
-    assert desk.recorder.waiting == 1000
+    desk.burst([f"m{number}" for number in range(5300)])
+    assert desk.recorder.waiting == 5000
     assert desk.recorder.statistics.dropped_full == 300
     await desk.written()
     dropped = desk.registry.get_sample_value("batholith_events_total", {"result": "dropped_full"})

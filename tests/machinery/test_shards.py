@@ -1,4 +1,4 @@
-"""The shard of a key: the reference's hash, in every process the same."""
+"""The shard of a key: Volcano's hash, in every process the same."""
 
 import subprocess
 import sys

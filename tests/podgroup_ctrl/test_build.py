@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from batholith.model.needs import PodNeeds, quota_usage
+from batholith.model.podgroup import PodGroup
 from batholith.podgroup_ctrl.build import build, changes, merge_owners, min_member, misplaced_size
-from batholith.podgroup_ctrl.views import PodGroupView, PodView, by_group
+from batholith.podgroup_ctrl.views import PodView, by_group
 
 ASKS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
 
@@ -245,7 +246,7 @@ def test_a_pod_that_has_ended_is_only_counted() -> None:
 def test_what_is_up_to_date_needs_no_patch() -> None:
     inherited = {"scheduling.volcano.sh/group-min-member": "2", "volcano.sh/preemptable": "true"}
     group = build(pod(), inherited)
-    there = PodGroupView(metadata=group.metadata, spec=group.spec)
+    there = PodGroup(metadata=group.metadata, spec=group.spec)
     assert changes(there, group) == {}
     smaller = build(pod(spec={"containers": [{"name": "main"}]}), {"volcano.sh/x": "y"})
     assert changes(there, smaller) == {

@@ -7,21 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from batholith.model.meta import ObjectMeta
-from batholith.queue_ctrl.counts import (
-    PodGroupSpecView,
-    PodGroupStatusView,
-    PodGroupView,
-    QueueCounts,
-)
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+from batholith.queue_ctrl.counts import QueueCounts
 
 PHASES = ("Pending", "Inqueue", "Running", "Unknown", "Completed")
 
 
-def podgroup(name: str, queue: str, phase: str) -> PodGroupView:
-    return PodGroupView(
+def podgroup(name: str, queue: str, phase: str) -> PodGroup:
+    return PodGroup(
         metadata=ObjectMeta(name=name, namespace="d"),
-        spec=PodGroupSpecView(queue=queue),
-        status=PodGroupStatusView(phase=phase),
+        spec=PodGroupSpec(queue=queue),
+        status=PodGroupStatus(phase=phase),
     )
 
 
@@ -31,7 +27,7 @@ class CountsMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.counts = QueueCounts()
-        self.held: dict[str, PodGroupView] = {}
+        self.held: dict[str, PodGroup] = {}
 
     @rule(
         name=st.sampled_from("abcdef"),

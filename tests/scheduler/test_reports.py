@@ -58,7 +58,7 @@ def test_the_usual_course_of_a_group() -> None:
 
 
 def test_nothing_is_said_against_a_group_that_was_just_admitted_and_has_no_pods() -> None:
-    """The reference warns of every group before its pods exist."""
+    """Volcano warns of every group before its pods exist."""
     told = Story(3).told()
     assert (told.status.phase, told.status.conditions, told.notes) == ("Inqueue", (), ())
 
@@ -76,7 +76,7 @@ def test_a_group_whose_pods_are_being_made_is_not_called_short_at_once() -> None
 
 
 def test_replacing_a_pod_keeps_a_running_group_running() -> None:
-    """Scenario pod-deleted-no-policy, without the reference's detour through Pending."""
+    """Scenario pod-deleted-no-policy, without Volcano's detour through Pending."""
     story = Story(2)
     story.start("x", "y")
     assert story.phase() == "Running"

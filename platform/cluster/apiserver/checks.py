@@ -1,6 +1,6 @@
 """The checks that a schema can ask of one value, each made once and called for every value.
 
-The words are those of the reference, because clients show them and some tests look for them.
+The words are those of kube-apiserver, because clients show them and some tests look for them.
 """
 
 import math

@@ -13,7 +13,7 @@ from .fields import FieldError
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
-"""The same verbs in the order in which the reference lists them for custom kinds."""
+"""The same verbs in the order in which kube-apiserver lists them for custom kinds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The checks of pods and pod templates, in the words of the reference."""
+"""The checks of pods and pod templates, in the words of kube-apiserver."""
 
 from collections.abc import Iterable
 from typing import Any

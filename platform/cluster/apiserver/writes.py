@@ -38,6 +38,7 @@ from .requests import Json, Target
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _PREFIX_LENGTH = 58
+_KIND = ("apiVersion", "kind")
 TERMINATING = "NamespaceTerminating"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 """The finalizers by which a deletion asks the garbage collector to go first."""
@@ -211,9 +212,10 @@ class Writer:
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
         if call.target.subresource == "status":
             # What is as it was is clean and complete already, and it is most of the object.
-            obj = _unlike(obj, old)
+            known, obj = _apart(obj, old)
             _prepare(call, obj, patched=patched)
-            obj.setdefault("metadata", dict(old["metadata"]))
+            obj = {**known, **obj}
+            obj["metadata"] = dict(obj["metadata"])
             kind.before_status_update(obj, old)
         else:
             _prepare(call, obj, patched=patched)
@@ -317,9 +319,11 @@ def _check_place(call: Call, metadata: Json, target: Target) -> None:
         raise bad_request(text)
 
 
-def _unlike(obj: Json, old: Json) -> Json:
-    """What *obj* has that *old* has not, besides its version and kind."""
-    return {k: v for k, v in obj.items() if k in ("apiVersion", "kind") or old.get(k) != v}
+def _apart(obj: Json, old: Json) -> tuple[Json, Json]:
+    """*obj* in two: what *old* has just so, and what is new, with version and kind."""
+    known = {key: value for key, value in obj.items() if key in old and old[key] == value}
+    new = {key: value for key, value in obj.items() if key in _KIND or key not in known}
+    return known, new
 
 
 def is_finished(obj: Json) -> bool:
