@@ -11,13 +11,17 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .clock import Clock, SystemClock
 from .delays import DelayHeap
+from .figures import QueueFigures
 from .limiters import RateLimiter, default_controller_limiter
-from .metrics import QueueFigures, WorkQueueMetrics
 from .queues import WorkQueue
 from .shards import shard_of
+
+if TYPE_CHECKING:
+    from .metrics import WorkQueueMetrics
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ class ShardedQueue:
         shards: int = 1,
         limiter: RateLimiter | None = None,
         clock: Clock | None = None,
-        metrics: WorkQueueMetrics | None = None,
+        metrics: "WorkQueueMetrics | None" = None,
     ) -> None:
         if shards < 1:
             raise ValueError(f"need at least one shard, got {shards}")

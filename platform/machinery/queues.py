@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from .clock import Clock
-from .metrics import QueueFigures
+from .figures import QueueFigures
 
 
 class WorkQueue:

@@ -130,10 +130,3 @@ def env_name_problem(text: str) -> str:
 def too_long_problem(text: str, most: int) -> str:
     """Of a text of more than *most* bytes."""
     return f"must be no more than {most} bytes" if len(text) > most else ""
-
-
-def may_overcommit(resource: str) -> bool:
-    """Whether a request may be below its limit: not so for huge pages and devices."""
-    domain, slash, _ = resource.rpartition("/")
-    native = not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
-    return native and not resource.startswith("hugepages-")

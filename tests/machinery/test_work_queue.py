@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batholith.machinery.metrics import QueueFigures
+from batholith.machinery.figures import QueueFigures
 from batholith.machinery.queues import WorkQueue
 from batholith.machinery.testing import FakeClock, settle
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...model import quantity, syntax
+from ...model.resource_names import COMPUTE, may_overcommit
 from .fields import (
     FieldError,
     duplicate,
@@ -30,7 +31,6 @@ _NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
-_NAMED_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 _NAMES = (
     ("hostname", syntax.dns_label_problem),
     ("subdomain", syntax.dns_label_problem),
@@ -231,7 +231,7 @@ def check_resources(resources: Json, path: str, errors: list[FieldError]) -> Non
     for kind in ("limits", "requests"):
         for name, text in resources.get(kind, {}).items():
             place = f"{path}.{kind}[{name}]"
-            if name not in _NAMED_RESOURCES and (problem := _resource_problem(name)):
+            if name not in COMPUTE and (problem := _resource_problem(name)):
                 errors.append(invalid(place, name, problem))
             if text[0] == "-":
                 told = "must be greater than or equal to 0"
@@ -243,7 +243,7 @@ def check_resources(resources: Json, path: str, errors: list[FieldError]) -> Non
 def _check_request(
     name: str, text: str, limit: str | None, path: str, errors: list[FieldError]
 ) -> None:
-    elastic = syntax.may_overcommit(name)
+    elastic = may_overcommit(name)
     if limit is None:
         if not elastic:
             told = "Limit must be set for non overcommitable resources"

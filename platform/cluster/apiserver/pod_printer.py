@@ -22,7 +22,7 @@ def pod_row(pod: Json, now: datetime) -> list[Any]:
     ]
     ready = sum(bool(s.get("ready") and "running" in s.get("state", {})) for s in states)
     total = len(spec.get("containers", ())) + len(sidecars)
-    conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
+    conditions = {c.get("type"): c.get("status", "") for c in status.get("conditions", ())}
     gates = [gate.get("conditionType", "") for gate in spec.get("readinessGates", ())]
     passed = sum(conditions.get(gate) == "True" for gate in gates)
     addresses = status.get("podIPs") or [{"ip": status.get("podIP") or _NONE}]
@@ -44,7 +44,7 @@ def pod_status(pod: Json) -> str:
     spec, status = pod.get("spec", {}), pod.get("status", {})
     reason = str(status.get("reason") or status.get("phase") or "")
     for condition in status.get("conditions", ()):
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "SchedulingGated":
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated":
             reason = "SchedulingGated"
     reason = _init_status(spec, status) or _main_status(status, reason)
     if pod["metadata"].get("deletionTimestamp"):
@@ -97,7 +97,8 @@ def _main_status(status: Json, reason: str) -> str:
             running = True
     if reason == "Completed" and running:
         ready = any(
-            c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ())
+            c.get("type") == "Ready" and c.get("status") == "True"
+            for c in status.get("conditions", ())
         )
         return "Running" if ready else "NotReady"
     return reason

@@ -80,7 +80,8 @@ def _node(obj: Json, now: datetime) -> list[Any]:
     info = status.get("nodeInfo", {})
     labels = obj["metadata"].get("labels", {})
     roles = sorted(key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE))
-    addresses = {each["type"]: each["address"] for each in reversed(status.get("addresses", ()))}
+    listed = reversed(status.get("addresses", ()))
+    addresses = {each.get("type"): each.get("address") or NONE for each in listed}
     return [
         name_of(obj),
         _node_status(obj),
@@ -96,7 +97,8 @@ def _node(obj: Json, now: datetime) -> list[Any]:
 
 
 def _node_status(obj: Json) -> str:
-    conditions = {c["type"]: c["status"] for c in obj.get("status", {}).get("conditions", ())}
+    listed = obj.get("status", {}).get("conditions", ())
+    conditions = {each.get("type"): each.get("status", "") for each in listed}
     ready = {"True": "Ready", None: "Unknown"}.get(conditions.get("Ready"), "NotReady")
     cordoned = obj.get("spec", {}).get("unschedulable")
     return f"{ready},SchedulingDisabled" if cordoned else ready

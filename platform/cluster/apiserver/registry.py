@@ -166,7 +166,8 @@ class Pending(NamedTuple):
 class _Write(NamedTuple):
     shelf: Shelf
     event: Event
-    done: "asyncio.Future[None]"
+    waiters: "list[asyncio.Future[None]]"
+    """One for each who waits: whoever is cancelled takes nobody along."""
 
 
 class Registry:
@@ -254,7 +255,11 @@ class Registry:
         """What to wait for before telling anybody about *entry*, if it is not yet on disk."""
         if shelf.get(*entry.key) is entry:
             return None
-        return next((each.done for each in self._waiting if each.event.entry is entry), None)
+        write = next((each for each in self._waiting if each.event.entry is entry), None)
+        if write is None:
+            return None
+        write.waiters.append(asyncio.get_running_loop().create_future())
+        return write.waiters[-1]
 
     def _enqueue(self, shelf: Shelf, event: Event) -> Pending:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -262,7 +267,7 @@ class Registry:
             done.set_exception(StatusError(503, "ServiceUnavailable", "the server is stopping"))
             return Pending(event.entry, done)
         shelf.head[event.entry.key] = event
-        self._waiting.append(_Write(shelf, event, done))
+        self._waiting.append(_Write(shelf, event, [done]))
         self._wake.set()
         return Pending(event.entry, done)
 
@@ -317,19 +322,21 @@ class Registry:
             for listener in self.listeners:
                 listener(shelf, event)
         for write in group:
-            if not write.done.done():
-                write.done.set_result(None)
+            for waiter in write.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
         if self._version_waiters:
             self._tell_version_waiters()
 
     def _fail(self, error: Exception) -> None:
         """Whatever waits may build on what could not be written: none of it happened."""
         failed, self._waiting = self._waiting, []
-        for shelf, event, done in failed:
+        for shelf, event, waiters in failed:
             shelf.head.pop(event.entry.key, None)
-            if not done.done():
-                done.set_exception(internal(f"cannot write to the store: {error}"))
-                done.exception()  # the caller may have gone; the error is logged already
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(internal(f"cannot write to the store: {error}"))
+                    waiter.exception()  # the caller may have gone; the error is logged already
 
     def _tell_version_waiters(self) -> None:
         still = []

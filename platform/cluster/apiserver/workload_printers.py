@@ -86,9 +86,9 @@ def _job(obj: Json, now: datetime) -> list[Any]:
 
 def _job_status(obj: Json) -> str:
     held = {
-        each["type"]
+        each.get("type", "")
         for each in obj.get("status", {}).get("conditions", ())
-        if each["status"] == "True"
+        if each.get("status") == "True"
     }
     if "Complete" in held:
         return "Complete"

@@ -62,7 +62,7 @@ class Written(NamedTuple):
             StatusError: 500, the disk refused.
         """
         if self.done is not None:
-            await asyncio.shield(self.done)
+            await self.done
         return self.data
 
 
