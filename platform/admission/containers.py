@@ -5,13 +5,14 @@ from collections.abc import Mapping
 
 from ..model import quantity, syntax
 from ..model.needs import Resources
+from ..model.pod import VolumeMount
 from ..model.quantity import Quantity, QuantityError
-from .pod_views import Amounts, Container, EnvVar, Mount, Probe
+from ..model.resource_names import COMPUTE, may_overcommit
+from .pod_views import Amounts, Container, EnvVar, Probe
 from .problems import Problems
 
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
-_STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 
 _NEEDED_OF_ENV = {  # what a source of an environment variable cannot do without
@@ -65,13 +66,13 @@ def check_resources(resources: Resources, path: str, problems: Problems) -> None
     for name, request in requests.items():
         limit = limits.get(name)
         if limit is None:
-            if not _may_overcommit(name) and name not in resources.limits:
+            if not may_overcommit(name) and name not in resources.limits:
                 why = "Limit must be set for non overcommitable resources"
                 problems.required(f"{path}.limits", why)
         elif request > limit:
             why = f"must be less than or equal to {name} limit of {limit}"
             problems.invalid(f"{path}.requests", str(request), why)
-        elif request != limit and not _may_overcommit(name):
+        elif request != limit and not may_overcommit(name):
             why = f"must be equal to {name} limit of {limit}"
             problems.invalid(f"{path}.requests", str(request), why)
 
@@ -109,19 +110,12 @@ def _check_amounts(amounts: Amounts, path: str, problems: Problems) -> Mapping[s
 
 
 def _is_standard(name: str) -> bool:
-    return name in _STANDARD_RESOURCES or name.startswith("hugepages-")
-
-
-def _may_overcommit(name: str) -> bool:
-    """Whether a request may be below its limit: not so for huge pages and devices."""
-    domain, slash, _ = name.rpartition("/")
-    native = not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
-    return native and not name.startswith("hugepages-")
+    return name in COMPUTE or name.startswith("hugepages-")
 
 
 def _is_fractional(name: str) -> bool:
     """Whether less than one whole of it can be asked for: not so for devices."""
-    return _may_overcommit(name) or name.startswith("hugepages-")
+    return may_overcommit(name) or name.startswith("hugepages-")
 
 
 def _check_ports(container: Container, path: str, problems: Problems) -> None:
@@ -160,7 +154,7 @@ def _check_env(variable: EnvVar, path: str, problems: Problems) -> None:
 
 
 def _check_mounts(
-    mounts: list[Mount], path: str, problems: Problems, *, volumes: frozenset[str]
+    mounts: list[VolumeMount], path: str, problems: Problems, *, volumes: frozenset[str]
 ) -> None:
     seen = set()
     for index, mount in enumerate(mounts):
@@ -177,7 +171,7 @@ def _check_mounts(
         _check_sub_path(mount, where, problems)
 
 
-def _check_sub_path(mount: Mount, where: str, problems: Problems) -> None:
+def _check_sub_path(mount: VolumeMount, where: str, problems: Problems) -> None:
     for field, inside in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
         if inside.startswith("/"):
             problems.invalid(f"{where}.{field}", inside, "must be a relative path")

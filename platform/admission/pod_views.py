@@ -4,6 +4,7 @@ from typing import Any
 
 from ..model.base import Part
 from ..model.needs import Resources
+from ..model.pod import VolumeMount
 
 Text = dict[str, str]
 Amounts = dict[str, str | int | float]
@@ -35,16 +36,6 @@ class EnvFrom(Part, frozen=True):
     secret_ref: Source | None = None
 
 
-class Mount(Part, frozen=True):
-    """``containers[].volumeMounts[]``."""
-
-    name: str = ""
-    mount_path: str = ""
-    sub_path: str = ""
-    sub_path_expr: str = ""
-    read_only: bool = False
-
-
 class Probe(Part, frozen=True):
     """A liveness, readiness or startup probe."""
 
@@ -73,7 +64,7 @@ class Container(Part, frozen=True):
     ports: list[Port] = []
     env: list[EnvVar] = []
     env_from: list[EnvFrom] = []
-    volume_mounts: list[Mount] = []
+    volume_mounts: list[VolumeMount] = []
     resources: Resources = Resources()
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None

@@ -10,6 +10,7 @@ from ..model import quantity
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
 from ..model.queue import Quantities, Queue, QueueState
+from ..model.resource_names import is_extended
 from ..model.review import DeniedError, Json, Lookup, Review
 from .decoding import decode, part
 from .problems import Problems, show
@@ -137,12 +138,6 @@ def _read_amounts(amounts: Quantities, path: str, problems: Problems) -> dict[st
         elif not amount.is_whole and (name in _WHOLE or is_extended(name)):
             problems.invalid(where, str(amount), "must be an integer")
     return read
-
-
-def is_extended(resource: str) -> bool:
-    """Whether a resource has a domain of its own, as devices have."""
-    domain, slash, _ = resource.rpartition("/")
-    return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
 def _hierarchy_problem(queue: Queue, lookup: Lookup) -> str:

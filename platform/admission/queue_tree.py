@@ -10,13 +10,12 @@ from ..model import quantity
 from ..model.names import DEFAULT_QUEUE, QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
 from ..model.queue import Quantities, Queue
+from ..model.resource_names import is_counted
 from ..model.review import DeniedError, Lookup
 from .decoding import decode
 from .settings import AdmissionSettings
 
 Amounts = Mapping[str, Quantity]
-
-_NATIVE = ("cpu", "memory", "pods", "ephemeral-storage")
 
 
 class Tree:
@@ -210,18 +209,12 @@ def _counted(amounts: Quantities) -> dict[str, Quantity]:
     """The amounts of those resources that a scheduler counts."""
     read = {}
     for resource, given in amounts.items():
-        if _is_counted(resource):
+        if is_counted(resource):
             try:
                 read[resource] = quantity.parse(given)
             except QuantityError:  # of another queue, which the schema has let in
                 continue
     return read
-
-
-def _is_counted(resource: str) -> bool:
-    if "/" in resource:
-        return not resource.startswith(("count/", "requests.", "limits."))
-    return resource in _NATIVE or resource.startswith(("hugepages-", "attachable-volumes-"))
 
 
 def check_deletion(name: str, tree: Tree, settings: AdmissionSettings) -> None:

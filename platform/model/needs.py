@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from .base import Part
 from .quantity import ZERO, Quantity, parse
+from .resource_names import COMPUTE, is_extended
 
 Amounts = dict[str, Quantity]
-
-_NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
 class Resources(Part, frozen=True):
@@ -47,10 +46,10 @@ def quota_usage(spec: PodNeeds, *, ended: bool = False) -> Amounts:
         return {"count/pods": one}
     usage = {"count/pods": one, "pods": one}
     for name, amount in effective(spec, "requests").items():
-        if name in _NATIVE or name.startswith("hugepages-") or _is_extended(name):
+        if name in COMPUTE or name.startswith("hugepages-") or is_extended(name):
             usage[name] = usage[f"requests.{name}"] = amount
     for name, amount in effective(spec, "limits").items():
-        if name in _NATIVE:
+        if name in COMPUTE:
             usage[f"limits.{name}"] = amount
     return usage
 
@@ -99,7 +98,3 @@ def _sum(containers: Iterable[ContainerNeeds], kind: str) -> Amounts:
 
 def _read(amounts: Mapping[str, str | int | float]) -> Amounts:
     return {name: parse(amount) for name, amount in amounts.items()}
-
-
-def _is_extended(name: str) -> bool:
-    return "/" in name and "kubernetes.io/" not in name

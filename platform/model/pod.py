@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from .base import Part
+
 
 class PodPhase(StrEnum):
     """``status.phase`` of a Pod."""
@@ -15,3 +17,13 @@ class PodPhase(StrEnum):
 
 FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 """Phases that a pod does not leave."""
+
+
+class VolumeMount(Part, frozen=True):
+    """Where a volume appears in a container."""
+
+    name: str = ""
+    mount_path: str = ""
+    sub_path: str = ""
+    sub_path_expr: str = ""
+    read_only: bool = False

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..model.needs import ContainerNeeds
 from ..model.quantity import Quantity, QuantityError, parse
+from ..model.resource_names import is_counted
 from .views import PodSpec
 
 IntVector = npt.NDArray[np.int64]
@@ -27,7 +28,6 @@ CPU, MEMORY, PODS = 0, 1, 2
 LARGEST = 2**60
 """Amounts are cut off here, so that sums over a cluster stay within 64 bits."""
 
-_NATIVE = ("cpu", "memory", "pods", "ephemeral-storage")
 _WHOLE = ("memory", "pods")
 
 
@@ -67,14 +67,6 @@ class Dimensions:
         return {self.names[row]: int(vector[row]) for row in np.flatnonzero(vector)}
 
 
-@lru_cache(maxsize=4096)
-def is_tracked(name: str) -> bool:
-    """Whether nodes hand out *name*: native resources, extended ones, huge pages, volumes."""
-    if name in _NATIVE or name.startswith(("hugepages-", "attachable-volumes-")):
-        return True
-    return "/" in name and not name.startswith(("requests.", "count/"))
-
-
 @lru_cache(maxsize=16384)
 def amount(name: str, quantity: str | int | float) -> int:
     """How much *quantity* of *name* is, in our units, rounded up.
@@ -91,11 +83,11 @@ def amount(name: str, quantity: str | int | float) -> int:
 
 
 def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
-    """The tracked entries of a resource list, in our units."""
+    """The counted entries of a resource list, in our units."""
     return {
         name: amount(name, quantity)
         for name, quantity in (quantities or {}).items()
-        if is_tracked(name)
+        if is_counted(name)
     }
 
 

@@ -9,7 +9,7 @@ import msgspec
 from ...model.base import Part
 from ...model.meta import Condition, ObjectMeta
 from ...model.needs import Resources
-from ...model.pod import FINISHED
+from ...model.pod import FINISHED, VolumeMount
 
 
 class KeyRef(Part, frozen=True):
@@ -64,16 +64,6 @@ class EnvFrom(Part, frozen=True):
     prefix: str = ""
     config_map_ref: SourceName | None = None
     secret_ref: SourceName | None = None
-
-
-class VolumeMount(Part, frozen=True):
-    """Where a volume appears in a container."""
-
-    name: str = ""
-    mount_path: str = ""
-    sub_path: str = ""
-    sub_path_expr: str = ""
-    read_only: bool = False
 
 
 class Container(Part, frozen=True):

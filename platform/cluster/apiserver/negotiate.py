@@ -18,6 +18,9 @@ STREAMS = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
 _loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
+MAX_YAML_DEPTH = 200
+"""Levels of lists and mappings in one another that a YAML body may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -147,9 +150,31 @@ def parse_yaml(body: bytes) -> Any:
         StatusError: 400.
     """
     try:
+        _check_yaml(body)
         return msgspec.json.decode(msgspec.json.encode(yaml.load(body, Loader=_loader)))  # noqa: S506
     except (yaml.YAMLError, TypeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the object provided is unrecognized: {error}") from error
+
+
+def _check_yaml(body: bytes) -> None:
+    """Refuse what a few bytes of YAML could bring the whole server down with.
+
+    Deep nesting overflows the stack of the loader, which is C; aliases of aliases become
+    gigabytes of JSON. Reading events alone does neither.
+
+    Raises:
+        yaml.YAMLError: it is such a document, or none that can be read.
+    """
+    depth = 0
+    for event in yaml.parse(body, Loader=_loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not supported")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_YAML_DEPTH:
+                raise yaml.YAMLError(f"nested deeper than {MAX_YAML_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def duplicate_fields(body: bytes) -> list[str]:

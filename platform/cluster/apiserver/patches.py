@@ -14,6 +14,8 @@ from .strategic import PatchError, strategic_merge
 __all__ = ["PatchError", "json_patch", "merge_patch", "strategic_merge"]
 
 MAX_OPERATIONS = 10_000
+MAX_COPIED = 3 * 2**20
+"""Bytes of JSON that the ``copy`` operations of one patch may make: each could double the last."""
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
@@ -43,8 +45,8 @@ def json_patch(document: Any, operations: Any) -> Any:
     """Apply a JSON patch (RFC 6902): all of its operations, or none.
 
     Raises:
-        PatchError: 400 if it is no list of operations, 413 if it has too many, 422 if one of
-            them fails, a ``test`` among them.
+        PatchError: 400 if it is no list of operations, 413 if it has too many or they
+            copy too much, 422 if one of them fails, a ``test`` among them.
     """
     if not isinstance(operations, list):
         raise PatchError(400, "BadRequest", "error decoding patch: a JSON patch must be a list")
@@ -56,14 +58,26 @@ def json_patch(document: Any, operations: Any) -> Any:
             f"got {len(operations)}",
         )
     result = copy.deepcopy(document)
+    copied = 0
     try:
         for operation in operations:
+            copied += _copied(result, operation)
+            if copied > MAX_COPIED:
+                text = f"copies in a JSON patch may make {MAX_COPIED} bytes at most"
+                raise PatchError(413, "RequestEntityTooLarge", text)
             result = _apply(result, operation)
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise PatchError(
             422, "Invalid", "the server rejected our request due to an error in our request"
         ) from error
     return result
+
+
+def _copied(document: Any, operation: dict[str, Any]) -> int:
+    """Bytes of JSON that *operation* adds to *document* by a copy."""
+    if operation["op"] != "copy":
+        return 0
+    return len(_text(_find(document, _pointer(operation["from"]))))
 
 
 def _apply(document: Any, operation: dict[str, Any]) -> Any:

@@ -1,0 +1,23 @@
+"""What the name of a resource says about it."""
+
+import pytest
+
+from batholith.model.resource_names import is_counted, is_extended
+
+
+@pytest.mark.parametrize(
+    ("name", "extended", "counted"),
+    [
+        ("cpu", False, True),
+        ("pods", False, True),
+        ("hugepages-2Mi", False, True),
+        ("attachable-volumes-csi", False, True),
+        ("nvidia.com/gpu", True, True),
+        ("sub.kubernetes.io/device", False, True),
+        ("services", False, False),
+        ("count/pods", True, False),
+        ("requests.nvidia.com/gpu", True, False),
+    ],
+)
+def test_names_say_what_they_name(name: str, extended: bool, counted: bool) -> None:
+    assert (is_extended(name), is_counted(name)) == (extended, counted)
