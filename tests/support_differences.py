@@ -124,6 +124,16 @@ ALLOWED = (
         places=("/events/PodGroup/+Scheduled",),
     ),
     Allowed(
+        what="A pod that ended by itself is kept, even if the job ended in the same moment.",
+        scenarios=("*-job-tensorflow-dist-mnist", "*mpi-example", "*tf-*", "kubecon2019-horovod*"),
+        places=("/pods/*",),
+    ),
+    Allowed(
+        what="A policy is carried out even if all other pods have ended in the same moment.",
+        scenarios=("paddlepaddle*",),
+        places=("/jobs/*",),
+    ),
+    Allowed(
         what="The scheduler sees a gang end at once, not a second later.",
         scenarios=("task-min-available",),
         places=("/events/PodGroup/+Unschedulable",),

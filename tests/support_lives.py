@@ -19,6 +19,7 @@ Json = dict[str, Any]
 UID = re.compile(r"<uid \d+>|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 CLAIM = re.compile(r'(-pvc-|"j-)[0-9a-z]{12}\b')
 PLACE = re.compile(r"(?:metadata|spec)(?:\.\w+|\[\w+\])+|\b(?:minAvailable|replicas)\b")
+INDEX = re.compile(r"\[\d+\]")
 REFUSAL = re.compile(r"/applied/\d+/2")
 IGNORED_META = frozenset(
     {"uid", "creationTimestamp", "generation", "namespace", "resourceVersion", "managedFields"}
@@ -129,7 +130,11 @@ def _without_uids(account: Account) -> Account:
 
 def _fate(applied: Json) -> list[Any]:
     """Kind, name, and the fields that a refusal names; ``None`` for what was accepted."""
-    named = None if applied["ok"] else sorted(set(PLACE.findall(applied["error"])))
+    named = (
+        None
+        if applied["ok"]
+        else sorted({INDEX.sub("", place) for place in PLACE.findall(applied["error"])})
+    )
     return [applied["kind"], applied["name"], named]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -40,6 +41,7 @@ START, STOP = 0.5, 1.5
 PATIENCE = 40.0
 """Seconds until a scenario counts as having got stuck."""
 
+ODD = re.compile(r"[^a-z0-9]")
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 RESOURCES = {
@@ -200,8 +202,8 @@ def _left(seen: Json) -> Json:
 
 
 @asynccontextmanager
-async def theatre(folder: Path) -> AsyncIterator[Theatre]:
-    """A cluster for the length of the block."""
+async def theatre(folder: Path, *, least_run: float = 0.0) -> AsyncIterator[Theatre]:
+    """A cluster for the length of the block, whose containers run at least so long."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
             embedded_server(folder, webhooks=WEBHOOKS, crds=crds.load())
@@ -212,7 +214,9 @@ async def theatre(folder: Path) -> AsyncIterator[Theatre]:
         ]
         recorder = EventRecorder(manager, component="vc-controller-manager")
         events = EventRecorder(planner, component="volcano")
-        pretended = Simulation(nodes=4, prefix="node", start_delay=START, stop_delay=STOP)
+        pretended = Simulation(
+            nodes=4, prefix="node", start_delay=START, stop_delay=STOP, least_run=least_run
+        )
         nodes = AgentSettings(data_dir=folder, simulation=pretended)
         it = Theatre(server)
         clock = it.time.parts
@@ -268,7 +272,7 @@ class Replay:
     queues: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        self.namespace = "scene-" + self.scenario["name"]
+        self.namespace = "scene-" + ODD.sub("-", self.scenario["name"].lower())[-50:].strip("-")
         applied = [each for step in self.scenario["steps"] for each in step.get("apply", [])]
         self.queues = frozenset(
             each["metadata"]["name"] for each in applied if each["kind"] == "Queue"

@@ -7,7 +7,7 @@ from ..model import quantity, syntax
 from ..model.needs import Resources
 from ..model.pod import VolumeMount
 from ..model.quantity import Quantity, QuantityError
-from ..model.resource_names import COMPUTE, is_extended
+from ..model.resource_names import COMPUTE, may_overcommit
 from .pod_views import Amounts, Container, EnvVar, Probe
 from .problems import Problems
 
@@ -66,13 +66,13 @@ def check_resources(resources: Resources, path: str, problems: Problems) -> None
     for name, request in requests.items():
         limit = limits.get(name)
         if limit is None:
-            if not _may_overcommit(name) and name not in resources.limits:
+            if not may_overcommit(name) and name not in resources.limits:
                 why = "Limit must be set for non overcommitable resources"
                 problems.required(f"{path}.limits", why)
         elif request > limit:
             why = f"must be less than or equal to {name} limit of {limit}"
             problems.invalid(f"{path}.requests", str(request), why)
-        elif request != limit and not _may_overcommit(name):
+        elif request != limit and not may_overcommit(name):
             why = f"must be equal to {name} limit of {limit}"
             problems.invalid(f"{path}.requests", str(request), why)
 
@@ -113,14 +113,9 @@ def _is_standard(name: str) -> bool:
     return name in COMPUTE or name.startswith("hugepages-")
 
 
-def _may_overcommit(name: str) -> bool:
-    """Whether a request may be below its limit: not so for huge pages and devices."""
-    return not is_extended(name) and not name.startswith("hugepages-")
-
-
 def _is_fractional(name: str) -> bool:
     """Whether less than one whole of it can be asked for: not so for devices."""
-    return _may_overcommit(name) or name.startswith("hugepages-")
+    return may_overcommit(name) or name.startswith("hugepages-")
 
 
 def _check_ports(container: Container, path: str, problems: Problems) -> None:

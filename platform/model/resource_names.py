@@ -15,6 +15,11 @@ def is_extended(name: str) -> bool:
     return "/" in name and "kubernetes.io/" not in name
 
 
+def may_overcommit(name: str) -> bool:
+    """Whether a request may be below its limit: not so for huge pages and devices."""
+    return not is_extended(name) and not name.startswith("hugepages-")
+
+
 @lru_cache(maxsize=4096)
 def is_counted(name: str) -> bool:
     """Whether nodes hand *name* out, so that schedulers count it; not so the words of quotas."""

@@ -224,6 +224,10 @@ def test_a_gated_pod_says_so_from_the_start() -> None:
          'spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal '
          "to cpu limit of 1"),
         ({"container": {"resources": {"limits": {"gpu": "1"}}}}, "fully qualified"),
+        ({"container": {"resources": {"requests": {"x.io/gpu": "1"}}}},
+         "spec.containers[0].resources.limits: Required value: Limit must be set"),
+        ({"container": {"resources": {"limits": {"x.io/gpu": "2"}, "requests": {"x.io/gpu": "1"}}}},
+         'resources.requests: Invalid value: "1": must be equal to x.io/gpu limit of 2'),
         ({"restartPolicy": "Sometimes"}, 'spec.restartPolicy: Unsupported value: "Sometimes"'),
         ({"tolerations": [{"operator": "Equal"}]}, "spec.tolerations[0].operator: Invalid value"),
         ({"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]}, "must be empty"),

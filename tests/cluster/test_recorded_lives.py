@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from support_differences import ALLOWED, LEFT_OUT
-from support_lives import Json, differences
-from support_recorded import Replay, Theatre, recorded, theatre
+from support_lives import Json
+from support_recorded import recorded
+from support_replays import Found, one_by_one, side_by_side
 
 SCENARIOS: dict[str, Json] = {each["name"]: each for each in recorded("scenarios.jsonl")}
 ALONE = frozenset({
@@ -16,65 +17,10 @@ ALONE = frozenset({
 })  # fmt: skip
 """Scenarios that need the nodes for themselves."""
 
-AT_ONCE = 12
-"""Of the others so many run at the same time."""
 
-SETTLING = 20.0
-"""Seconds that a life may take, after its steps, to become the recorded one."""
-
-Found = dict[str, list[str]]
-
-
-async def live(it: Theatre, name: str) -> list[str]:
-    """Replay a scenario; what differs when it has had its time."""
-    replay = Replay(it, SCENARIOS[name])
-    stuck: list[str] = []
-    try:
-        await replay.run()
-    except AssertionError as error:
-        stuck = [str(error)]
-    found = unforeseen(replay)
-    try:
-        async with asyncio.timeout(0 if stuck else SETTLING):
-            while found:
-                await asyncio.sleep(0.2)
-                found = unforeseen(replay)
-    except TimeoutError:
-        pass  # then these are the differences
-    return stuck + found
-
-
-def unforeseen(replay: Replay) -> list[str]:
-    """The differences that nobody has allowed."""
-    scenario = replay.scenario
-    return [
-        f"{place}: {text}"
-        for place, text in differences(scenario["life"], replay.life)
-        if not any(each.covers(scenario["name"], place) for each in ALLOWED)
-    ]
-
-
-async def side_by_side(folder: Path, names: Iterable[str]) -> Found:
-    """Replay scenarios at the same time on one cluster."""
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def one(name: str) -> list[str]:
-        async with room:
-            return await live(it, name)
-
-    async with theatre(folder) as it, asyncio.TaskGroup() as group:
-        tasks = {name: group.create_task(one(name)) for name in names}
-    return {name: task.result() for name, task in tasks.items()}
-
-
-async def one_by_one(folder: Path, names: Iterable[str]) -> Found:
-    """Replay scenarios each with an empty cluster."""
-    found: Found = {}
-    async with theatre(folder) as it:
-        for name in names:
-            found[name] = await live(it, name)
-            await Replay(it, SCENARIOS[name]).clear()
-    return found
+def called(names: Iterable[str]) -> list[Json]:
+    """The scenarios with these names."""
+    return [SCENARIOS[name] for name in sorted(names)]
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +37,8 @@ def lives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     async def both() -> Found:
         folder = tmp_path_factory.mktemp("recorded")
         crowd, single = await asyncio.gather(
-            side_by_side(folder / "crowd", sorted(asked - ALONE)),
-            one_by_one(folder / "single", sorted(asked & ALONE)),
+            side_by_side(folder / "crowd", called(asked - ALONE)),
+            one_by_one(folder / "single", called(asked & ALONE)),
         )
         return crowd | single
 

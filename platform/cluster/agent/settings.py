@@ -27,6 +27,9 @@ class Simulation:
     stop_delay: float = 0.0
     """Seconds that a pod takes to obey, unless it ignores SIGTERM."""
 
+    least_run: float = 0.0
+    """Seconds that each container runs at least, even one whose command ends at once."""
+
     writers: int = 48
     """Requests in flight at once."""
 

@@ -201,7 +201,7 @@ class Simulator:
         seed = f"{record.pod.metadata.uid} {name} {restarts}"
         run = plan_run(record.pod, record.pod.containers[name], seed)
         if not math.isinf(run.seconds):
-            at = started + timedelta(seconds=run.seconds)
+            at = started + timedelta(seconds=max(run.seconds, self._simulation.least_run))
             self._at(at, record, Exited(name, at, run.code))
 
     # --- time ---------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...model import quantity, syntax
-from ...model.resource_names import COMPUTE
+from ...model.resource_names import COMPUTE, may_overcommit
 from .fields import (
     FieldError,
     duplicate,
@@ -237,10 +237,23 @@ def check_resources(resources: Json, path: str, errors: list[FieldError]) -> Non
                 told = "must be greater than or equal to 0"
                 errors.append(invalid(place, text, told))
     for name, text in resources.get("requests", {}).items():
-        limit = limits.get(name)
-        if limit is not None and limit != text and quantity.parse(text) > quantity.parse(limit):
-            told = f"must be less than or equal to {name} limit of {limit}"
-            errors.append(invalid(f"{path}.requests", text, told))
+        _check_request(name, text, limits.get(name), path, errors)
+
+
+def _check_request(
+    name: str, text: str, limit: str | None, path: str, errors: list[FieldError]
+) -> None:
+    elastic = may_overcommit(name)
+    if limit is None:
+        if not elastic:
+            told = "Limit must be set for non overcommitable resources"
+            errors.append(required(f"{path}.limits", told))
+        return
+    wanted, most = quantity.parse(text), quantity.parse(limit)
+    if wanted > most or (wanted != most and not elastic):
+        relation = "less than or equal" if elastic else "equal"
+        told = f"must be {relation} to {name} limit of {limit}"
+        errors.append(invalid(f"{path}.requests", text, told))
 
 
 def _resource_problem(name: str) -> str:

@@ -1,0 +1,24 @@
+"""Examples that users of the reference have are taken, refused, and run as it was seen to do."""
+
+import asyncio
+
+import pytest
+from support_recorded import recorded
+from support_replays import Found, side_by_side
+
+RUN = 5.0
+"""Seconds for which a program ran in the recordings that they knew nothing about."""
+
+MANIFESTS = {each["name"]: each for each in recorded("manifests.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What differs, by manifest."""
+    folder = tmp_path_factory.mktemp("manifests")
+    return asyncio.run(side_by_side(folder, MANIFESTS.values(), least_run=RUN))
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_it_ends_as_recorded(endings: Found, manifest: str) -> None:
+    assert not endings[manifest], "\n".join(endings[manifest])
