@@ -31,11 +31,14 @@ class Tokens:
 
 
 def ensure(path: Path) -> Tokens:
-    """Read the tokens in *path*; users that have none get one. The file has mode 0600."""
+    """Read the tokens in *path*; users that have none get one. The file has mode 0600.
+
+    Raises:
+        OSError: the file cannot be read or written, or is damaged.
+    """
     known: dict[str, str] = {}
     if path.exists():
-        read = json.loads(path.read_text())
-        known = {user: str(token) for user, token in read.items() if token}
+        known = _read(path)
     missing = [user for user in USERS if user not in known]
     for user in missing:
         known[user] = secrets.token_urlsafe(BYTES)
@@ -43,3 +46,13 @@ def ensure(path: Path) -> Tokens:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, json.dumps(known, indent=2).encode())
     return Tokens({user: known[user] for user in USERS})
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        read = json.loads(path.read_text())
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise OSError(f"{path} is damaged; delete it, and new tokens are made")
+    return {user: str(token) for user, token in read.items() if token}

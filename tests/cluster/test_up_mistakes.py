@@ -83,3 +83,13 @@ async def test_an_impatient_second_signal_does_not_cut_the_stop_short(tmp_path: 
     assert told.endswith(b"stopping: pods end within their grace\nstopped\n")
     assert processes_of(tmp_path) == []
     assert "up.json" not in look(tmp_path)[0]
+
+
+async def test_damaged_tokens_are_named(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    data.hold()
+    data.tokens.write_text('{"admin')
+    data.release()
+    outcome = await batholith("up", "--data-dir", str(data.root), "--port", "0", "--api-port", "0")
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1), outcome.err
+    assert f"{data.tokens} is damaged" in outcome.err
