@@ -7,15 +7,19 @@ starts from the rows without an outcome and asks the cluster what has become of 
 
 import asyncio
 import logging
+import re
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from ..kube.cache import Cache
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
+from ..model.base import Part
 from ..model.command import Command
-from ..model.job import Action, Job, JobPhase
+from ..model.job import Action, Job, JobPhase, JobStatus
+from ..model.meta import ObjectMeta
 from ..model.names import COMMANDS, JOBS
 from ..store.commands import CommandRecord, CommandState, CommandStore, timestamp
 from .problems import ProblemError
@@ -30,6 +34,21 @@ LOST_AFTER = timedelta(minutes=1)
 """How long a Command may be on its way before its absence means that it never arrived."""
 
 NOT_FOUND = "its Command was not found; whether it was carried out is not known"
+UNSEEN = "its Command is gone, and the job's status tells of a later one"
+
+REMEMBERED = 10_000
+"""Carried out Commands that are remembered at most."""
+CATCH_UP = 10.0
+"""Seconds that the watch of jobs gets to show what a read has shown already."""
+
+_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class JobState(Part, frozen=True):
+    """What is followed of a job."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: JobStatus = JobStatus()
 
 
 def refusal(job: Job, action: Action) -> str | None:
@@ -59,6 +78,13 @@ class Commands:
         self._store = store
         self._now = now
         self._gone: asyncio.Queue[Command] = asyncio.Queue()
+        self._jobs = Cache(client, JOBS, JobState)
+        self._jobs.add_handler(self._on_job)
+        self._job_came = asyncio.Event()
+        self._since: str | None = None
+        self._carried_out: OrderedDict[str, str] = OrderedDict()
+        """Phase that each Command led to, by its uid; the next Command takes its place in the
+        job's status, so it is noted as it goes by."""
 
     async def issue(self, job: Job, action: Action, *, who: str) -> CommandRecord:
         """Write the order down and make its Command object.
@@ -94,14 +120,35 @@ class Commands:
         cache = Cache(self._client, COMMANDS, Command)
         cache.add_handler(self._on_change)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._jobs.run())
+            await self._jobs.wait_synced()
             tasks.create_task(cache.run())
             await cache.wait_synced()
             tasks.create_task(self._settle_left_behind(cache))
+            self._since = timestamp(self._now())
             if ready is not None:
                 ready.set()
             while True:
-                command = await self._gone.get()
-                await self._settle_by_command(command)
+                tasks.create_task(self._settle_by_command(await self._gone.get()))
+
+    def _on_job(self, old: JobState | None, new: JobState | None) -> None:
+        if new is None:
+            return
+        for uid in _UID.findall(new.status.state.message):
+            self._carried_out.setdefault(uid, new.status.state.phase)
+        while len(self._carried_out) > REMEMBERED:
+            self._carried_out.popitem(last=False)
+        self._job_came.set()
+
+    async def _caught_up(self, job: Job) -> None:
+        """Wait until every status that *job* had up to now has gone by."""
+        async with asyncio.timeout(CATCH_UP):
+            while True:
+                self._job_came.clear()
+                seen = self._jobs.get(job.metadata.key)
+                if seen is None or _version(seen.metadata) >= _version(job.metadata):
+                    return
+                await self._job_came.wait()
 
     def _on_change(self, old: Command | None, new: Command | None) -> None:
         if old is not None and new is None:
@@ -111,26 +158,29 @@ class Commands:
         where = command.metadata
         record = await self._store.open_by_command(where.namespace, where.name)
         if record is not None:
-            await self._try_settle(record, where.uid)
+            await self._try_settle(record, where.uid, seen=True)
 
     async def _settle_left_behind(self, cache: Cache[Command]) -> None:
         """Settle what was under way when this process, or the one before, last looked."""
         for record in await self._store.open():
             command = cache.get(f"{record.namespace}/{record.command}")
             if command is None:
-                await self._try_settle(record, record.command_uid)
+                await self._try_settle(record, record.command_uid, seen=False)
             else:
                 await self._store.issued(record.id, command_uid=command.metadata.uid)
 
-    async def _try_settle(self, record: CommandRecord, command_uid: str) -> None:
+    async def _try_settle(self, record: CommandRecord, command_uid: str, *, seen: bool) -> None:
         try:
-            await self._settle(record, command_uid)
-        except (ApiError, ConnectionLostError):
+            await self._settle(record, command_uid, seen=seen)
+        except (ApiError, ConnectionLostError, TimeoutError):
             # The row stays open; the next start, or the next look at it, settles it.
             log.warning("cannot learn a command's outcome", extra={"command": record.id})
 
-    async def _settle(self, record: CommandRecord, command_uid: str) -> None:
-        """The Command is gone: say what the job's status shows of it."""
+    async def _settle(self, record: CommandRecord, command_uid: str, *, seen: bool) -> None:
+        """The Command is gone: say what came of it.
+
+        *seen*: this process has followed the job all the while.
+        """
         if not command_uid:
             await self._finish(record, CommandState.FAILED, NOT_FOUND)
             return
@@ -139,15 +189,20 @@ class Commands:
         except NotFoundError:
             await self._finish(record, CommandState.FAILED, "the job is gone")
             return
-        state = job.status.state
         if job.metadata.uid != record.job_uid:
             await self._finish(record, CommandState.FAILED, "the job is gone")
-        elif command_uid in state.message:
-            await self._finish(record, CommandState.EXECUTED, f"the job went to {state.phase}")
-        else:
+            return
+        await self._caught_up(job)
+        state = job.status.state
+        phase = self._carried_out.get(command_uid)
+        if phase is not None:
+            await self._finish(record, CommandState.EXECUTED, f"the job went to {phase}")
+        elif seen:
             await self._finish(
                 record, CommandState.IGNORED, f"the job is {state.phase} and had no use for it"
             )
+        else:
+            await self._finish(record, CommandState.UNKNOWN, UNSEEN)
 
     async def refresh(self, record: CommandRecord) -> CommandRecord:
         """The record, settled when its Command has gone unseen."""
@@ -160,7 +215,8 @@ class Commands:
         except NotFoundError:
             sent_long_ago = record.received_at < timestamp(self._now() - LOST_AFTER)
             if record.state == CommandState.ISSUED or sent_long_ago:
-                await self._settle(record, record.command_uid)
+                followed = self._since is not None and record.received_at >= self._since
+                await self._try_settle(record, record.command_uid, seen=followed)
         return await self._store.get(record.namespace, record.job, record.id) or record
 
     async def _make(self, record: CommandRecord) -> None:
@@ -196,3 +252,8 @@ class Commands:
 
     async def _finish(self, record: CommandRecord, state: CommandState, detail: str) -> None:
         await self._store.finish(record.id, state, detail=detail, at=self._now())
+
+
+def _version(meta: ObjectMeta) -> int:
+    """Versions of one resource grow with every write."""
+    return int(meta.resource_version or 0)

@@ -48,7 +48,9 @@ class CommandOut(BaseModel):
     job: str
     action: str = Field(description="The Command's action, e.g. `AbortJob`.")
     who: str
-    state: str = Field(description="`Accepted`, `Issued`, `Executed`, `Ignored` or `Failed`.")
+    state: str = Field(
+        description="`Accepted`, `Issued`, `Executed`, `Ignored`, `Unknown` or `Failed`."
+    )
     detail: str
     received_at: str
     finished_at: str | None

@@ -281,10 +281,17 @@ def agent(
         async with _client(kubeconfig, "agent") as client:
             recorder = EventRecorder(client, component="kubelet")
             part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            loop = asyncio.get_running_loop()
-            # In the place of being cancelled: pods end in order, and their ends are told.
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+            def stop() -> None:
+                if ready.is_set() or task is None:
+                    # In the place of being cancelled: pods end in order, and their ends are told.
+                    part.stop(end_pods=end_pods)
+                else:
+                    task.cancel()
+
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, lambda: part.stop(end_pods=end_pods))
+                loop.add_signal_handler(number, stop)
             await _run_all(recorder, part, ready=ready)
 
     run(main)

@@ -46,6 +46,8 @@ class CommandState(StrEnum):
     """The job's status names it."""
     IGNORED = "Ignored"
     """The job controller took it and the job's phase had no use for it."""
+    UNKNOWN = "Unknown"
+    """It is gone, and nobody was there to see what came of it."""
     FAILED = "Failed"
     """It could not be issued, or its job is gone."""
 

@@ -153,6 +153,15 @@ async def test_the_outcome_is_what_the_jobs_status_shows(rest: Rest) -> None:
     assert outcome["finished_at"] is not None
 
 
+async def test_quick_commands_each_have_their_own_outcome(rest: Rest) -> None:
+    ids = []
+    for action, phase in (("suspend", "Aborting"), ("resume", "Restarting")) * 5:
+        ids.append((await rest.command(action))["id"])
+        [command] = await rest.commands()
+        await rest.carry_out(command, phase=phase)
+    assert {(await rest.outcome(id_))["state"] for id_ in ids} == {"Executed"}
+
+
 async def test_a_command_that_the_job_had_no_use_for_is_ignored(rest: Rest) -> None:
     body = await rest.command("resume")
     [command] = await rest.commands()

@@ -403,3 +403,24 @@ async def test_a_custom_status_survives_a_write_without_news(server: EmbeddedSer
     after = await server.request("PATCH", f"{FOOS}/f/status", said, content_type=MERGE)
     assert before.body["status"] == said["status"]
     assert (after.status, after.body) == (200, before.body)
+
+
+async def test_defaults_that_a_rule_puts_back_are_no_change(tmp_path: Path) -> None:
+    def fill_in(review: Review, lookup: Lookup) -> Json:
+        obj = review.object or {}
+        return {**obj, "spec": {**obj["spec"], "mode": "a"}}
+
+    rule = Webhook(
+        name="mutatefoo.ex.io",
+        path="/foos/mutate",
+        resource=Resource("ex.io", "v1", "foos", "Foo"),
+        operations=frozenset({"CREATE", "UPDATE"}),
+        mutate=fill_in,
+    )
+    async with embedded_server(tmp_path, webhooks=[rule]) as server:
+        await server.create(DEFINITIONS, definition())
+        made = await server.create(FOOS, foo("f"))
+        again = await server.request(
+            "PATCH", f"{FOOS}/f", {"spec": {"mode": None}}, content_type=MERGE
+        )
+        assert (again.status, again.body) == (200, made)

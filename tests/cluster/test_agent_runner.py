@@ -5,7 +5,6 @@ import contextlib
 import os
 import random
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,10 +111,10 @@ async def test_output_is_logged_by_line_with_its_stream(tmp_path: Path, level: L
 async def test_the_environment_is_the_pod_s_alone(tmp_path: Path, level: Level) -> None:
     os.environ["LEAK"] = "secret"
     try:
-        await run(tmp_path, [sys.executable, "-c", "import os; print(sorted(os.environ))"], level)
+        await run(tmp_path, ["env"], level)
     finally:
         del os.environ["LEAK"]
-    (_, shown), *_ = log_of(tmp_path)
+    shown = {line.partition("=")[0] for _, line in log_of(tmp_path)}
     assert "GREETING" in shown
     assert "LEAK" not in shown
 

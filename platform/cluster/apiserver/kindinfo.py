@@ -193,8 +193,13 @@ class KindInfo:
             _take(obj, old, "status")
         _keep_metadata(obj["metadata"], old["metadata"])
         self.rules.keep(obj, old)
-        if self._counts(obj, old):
-            obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        self.count_generation(obj, old)
+
+    def count_generation(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+        """Let the generation tell whether *obj* wants something else than *old* did."""
+        if self.generation != "never":
+            before = old["metadata"].get("generation", 1)
+            obj["metadata"]["generation"] = before + self._counts(obj, old)
 
     def before_status_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Keep everything that a write of ``/status`` may not touch."""

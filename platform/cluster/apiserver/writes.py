@@ -254,6 +254,9 @@ class Writer:
         mutated = self.admission.mutate(attempt, obj)
         if mutated is not obj:
             call.kind.prepare(mutated)
+            if attempt.old is not None:
+                # Defaults that were put back are no change.
+                call.kind.count_generation(mutated, attempt.old)
         errors = call.kind.validate(mutated, attempt.old)
         if errors:
             raise invalid(call.kind.resource, attempt.name, errors)
