@@ -147,7 +147,7 @@ def _page(app: FastAPI) -> str:
 def create_app(parts: Parts) -> FastAPI:
     """The ASGI application over *parts*."""
     # FastAPI's own pages load scripts from elsewhere; ours must work on a closed network.
-    app = FastAPI(title="Batholith", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Batholith", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.parts = parts
     app.include_router(router)
     app.add_middleware(JsonBody)
