@@ -38,7 +38,7 @@ def wait_for(name: str) -> str:
         try:
             return address(name)
         except OSError:
-            time.sleep(0.05)
+            time.sleep(0.05)  # its pod starts; there is nothing to wait on
 
 
 def is_prime(number: int) -> bool:
@@ -104,7 +104,7 @@ def worker() -> int:
             connection = socket.create_connection((wait_for(name), PORT))
             break
         except OSError:
-            time.sleep(0.05)
+            time.sleep(0.05)  # the master does not listen yet
     lines = connection.makefile("rw")
     lines.write(f"worker {os.environ['VC_TASK_INDEX']}\n")
     lines.flush()

@@ -128,7 +128,7 @@ async def test_a_container_sees_its_environment_volumes_and_names(
         data = {"worker.host": "p.job"}
         await w.create({"metadata": {"name": "m"}, "data": data}, CONFIGMAPS)
         await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
-        one = shell(script, env=env, volumeMounts=mounts, workingDir="/work/here")
+        one = shell(script, env=env, volumeMounts=mounts, workingDir="/place/here")
         await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
         pod = await w.phase("p", "Succeeded", "Failed")
         assert pod["status"]["phase"] == "Succeeded", pod["status"]
@@ -140,11 +140,11 @@ async def test_a_container_sees_its_environment_volumes_and_names(
             "p",
             "p.job",
         ]
-        assert lines[5].endswith("/work/here")
+        assert lines[5].endswith("/place/here")
         if level is Level.PLAIN:
             assert "BATHOLITH_ROOT" in (await w.event("p", "NoSandbox"))["message"]
         else:
-            assert lines[5:] == ["/work/here", "p"]
+            assert lines[5:] == ["/place/here", "p"]
 
 
 async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(w: World) -> None:
