@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..kube.errors import ApiError, ConnectionLostError
 from .clock import Clock, SystemClock
 from .delays import DelayHeap
 from .figures import QueueFigures
@@ -241,6 +242,9 @@ def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSett
         return
     if isinstance(error, TryAgainError):
         log.debug("%s: not yet: %s", key, error)
+    elif isinstance(error, ApiError | ConnectionLostError):
+        # The server's words say it all; where we stood when they came is the same each time.
+        log.warning("will retry", extra={"key": key, "error": str(error)})
     else:
         log.warning("will retry", extra={"key": key}, exc_info=error)
     queue.add_rate_limited(key)

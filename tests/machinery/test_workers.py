@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batholith.kube.errors import ForbiddenError
 from batholith.machinery.controller import (
     Reconcile,
     ShardedQueue,
@@ -149,6 +150,25 @@ async def test_trying_again_waits_like_a_failure_and_is_not_reported(
         await clock.advance(100)
     assert calls == [0, 1, 3]
     assert caplog.records == []
+
+
+async def test_what_the_server_refuses_is_reported_in_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, calls = FakeClock(), list[str]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> None:
+        calls.append(key)
+        if len(calls) < 2:
+            raise ForbiddenError("no PriorityClass with name high was found", status=403)
+
+    async with working(queue, reconcile):
+        queue.add("a")
+        await clock.advance(100)
+    [record] = caplog.records
+    assert (record.getMessage(), record.exc_info) == ("will retry", None)
+    assert "no PriorityClass" in vars(record)["error"]
 
 
 async def test_a_look_again_comes_when_it_was_asked_for() -> None:
