@@ -9,9 +9,11 @@ from support_controllers import Notes, running
 from support_fakeapi import FakeApi
 from support_waiting import until
 
+from batholith.kube.cache import Cache
 from batholith.kube.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.podgroup import PodGroup
 from batholith.podgroup_ctrl.controller import PodGroupController, PodGroupSettings
 
 GROUP = "scheduling.k8s.io/group-name"
@@ -25,12 +27,15 @@ class World:
     notes: Notes = field(default_factory=Notes)
     clock: FakeClock = field(default_factory=FakeClock)
 
-    def controller(self, **settings: Any) -> PodGroupController:
+    def controller(
+        self, *, podgroups: Cache[PodGroup] | None = None, **settings: Any
+    ) -> PodGroupController:
         return PodGroupController(
             self.client,
             settings=PodGroupSettings(**settings),
             clock=self.clock,
             recorder=self.notes,
+            podgroups=podgroups,
         )
 
     def pod(self, name: str, *, owner: str = "", phase: str = "Pending", **meta: Any) -> None:
@@ -200,7 +205,8 @@ async def test_a_later_pod_brings_the_group_up_to_its_owner_and_keeps_what_other
     world: World,
 ) -> None:
     world.stateful_set("s", 2, group_min_member="2")
-    async with running(world.controller()):
+    groups = Cache(world.client, PODGROUPS, PodGroup)
+    async with running(world.controller(podgroups=groups)):
         world.pod("s-0", owner="s")
         await until(lambda: world.bound("s-0"))
         world.api.put(
@@ -208,6 +214,9 @@ async def test_a_later_pod_brings_the_group_up_to_its_owner_and_keeps_what_other
             "podgroup-s-uid",
             metadata={"annotations": {"other": "stays"}},
             spec={"queue": "assigned"},
+        )
+        await until(
+            lambda: (group := groups.get("d/podgroup-s-uid")) and group.metadata.annotations
         )
         world.stateful_set("s", 3, group_min_member="3")
         world.pod("s-1", owner="s")

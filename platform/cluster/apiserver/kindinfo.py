@@ -197,9 +197,9 @@ class KindInfo:
 
     def count_generation(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Let the generation tell whether *obj* wants something else than *old* did."""
-        if self.generation != "never":
-            before = old["metadata"].get("generation", 1)
-            obj["metadata"]["generation"] = before + self._counts(obj, old)
+        generation = old["metadata"].get("generation", 0) + self._counts(obj, old)
+        if generation:
+            obj["metadata"]["generation"] = generation
 
     def before_status_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Keep everything that a write of ``/status`` may not touch."""
