@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from support_agent import container, manifest
 from support_nodes import NODE, World, world
+from support_servers import Servers
 from support_waiting import until
 
 from batholith.cluster.agent.records import PodFolder
@@ -24,9 +25,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def shared(
+    servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
     """One server and one agent for all tests of this module."""
-    async with world(tmp_path_factory.mktemp("world")) as made, made.agent():
+    async with world(servers, tmp_path_factory.mktemp("world")) as made, made.agent():
         yield made
 
 
@@ -97,7 +100,7 @@ async def test_images_without_a_command_behave_as_their_kind(w: World) -> None:
 
 @pytest.mark.parametrize("level", list(Level))
 async def test_a_container_sees_its_environment_volumes_and_names(
-    tmp_path: Path, level: Level
+    servers: Servers, tmp_path: Path, level: Level
 ) -> None:
     found = probe(level)
     if found.level is not level:
@@ -124,7 +127,7 @@ async def test_a_container_sees_its_environment_volumes_and_names(
         {"name": "s", "secret": {"secretName": "s"}},
         {"name": "d", "downwardAPI": {"items": items}},
     ]
-    async with world(tmp_path) as w, w.agent(sandbox=level):
+    async with world(servers, tmp_path) as w, w.agent(sandbox=level):
         data = {"worker.host": "p.job"}
         await w.create({"metadata": {"name": "m"}, "data": data}, CONFIGMAPS)
         await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
@@ -290,8 +293,10 @@ async def test_peers_find_one_another_by_name_as_they_come(w: World) -> None:
         assert set((await w.log_with(name, "127.")).split()) == {addresses[2]}
 
 
-async def test_the_node_says_what_it_has_and_that_it_lives(tmp_path: Path) -> None:
-    async with world(tmp_path, cpus=16, memory="64Gi") as w, w.agent():
+async def test_the_node_says_what_it_has_and_that_it_lives(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with world(servers, tmp_path, cpus=16, memory="64Gi") as w, w.agent():
         node = await w.client.get(NODES, NODE, view=dict)
         assert node["status"]["allocatable"]["cpu"] == "16"
         assert node["status"]["allocatable"]["memory"] == "64Gi"

@@ -1,0 +1,101 @@
+"""The two API servers that behaviour is tested on: the embedded one and a real kube-apiserver.
+
+Whoever asks for the fixture `servers` runs twice, once on each. `Servers.start` gives a test a
+server that holds nothing but what every cluster has from the start: the embedded one is a new one
+each time, the real one is started once and brought back to its beginnings each time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from support_realkube import CONTROLLERS, Options, RealKube, view
+from support_server import MERGE, Server, embedded_server
+
+from batholith.model import crds as definitions
+from batholith.model.names import CONFIGMAPS, NAMESPACES, NODES, SERVICEACCOUNTS
+from batholith.model.review import Webhook
+
+Json = dict[str, Any]
+
+OWN_NAMESPACE = "volcano-system"
+NAMESPACES_FROM_THE_START = (
+    "default", "kube-node-lease", "kube-public", "kube-system", OWN_NAMESPACE,
+)  # fmt: skip
+
+
+class Servers(ABC):
+    """Where the server of a test comes from."""
+
+    name: str
+
+    @abstractmethod
+    def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AbstractAsyncContextManager[Server]:
+        """A server for the length of the block; the real one has our definitions in any case."""
+
+
+class EmbeddedServers(Servers):
+    """A new embedded server for each test."""
+
+    name = "embedded"
+
+    @asynccontextmanager
+    async def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AsyncIterator[Server]:
+        """See `Servers.start`."""
+        async with embedded_server(folder, webhooks=webhooks, crds=crds) as server:
+            yield server
+
+
+class RealServers(Servers):
+    """One real server for all tests, one after the other."""
+
+    name = "real"
+
+    def __init__(self, kube: RealKube) -> None:
+        self._kube = kube
+
+    @asynccontextmanager
+    async def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AsyncIterator[Server]:
+        """See `Servers.start`."""
+        self._kube.reset()
+        async with view(self._kube) as server:
+            yield server
+
+
+@contextmanager
+def real_servers(
+    folder: Path, *, controllers: Sequence[str] = CONTROLLERS
+) -> Iterator[RealServers]:
+    """A real server with our definitions for the length of the block."""
+    crds = definitions.load()
+    with RealKube(folder, Options(controllers=controllers, crds=crds)) as kube:
+        kube.ask("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
+        for namespace in NAMESPACES_FROM_THE_START:
+            kube.await_status(200, SERVICEACCOUNTS.path(namespace, "default"))
+            kube.await_status(200, CONFIGMAPS.path(namespace, "kube-root-ca.crt"))
+        kube.keep()
+        yield RealServers(kube)
+
+
+async def add_node(server: Server, name: str, **offers: str) -> None:
+    """A node that is ready, as a kubelet and its controller would leave it."""
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"} | offers
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    await server.create(NODES.path(), body)
+    status = {"status": {"allocatable": allocatable, "capacity": allocatable}}
+    await merge(server, NODES.path("", name, "status"), status)
+    await merge(server, NODES.path("", name), {"spec": {"taints": None}})
+
+
+async def merge(server: Server, path: str, body: Json) -> None:
+    """A merge patch, which must succeed."""
+    answer = await server.request("PATCH", path, body, content_type=MERGE)
+    assert answer.status == 200, answer.body
