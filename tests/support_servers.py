@@ -13,6 +13,7 @@ from typing import Any
 
 from support_realkube import CONTROLLERS, Options, RealKube, view
 from support_server import MERGE, Server, embedded_server
+from support_waiting import until_true
 
 from batholith.model import crds as definitions
 from batholith.model.names import CONFIGMAPS, NAMESPACES, NODES, SERVICEACCOUNTS
@@ -59,15 +60,21 @@ class RealServers(Servers):
 
     def __init__(self, kube: RealKube) -> None:
         self._kube = kube
+        self._taken = False
 
     @asynccontextmanager
     async def start(
         self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
     ) -> AsyncIterator[Server]:
         """See `Servers.start`."""
+        assert not self._taken, "another test, or a fixture of this one, has the server"
+        self._taken = True
         self._kube.reset()
-        async with view(self._kube) as server:
-            yield server
+        try:
+            async with view(self._kube) as server:
+                yield server
+        finally:
+            self._taken = False
 
 
 @contextmanager
@@ -79,10 +86,25 @@ def real_servers(
     with RealKube(folder, Options(controllers=controllers, crds=crds)) as kube:
         kube.ask("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
         for namespace in NAMESPACES_FROM_THE_START:
-            kube.await_status(200, SERVICEACCOUNTS.path(namespace, "default"))
-            kube.await_status(200, CONFIGMAPS.path(namespace, "kube-root-ca.crt"))
+            for path in _of_each_namespace(namespace):
+                kube.await_status(200, path)
         kube.keep()
         yield RealServers(kube)
+
+
+async def add_namespace(server: Server, name: str) -> None:
+    """A namespace with all that pods in it need."""
+    await server.create(NAMESPACES.path(), {"metadata": {"name": name}})
+    for path in _of_each_namespace(name):
+
+        async def there(path: str = path) -> bool:
+            return (await server.request("GET", path)).status == 200
+
+        await until_true(there)
+
+
+def _of_each_namespace(name: str) -> tuple[str, ...]:
+    return SERVICEACCOUNTS.path(name, "default"), CONFIGMAPS.path(name, "kube-root-ca.crt")
 
 
 async def add_node(server: Server, name: str, **offers: str) -> None:
