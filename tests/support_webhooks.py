@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from support_admission import job, queue
 from support_server import Json, Server, pod
+from support_waiting import until_true
 
 from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.registration import Target, configuration, resource_of
@@ -45,7 +47,7 @@ async def serve_webhooks(server: Server, webhooks: Sequence[Webhook]) -> AsyncIt
         presenter, bundle = _presenter()
         listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
         url = await stack.enter_async_context(listening)
-        stack.push_async_callback(_withdraw, server, webhooks)
+        stack.push_async_callback(_withdraw, server, webhooks, desk)
         for hook in webhooks:
             wanted = configuration(hook, Target(url=url), bundle=bundle)
             await server.create(resource_of(hook).path(), wanted)
@@ -74,11 +76,13 @@ async def _following(shelves: Shelves) -> AsyncIterator[None]:
             task.cancel()
 
 
-async def _withdraw(server: Server, webhooks: Sequence[Webhook]) -> None:
-    """A server that lives on must not call webhooks that are gone."""
+async def _withdraw(server: Server, webhooks: Sequence[Webhook], desk: Desk) -> None:
+    """Take the configurations back, and wait until nobody asks us any more."""
     for hook in webhooks:
         name = configuration(hook, Target())["metadata"]["name"]
         await server.request("DELETE", resource_of(hook).path(name=name))
+    for hook in webhooks:
+        await until_true(partial(_is_quiet, server, hook, desk))
 
 
 _PROBES: dict[Resource, Json] = {
@@ -90,12 +94,24 @@ _PROBES: dict[Resource, Json] = {
 
 
 async def _until_asked(server: Server, webhooks: Sequence[Webhook], desk: Desk) -> None:
-    """Wait until the server has heard of the configurations: it asks about a pretended write."""
+    """Wait until the server has heard of the configurations."""
     for hook in webhooks:
-        body = {**_PROBES[hook.resource], "apiVersion": hook.resource.api_version}
-        body |= {"kind": hook.resource.kind, "metadata": {"name": "probe"}}
-        path = hook.resource.path("default" if hook.resource.namespaced else "")
-        async with asyncio.timeout(30):
-            while not any(desk.answered[hook.path, allowed] for allowed in (True, False)):
-                await server.request("POST", f"{path}?dryRun=All", body)
-                await asyncio.sleep(0.02)
+        await until_true(partial(_asks, server, hook, desk))
+
+
+async def _asks(server: Server, hook: Webhook, desk: Desk) -> bool:
+    """Whether the server asks *hook* about a write that is only pretended."""
+
+    def asked() -> int:
+        return desk.answered[hook.path, True] + desk.answered[hook.path, False]
+
+    resource, before = hook.resource, asked()
+    body = {**_PROBES[resource], "apiVersion": resource.api_version, "kind": resource.kind}
+    body["metadata"] = {"name": "probe"}
+    path = resource.path("default" if resource.namespaced else "")
+    await server.request("POST", f"{path}?dryRun=All", body)
+    return asked() > before
+
+
+async def _is_quiet(server: Server, hook: Webhook, desk: Desk) -> bool:
+    return not await _asks(server, hook, desk)

@@ -1,12 +1,14 @@
 """The HTTPS server: kopf's, with doors of our own.
 
 kopf listens, speaks TLS and ends connections in order; a :class:`~.desk.Desk` is its ``WebhookFn``.
-How a request is read is ours: kopf takes no body above 1 MiB and answers what is no review with 500
-(docs/decisions/0009-kopf-serves-but-does-not-operate.md).
+How a request is read is ours: kopf takes no body above 1 MiB and answers 500 to what is no review;
+so is the certificate, because kopf stops listening for a moment to change one. The reasons:
+docs/decisions/0009-kopf-serves-but-does-not-operate.md.
 """
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
@@ -30,6 +32,10 @@ class ReviewServer(kopf.WebhookServer):
 
     def __init__(self, presenter: Presenter, *, address: str, port: int) -> None:
         super().__init__(addr=address or None, port=port or None, context=presenter.context)
+
+    def _build_ssl(self) -> tuple[bytes | None, ssl.SSLContext | None]:
+        """Kopf would load a certificate of its own into the context that it is given."""
+        return None, self.context
 
     @staticmethod
     async def _serve(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
