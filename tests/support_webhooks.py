@@ -16,7 +16,7 @@ from support_server import Json, Server, pod
 from support_waiting import until_true
 
 from batholith.admission.serving.desk import Desk
-from batholith.admission.serving.registration import Target, configuration, resource_of
+from batholith.admission.serving.registration import Registration, Target
 from batholith.admission.serving.server import ReviewServer, serving
 from batholith.admission.serving.shelves import CONSULTED, Shelves
 from batholith.admission.serving.tls import Presenter
@@ -48,9 +48,10 @@ async def serve_webhooks(server: Server, webhooks: Sequence[Webhook]) -> AsyncIt
         listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
         url = await stack.enter_async_context(listening)
         stack.push_async_callback(_withdraw, server, webhooks, desk)
+        registration = Registration(webhooks=webhooks, target=Target(url=url))
         for hook in webhooks:
-            wanted = configuration(hook, Target(url=url), bundle=bundle)
-            await server.create(resource_of(hook).path(), wanted)
+            wanted = registration.configuration(hook, bundle=bundle)
+            await server.create(registration.resource_of(hook).path(), wanted)
         await _until_asked(server, webhooks, desk)
         yield Served(url, bundle, desk)
 
@@ -78,9 +79,10 @@ async def _following(shelves: Shelves) -> AsyncIterator[None]:
 
 async def _withdraw(server: Server, webhooks: Sequence[Webhook], desk: Desk) -> None:
     """Take the configurations back, and wait until nobody asks us any more."""
+    ours = Registration(webhooks=webhooks, target=Target())
     for hook in webhooks:
-        name = configuration(hook, Target())["metadata"]["name"]
-        await server.request("DELETE", resource_of(hook).path(name=name))
+        path = ours.resource_of(hook).path(name=ours.name_of(hook))
+        await server.request("DELETE", path)
     for hook in webhooks:
         await until_true(partial(_is_quiet, server, hook, desk))
 

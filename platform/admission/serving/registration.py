@@ -4,17 +4,14 @@ One configuration an admission path, as in Volcano, but with names of our own: t
 need not fight over them.
 """
 
-import base64
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...model.names import MUTATING_CONFIGURATIONS, VALIDATING_CONFIGURATIONS, Resource
 from ...model.review import Json, Webhook
 
-PREFIX = "batholith"
-"""What the names of our configurations begin with."""
-
 TIMEOUT_SECONDS = 10
+"""How long an API server waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,57 +30,56 @@ class Target:
         return {"service": service}
 
 
-def resource_of(webhook: Webhook) -> Resource:
-    """The kind of configuration that *webhook* belongs into."""
-    return MUTATING_CONFIGURATIONS if webhook.mutate is not None else VALIDATING_CONFIGURATIONS
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """The configurations of *webhooks* at *target*."""
 
+    webhooks: Sequence[Webhook]
+    target: Target
+    prefix: str = "batholith"
+    """What their names begin with."""
+    exempt: Sequence[str] = ("kube-system",)
+    """Namespaces whose objects are not asked about."""
+    create: bool = False
+    """Whether configurations that are missing are made."""
 
-def name_of(webhook: Webhook, *, prefix: str = PREFIX) -> str:
-    """The name of the configuration of *webhook*: ``batholith-jobs-mutate``."""
-    return f"{prefix}{webhook.path.replace('/', '-')}"
+    def name_of(self, webhook: Webhook) -> str:
+        """The name of a configuration, e.g. ``batholith-jobs-mutate``."""
+        return f"{self.prefix}{webhook.path.replace('/', '-')}"
 
+    def resource_of(self, webhook: Webhook) -> Resource:
+        """The kind of configuration that *webhook* belongs into."""
+        return VALIDATING_CONFIGURATIONS if webhook.mutate is None else MUTATING_CONFIGURATIONS
 
-def configuration(
-    webhook: Webhook,
-    target: Target,
-    *,
-    bundle: bytes = b"",
-    exempt: Iterable[str] = ("kube-system",),
-    prefix: str = PREFIX,
-) -> Json:
-    """The configuration of one webhook.
-
-    Args:
-        webhook: what is to be called.
-        target: where.
-        bundle: certificates to trust, PEM; without one they are filled in later.
-        exempt: namespaces whose objects are not asked about.
-        prefix: what its name begins with.
-    """
-    client = target.client_config(webhook.path)
-    if bundle:
-        client["caBundle"] = base64.b64encode(bundle).decode()
-    outside = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [*exempt]}
-    entry: Json = {
-        "name": webhook.name,
-        "clientConfig": client,
-        "rules": [
-            {
-                "apiGroups": [webhook.resource.group],
-                "apiVersions": [webhook.resource.version],
-                "resources": [webhook.resource.plural],
-                "operations": sorted(webhook.operations),
-            }
-        ],
-        "namespaceSelector": {"matchExpressions": [outside]},
-        "admissionReviewVersions": ["v1"],
-        "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent",
-        "sideEffects": "None",
-        "timeoutSeconds": TIMEOUT_SECONDS,
-    }
-    if webhook.mutate is not None:
-        entry["reinvocationPolicy"] = "Never"
-    labels = {"app.kubernetes.io/name": "batholith", "app.kubernetes.io/component": "admission"}
-    name = name_of(webhook, prefix=prefix)
-    return {"metadata": {"name": name, "labels": labels}, "webhooks": [entry]}
+    def configuration(self, webhook: Webhook, *, bundle: bytes = b"") -> Json:
+        """The configuration of one webhook that trusts *bundle* (PEM)."""
+        client = self.target.client_config(webhook.path)
+        if bundle:
+            client["caBundle"] = bundle
+        space = "kubernetes.io/metadata.name"
+        outside = {"key": space, "operator": "NotIn", "values": [*self.exempt]}
+        entry: Json = {
+            "name": webhook.name,
+            "clientConfig": client,
+            "rules": [
+                {
+                    "apiGroups": [webhook.resource.group],
+                    "apiVersions": [webhook.resource.version],
+                    "resources": [webhook.resource.plural],
+                    "operations": sorted(webhook.operations),
+                }
+            ],
+            "namespaceSelector": {"matchExpressions": [outside]},
+            "admissionReviewVersions": ["v1"],
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "sideEffects": "None",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+        }
+        if webhook.mutate is not None:
+            entry["reinvocationPolicy"] = "Never"
+        labels = {"app.kubernetes.io/name": "batholith", "app.kubernetes.io/component": "admission"}
+        return {
+            "metadata": {"name": self.name_of(webhook), "labels": labels},
+            "webhooks": [entry],
+        }
