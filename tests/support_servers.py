@@ -7,13 +7,19 @@ each time, the real one is started once and brought back to its beginnings each 
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from pathlib import Path
 from typing import Any
 
 from support_realkube import CONTROLLERS, Options, RealKube, view
 from support_server import MERGE, Server, embedded_server
 from support_waiting import until_true
+from support_webhooks import serve_webhooks
 
 from batholith.model import crds as definitions
 from batholith.model.names import CONFIGMAPS, NAMESPACES, NODES, SERVICEACCOUNTS
@@ -71,7 +77,9 @@ class RealServers(Servers):
         self._taken = True
         self._kube.reset()
         try:
-            async with view(self._kube) as server:
+            async with view(self._kube) as server, AsyncExitStack() as stack:
+                if webhooks:
+                    await stack.enter_async_context(serve_webhooks(server, webhooks))
                 yield server
         finally:
             self._taken = False
