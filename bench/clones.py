@@ -32,12 +32,12 @@ _PUTS = 100
 """Objects a transaction; etcd takes 128."""
 
 
-async def fill(made: Platform, client: Client, *, pods: int, nodes: int) -> None:
+async def fill(made: Platform, client: Client, *, pods: int) -> None:
     """Leave *pods* running pods of jobs of SIZE behind, and no part running."""
     jobs = pods // SIZE
     if not 1 <= jobs <= MOST or pods % SIZE:
         raise ValueError(f"{pods} pods: give a multiple of {SIZE}, at most {SIZE * MOST}")
-    await made.start_parts(PARTS, nodes=nodes, cpus=128)
+    await made.start_parts(client, *PARTS)
     await client.create(JOBS, job(_ORIGINAL, SIZE, cpu="10m"), namespace=NAMESPACE)
     await runs(client, _ORIGINAL)
     await asyncio.to_thread(made.end_parts)

@@ -8,12 +8,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from batholith.cluster.supervisor import PARENT, READY_FD
+from batholith.kube.client import Client
+from batholith.model.base import Part as View
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import NODES
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -28,8 +32,14 @@ SUBMITTER = "admin"
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 BEATS = frozenset({"leases"})
 """Resources written by the clock, whatever the work."""
+SIMULATED, CPUS = 100, 128
+"""Nodes, and the CPUs of each."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _READY_WITHIN = 300.0
+
+
+class _Node(View, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
 
 
 @dataclass(slots=True)
@@ -101,13 +111,16 @@ class Platform:
         part = self.parts[name] = Part(name, process, reader, time.perf_counter())
         return part
 
-    async def start_parts(self, names: Sequence[str], *, nodes: int, cpus: int) -> None:
-        """Start parts, and wait until all are ready."""
-        pretended = ("--simulate", str(nodes), "--cpus", str(cpus))
+    async def start_parts(self, client: Client, *names: str) -> None:
+        """Start parts, wait until all are ready, and let pods onto the agent's nodes."""
+        pretended = ("--simulate", str(SIMULATED), "--cpus", str(CPUS))
         options = {"agent": ("--data-dir", str(self._folder / "agent"), *pretended)}
         started = [self.start(name, *options.get(name, ())) for name in names]
         for part in started:
             await part.ready()
+        for node in (await client.list(NODES, view=_Node)).items:
+            # A node is born with a taint that the node controller takes away; none runs here.
+            await client.patch(NODES, node.metadata.name, {"spec": {"taints": None}})
 
     def end_parts(self) -> None:
         """Stop all parts, so that the audit log has their watches."""
@@ -189,13 +202,22 @@ class Requests:
         else:
             self.refused[asked, code] += 1
 
-    def count(self, user: str, verb: str) -> int:
-        """How often *user* asked so and was answered."""
-        return sum(
+    def reads_of(self, user: str) -> tuple[int, int, int]:
+        """Lists and watches that *user* was given, and those it was refused."""
+
+        def taken(verb: str) -> int:
+            return sum(
+                number
+                for asked, number in self.taken.items()
+                if (asked.user, asked.verb) == (user, verb)
+            )
+
+        refused = sum(
             number
-            for asked, number in self.taken.items()
-            if (asked.user, asked.verb) == (user, verb)
+            for (asked, _), number in self.refused.items()
+            if asked.user == user and asked.verb in {"list", "watch"}
         )
+        return taken("list"), taken("watch"), refused
 
     def writes_of(self, *users: str) -> Counter[str]:
         """Writes of *users* that took effect, by verb and resource."""

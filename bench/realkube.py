@@ -30,9 +30,8 @@ from batholith.model.names import CRDS, JOBS, NAMESPACES, PODS, QUEUES
 
 from . import clones
 from .load import NAMESPACE, in_parallel, job, pod_spec, submit
-from .parts import PARTS, SUBMITTER, Platform, Requests, memory
+from .parts import PARTS, SIMULATED, SUBMITTER, Platform, Requests, memory
 
-NODES, CPUS = 100, 128
 PATIENCE = 1200.0
 """Seconds after which a run is given up."""
 COLUMNS = ("kube-apiserver", "etcd", *PARTS, "bench")
@@ -166,7 +165,7 @@ async def bare(client: Client, pods: int) -> None:
         name = f"p{number}"
         body = {"metadata": {"name": name}, "spec": {**pod_spec(cpu="1"), "schedulerName": "bench"}}
         await client.create(PODS, body, namespace=NAMESPACE)
-        target = {"apiVersion": "v1", "kind": "Node", "name": f"sim-{number % NODES}"}
+        target = {"apiVersion": "v1", "kind": "Node", "name": f"sim-{number % SIMULATED}"}
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -184,7 +183,7 @@ async def measure(shape: Shape) -> None:
         async with submitter(made) as client:
             await furnish(client)
             parts = PARTS if shape.jobs else ("agent",)
-            await made.start_parts(parts, nodes=NODES, cpus=CPUS)
+            await made.start_parts(client, *parts)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
                 since, before, start = _stamp(), made.cpu(), time.perf_counter()
@@ -252,7 +251,7 @@ async def start(pods: int) -> None:
     with platform() as made:
         async with submitter(made) as client:
             await furnish(client)
-            await clones.fill(made, client, pods=pods, nodes=NODES)
+            await clones.fill(made, client, pods=pods)
         print("| part | ready | CPU s | memory | most | writes |")
         print("| --- | ---: | ---: | ---: | ---: | ---: |")
         for name in ("controllers", "scheduler"):
@@ -271,8 +270,8 @@ async def storm(pods: int) -> None:
     with platform() as made:
         async with submitter(made) as client:
             await furnish(client)
-            await clones.fill(made, client, pods=pods, nodes=NODES)
-            await made.start_parts(PARTS, nodes=NODES, cpus=CPUS)
+            await clones.fill(made, client, pods=pods)
+            await made.start_parts(client, *PARTS)
             since, before, killed = _stamp(), made.cpu(), time.perf_counter()
             made.kube.kill_api()
             await asyncio.to_thread(made.kube.start_api)
@@ -281,17 +280,17 @@ async def storm(pods: int) -> None:
             await clones.runs(client, "after")
             live, spent = time.perf_counter(), made.cpu() - before
         await asyncio.to_thread(made.end_parts)  # only a watch that ended is in the log
-        print("| pods | killed until ready | ready until a new job runs | user | lists | watches |")
-        print("| --- | ---: | ---: | --- | ---: | ---: |")
+        print("| pods | server is back | then a new job runs | user | lists | watches | refused |")
+        print("| --- | ---: | ---: | --- | ---: | ---: | ---: |")
         requests = Requests.between(made.audit(), since, "~")
         for user in PARTS:
-            counts = [requests.count(user, verb) for verb in ("list", "watch")]
+            counts = requests.reads_of(user)
             cells = [
                 f"{up - killed:.1f} s",
                 f"{live - up:.1f} s",
                 f"{user} ({spent[user]:.1f} CPU s)",
             ]
-            print(f"| {pods} | {' | '.join(cells)} | {counts[0]} | {counts[1]} |")
+            print(f"| {pods} | {' | '.join([*cells, *map(str, counts)])} |")
 
 
 BENCHES: dict[str, Callable[[int], Coroutine[None, None, None]]] = {
@@ -305,10 +304,12 @@ PODS_OF = {"shapes": 10000, "start": 50000, "storm": 50000}
 def main() -> None:
     """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench.realkube")
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHES], default=list(BENCHES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument("--pods", type=int, help="how many, in place of the full number")
     given = parser.parse_args()
-    for name in given.names:
+    if unknown := set(given.names) - BENCHES.keys():
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    for name in given.names or BENCHES:
         print(f"\n{name}: {(BENCHES[name].__doc__ or '').strip()}\n", flush=True)
         uvloop.run(BENCHES[name](given.pods or PODS_OF[name]))
 
