@@ -185,10 +185,10 @@ class RealKube:
         """Bring the store back to what it was at `keep`; watchers see it as changes."""
         now = self._versions()
         for key in now.keys() - self._kept.keys():
-            self._etcd("deleterange", key=_base64(key))
+            self.etcd("deleterange", key=_base64(key))
         changed = [key for key in self._kept if now.get(key) != self._seen[key]]
         for key in changed:
-            self._etcd("put", key=_base64(key), value=_base64(self._kept[key]))
+            self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
         if changed:
             self._seen = self._versions()
 
@@ -197,12 +197,12 @@ class RealKube:
 
     def _stored(self, *, keys_only: bool = False) -> dict[bytes, Json]:
         whole = {"key": _base64(b"/registry/"), "range_end": _base64(b"/registry0")}
-        found = self._etcd("range", **whole, keys_only=keys_only).get("kvs", [])
+        found = self.etcd("range", **whole, keys_only=keys_only).get("kvs", [])
         held = {base64.b64decode(each["key"]): each for each in found}
         lasting = tuple(prefix.encode() for prefix in _LASTING)
         return {key: each for key, each in held.items() if not key.startswith(lasting)}
 
-    def _etcd(self, verb: str, **body: str | bool) -> Json:
+    def etcd(self, verb: str, **body: object) -> Json:
         """Ask etcd's JSON gateway."""
         with closing(
             http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=20)
@@ -251,7 +251,7 @@ class RealKube:
             "--quota-backend-bytes=8589934592",
         ]
         self._spawn("etcd", *flags, *([] if self.options.durable else ["--unsafe-no-fsync"]))
-        self._await("etcd", lambda: bool(self._etcd("range", key=_base64(b"none"))))
+        self._await("etcd", lambda: bool(self.etcd("range", key=_base64(b"none"))))
 
     def _api_flags(self) -> list[str]:
         keys = self.pki
