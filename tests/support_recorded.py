@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from support_controllers import running
 from support_lives import Account, Json, life
-from support_server import MERGE, EmbeddedServer, embedded_server
+from support_server import MERGE, Server
+from support_servers import Servers, add_namespace
 
 from batholith.admission import WEBHOOKS
 from batholith.cluster.agent.service import Agent
@@ -40,6 +41,9 @@ START, STOP = 0.5, 1.5
 
 PATIENCE = 40.0
 """Seconds until a scenario counts as having got stuck."""
+
+TOKEN = "kube-api-access-"
+"""How the names of volumes begin that hold a service account's token."""
 
 ODD = re.compile(r"[^a-z0-9]")
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -77,7 +81,7 @@ class Time:
         self.parts = FakeClock(datetime.now(UTC))
         """For everything else."""
 
-    async def run(self, server: EmbeddedServer) -> None:
+    async def run(self, server: Server) -> None:
         """Let time pass until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
@@ -92,7 +96,7 @@ class Time:
 class Theatre:
     """A cluster of four pretended nodes with everything at work, and all that is seen of it."""
 
-    def __init__(self, server: EmbeddedServer) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.time = Time()
         self._accounts: dict[str, Account] = defaultdict(Account)
@@ -177,8 +181,19 @@ class Theatre:
 
 
 def _bare(seen: Json) -> Json:
-    """The object without the service account's mount, as the recordings have it."""
-    return {key: value for key, value in seen.items() if key != "status"}
+    """The object as the recordings have it: without status and the service account's mount."""
+    kept = {key: value for key, value in seen.items() if key != "status"}
+    if seen["kind"] == "Pod":
+        spec = kept["spec"]
+        containers = [_unmounted(each) for each in spec["containers"]]
+        kept["spec"] = _unmounted({**spec, "containers": containers}, key="volumes")
+    return kept
+
+
+def _unmounted(holder: Json, *, key: str = "volumeMounts") -> Json:
+    others = [each for each in holder.get(key, ()) if not each["name"].startswith(TOKEN)]
+    rest = {name: value for name, value in holder.items() if name != key}
+    return {**rest, key: others} if others else rest
 
 
 def _left(seen: Json) -> Json:
@@ -202,11 +217,13 @@ def _left(seen: Json) -> Json:
 
 
 @asynccontextmanager
-async def theatre(folder: Path, *, least_run: float = 0.0) -> AsyncIterator[Theatre]:
+async def theatre(
+    servers: Servers, folder: Path, *, least_run: float = 0.0
+) -> AsyncIterator[Theatre]:
     """A cluster for the length of the block, whose containers run at least so long."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            embedded_server(folder, webhooks=WEBHOOKS, crds=crds.load())
+            servers.start(folder, webhooks=WEBHOOKS, crds=crds.load())
         )
         users = ("controllers", "scheduler", "agent")
         manager, planner, kubelet = [
@@ -291,8 +308,7 @@ class Replay:
 
     async def run(self) -> None:
         """Do all steps."""
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
-        await self.it.server.create(names.NAMESPACES.path(), body)
+        await add_namespace(self.it.server, self.namespace)
         for step in self.scenario["steps"]:
             await self._step(step)
 

@@ -37,6 +37,8 @@ class Servers(ABC):
     """Where the server of a test comes from."""
 
     name: str
+    several: bool
+    """Whether several may run at a time."""
 
     @abstractmethod
     def start(
@@ -49,6 +51,7 @@ class EmbeddedServers(Servers):
     """A new embedded server for each test."""
 
     name = "embedded"
+    several = True
 
     @asynccontextmanager
     async def start(
@@ -63,6 +66,7 @@ class RealServers(Servers):
     """One real server for all tests, one after the other."""
 
     name = "real"
+    several = False
 
     def __init__(self, kube: RealKube) -> None:
         self._kube = kube
