@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test lint bench
+.PHONY: venv demo test lint bench chart
 
 venv: .venv/.stamp
 
@@ -33,3 +33,7 @@ lint: venv
 bench: venv
 	@echo "==> benchmarks (some minutes); figures go to bench/README.md by hand"
 	@$(PY) -m bench
+
+chart: venv
+	@echo "==> the chart's templates, after manifests/base and manifests/components"
+	@$(PY) tests/tools/chart.py
