@@ -1,6 +1,7 @@
-"""The manifests on a real API server: accepted, the same when applied again, and gone when deleted."""
+"""The manifests on a real API server: taken, the same when applied again, gone when deleted."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from support_kubectl import Kubectl, needs_kubectl
 from support_manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
 from support_realkube import WORKLOADS, Options, RealServer, needs_realkube, real_server
 
-from batholith.model.names import JOBS, PODS, QUEUES
+from batholith.model.names import JOBS, PODS, QUEUES, Resource
+
+pytestmark = pytest.mark.timeout(400)  # dozens of objects by kubectl, a fresh server each
 
 SERVICE_MONITORS = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -55,9 +58,11 @@ class Site:
 
     async def versions(self, folder: Path) -> dict[str, str]:
         """The resourceVersion of everything that *folder* brings."""
-        columns = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.resourceVersion}{'\\n'}{end}"
-        said = await self.kubectl("get", "-k", str(folder), columns)
-        return dict(line.rsplit(" ", 1) for line in said.splitlines())  # type: ignore[misc]
+        said = json.loads(await self.kubectl("get", "-k", str(folder), "-o=json"))
+        return {
+            f"{each['kind']}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
+            for each in said["items"]
+        }
 
 
 @pytest.fixture
@@ -104,16 +109,13 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     edit = await site.kubectl("get", "clusterrole", "edit", "-o=jsonpath={.rules[*].apiGroups}")
     assert JOBS.group in edit
     # Nobody answers the webhooks here; what is there already must not keep all from going.
-    await site.kubectl("delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations",
-                       "-l", "app.kubernetes.io/name=batholith")  # fmt: skip
-    await site.server.create(QUEUES.path(), {"metadata": {"name": "q"}, "spec": {"weight": 1}})
+    hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+    await site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
+    await site.server.create(QUEUES.path(), _queue())
     await site.server.create(JOBS.path("default"), _job())
     await site.kubectl("apply", "-k", str(MANIFESTS))
     await site.kubectl("delete", "-k", str(MANIFESTS), "--timeout=50s")
-    left = await site.kubectl(
-        "get", "crd,clusterrole,clusterrolebinding,validatingwebhookconfiguration,namespace",
-        "-o=name",
-    )  # fmt: skip
+    left = await site.kubectl("get", f"crd,clusterrole,clusterrolebinding,namespace,{hooks}")
     assert "volcano" not in left
     assert "batholith" not in left
     assert "vcjob" not in left
@@ -135,9 +137,8 @@ async def test_helm_installs_upgrades_and_uninstalls(site: Site) -> None:
     helm("install", *release, "--create-namespace")
     assert "deployed" in helm("list", f"--namespace={NAMESPACE}", access)
     helm("upgrade", *release, "--set=scheduler.replicas=3")
-    replicas = await site.kubectl("get", "deployment", "batholith-scheduler",
-                                  f"--namespace={NAMESPACE}", "-o=jsonpath={.spec.replicas}")  # fmt: skip
-    assert replicas == "3"
+    path = Resource("apps", "v1", "deployments", "Deployment").path(NAMESPACE)
+    assert (await site.server.get(f"{path}/batholith-scheduler"))["spec"]["replicas"] == 3
     helm("uninstall", "batholith", f"--namespace={NAMESPACE}", access)
     left = await site.kubectl("get", "deployments,clusterroles", "--all-namespaces", "-o=name")
     assert "batholith" not in left
@@ -150,6 +151,15 @@ async def _pods_made(server: RealServer, wanted: int) -> None:
     async with asyncio.timeout(60), server.watch(f"{PODS.path(NAMESPACE)}?watch=1") as lines:
         while len(made) < wanted:
             made.add((await lines.next())["object"]["metadata"]["name"])
+
+
+def _queue() -> dict[str, object]:
+    return {
+        "apiVersion": QUEUES.api_version,
+        "kind": QUEUES.kind,
+        "metadata": {"name": "q"},
+        "spec": {"weight": 1},
+    }
 
 
 def _job() -> dict[str, object]:
