@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test lint bench bench-realkube
+.PHONY: venv demo test lint bench bench-realkube chart
 
 venv: .venv/.stamp
 
@@ -37,3 +37,7 @@ bench: venv
 bench-realkube: venv
 	@echo "==> benchmarks on a real kube-apiserver (half an hour; PODS=1000 for a quick run)"
 	@$(PY) -m bench.realkube $(if $(PODS),--pods $(PODS))
+
+chart: venv
+	@echo "==> the chart's templates, after manifests/base and manifests/components"
+	@$(PY) tests/tools/chart.py
