@@ -39,8 +39,8 @@ TICK, EASY = 0.05, 0.2
 START, STOP = 0.5, 1.5
 """Seconds from binding to running, and from a deletion to the end, of the recorded kubelet."""
 
-PATIENCE = 40.0
-"""Seconds until a scenario counts as having got stuck."""
+PATIENCE = 120.0
+"""Recorded seconds until a scenario counts as having got stuck."""
 
 TOKEN = "kube-api-access-"
 """How the names of volumes begin that hold a service account's token."""
@@ -56,9 +56,18 @@ RESOURCES = {
         names.PERSISTENTVOLUMECLAIMS, names.NODES,
     )
 }  # fmt: skip
+WORKLOADS = {
+    ("apps/v1", "Deployment"): names.Resource("apps", "v1", "deployments", "Deployment"),
+    ("apps/v1", "ReplicaSet"): names.Resource("apps", "v1", "replicasets", "ReplicaSet"),
+    ("apps/v1", "StatefulSet"): names.Resource("apps", "v1", "statefulsets", "StatefulSet"),
+    ("batch/v1", "Job"): names.Resource("batch", "v1", "jobs", "Job"),
+}
+"""Kubernetes' own, by version and kind; nobody watches them here."""
+
 WORDS = {
     "vcjob": names.JOBS, "podgroup": names.PODGROUPS, "queue": names.QUEUES, "pod": names.PODS,
     "node": names.NODES, "service": names.SERVICES, "configmap": names.CONFIGMAPS,
+    "deployment": WORKLOADS["apps/v1", "Deployment"],
 }  # fmt: skip
 WATCHED = tuple(kind for kind in RESOURCES if kind not in ("Node", "PriorityClass"))
 
@@ -80,6 +89,14 @@ class Time:
         """For the agent and the steps: in recorded seconds."""
         self.parts = FakeClock(datetime.now(UTC))
         """For everything else."""
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for what the cluster does; fail when it does not."""
+        limit = self.stage.monotonic() + PATIENCE
+        while not condition():
+            if self.stage.monotonic() > limit:
+                raise AssertionError(f"did not happen: {what}")
+            await asyncio.sleep(0.01)
 
     async def run(self, server: Server) -> None:
         """Let time pass until cancelled."""
@@ -250,7 +267,7 @@ async def theatre(
         background.append(asyncio.create_task(it.time.run(server)))
         for part in parts:
             await stack.enter_async_context(running(part))
-        await until(lambda: it.queue_state("default") == "Open", "an open default queue")
+        await it.time.until(lambda: it.queue_state("default") == "Open", "an open default queue")
         yield it
         for task in background:
             task.cancel()
@@ -267,16 +284,6 @@ async def _started(it: Theatre) -> list[asyncio.Task[None]]:
     for signal in signals:
         await signal.wait()
     return tasks
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what the cluster does; fail when it does not."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - the world offers no event to wait for
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"did not happen: {what}") from None
 
 
 @dataclass(slots=True)
@@ -302,9 +309,11 @@ class Replay:
 
     async def clear(self) -> None:
         """Remove all jobs, and wait until their pods are gone."""
-        for kind in ("Job", "PodGroup", "Pod"):
-            await self.it.server.request("DELETE", self._path(RESOURCES[kind]))
-        await until(lambda: not self.it.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone")
+        for resource in (*WORKLOADS.values(), names.JOBS, names.PODGROUPS, names.PODS):
+            await self.it.server.request("DELETE", self._path(resource))
+        await self.it.time.until(
+            lambda: not self.it.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone"
+        )
 
     async def run(self) -> None:
         """Do all steps."""
@@ -334,12 +343,14 @@ class Replay:
     async def _until(self, given: Json) -> None:
         phases = [given["phase"]] if isinstance(given["phase"], str) else given["phase"]
         job = given["job"]
-        await until(
+        await self.it.time.until(
             lambda: self.it.phase(self.namespace, job) in phases,
             f"{self.namespace}: {job} in {phases}",
         )
         # The recorded kubelet starts the pods of a gang at one moment.
-        await until(lambda: not self.it.starting(self.namespace), f"{self.namespace}: all started")
+        await self.it.time.until(
+            lambda: not self.it.starting(self.namespace), f"{self.namespace}: all started"
+        )
 
     def _note(self, kind: str, name: str, *, status: int, body: Any) -> None:
         fate: Json = {"kind": kind, "name": name, "ok": status < 300}
@@ -351,10 +362,12 @@ class Replay:
         return resource.path(self.namespace if resource.namespaced else "", name)
 
     async def _apply(self, body: Json) -> None:
-        path = self._path(RESOURCES[body["kind"]]) + "?fieldValidation=Strict"
+        kind = body["kind"]
+        resource = WORKLOADS.get((body["apiVersion"], kind)) or RESOURCES[kind]
+        path = self._path(resource) + "?fieldValidation=Strict"
         answer = await self.it.server.request("POST", path, body)
         name = body["metadata"]["name"]
-        self._note(body["kind"], name, status=answer.status, body=answer.body)
+        self._note(kind, name, status=answer.status, body=answer.body)
 
     async def _command(self, action: str, word: str, name: str) -> None:
         target = await self.it.server.get(self._path(WORDS[word], name))
@@ -382,7 +395,7 @@ class Replay:
         doomed = self.it.uids(self.namespace, resource.kind, whole)
         answer = await self.it.server.request("DELETE", self._path(resource, whole))
         assert answer.status < 300, answer.body
-        await until(
+        await self.it.time.until(
             lambda: not doomed & self.it.uids(self.namespace, resource.kind),
             f"{self.namespace}: {word} {name} gone",
         )
