@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test lint bench
+.PHONY: venv demo test lint bench crds
 
 venv: .venv/.stamp
 
@@ -33,3 +33,7 @@ lint: venv
 bench: venv
 	@echo "==> benchmarks (some minutes); figures go to bench/README.md by hand"
 	@$(PY) -m bench
+
+crds: venv
+	@echo "==> making the custom resource definitions anew (needs tests/realkube/build)"
+	@PYTHONPATH=tests $(PY) tests/tools/crds.py
