@@ -368,7 +368,7 @@ class RealServer(Server):
                 status = (await lines.next())["object"].get("status", {})
                 if any(
                     (one["type"], one["status"]) == ("Established", "True")
-                    for one in status.get("conditions", [])
+                    for one in status.get("conditions") or []
                 ):
                     return
 

@@ -79,11 +79,13 @@ def test_they_are_our_description_with_types_of_kubernetes_filled_in() -> None:
 
 def marked(node: Any) -> Iterator[tuple[str, str]]:
     """The fields whose type is one of Kubernetes'."""
-    inner = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, value in inner:
-        if isinstance(value, dict) and support_crds.MARK in value:
-            yield key, value[support_crds.MARK]
-        elif isinstance(value, dict | list):
+    if isinstance(node, list):
+        for each in node:
+            yield from marked(each)
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if isinstance(value, dict) and support_crds.MARK in value:
+                yield key, value[support_crds.MARK]
             yield from marked(value)
 
 

@@ -22,6 +22,7 @@ Check = Callable[[Any, str, list[FieldError], Any], None]
 Compile = Callable[[Mapping[str, Any]], Check]
 
 _INT32 = (-(2**31), 2**31 - 1)
+_EITHER = [{"type": "integer"}, {"type": "string"}]
 _GO_NAMES = {
     dict: "object",
     list: "array",
@@ -254,15 +255,27 @@ def _junctors(schema: Mapping[str, Any], compile_node: Compile) -> list[Check]:
         for name, make in makers
         if schema.get(name)
     ]
+    if schema.get("x-kubernetes-int-or-string") and schema.get("anyOf") == _EITHER:
+        # What the type allows, these branches allow: quantities are many, so spare them.
+        made[0] = _unless_either(made[0])
     return [*made, _not(compile_node(schema["not"]))] if "not" in schema else made
+
+
+def _unless_either(rest: Check) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if type(value) is not str and not _is_whole(value):
+            rest(value, path, errors, old)
+
+    return check
 
 
 def _results(branches: list[Check], value: Any, path: str) -> list[list[FieldError]]:
     """What each branch complains about."""
     results: list[list[FieldError]] = []
     for branch in branches:
-        results.append(found := [])
+        found: list[FieldError] = []
         branch(value, path, found, MISSING)
+        results.append(found)
     return results
 
 

@@ -255,6 +255,8 @@ def _checker(schema: Schema) -> Check:
         checks.append(_requires_head)
     nullable = schema.get("nullable", False)
     below = _below(schema)
+    if not (junctors or checks or nullable or below):
+        return of_type
 
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if value is None and nullable:
