@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test lint bench crds
+.PHONY: venv demo test lint bench bench-realkube crds
 
 venv: .venv/.stamp
 
@@ -33,6 +33,10 @@ lint: venv
 bench: venv
 	@echo "==> benchmarks (some minutes); figures go to bench/README.md by hand"
 	@$(PY) -m bench
+
+bench-realkube: venv
+	@echo "==> benchmarks on a real kube-apiserver (half an hour; PODS=1000 for a quick run)"
+	@$(PY) -m bench.realkube $(if $(PODS),--pods $(PODS))
 
 crds: venv
 	@echo "==> making the custom resource definitions anew (needs tests/realkube/build)"

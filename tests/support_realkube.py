@@ -178,19 +178,19 @@ class RealKube:
         """Bring the store back to what it was at `keep`; watchers see it as changes."""
         now = self._stored()
         for key in now.keys() - self._kept.keys():
-            self._etcd("deleterange", key=_base64(key))
+            self.etcd("deleterange", key=_base64(key))
         for key, value in self._kept.items():
             if now.get(key) != value:
-                self._etcd("put", key=_base64(key), value=_base64(value))
+                self.etcd("put", key=_base64(key), value=_base64(value))
 
     def _stored(self) -> dict[bytes, bytes]:
         whole = {"key": _base64(b"/registry/"), "range_end": _base64(b"/registry0")}
-        found = self._etcd("range", **whole).get("kvs", [])
+        found = self.etcd("range", **whole).get("kvs", [])
         pairs = {base64.b64decode(each["key"]): base64.b64decode(each["value"]) for each in found}
         lasting = tuple(prefix.encode() for prefix in _LASTING)
         return {key: value for key, value in pairs.items() if not key.startswith(lasting)}
 
-    def _etcd(self, verb: str, **body: str) -> Json:
+    def etcd(self, verb: str, **body: object) -> Json:
         """Ask etcd's JSON gateway."""
         with closing(
             http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=20)
@@ -239,7 +239,7 @@ class RealKube:
             "--quota-backend-bytes=8589934592",
         ]
         self._spawn("etcd", *flags, *([] if self.options.durable else ["--unsafe-no-fsync"]))
-        self._await("etcd", lambda: bool(self._etcd("range", key=_base64(b"none"))))
+        self._await("etcd", lambda: bool(self.etcd("range", key=_base64(b"none"))))
 
     def _api_flags(self) -> list[str]:
         keys = self.pki
