@@ -126,7 +126,8 @@ def agent(
 def api(
     kubeconfig: Kubeconfig = None,
     store: Annotated[
-        str, typer.Option(help="SQLAlchemy URL of the history.")
+        str,
+        typer.Option(help="SQLAlchemy URL of the history.", envvar="BATHOLITH_STORE"),
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,
