@@ -3,11 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-<<<<<<< HEAD
-.PHONY: venv demo test lint bench bench-realkube crds
-=======
-.PHONY: venv demo test lint bench bench-realkube chart
->>>>>>> main
+.PHONY: venv demo test lint bench bench-realkube chart crds
 
 venv: .venv/.stamp
 
@@ -42,12 +38,10 @@ bench-realkube: venv
 	@echo "==> benchmarks on a real kube-apiserver (half an hour; PODS=1000 for a quick run)"
 	@$(PY) -m bench.realkube $(if $(PODS),--pods $(PODS))
 
-<<<<<<< HEAD
-crds: venv
-	@echo "==> making the custom resource definitions anew (needs tests/realkube/build)"
-	@PYTHONPATH=tests $(PY) tests/tools/crds.py
-=======
 chart: venv
 	@echo "==> the chart's templates, after manifests/base and manifests/components"
 	@$(PY) tests/tools/chart.py
->>>>>>> main
+
+crds: venv
+	@echo "==> making the custom resource definitions anew (needs tests/realkube/build)"
+	@PYTHONPATH=tests $(PY) tests/tools/crds.py

@@ -9,7 +9,8 @@ import pytest
 import support_crds
 from support_kubectl import Kubectl, needs_kubectl
 from support_realkube import real_server
-from support_server import DEFINITIONS, FOOS, Server, definition, embedded_server
+from support_server import DEFINITIONS, FOOS, Server, definition
+from support_servers import Servers
 
 from batholith.model import crds
 from batholith.model.names import JOBS
@@ -26,10 +27,9 @@ MAIN = f"{TEMPLATE}.spec.containers[0]"
 EITHER: list[Json] = [{"type": "integer"}, {"type": "string"}]
 
 
-@pytest.fixture(params=["embedded", "real"])
-async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
-    start = embedded_server if request.param == "embedded" else real_server
-    async with start(tmp_path, crds=[*crds.load(), definition_with(SCHEMA)]) as started:
+@pytest.fixture
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, crds=crds.load()) as started:
         yield started
 
 
@@ -254,6 +254,7 @@ WRONG: list[tuple[str, Any, list[str]]] = [
 
 
 async def test_each_kind_of_check_complains_in_the_same_words(server: Server) -> None:
+    await server.install(definition_with(SCHEMA))
     for field, value, complaints in WRONG:
         body = {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "x"}}
         refused = await server.request("POST", FOOS, {**body, "spec": {field: value}})
