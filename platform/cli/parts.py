@@ -4,7 +4,6 @@ Every command imports its part when it runs, so that none pays for the others at
 """
 
 import asyncio
-import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from . import logs
 from .assembly import new_client, run_all
 from .options import ClusterFlags
-from .process import run
+from .process import LIMIT, on_stop, run
 
 Kubeconfig = Annotated[
     Path | None,
@@ -107,7 +106,7 @@ def agent(
         async with new_client(ClusterFlags(kubeconfig=kubeconfig), "agent") as client:
             recorder = EventRecorder(client, component="kubelet")
             part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            task = asyncio.current_task()
 
             def stop() -> None:
                 if ready.is_set() or task is None:
@@ -116,8 +115,7 @@ def agent(
                 else:
                     task.cancel()
 
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, stop)
+            on_stop(stop, limit=None if end_pods else LIMIT)  # pods get their own grace
             await run_all(recorder, part, ready=ready)
 
     run(main)
