@@ -385,24 +385,6 @@ class RealServer(Server):
         """A kubeconfig of one user."""
         return self.kube.kubeconfig_of(user)
 
-    async def install(self, *definitions: Json) -> None:
-        """Create custom resource definitions and wait until they are served."""
-        for definition in definitions:
-            await self.create(CRDS.path(), definition)
-        for definition in definitions:
-            await self._served(definition["metadata"]["name"])
-
-    async def _served(self, name: str) -> None:
-        query = f"{CRDS.path()}?watch=1&fieldSelector=metadata.name={name}"
-        async with self.watch(query) as lines:
-            while True:
-                status = (await lines.next())["object"].get("status", {})
-                if any(
-                    (one["type"], one["status"]) == ("Established", "True")
-                    for one in status.get("conditions") or ()
-                ):
-                    return
-
 
 @asynccontextmanager
 async def view(kube: RealKube) -> AsyncIterator[RealServer]:
