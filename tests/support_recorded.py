@@ -39,6 +39,9 @@ TICK, EASY = 0.05, 0.2
 START, STOP = 0.5, 1.5
 """Seconds from binding to running, and from a deletion to the end, of the recorded kubelet."""
 
+BETWEEN = 0.2
+"""Recorded seconds from one object to the next."""
+
 PATIENCE = 120.0
 """Recorded seconds until a scenario counts as having got stuck."""
 
@@ -362,6 +365,8 @@ class Replay:
         return resource.path(self.namespace if resource.namespaced else "", name)
 
     async def _apply(self, body: Json) -> None:
+        # The recorded controllers had the time to see one object before the next came.
+        await self.it.time.stage.sleep(BETWEEN)
         kind = body["kind"]
         resource = WORKLOADS.get((body["apiVersion"], kind)) or RESOURCES[kind]
         path = self._path(resource) + "?fieldValidation=Strict"
