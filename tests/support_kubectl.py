@@ -1,4 +1,4 @@
-"""Runs the installed kubectl against an embedded server."""
+"""Runs the installed kubectl against a server of a test."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support_server import EmbeddedServer
+from support_server import Server
 
 KUBECTL = shutil.which("kubectl")
 
@@ -33,7 +33,7 @@ class Said:
 class Kubectl:
     """kubectl with a home of its own, so that nothing is cached from elsewhere."""
 
-    server: EmbeddedServer
+    server: Server
     home: Path
 
     async def start(self, *arguments: str) -> asyncio.subprocess.Process:

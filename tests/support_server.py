@@ -3,7 +3,7 @@
 import asyncio
 import io
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from support_waiting import until_true
 
 from batholith.cluster.apiserver.server import Running, Settings, running
 from batholith.kube.client import Client
@@ -36,20 +37,17 @@ class Answer:
 
 
 @dataclass(slots=True)
-class EmbeddedServer:
-    """A server that runs while a test does."""
+class Server:
+    """An API server that runs while a test does, embedded or real."""
 
-    running: Running
+    url: str
+    ca: bytes
+    """PEM of the authority to trust."""
+    tokens: Mapping[str, str]
+    """By user; ``admin`` may do everything."""
+    kubeconfig: Path
+    """Of the admin, for kubectl."""
     session: aiohttp.ClientSession
-
-    @property
-    def url(self) -> str:
-        return self.running.url
-
-    @property
-    def kubeconfig(self) -> Path:
-        """Of the admin, for kubectl."""
-        return self.running.kubeconfig
 
     @property
     def credentials(self) -> Credentials:
@@ -57,9 +55,7 @@ class EmbeddedServer:
         return self.credentials_of("admin")
 
     def credentials_of(self, user: str) -> Credentials:
-        return Credentials(
-            server=self.url, ca_data=self.running.pki.ca_data, token=self.running.tokens[user]
-        )
+        return Credentials(server=self.url, ca_data=self.ca, token=self.tokens[user])
 
     def client(self, user: str = "admin") -> Client:
         """A client of *user*; use it as an async context manager."""
@@ -76,7 +72,7 @@ class EmbeddedServer:
         token: str | None = None,
     ) -> Answer:
         """A raw request by the admin; *body* is JSON unless it is bytes."""
-        said = {"Authorization": f"Bearer {token or self.running.tokens['admin']}"}
+        said = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
         data = None if body is None else io.BytesIO(raw)
         if data is not None:
@@ -109,7 +105,7 @@ class EmbeddedServer:
     @asynccontextmanager
     async def watch(self, path: str) -> AsyncIterator["Lines"]:
         """A watch stream; *path* has its query."""
-        headers = {"Authorization": f"Bearer {self.running.tokens['admin']}"}
+        headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
         async with self.session.get(self.url + path, headers=headers) as answer:
             yield Lines(answer)
 
@@ -135,6 +131,21 @@ class Lines:
         return [msgspec.json.decode(line) for line in raw.splitlines()]
 
 
+@dataclass(slots=True)
+class EmbeddedServer(Server):
+    """An embedded server in the test's own loop."""
+
+    running: Running
+
+    async def settled(self) -> None:
+        """Wait for what the server itself puts into a namespace, so that tests can count."""
+
+        async def there() -> bool:
+            return (await self.request("GET", f"{MAPS}/kube-root-ca.crt")).status == 200
+
+        await until_true(there)
+
+
 @asynccontextmanager
 async def embedded_server(
     tmp_path: Path,
@@ -151,7 +162,17 @@ async def embedded_server(
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())
         connector = aiohttp.TCPConnector(ssl=context, limit=0)
         async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22) as session:
-            yield EmbeddedServer(server, session)
+            embedded = EmbeddedServer(
+                url=server.url,
+                ca=server.pki.ca_data,
+                tokens=server.tokens.by_user,
+                kubeconfig=server.kubeconfig,
+                session=session,
+                running=server,
+            )
+            if collect_garbage:
+                await embedded.settled()
+            yield embedded
 
 
 def config_map(name: str, **labels: str) -> Json:
@@ -203,7 +224,7 @@ def foo(name: str, **spec: Any) -> Json:
     return {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": name}, "spec": spec}
 
 
-async def until_gone(server: EmbeddedServer, path: str, name: str) -> None:
+async def until_gone(server: Server, path: str, name: str) -> None:
     """Wait by watch until an object is gone."""
     query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
     async with server.watch(query) as lines:

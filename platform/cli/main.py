@@ -3,6 +3,9 @@
 import typer
 
 from . import cluster, parts
+from .controllers import controllers
+from .flags import GoCommand
+from .scheduler import scheduler
 
 app = typer.Typer(
     name="batholith",
@@ -16,8 +19,8 @@ app.command()(cluster.down)
 app.command()(cluster.status)
 app.command()(cluster.demo)
 app.command()(parts.apiserver)
-app.command()(parts.controllers)
-app.command()(parts.scheduler)
+app.command(cls=GoCommand)(controllers)
+app.command(cls=GoCommand)(scheduler)
 app.command()(parts.agent)
 app.command()(parts.api)
 app.command()(cluster.version)

@@ -1,4 +1,4 @@
-"""The parts as commands of their own; ``batholith up`` runs one process of each.
+"""Parts without many flags as commands of their own: the API server, the agent, the REST API.
 
 Every command imports its part when it runs, so that none pays for the others at start.
 """
@@ -6,21 +6,16 @@ Every command imports its part when it runs, so that none pays for the others at
 import asyncio
 import signal
 import socket
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated
 
 import typer
 
 from . import logs
+from .assembly import new_client, run_all
+from .options import ClusterFlags
 from .process import run
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-    from ..kube.client import Client
-    from ..kube.events import EventRecorder
 
 Kubeconfig = Annotated[
     Path | None,
@@ -32,79 +27,6 @@ ListenFd = Annotated[
 LogFormat = Annotated[str, typer.Option(help="text or json.")]
 LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
 Address = Annotated[str, typer.Option(help="HOST:PORT to listen on.")]
-
-
-Qps = Annotated[
-    float,
-    typer.Option("--kube-api-qps", min=0, help="Requests a second at most; 0 means no limit."),
-]
-Burst = Annotated[
-    int, typer.Option("--kube-api-burst", min=1, help="Requests at once, within the limit.")
-]
-Metrics = Annotated[
-    str, typer.Option("--listen-address", help="HOST:PORT of /metrics.", show_default="none")
-]
-
-
-class _Runs(Protocol):
-    def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]: ...
-
-
-def _client(
-    kubeconfig: Path | None,
-    name: str,
-    *,
-    qps: float = 0,
-    burst: int = 100,
-    registry: "CollectorRegistry | None" = None,
-) -> "Client":
-    from ..kube.client import Client
-    from ..kube.config import load
-    from ..kube.flow import RateLimiter
-    from ..kube.metrics import ClientMetrics
-    from ..kube.transport import ClientOptions
-
-    metrics = ClientMetrics(registry)
-    limiter = RateLimiter(qps, burst) if qps else None
-    if limiter is not None:
-        metrics.report_limiter(name, lambda: limiter.saturation)
-    return Client(
-        load(None if kubeconfig is None else str(kubeconfig)),
-        user_agent=f"batholith-{name}",
-        limiter=limiter,
-        options=ClientOptions(metrics=metrics),
-    )
-
-
-def _serve_metrics(address: str) -> "CollectorRegistry":
-    """A registry of this process, shown at *address* unless that is empty."""
-    from prometheus_client import CollectorRegistry, start_http_server
-
-    registry = CollectorRegistry()
-    if address:
-        host, _, port = address.rpartition(":")
-        start_http_server(int(port), host or "127.0.0.1", registry)
-    return registry
-
-
-async def _run_all(recorder: "EventRecorder", *parts: _Runs, ready: asyncio.Event) -> None:
-    """Run *parts* beside the recorder of their events; *ready* when all of them are."""
-    each = [asyncio.Event() for _ in parts]
-
-    async def tell() -> None:
-        for its_ready in each:
-            await its_ready.wait()
-        ready.set()
-
-    async with asyncio.TaskGroup() as tasks:
-        beside = [tasks.create_task(recorder.run()), tasks.create_task(tell())]
-        running = [
-            tasks.create_task(part.run(ready=its_ready))
-            for part, its_ready in zip(parts, each, strict=True)
-        ]
-        await asyncio.gather(*running)
-        for task in beside:
-            task.cancel()
 
 
 def _listener(fd: int | None, address: str) -> socket.socket:
@@ -137,105 +59,6 @@ def apiserver(
             crds=crds.load(),
         )
         await serve(settings, ready=ready)
-
-    run(main)
-
-
-def controllers(
-    kubeconfig: Kubeconfig = None,
-    worker_threads: Annotated[int, typer.Option(min=1, help="Workers of the job queue.")] = 64,
-    kube_api_qps: Qps = 0,
-    kube_api_burst: Burst = 100,
-    listen_address: Metrics = "",
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "INFO",
-) -> None:
-    """Run the queue, job and podgroup controllers."""
-    from ..job_ctrl.controller import JobController
-    from ..job_ctrl.settings import JobSettings
-    from ..kube.cache import Cache
-    from ..kube.events import EventRecorder
-    from ..machinery.clock import SystemClock
-    from ..machinery.metrics import WorkQueueMetrics
-    from ..model.names import PODGROUPS
-    from ..model.podgroup import PodGroup
-    from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
-    from ..queue_ctrl.controller import QueueController, QueueSettings
-
-    logs.configure(form=log_format, level=log_level)
-
-    async def main(ready: asyncio.Event) -> None:
-        clock = SystemClock()
-        registry = _serve_metrics(listen_address)
-        work_metrics = WorkQueueMetrics(registry)
-        async with _client(
-            kubeconfig, "controllers", qps=kube_api_qps, burst=kube_api_burst, registry=registry
-        ) as client:
-            recorder = EventRecorder(client, component="vc-controller-manager")
-            podgroups = Cache(client, PODGROUPS, PodGroup)
-            jobs = JobController(
-                client,
-                settings=JobSettings(
-                    workers=worker_threads, registry=registry, work_metrics=work_metrics
-                ),
-                clock=clock,
-                recorder=recorder,
-                podgroups=podgroups,
-            )
-            queues = QueueController(
-                client,
-                settings=QueueSettings(registry=registry, work_metrics=work_metrics),
-                clock=clock,
-                recorder=recorder,
-                podgroups=podgroups,
-            )
-            groups = PodGroupController(
-                client,
-                settings=PodGroupSettings(work_metrics=work_metrics),
-                clock=clock,
-                recorder=recorder,
-                podgroups=podgroups,
-            )
-            await _run_all(recorder, queues, jobs, groups, ready=ready)
-
-    run(main)
-
-
-def scheduler(
-    kubeconfig: Kubeconfig = None,
-    scheduler_conf: Annotated[
-        Path | None, typer.Option(help="Actions and plugins, as Volcano writes them.")
-    ] = None,
-    default_scheduler: Annotated[
-        bool,
-        typer.Option("--default-scheduler", help="Place pods of default-scheduler, too."),
-    ] = False,
-    kube_api_qps: Qps = 0,
-    kube_api_burst: Burst = 100,
-    listen_address: Metrics = "",
-    log_format: LogFormat = "text",
-    log_level: LogLevel = "INFO",
-) -> None:
-    """Run the gang scheduler."""
-    from ..kube.events import EventRecorder
-    from ..machinery.clock import SystemClock
-    from ..scheduler import conf
-    from ..scheduler.service import Scheduler, SchedulerSettings
-
-    logs.configure(form=log_format, level=log_level)
-
-    async def main(ready: asyncio.Event) -> None:
-        registry = _serve_metrics(listen_address)
-        async with _client(
-            kubeconfig, "scheduler", qps=kube_api_qps, burst=kube_api_burst, registry=registry
-        ) as client:
-            recorder = EventRecorder(client, component="volcano")
-            settings = SchedulerSettings(
-                conf=conf.DEFAULT if scheduler_conf is None else scheduler_conf.read_text(),
-                single_names=("default-scheduler",) if default_scheduler else (),
-            )
-            part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            await _run_all(recorder, part, ready=ready)
 
     run(main)
 
@@ -278,7 +101,7 @@ def agent(
         settings = replace(settings, serving=serving)
 
     async def main(ready: asyncio.Event) -> None:
-        async with _client(kubeconfig, "agent") as client:
+        async with new_client(ClusterFlags(kubeconfig=kubeconfig), "agent") as client:
             recorder = EventRecorder(client, component="kubelet")
             part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
             loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -292,7 +115,7 @@ def agent(
 
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stop)
-            await _run_all(recorder, part, ready=ready)
+            await run_all(recorder, part, ready=ready)
 
     run(main)
 
@@ -315,7 +138,7 @@ def api(
 
     async def main(ready: asyncio.Event) -> None:
         settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
-        async with _client(kubeconfig, "api") as client:
+        async with new_client(ClusterFlags(kubeconfig=kubeconfig), "api") as client:
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
     run(main)

@@ -4,26 +4,22 @@ Everything lies in one folder, readable by its owner alone, and is made again on
 missing, damaged, about to expire, or signed by another authority.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509 import Certificate
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from ..machinery.x509 import Identity, LeafRequest, issue, make_authority
 from .files import write_private
 
-AUTHORITY_DAYS = 3650
-LEAF_DAYS = 825
-RENEW_DAYS = 30
-"""A certificate that expires within these days is made anew."""
+AUTHORITY_LASTS = timedelta(days=3650)
+LEAF_LASTS = timedelta(days=825)
+RENEW_WITHIN = timedelta(days=30)
+"""A certificate that expires so soon is made anew."""
 
-_SKEW = timedelta(minutes=5)
 _SERVER_NAMES = (
     "127.0.0.1",
     "::1",
@@ -73,137 +69,62 @@ def ensure(folder: Path, *, names: Sequence[str] = ()) -> Pki:
         names: host names and addresses beside the usual ones at which servers are reached.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority = _Authority.load(folder) or _Authority.make(folder)
+    authority = _authority(folder)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
-    server, client = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-    return Pki(
-        ca=folder / "ca.crt",
-        server=authority.leaf("apiserver", "kube-apiserver", usage=server, hosts=hosts),
-        agent=authority.leaf("agent", "kubelet", usage=server, hosts=hosts),
-        client=authority.leaf("apiserver-agent-client", "kube-apiserver", usage=client),
-    )
 
-
-class _Authority:
-    """The key that signs."""
-
-    def __init__(
-        self, folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
-    ) -> None:
-        self._folder = folder
-        self._certificate = certificate
-        self._key = key
-
-    @classmethod
-    def load(cls, folder: Path) -> "_Authority | None":
-        try:
-            certificate, key = _read(KeyPair(folder / "ca.crt", folder / "ca.key"))
-        except (OSError, ValueError):
-            return None
-        return cls(folder, certificate, key) if _fresh(certificate) else None
-
-    @classmethod
-    def make(cls, folder: Path) -> "_Authority":
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("batholith-ca")
-        builder = _builder(name, name, key, days=AUTHORITY_DAYS)
-        constraints = x509.BasicConstraints(ca=True, path_length=0)
-        usage = x509.KeyUsage(
-            digital_signature=True,
-            key_cert_sign=True,
-            crl_sign=True,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        builder = builder.add_extension(constraints, critical=True)
-        certificate = builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
-        _write(KeyPair(folder / "ca.crt", folder / "ca.key"), certificate, key)
-        return cls(folder, certificate, key)
-
-    def leaf(
-        self, file: str, subject: str, *, usage: x509.ObjectIdentifier, hosts: Sequence[str] = ()
-    ) -> KeyPair:
+    def leaf(file: str, request: LeafRequest) -> KeyPair:
         """A certificate that is there already and still good, or a new one."""
-        pair = KeyPair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
-        if not self._good(pair, hosts):
-            key = ec.generate_private_key(ec.SECP256R1())
-            builder = _builder(_name(subject), self._certificate.subject, key, days=LEAF_DAYS)
-            extended = x509.ExtendedKeyUsage([usage])
-            builder = builder.add_extension(extended, critical=False).add_extension(
-                x509.BasicConstraints(ca=False, path_length=None), critical=True
-            )
-            issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-            builder = builder.add_extension(issuer_key, critical=False)
-            if hosts:
-                alternatives = x509.SubjectAlternativeName([_host(each) for each in hosts])
-                builder = builder.add_extension(alternatives, critical=False)
-            _write(pair, builder.sign(self._key, hashes.SHA256()), key)
+        pair = KeyPair(folder / f"{file}.crt", folder / f"{file}.key")
+        found = _load(pair)
+        if (
+            found is None
+            or not found.signed_by(authority.certificate)
+            or not _serves(found, request)
+        ):
+            _write(pair, issue(authority, request, now=datetime.now(UTC)))
         return pair
 
-    def _good(self, pair: KeyPair, hosts: Sequence[str]) -> bool:
-        try:
-            certificate, _ = _read(pair)
-            certificate.verify_directly_issued_by(self._certificate)
-        except (OSError, ValueError, TypeError, InvalidSignature):
-            return False
-        if not _fresh(certificate):
-            return False
-        if not hosts:
-            return True
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        return {_host(each) for each in hosts} <= set(found.value)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    client = LeafRequest(
+        subject="kube-apiserver", lasts=LEAF_LASTS, usage=ExtendedKeyUsageOID.CLIENT_AUTH
+    )
+    return Pki(
+        ca=folder / "ca.crt",
+        server=leaf("apiserver", _server("kube-apiserver", hosts)),
+        agent=leaf("agent", _server("kubelet", hosts)),
+        client=leaf("apiserver-agent-client", client),
     )
 
 
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+def _server(subject: str, hosts: Sequence[str]) -> LeafRequest:
+    return LeafRequest(subject=subject, lasts=LEAF_LASTS, hosts=hosts)
 
 
-def _host(text: str) -> x509.GeneralName:
+def _authority(folder: Path) -> Identity:
+    """The key that signs: what is there and still good, or a new one."""
+    pair = KeyPair(folder / "ca.crt", folder / "ca.key")
+    found = _load(pair)
+    if found is None:
+        found = make_authority("batholith-ca", now=datetime.now(UTC), lasts=AUTHORITY_LASTS)
+        _write(pair, found)
+    return found
+
+
+def _load(pair: KeyPair) -> Identity | None:
     try:
-        return x509.IPAddress(ipaddress.ip_address(text))
-    except ValueError:
-        return x509.DNSName(text)
+        found = Identity.read(pair.certificate.read_bytes(), pair.key.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if _fresh(found.certificate) else None
 
 
-def _fresh(certificate: x509.Certificate) -> bool:
-    return certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=RENEW_DAYS)
+def _serves(found: Identity, request: LeafRequest) -> bool:
+    return not request.hosts or found.serves(request.hosts)
 
 
-def _read(pair: KeyPair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-    key = serialization.load_pem_private_key(pair.key.read_bytes(), password=None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{pair.key} holds another kind of key")
-    if key.public_key() != certificate.public_key():
-        raise ValueError(f"{pair.key} is not the key of {pair.certificate}")
-    return certificate, key
+def _fresh(certificate: Certificate) -> bool:
+    return certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_WITHIN
 
 
-def _write(pair: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    write_private(pair.key, private)
-    write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+def _write(pair: KeyPair, identity: Identity) -> None:
+    write_private(pair.key, identity.key_pem)
+    write_private(pair.certificate, identity.certificate_pem)

@@ -61,6 +61,10 @@ class ClientMetrics:
         """Show the figures of *cache* at each scrape for as long as it lives."""
         self._caches.known.add(cache)
 
+    def caches(self) -> list["CountedCache"]:
+        """The caches of this process."""
+        return list(self._caches.known)
+
     def report_limiter(self, owner: str, saturation: Callable[[], float]) -> None:
         """Register ``<owner>_rate_limiter_use``, read (0 to 1) at each scrape; once an owner."""
         if owner in self._owners:
@@ -137,6 +141,11 @@ class CountedCache(Protocol):
     """A cache that can be asked for its counts."""
 
     name: str
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list is complete."""
+        ...
 
     def statistics(self) -> CacheCounts:
         """The counts now."""

@@ -63,6 +63,22 @@ TOKENREVIEWS = Resource(
     "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
 )
 
+_ADMISSION_GROUP = "admissionregistration.k8s.io"
+MUTATING_CONFIGURATIONS = Resource(
+    _ADMISSION_GROUP,
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_CONFIGURATIONS = Resource(
+    _ADMISSION_GROUP,
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+
 SCHEDULER_NAME = "volcano"
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"

@@ -1,0 +1,96 @@
+"""The HTTPS server: kopf's, with doors of our own.
+
+kopf listens, speaks TLS and ends connections in order; a :class:`~.desk.Desk` is its ``WebhookFn``.
+How a request is read is ours: kopf takes no body above 1 MiB and answers 500 to what is no review;
+so is the certificate, because kopf stops listening for a moment to change one. The reasons:
+docs/decisions/0009-kopf-serves-but-does-not-operate.md.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, cast
+
+import kopf
+import msgspec
+from aiohttp import web
+
+from .desk import Desk, UnknownPathError
+from .reviews import MalformedReviewError
+from .tls import Presenter
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 3 * 2**20
+"""Bytes of a review at most: an object of the largest size that is stored, old and new."""
+
+
+class ReviewServer(kopf.WebhookServer):
+    """A server of webhooks at *address* (empty: all) and *port* (0: a free one)."""
+
+    def __init__(self, presenter: Presenter, *, address: str, port: int) -> None:
+        super().__init__(addr=address or None, port=port or None, context=presenter.context)
+
+    def _build_ssl(self) -> tuple[bytes | None, ssl.SSLContext | None]:
+        """Kopf would load a certificate of its own into the context that it is given."""
+        return None, self.context
+
+    @staticmethod
+    async def _serve(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
+        """Answer one request with what *fn* says to the review in it."""
+        if request.content_type != "application/json":
+            return _problem(415, f"want application/json, not {request.content_type}")
+        body = await _read(request)
+        if body is None:
+            return _problem(413, f"a review has at most {MAX_BODY} bytes")
+        try:
+            review = msgspec.json.decode(body)
+            answer = await fn(review, webhook=request.match_info["id"])
+        except UnknownPathError:
+            return _problem(404, f"no webhook is served at {request.path}")
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            return _problem(400, f"the body is no JSON: {error}")
+        except MalformedReviewError as error:
+            return _problem(400, str(error))
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+
+@asynccontextmanager
+async def serving(server: ReviewServer, desk: Desk, *, grace: float = 30) -> AsyncIterator[str]:
+    """Serve *desk* for the length of the block, which gets the URL.
+
+    At its end no connection is taken any more; reviews in hand get *grace* seconds to be answered.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    configs = cast(AsyncGenerator[kopf.WebhookClientConfig, None], server(cast(Any, desk)))
+    async with aclosing(configs):
+        config = await anext(configs)
+        try:
+            yield config["url"] or ""
+        finally:
+            try:
+                async with asyncio.timeout(grace):
+                    await server.__aexit__()
+            except TimeoutError:
+                log.warning("reviews were cut off at the end", extra={"grace": grace})
+
+
+async def _read(request: web.Request) -> bytes | None:
+    """The body, or ``None`` where it is too long."""
+    if (request.content_length or 0) > MAX_BODY:
+        return None
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        if len(body) > MAX_BODY:
+            return None
+    return bytes(body)
+
+
+def _problem(status: int, text: str) -> web.Response:
+    log.warning("not a review", extra={"status": status, "error": text})
+    return web.Response(status=status, text=f"{text}\n")

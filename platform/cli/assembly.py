@@ -1,0 +1,141 @@
+"""What the commands put parts together with: a client, figures, and the life that parts share."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
+
+from .options import ClusterFlags, ServingFlags
+
+if TYPE_CHECKING:
+    from ..kube.client import Client
+    from ..kube.config import Credentials
+    from ..kube.events import EventRecorder
+    from ..kube.metrics import ClientMetrics
+    from .health import Place
+
+
+class Runs(Protocol):
+    """A part of a process."""
+
+    def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]:
+        """Run until cancelled; *ready* is set when work begins."""
+        ...
+
+
+class Instruments:
+    """What a process shows of itself: figures and health."""
+
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+        from ..kube.metrics import ClientMetrics
+        from .health import Health
+
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.requests = ClientMetrics(self.registry)
+        self.health = Health()
+        self.health.follow_caches(self.requests.caches)
+
+    def places(self, flags: ServingFlags, *, metrics_port: int) -> "list[Place]":
+        """Where *flags* want health and metrics served.
+
+        Raises:
+            OSError: a file of the certificate cannot be used.
+            ValueError: an address is none.
+        """
+        from .health import Place, split, tls
+
+        context = tls(
+            authority=flags.ca_cert_file,
+            certificate=flags.tls_cert_file,
+            key=flags.tls_private_key_file,
+        )
+        wanted = [
+            Place(address=flags.health(), health=self.health, tls=context),
+            Place(address=flags.metrics(metrics_port), registry=self.registry),
+        ]
+        found = [place for place in wanted if place.address]
+        for place in found:
+            split(place.address)
+        return found
+
+
+def credentials(kubeconfig: Path | None, master: str = "") -> "Credentials":
+    """Those of *kubeconfig*, or the usual ones; *master* is the server in any case.
+
+    Raises:
+        ConfigError: none were found that can be used.
+    """
+    from ..kube.config import Credentials, load
+    from ..kube.errors import ConfigError
+
+    try:
+        found = load(None if kubeconfig is None else str(kubeconfig))
+    except ConfigError:
+        if kubeconfig is not None or not master:
+            raise
+        return Credentials(server=master.rstrip("/"))
+    return replace(found, server=master.rstrip("/")) if master else found
+
+
+def new_client(
+    flags: ClusterFlags, name: str, *, metrics: "ClientMetrics | None" = None
+) -> "Client":
+    """A client for the part *name*, whose requests *metrics* counts.
+
+    Raises:
+        ConfigError: there are no credentials that can be used.
+    """
+    from ..kube.client import Client
+    from ..kube.flow import RateLimiter
+    from ..kube.metrics import ClientMetrics
+    from ..kube.transport import ClientOptions
+
+    metrics = metrics or ClientMetrics()
+    qps = flags.kube_api_qps
+    limiter = RateLimiter(qps, flags.kube_api_burst) if qps else None
+    if limiter is not None:
+        metrics.report_limiter(name, lambda: limiter.saturation)
+    return Client(
+        credentials(flags.kubeconfig, flags.master),
+        user_agent=f"batholith-{name}",
+        limiter=limiter,
+        options=ClientOptions(metrics=metrics),
+    )
+
+
+@contextmanager
+def told_in_a_line(*errors: type[Exception]) -> Iterator[None]:
+    """End the command with a line, not a traceback, when one of *errors* is raised."""
+    try:
+        yield
+    except errors as error:
+        typer.echo(f"batholith: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+async def run_all(recorder: "EventRecorder", *parts: Runs, ready: asyncio.Event) -> None:
+    """Run *parts* beside the recorder of their events; *ready* when all of them are."""
+    each = [asyncio.Event() for _ in parts]
+
+    async def tell() -> None:
+        for its_ready in each:
+            await its_ready.wait()
+        ready.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        beside = [tasks.create_task(recorder.run()), tasks.create_task(tell())]
+        running = [
+            tasks.create_task(part.run(ready=its_ready))
+            for part, its_ready in zip(parts, each, strict=True)
+        ]
+        await asyncio.gather(*running)
+        for task in beside:
+            task.cancel()

@@ -1,0 +1,155 @@
+"""``batholith controllers``: the queue, job and podgroup controllers in one process."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import gates, selection
+from .assembly import Instruments, Runs, new_client, run_all, told_in_a_line
+from .flags import Inert, grouped
+from .options import KLOG, ClusterFlags, LogFlags, ServingFlags
+from .process import run
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from ..kube.client import Client
+    from ..kube.events import EventRecorder
+
+log = logging.getLogger(__name__)
+
+METRICS_PORT = 8081
+
+INERT = (
+    Inert("worker-threads-for-gc", "the job controller ends what has lived its time."),
+    Inert("worker-threads-for-cronjob", "there is no such controller here yet."),
+    Inert("scheduler-configs", "there is no sharding controller here."),
+    Inert("shard-sync-period", "there is no sharding controller here."),
+    Inert("enable-node-event-trigger", "there is no sharding controller here.", switch=True),
+    Inert("sharding-configmap", "there is no sharding controller here."),
+    Inert("sharding-configmap-namespace", "there is no sharding controller here."),
+    *KLOG,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkFlags:
+    """Which controllers run, and how."""
+
+    controllers: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: * for all, NAME or +NAME on, -NAME off. Names: "
+            f"{', '.join(selection.OURS)}. Volcano's others are known and start nothing."
+        ),
+    ] = selection.DEFAULT
+    worker_threads: Annotated[int, typer.Option(min=1, help="Jobs worked on at once.")] = 64
+    worker_threads_for_podgroup: Annotated[
+        int, typer.Option(min=1, help="PodGroups of pods without a job worked on at once.")
+    ] = 5
+    worker_threads_for_queue: Annotated[
+        int, typer.Option(min=1, help="Queues worked on at once.")
+    ] = 5
+    max_requeue_num: Annotated[
+        int,
+        typer.Option(help="Retries of a queue or its Command; negative: no limit. Jobs: no limit."),
+    ] = 15
+    scheduler_name: Annotated[
+        list[str], typer.Option(help="Pods of this scheduler get PodGroups; may be repeated.")
+    ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
+    inherit_owner_annotations: Annotated[
+        bool, typer.Option(help="PodGroups take sizes and annotations from the pods' owners.")
+    ] = True
+    feature_gates: Annotated[
+        str, typer.Option(help="Name=true,…; checked, but none of them can be changed here.")
+    ] = ""
+
+
+def _check(work: WorkFlags) -> None:
+    selection.select(work.controllers)
+    for gate in gates.without_effect(work.feature_gates):
+        log.warning("feature gate without effect", extra={"gate": gate})
+    for name in selection.missing(work.controllers):
+        log.warning("asked for a controller that there is not", extra={"controller": name})
+
+
+def _controllers(
+    cluster: ClusterFlags, work: WorkFlags, served: ServingFlags, logging_: LogFlags
+) -> None:
+    """Run the queue, job and podgroup controllers."""
+    from ..kube.errors import ConfigError
+    from ..kube.events import EventRecorder
+    from .health import CannotListenError, serving
+
+    logging_.configure()
+    instruments = Instruments()
+    with told_in_a_line(OSError, ValueError):
+        _check(work)
+        doors = instruments.places(served, metrics_port=METRICS_PORT)
+
+    async def main(ready: asyncio.Event) -> None:
+        async with (
+            serving(doors),
+            new_client(cluster, "controllers", metrics=instruments.requests) as client,
+        ):
+            recorder = EventRecorder(client, component="vc-controller-manager")
+            parts = _assembled(work, client, recorder, instruments.registry)
+            await run_all(recorder, *parts, ready=ready)
+
+    with told_in_a_line(CannotListenError, ConfigError):
+        run(main)
+
+
+def _assembled(
+    work: WorkFlags,
+    client: "Client",
+    recorder: "EventRecorder",
+    registry: "CollectorRegistry",
+) -> list[Runs]:
+    """The controllers that are wanted."""
+    from ..job_ctrl.controller import JobController
+    from ..job_ctrl.settings import JobSettings
+    from ..kube.cache import Cache
+    from ..machinery.clock import SystemClock
+    from ..machinery.metrics import WorkQueueMetrics
+    from ..model.names import PODGROUPS
+    from ..model.podgroup import PodGroup
+    from ..podgroup_ctrl.controller import PodGroupController, PodGroupSettings
+    from ..queue_ctrl.controller import QueueController, QueueSettings
+
+    clock, work_metrics = SystemClock(), WorkQueueMetrics(registry)
+    podgroups = Cache(client, PODGROUPS, PodGroup)
+    jobs = JobSettings(workers=work.worker_threads, registry=registry, work_metrics=work_metrics)
+    queues = QueueSettings(
+        workers=work.worker_threads_for_queue,
+        max_requeues=work.max_requeue_num,
+        registry=registry,
+        work_metrics=work_metrics,
+    )
+    groups = PodGroupSettings(
+        workers=work.worker_threads_for_podgroup,
+        scheduler_names=tuple(work.scheduler_name),
+        inherit_owner_annotations=work.inherit_owner_annotations,
+        work_metrics=work_metrics,
+    )
+    makers: dict[str, Callable[[], Runs]] = {
+        "queue-controller": lambda: QueueController(
+            client, settings=queues, clock=clock, recorder=recorder, podgroups=podgroups
+        ),
+        "job-controller": lambda: JobController(
+            client, settings=jobs, clock=clock, recorder=recorder, podgroups=podgroups
+        ),
+        "pg-controller": lambda: PodGroupController(
+            client, settings=groups, clock=clock, recorder=recorder, podgroups=podgroups
+        ),
+    }
+    chosen = selection.select(work.controllers)
+    return [make() for name, make in makers.items() if name in chosen]
+
+
+_controllers.__name__ = "controllers"
+controllers = grouped(_controllers, *INERT)

@@ -1,0 +1,280 @@
+"""Health and metrics over HTTP: ``/healthz``, ``/livez``, ``/readyz`` and ``/metrics``.
+
+Answered by the loop that does the work: where that is stuck, the probe gets no answer. A check is
+a function that returns what is wrong, or ``None``; *alive* checks are what a restart would mend,
+*ready* checks are what only needs time.
+
+Each connection serves one request and gets a limited time for it, so that slow or silent clients
+hold nothing up.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+log = logging.getLogger(__name__)
+
+READ_SECONDS, WRITE_SECONDS = 5.0, 60.0
+"""How long a client may take to ask, and then to take the answer."""
+
+SUITES = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+)
+"""What is offered to clients that speak no TLS 1.3."""
+
+Check = Callable[[], str | None]
+"""Returns what is wrong, or ``None``."""
+
+
+class CannotListenError(OSError):
+    """An address is taken, or not one of this machine."""
+
+
+class Leadership(Protocol):
+    """A candidate for leadership, as far as health goes."""
+
+    leading: asyncio.Event
+    holder: str
+    """Identity of the leader last observed; empty before."""
+
+    def healthy(self) -> bool:
+        """False when it leads and should have noticed long ago that it does not."""
+        ...
+
+
+class Watched(Protocol):
+    """A watch cache, as far as health goes."""
+
+    name: str
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list is complete."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The checks of a process, by name."""
+
+    alive: dict[str, Check] = field(default_factory=dict)
+    ready: dict[str, Check] = field(default_factory=dict)
+
+    def follow_caches(self, caches: Callable[[], Iterable[Watched]]) -> None:
+        """Be ready once there are *caches* and all of them are synced."""
+
+        def check() -> str | None:
+            known = list(caches())
+            late = sorted(cache.name for cache in known if not cache.synced)
+            if late:
+                return f"not synced yet: {', '.join(late)}"
+            return None if known else "not started yet"
+
+        self.ready["caches"] = check
+
+    def follow_leader(self, candidate: Leadership) -> None:
+        """Be ready once *candidate* leads or knows who does, and alive while it is not late."""
+
+        def alive() -> str | None:
+            return None if candidate.healthy() else "leads, but has not renewed its lease in time"
+
+        def ready() -> str | None:
+            known = candidate.leading.is_set() or candidate.holder
+            return None if known else "neither leads nor has seen a leader"
+
+        self.alive["leader-election"] = alive
+        self.ready["leader"] = ready
+
+    def answer(self, path: str, *, verbose: bool) -> web.Response | None:
+        """The answer to a GET of *path*; ``None`` if there is nothing of that name."""
+        _, endpoint, *rest = path.split("/")
+        checks: dict[str, Check] = {"ping": lambda: None, **self.alive}
+        if endpoint == "readyz":
+            checks |= self.ready
+        elif endpoint not in ("healthz", "livez"):
+            return None
+        if rest:
+            name = "/".join(rest)
+            if name not in checks:
+                return None
+            checks = {name: checks[name]}
+        return _told(endpoint, {name: check() for name, check in checks.items()}, verbose=verbose)
+
+
+def _told(endpoint: str, found: Mapping[str, str | None], *, verbose: bool) -> web.Response:
+    bad = any(found.values())
+    lines = [f"[-]{name}: {why}" if why else f"[+]{name} ok" for name, why in found.items()]
+    if verbose:
+        lines.append(f"{endpoint} check {'failed' if bad else 'passed'}")
+    elif bad:
+        lines = [line for line in lines if line.startswith("[-]")]
+    else:
+        return web.Response(text="ok")
+    return web.Response(status=503 if bad else 200, text="\n".join(lines) + "\n")
+
+
+class _Snapshot:
+    """Figures as they were at one moment."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+async def _figures(registry: CollectorRegistry) -> web.Response:
+    """Read on the loop, where nothing changes meanwhile; written out in a thread beside it."""
+    view = CollectorRegistry(auto_describe=False)
+    view.register(_Snapshot(registry.collect()))
+    body = await asyncio.to_thread(generate_latest, view)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One address and what is served there."""
+
+    address: str
+    """``[HOST]:PORT``; without a host all addresses."""
+
+    health: Health | None = None
+    registry: CollectorRegistry | None = None
+    tls: ssl.SSLContext | None = None
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """Answer one request."""
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
+        if request.path == "/metrics" and self.registry is not None:
+            return await _figures(self.registry)
+        found = None
+        if self.health is not None:
+            found = self.health.answer(request.path, verbose="verbose" in request.query)
+        return found or web.Response(status=404, text="404 page not found\n")
+
+
+class _Doors:
+    """Makes connections and ends those that take too long."""
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> None:
+        self._answer = answer
+        self._loop = asyncio.get_running_loop()
+        self.server = web.Server(self._serve, access_log=None)
+        self._limits: dict[object, asyncio.TimerHandle] = {}
+
+    def __call__(self) -> asyncio.Protocol:
+        connection = self.server()
+        self._limit(connection, READ_SECONDS)
+        return connection
+
+    def _limit(self, connection: web.RequestHandler, seconds: float) -> None:
+        def late() -> None:
+            del self._limits[connection]
+            if connection.transport is not None:
+                connection.transport.abort()
+
+        before = self._limits.get(connection)
+        if before is not None:
+            before.cancel()
+        self._limits[connection] = self._loop.call_later(seconds, late)
+
+    async def _serve(self, request: web.BaseRequest) -> web.Response:
+        self._limit(request.protocol, WRITE_SECONDS)
+        response = await self._answer(request)
+        response.force_close()
+        return response
+
+    async def close(self) -> None:
+        await self.server.shutdown(1.0)
+        for limit in self._limits.values():
+            limit.cancel()
+
+
+@contextlib.asynccontextmanager
+async def serving(places: Iterable[Place]) -> AsyncIterator[list[int]]:
+    """Serve *places* for the length of the block, which gets their ports.
+
+    Raises:
+        CannotListenError: an address is taken, or not one of this machine.
+        ValueError: an address is none.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(_served(place)) for place in _merged(places)]
+
+
+def _merged(places: Iterable[Place]) -> Iterable[Place]:
+    """What is served at one address, together."""
+    by_address: dict[str, Place] = {}
+    for place in places:
+        other = by_address.get(place.address, place)
+        by_address[place.address] = Place(
+            address=place.address,
+            health=other.health or place.health,
+            registry=other.registry or place.registry,
+            tls=other.tls or place.tls,
+        )
+    return by_address.values()
+
+
+@contextlib.asynccontextmanager
+async def _served(place: Place) -> AsyncIterator[int]:
+    host, port = split(place.address)
+    doors = _Doors(place.answer)
+    limit = READ_SECONDS if place.tls is not None else None
+    loop = asyncio.get_running_loop()
+    try:
+        listening = await loop.create_server(
+            doors, host or None, port, ssl=place.tls, ssl_handshake_timeout=limit
+        )
+    except OSError as error:
+        text = f"cannot listen on {place.address}: {error.strerror or error}"
+        raise CannotListenError(text) from error
+    bound: int = listening.sockets[0].getsockname()[1]
+    what = "metrics" if place.health is None else "health"
+    log.info("listening", extra={"serves": what, "address": f"{host}:{bound}"})
+    try:
+        yield bound
+    finally:
+        listening.close()
+        await doors.close()
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host (empty: all) and port of ``[HOST]:PORT``.
+
+    Raises:
+        ValueError: it is no such address.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is no [HOST]:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def tls(*, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
+    """TLS from files, if all three are named; clients may show a certificate of *authority*.
+
+    Raises:
+        OSError, ssl.SSLError: a file is missing or cannot be used.
+    """
+    if not (authority and certificate and key):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(":".join(SUITES))
+    context.load_cert_chain(certificate, key)
+    context.load_verify_locations(authority)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context

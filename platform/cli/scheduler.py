@@ -1,0 +1,136 @@
+"""``batholith scheduler``: the gang scheduler as a process."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import gates
+from .assembly import Instruments, new_client, run_all, told_in_a_line
+from .flags import Inert, grouped
+from .options import KLOG, ClusterFlags, LogFlags, ServingFlags
+from .process import run
+
+if TYPE_CHECKING:
+    from ..scheduler.service import SchedulerSettings
+
+log = logging.getLogger(__name__)
+
+METRICS_PORT = 8080
+
+_AT_ONCE = "decisions are made when something changes."
+_MATRIX = "all nodes are looked at, at once."
+
+INERT = (
+    Inert("schedule-period", _AT_ONCE),
+    Inert("resync-period", _AT_ONCE),
+    Inert("node-worker-threads", _MATRIX),
+    Inert("minimum-feasible-nodes", _MATRIX),
+    Inert("minimum-percentage-nodes-to-find", _MATRIX),
+    Inert("percentage-nodes-to-find", _MATRIX),
+    Inert("gate-removal-worker-num", "there is no admission by scheduling gates here."),
+    Inert("resource-sync-timeout", "it waits for as long as it takes; see /readyz."),
+    Inert("ignored-provisioners", "volumes are not looked at yet."),
+    Inert("csi-storage", "volumes are not looked at yet.", switch=True),
+    Inert("priority-class", "priority classes always count.", switch=True),
+    Inert("enable-pprof", "there is no profiler here.", switch=True),
+    Inert("cache-dumper", "there are no dumps here.", switch=True),
+    Inert("cache-dump-dir", "there are no dumps here."),
+    Inert("disable-default-scheduler-config", "see --scheduler-conf.", switch=True),
+    Inert("scheduler-sharding-name", "there are no shards here."),
+    *KLOG,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingFlags:
+    """What is scheduled, and how."""
+
+    scheduler_conf: Annotated[
+        Path | None, typer.Option(help="Actions and plugins, as Volcano writes them.")
+    ] = None
+    scheduler_name: Annotated[
+        list[str], typer.Option(help="Pods of this scheduler are placed; may be repeated.")
+    ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
+    default_scheduler: Annotated[
+        bool, typer.Option("--default-scheduler", help="Place pods of default-scheduler, too.")
+    ] = False
+    default_queue: Annotated[str, typer.Option(help="Queue of gangs that name none.")] = "default"
+    feature_gates: Annotated[
+        str, typer.Option(help="Name=true,…; checked, but none of them can be changed here.")
+    ] = ""
+    node_selector: Annotated[
+        list[str], typer.Option(help="Not supported: refused, as pods might go elsewhere.")
+    ] = ()  # type: ignore[assignment]  # typer makes a list of it
+    scheduler_sharding_mode: Annotated[
+        str, typer.Option(help="Only none is supported; others are refused.")
+    ] = "none"
+    plugins_dir: Annotated[
+        str, typer.Option(help="Not supported: Go plugins cannot be loaded; refused.")
+    ] = ""
+
+
+class UnsupportedError(ValueError):
+    """A flag asks for what cannot be done, and to go on without it would place pods wrongly."""
+
+
+def _check(flags: SchedulingFlags) -> None:
+    if flags.node_selector:
+        raise UnsupportedError("--node-selector is not supported")
+    if flags.scheduler_sharding_mode not in ("", "none"):
+        raise UnsupportedError("--scheduler-sharding-mode: only none is supported")
+    if flags.plugins_dir:
+        raise UnsupportedError("--plugins-dir: Go plugins cannot be loaded")
+    for gate in gates.without_effect(flags.feature_gates):
+        log.warning("feature gate without effect", extra={"gate": gate})
+
+
+def _settings(flags: SchedulingFlags) -> "SchedulerSettings":
+    from ..scheduler import conf
+    from ..scheduler.service import SchedulerSettings
+
+    given = flags.scheduler_conf
+    return SchedulerSettings(
+        conf=conf.DEFAULT if given is None else given.read_text(),
+        gang_names=tuple(flags.scheduler_name),
+        single_names=("default-scheduler",) if flags.default_scheduler else (),
+        default_queue=flags.default_queue,
+    )
+
+
+def _scheduler(
+    cluster: ClusterFlags, scheduling: SchedulingFlags, served: ServingFlags, logging_: LogFlags
+) -> None:
+    """Run the gang scheduler."""
+    from ..kube.errors import ConfigError
+    from ..kube.events import EventRecorder
+    from ..machinery.clock import SystemClock
+    from ..scheduler.conf import ConfError
+    from ..scheduler.service import Scheduler
+    from .health import CannotListenError, serving
+
+    logging_.configure()
+    instruments = Instruments()
+    with told_in_a_line(OSError, ValueError):
+        _check(scheduling)
+        settings = _settings(scheduling)
+        doors = instruments.places(served, metrics_port=METRICS_PORT)
+
+    async def main(ready: asyncio.Event) -> None:
+        async with (
+            serving(doors),
+            new_client(cluster, "scheduler", metrics=instruments.requests) as client,
+        ):
+            recorder = EventRecorder(client, component="volcano")
+            part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
+            await run_all(recorder, part, ready=ready)
+
+    with told_in_a_line(CannotListenError, ConfigError, ConfError):
+        run(main)
+
+
+_scheduler.__name__ = "scheduler"
+scheduler = grouped(_scheduler, *INERT)

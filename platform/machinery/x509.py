@@ -1,0 +1,147 @@
+"""Certificates of our own making: authorities, and leaves that they sign. Elliptic keys, PEM."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_SKEW = timedelta(minutes=5)
+"""A certificate is good a little before it was made: clocks differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A certificate and its private key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def read(cls, certificate: bytes, key: bytes) -> "Identity":
+        """From PEM; of a chain the first.
+
+        Raises:
+            ValueError: one is damaged, or they do not belong together.
+        """
+        first = x509.load_pem_x509_certificate(certificate)
+        private = serialization.load_pem_private_key(key, password=None)
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key is of another kind than ours")
+        if private.public_key() != first.public_key():
+            raise ValueError("the key is not that of the certificate")
+        return cls(first, private)
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The certificate."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        """The private key, not encrypted."""
+        return self.key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
+    def signed_by(self, authority: x509.Certificate) -> bool:
+        """Whether *authority* has signed the certificate."""
+        try:
+            self.certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def serves(self, hosts: Sequence[str]) -> bool:
+        """Whether the certificate names all *hosts*."""
+        found = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return {_host(each) for each in hosts} <= set(found.value)
+
+
+def make_authority(name: str, *, now: datetime, lasts: timedelta) -> Identity:
+    """An authority that signs for itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        _builder(subject, subject, key, now=now, lasts=lasts)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return Identity(builder.sign(key, hashes.SHA256()), key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafRequest:
+    """What a certificate is for."""
+
+    subject: str
+    lasts: timedelta
+    usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
+    hosts: Sequence[str] = ()
+    """Names and addresses of a server."""
+
+
+def issue(authority: Identity, request: LeafRequest, *, now: datetime) -> Identity:
+    """A certificate signed by *authority*."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = authority.certificate.subject
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = (
+        _builder(_name(request.subject), issuer, key, now=now, lasts=request.lasts)
+        .add_extension(x509.ExtendedKeyUsage([request.usage]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(signer, critical=False)
+    )
+    if request.hosts:
+        names = x509.SubjectAlternativeName([_host(each) for each in request.hosts])
+        builder = builder.add_extension(names, critical=False)
+    return Identity(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    now: datetime,
+    lasts: timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + lasts)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)

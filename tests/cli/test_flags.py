@@ -1,0 +1,250 @@
+"""Arguments that were written for Volcano are understood."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from batholith.cli import controllers, scheduler
+from batholith.cli.controllers import WorkFlags
+from batholith.cli.flags import GoCommand, Inert, grouped
+from batholith.cli.gates import GatesError, without_effect
+from batholith.cli.main import app
+from batholith.cli.options import ClusterFlags, LogFlags, ServingFlags
+from batholith.cli.scheduler import SchedulingFlags
+from batholith.cli.selection import DEFAULT, OURS, SelectionError, missing, select
+
+CHART_CONTROLLERS = (
+    "--logtostderr",
+    "--enable-healthz=true",
+    "--enable-metrics=true",
+    "--worker-threads=3",
+    "--worker-threads-for-gc=5",
+    "--worker-threads-for-podgroup=5",
+    "--kube-api-qps=50",
+    "--kube-api-burst=100",
+    "--sharding-configmap=volcano-sharding-configmap",
+    "--sharding-configmap-namespace=volcano-system",
+    "--controllers=*,-sharding-controller,-hyperNode-controller",
+    "-v=4",
+    "2>&1",
+)
+CHART_SCHEDULER = (
+    "--logtostderr",
+    "--scheduler-conf=/volcano.scheduler/volcano-scheduler.conf",
+    "--scheduler-name=volcano",
+    "--enable-healthz=true",
+    "--enable-metrics=true",
+    "--enable-pprof=false",
+    "--kube-api-qps=2000",
+    "--kube-api-burst=2000",
+    "--schedule-period=1s",
+    "--node-worker-threads=20",
+    "--percentage-nodes-to-find=0",
+    "--ignored-provisioners=example.com/one",
+    "--scheduler-sharding-mode=none",
+    "-v=3",
+    "2>&1",
+)
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+@dataclass
+class Given:
+    """What a command got."""
+
+    groups: list[Any] = field(default_factory=list)
+
+    def parse(self, command: Any, arguments: Sequence[str]) -> None:
+        """Let *command* read *arguments* as the process would."""
+        one = typer.Typer(pretty_exceptions_enable=False)
+        one.command(cls=GoCommand)(command)
+        outcome = CliRunner().invoke(one, list(arguments))
+        assert outcome.exit_code == 0, outcome.output
+
+    def controllers(self, *arguments: str) -> tuple[ClusterFlags, WorkFlags, ServingFlags]:
+        def run(
+            cluster: ClusterFlags, work: WorkFlags, serving: ServingFlags, logging_: LogFlags
+        ) -> None:
+            self.groups = [cluster, work, serving]
+
+        self.parse(grouped(run, *controllers.INERT), arguments)
+        cluster, work, serving = self.groups
+        return cluster, work, serving
+
+    def scheduler(self, *arguments: str) -> tuple[ClusterFlags, SchedulingFlags, ServingFlags]:
+        def run(
+            cluster: ClusterFlags,
+            scheduling: SchedulingFlags,
+            serving: ServingFlags,
+            logging_: LogFlags,
+        ) -> None:
+            self.groups = [cluster, scheduling, serving]
+
+        self.parse(grouped(run, *scheduler.INERT), arguments)
+        cluster, scheduling, serving = self.groups
+        return cluster, scheduling, serving
+
+
+def test_the_arguments_of_volcanos_chart_for_its_controllers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, work, serving = Given().controllers(*CHART_CONTROLLERS)
+    assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
+    assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
+    assert set(select(work.controllers)) == set(OURS)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert (serving.health(), serving.metrics(8081)) == (":11251", ":8081")
+
+
+def test_the_arguments_of_volcanos_chart_for_its_scheduler() -> None:
+    _, scheduling, serving = Given().scheduler(*CHART_SCHEDULER)
+    assert scheduling.scheduler_conf == Path("/volcano.scheduler/volcano-scheduler.conf")
+    assert list(scheduling.scheduler_name) == ["volcano"]
+    assert scheduling.scheduler_sharding_mode == "none"
+    assert serving.enable_healthz is serving.enable_metrics is True
+
+
+def test_names_are_repeated_not_listed() -> None:
+    _, work, _ = Given().controllers("--scheduler-name", "a", "--scheduler-name=b,c")
+    assert list(work.scheduler_name) == ["a", "b,c"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "wanted"),
+    [
+        ("--inherit-owner-annotations", True),
+        ("--inherit-owner-annotations=T", True),
+        ("--inherit_owner_annotations=1", True),
+        ("--inherit-owner-annotations=false", False),
+        ("--inherit-owner-annotations=0", False),
+        ("--no-inherit-owner-annotations", False),
+    ],
+)
+def test_truth_as_go_spells_it(argument: str, wanted: bool) -> None:
+    _, work, _ = Given().controllers(argument)
+    assert work.inherit_owner_annotations is wanted
+
+
+def test_what_is_no_truth_value_is_refused() -> None:
+    outcome = CliRunner().invoke(app, ["controllers", "--enable-healthz=perhaps"])
+    assert outcome.exit_code == 2
+    assert "neither true nor false" in outcome.output
+
+
+def test_unknown_flags_are_refused() -> None:
+    assert CliRunner().invoke(app, ["controllers", "--no-such-flag=1"]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["controllers", "scheduler"])
+def test_flags_without_effect_say_so(command: str) -> None:
+    answer = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "250"})
+    module = {"controllers": controllers, "scheduler": scheduler}[command]
+    inert: tuple[Inert, ...] = module.INERT
+    for flag in inert:
+        line = next(line for line in answer.output.splitlines() if f"--{flag.name} " in line)
+        assert "No effect: " in line
+
+
+@pytest.mark.parametrize("command", ["controllers", "scheduler"])
+def test_the_version(command: str) -> None:
+    outcome = CliRunner().invoke(app, [command, "--version"])
+    assert (outcome.exit_code, outcome.output.split()[0]) == (0, "batholith")
+
+
+def serving(*arguments: str) -> ServingFlags:
+    return Given().controllers(*arguments)[2]
+
+
+def test_nothing_is_served_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for environment in ({}, POD):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert (serving().health(), serving().metrics(8081)) == ("", "")
+
+
+def test_on_loopback_outside_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    asked = serving("--enable-healthz", "--enable-metrics")
+    assert (asked.health(), asked.metrics(8080)) == ("127.0.0.1:11251", "127.0.0.1:8080")
+
+
+def test_an_address_is_taken_as_it_is_and_is_wish_enough() -> None:
+    asked = serving("--healthz-address=:1", "--listen-address", "[::1]:2")
+    assert (asked.health(), asked.metrics(8081)) == (":1", "[::1]:2")
+    assert serving("--healthz-address=:1", "--enable-healthz=false").health() == ""
+
+
+@pytest.mark.parametrize("address", ["8081", "host:", "a:b", "127.0.0.1:70000"])
+def test_what_is_no_address_is_refused_in_a_line(address: str) -> None:
+    outcome = CliRunner().invoke(app, ["controllers", f"--listen-address={address}"])
+    assert outcome.exit_code == 1
+    assert outcome.output.strip() == f"batholith: {address!r} is no [HOST]:PORT"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (DEFAULT, OURS),
+        ("", OURS),
+        ("*", OURS),
+        ("job-controller", ["job-controller"]),
+        ("+job-controller,queue-controller", ["job-controller", "queue-controller"]),
+        ("*,-pg-controller", ["job-controller", "queue-controller"]),
+        ("-pg-controller,*", ["job-controller", "queue-controller"]),
+        ("*,-hyperNode-controller,-sharding-controller", OURS),
+        ("job-controller,jobflow-controller", ["job-controller"]),
+    ],
+)
+def test_which_controllers_run(text: str, wanted: Sequence[str]) -> None:
+    assert list(select(text)) == list(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("jobs-controller", "there are job-controller, queue-controller, pg-controller"),
+        ("*,-hypernode-controller", "there is no controller 'hypernode-controller'"),
+        ("job-controller,-job-controller", "more than once"),
+        ("-pg-controller", "leaves nothing to run"),
+        ("jobflow-controller", "leaves nothing to run"),
+    ],
+)
+def test_lists_that_make_no_sense(text: str, told: str) -> None:
+    with pytest.raises(SelectionError, match=told):
+        select(text)
+    outcome = CliRunner().invoke(app, ["controllers", f"--controllers={text}"])
+    assert outcome.exit_code == 1
+    assert told in outcome.output
+
+
+def test_what_is_asked_for_by_name_and_is_not_here() -> None:
+    assert list(missing("*,+jobflow-controller,-hyperNode-controller,gc-controller")) == [
+        "jobflow-controller"
+    ]
+
+
+def test_feature_gates() -> None:
+    assert without_effect("") == []
+    assert without_effect("WorkLoadSupport=true, CSIStorage=F") == []
+    assert without_effect("WorkLoadSupport=false,DynamicResourceAllocation=true") == [
+        "WorkLoadSupport=false",
+        "DynamicResourceAllocation=true",
+    ]
+    for wrong in ("WorkLoadSupport", "WorkLoadSupport=yes", "=true"):
+        with pytest.raises(GatesError):
+            without_effect(wrong)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["--node-selector=pool:batch", "--scheduler-sharding-mode=hard", "--plugins-dir=/plugins"],
+)
+def test_what_would_place_pods_wrongly_is_refused(argument: str) -> None:
+    outcome = CliRunner().invoke(app, ["scheduler", argument])
+    assert outcome.exit_code == 1
+    assert argument.partition("=")[0] in outcome.output

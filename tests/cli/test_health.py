@@ -1,0 +1,239 @@
+"""Health and metrics as a probe and Prometheus see them."""
+
+import asyncio
+import contextlib
+import ssl
+import threading
+import urllib.request
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from batholith.cli import health as module
+from batholith.cli.health import CannotListenError, Health, Place, serving, split, tls
+from batholith.cluster import pki
+
+
+@dataclass
+class Candidate:
+    """An elector in any state."""
+
+    leading: asyncio.Event = field(default_factory=asyncio.Event)
+    holder: str = ""
+    late: bool = False
+
+    def healthy(self) -> bool:
+        return not self.late
+
+
+@dataclass
+class Cache:
+    name: str
+    synced: bool = False
+
+
+@dataclass
+class World:
+    candidate: Candidate = field(default_factory=Candidate)
+    caches: list[Cache] = field(default_factory=list)
+    health: Health = field(default_factory=Health)
+    session: aiohttp.ClientSession | None = None
+    port: int = 0
+
+    async def get(self, path: str, *, method: str = "GET") -> tuple[int, str]:
+        assert self.session is not None
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with self.session.request(method, url) as answer:
+            return answer.status, await answer.text()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    world.health.follow_caches(lambda: world.caches)
+    world.health.follow_leader(world.candidate)
+    place = Place(address="127.0.0.1:0", health=world.health)
+    async with serving([place]) as [world.port], aiohttp.ClientSession() as world.session:
+        yield world
+
+
+async def test_ready_once_caches_are_synced_and_it_leads(world: World) -> None:
+    assert await world.get("/readyz") == (
+        503,
+        "[-]caches: not started yet\n[-]leader: neither leads nor has seen a leader\n",
+    )
+    world.caches += [Cache("pods"), Cache("jobs.batch.volcano.sh")]
+    world.candidate.leading.set()
+    told = "[-]caches: not synced yet: jobs.batch.volcano.sh, pods\n"
+    assert await world.get("/readyz") == (503, told)
+    for cache in world.caches:
+        cache.synced = True
+    assert await world.get("/readyz") == (200, "ok")
+
+
+async def test_a_standby_is_ready_once_it_knows_the_leader(world: World) -> None:
+    world.caches.append(Cache("pods", synced=True))
+    assert (await world.get("/readyz"))[0] == 503
+    world.candidate.holder = "another"
+    assert (await world.get("/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez", "/healthz/ping", "/livez/ping"])
+async def test_alive_before_it_is_ready(world: World, path: str) -> None:
+    assert await world.get(path) == (200, "ok")
+    assert (await world.get(path, method="HEAD"))[0] == 200
+
+
+async def test_a_leader_that_is_late_is_to_be_restarted(world: World) -> None:
+    world.candidate.leading.set()
+    world.candidate.late = True
+    line = "[-]leader-election: leads, but has not renewed its lease in time\n"
+    for path in ("/healthz", "/livez", "/livez/leader-election"):
+        assert await world.get(path) == (503, line)
+    assert (await world.get("/readyz"))[1].startswith(line)
+    assert await world.get("/healthz/ping") == (200, "ok")
+
+
+async def test_verbose_lists_every_check(world: World) -> None:
+    world.caches.append(Cache("pods", synced=True))
+    status, text = await world.get("/readyz?verbose")
+    assert (status, text.splitlines()) == (
+        503,
+        [
+            "[+]ping ok",
+            "[+]leader-election ok",
+            "[+]caches ok",
+            "[-]leader: neither leads nor has seen a leader",
+            "readyz check failed",
+        ],
+    )
+    assert (await world.get("/livez?verbose"))[1].endswith("livez check passed\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/healthz/nosuch", "/livez/caches", "/health"])
+async def test_there_is_nothing_else(world: World, path: str) -> None:
+    assert (await world.get(path))[0] == 404
+
+
+async def test_nothing_can_be_written(world: World) -> None:
+    assert (await world.get("/healthz", method="POST"))[0] == 405
+
+
+async def test_a_stuck_loop_fails_the_probe() -> None:
+    """The loop that works is the one that answers: a probe from outside runs out of time."""
+    place = Place(address="127.0.0.1:0", health=Health())
+    seen: list[str] = []
+    done, go = threading.Event(), threading.Event()
+
+    def probe(port: int) -> None:
+        go.wait()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=0.3) as answer:
+                seen.append(str(answer.status))
+        except TimeoutError:
+            seen.append("no answer")
+        done.set()
+
+    async with serving([place]) as [port]:
+        thread = threading.Thread(target=probe, args=(port,))
+        thread.start()
+        go.set()
+        done.wait()  # on the loop itself: nothing else runs here until the probe has given up
+        thread.join()
+    assert seen == ["no answer"]
+
+
+async def test_silent_clients_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READ_SECONDS", 0.05)
+    async with serving([Place(address="127.0.0.1:0", health=Health())]) as [port]:
+        for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: "):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
+
+
+async def test_a_connection_is_for_one_request() -> None:
+    async with serving([Place(address="127.0.0.1:0", health=Health())]) as [port]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+        answer = await reader.read()
+        writer.close()
+    assert answer.count(b"HTTP/1.1 200") == 1
+    assert b"Connection: close" in answer
+
+
+async def test_metrics_beside_health_or_at_an_address_of_their_own() -> None:
+    registry = CollectorRegistry()
+    Counter("things", "Things.", registry=registry).inc()
+    places = [
+        Place(address="127.0.0.1:0", registry=registry),
+        Place(address="localhost:0", health=Health(), registry=registry),
+    ]
+    async with serving(places) as ports, aiohttp.ClientSession() as session:
+        for port in ports:
+            async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                assert answer.status == 200
+                assert answer.headers["Content-Type"].startswith("text/plain; version=")
+                assert "things_total 1.0" in await answer.text()
+        async with session.get(f"http://127.0.0.1:{ports[0]}/healthz") as answer:
+            assert answer.status == 404
+        async with session.get(f"http://127.0.0.1:{ports[1]}/healthz") as answer:
+            assert answer.status == 200
+
+
+async def test_one_address_for_both_is_listened_on_once() -> None:
+    registry = CollectorRegistry()
+    places = [
+        Place(address="127.0.0.1:0", health=Health()),
+        Place(address="127.0.0.1:0", registry=registry),
+    ]
+    async with serving(places) as ports, aiohttp.ClientSession() as session:
+        [port] = ports
+        for path in ("healthz", "metrics"):
+            async with session.get(f"http://127.0.0.1:{port}/{path}") as answer:
+                assert answer.status == 200
+
+
+async def test_a_taken_address_is_told() -> None:
+    async with serving([Place(address="127.0.0.1:0", health=Health())]) as [port]:
+        with pytest.raises(CannotListenError, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with serving([Place(address=f"127.0.0.1:{port}", health=Health())]):
+                pass
+
+
+async def test_health_over_tls_when_all_three_files_are_given(tmp_path: Path) -> None:
+    made = pki.ensure(tmp_path)
+    files = {
+        "authority": str(made.ca),
+        "certificate": str(made.server.certificate),
+        "key": str(made.server.key),
+    }
+    assert tls(**{**files, "key": ""}) is None
+    place = Place(address="127.0.0.1:0", health=Health(), tls=tls(**files))
+    client = ssl.create_default_context(cafile=str(made.ca))
+    known = ssl.create_default_context(cafile=str(made.ca))
+    known.load_cert_chain(made.client.certificate, made.client.key)
+    old = ssl.create_default_context(cafile=str(made.ca))
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    old.set_ciphers("AES128-SHA256")
+    async with serving([place]) as [port], aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}/healthz"
+        for context in (client, known):
+            async with session.get(url, ssl=context) as answer:
+                assert answer.status == 200
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(url, ssl=old)
+
+
+@pytest.mark.parametrize(
+    ("address", "wanted"),
+    [(":8081", ("", 8081)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:80", ("::1", 80))],
+)
+def test_addresses(address: str, wanted: tuple[str, int]) -> None:
+    assert split(address) == wanted

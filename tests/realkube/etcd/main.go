@@ -1,0 +1,12 @@
+// Builds etcd, the store behind the real API server that tests start.
+package main
+
+import (
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+)
+
+func main() {
+	etcdmain.Main(os.Args)
+}

@@ -1,0 +1,38 @@
+"""A real API server asks our webhooks, and users read what they say."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support_admission import job, queue, task
+from support_realkube import RealServer, real_server
+from support_webhooks import serve_webhooks
+
+from batholith.admission import WEBHOOKS
+from batholith.model import crds
+from batholith.model.names import JOBS, QUEUES
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[RealServer]:
+    async with real_server(tmp_path, crds=crds.load()) as started:
+        yield started
+
+
+async def test_they_are_asked_within_the_block_alone(server: RealServer) -> None:
+    lost = queue("lost", parent="nosuch")
+    async with serve_webhooks(server, WEBHOOKS):
+        refused = await server.request("POST", QUEUES.path(), lost)
+        assert (refused.status, refused.body["message"]) == (
+            400,
+            'admission webhook "validatequeue.volcano.sh" denied the request: failed to get parent'
+            ' queue nosuch of queue lost: queue.scheduling.volcano.sh "nosuch" not found',
+        )
+        assert "reason" not in refused.body
+        await server.create(QUEUES.path(), queue("default"))
+        stored = await server.create(JOBS.path("default"), job(task(replicas=2)) | NAMED)
+        assert stored["spec"]["minAvailable"] == 2, "defaults are filled in"
+    assert (await server.request("POST", QUEUES.path(), lost)).status == 201
+
+
+NAMED = {"metadata": {"name": "j"}}

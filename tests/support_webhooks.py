@@ -1,0 +1,119 @@
+"""Admission webhooks for a real API server: served over HTTPS in the test's own loop.
+
+The embedded server is handed the rules as functions; a real one has to call them. `serve_webhooks`
+makes the two alike: inside its block the server asks *webhooks* about each write.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from support_admission import job, queue
+from support_server import Json, Server, pod
+from support_waiting import until_true
+
+from batholith.admission.serving.desk import Desk
+from batholith.admission.serving.registration import Registration, Target
+from batholith.admission.serving.server import ReviewServer, serving
+from batholith.admission.serving.shelves import CONSULTED, Shelves
+from batholith.admission.serving.tls import Presenter
+from batholith.machinery.x509 import LeafRequest, issue, make_authority
+from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.review import Webhook
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Webhooks that are being served."""
+
+    url: str
+    bundle: bytes
+    """What to trust, PEM."""
+    desk: Desk
+
+
+@asynccontextmanager
+async def serve_webhooks(server: Server, webhooks: Sequence[Webhook]) -> AsyncIterator[Served]:
+    """Let *server*, a real one that has our kinds, ask *webhooks* for the length of the block."""
+    consulted = {each for hook in webhooks for each in CONSULTED.get(hook.path, ())}
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(server.client("admin"))
+        shelves = Shelves(client, consulted)
+        await stack.enter_async_context(_following(shelves))
+        desk = Desk(webhooks, shelves)
+        presenter, bundle = _presenter()
+        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
+        url = await stack.enter_async_context(listening)
+        stack.push_async_callback(_withdraw, server, webhooks, desk)
+        registration = Registration(webhooks=webhooks, target=Target(url=url))
+        for hook in webhooks:
+            wanted = registration.configuration(hook, bundle=bundle)
+            await server.create(registration.resource_of(hook).path(), wanted)
+        await _until_asked(server, webhooks, desk)
+        yield Served(url, bundle, desk)
+
+
+def _presenter() -> tuple[Presenter, bytes]:
+    now, lasts = datetime.now(UTC), timedelta(days=1)
+    authority = make_authority("tests", now=now, lasts=lasts)
+    request = LeafRequest(subject="webhooks", lasts=lasts, hosts=("127.0.0.1",))
+    leaf = issue(authority, request, now=now)
+    presenter = Presenter()
+    presenter.show(leaf.certificate_pem, leaf.key_pem)
+    return presenter, authority.certificate_pem
+
+
+@asynccontextmanager
+async def _following(shelves: Shelves) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(cache.run()) for cache in shelves.caches]
+        for cache in shelves.caches:
+            await cache.wait_synced()
+        yield
+        for task in running:
+            task.cancel()
+
+
+async def _withdraw(server: Server, webhooks: Sequence[Webhook], desk: Desk) -> None:
+    """Take the configurations back, and wait until nobody asks us any more."""
+    ours = Registration(webhooks=webhooks, target=Target())
+    for hook in webhooks:
+        path = ours.resource_of(hook).path(name=ours.name_of(hook))
+        await server.request("DELETE", path)
+    for hook in webhooks:
+        await until_true(partial(_is_quiet, server, hook, desk))
+
+
+_PROBES: dict[Resource, Json] = {
+    JOBS: job(name="probe"),
+    QUEUES: queue("probe"),
+    PODGROUPS: {"metadata": {"name": "probe"}, "spec": {"minMember": 1}},
+    PODS: pod("probe"),
+}
+
+
+async def _until_asked(server: Server, webhooks: Sequence[Webhook], desk: Desk) -> None:
+    """Wait until the server has heard of the configurations."""
+    for hook in webhooks:
+        await until_true(partial(_asks, server, hook, desk))
+
+
+async def _asks(server: Server, hook: Webhook, desk: Desk) -> bool:
+    """Whether the server asks *hook* about a write that is only pretended."""
+
+    def asked() -> int:
+        return desk.answered[hook.path, True] + desk.answered[hook.path, False]
+
+    resource, before = hook.resource, asked()
+    body = {**_PROBES[resource], "apiVersion": resource.api_version, "kind": resource.kind}
+    body["metadata"] = {"name": "probe"}
+    path = resource.path("default" if resource.namespaced else "")
+    await server.request("POST", f"{path}?dryRun=All", body)
+    return asked() > before
+
+
+async def _is_quiet(server: Server, hook: Webhook, desk: Desk) -> bool:
+    return not await _asks(server, hook, desk)
