@@ -117,6 +117,20 @@ class Wire:
     refusal: ApiError | None = None
 
 
+class _Timer:
+    """A call that can be taken back even when it has fallen due in a frozen process."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self._call = None
+
+    def fire(self) -> None:
+        if self._call is not None:
+            self._call()
+
+
 class SkewedClock:
     """A clock that runs *rate* times as fast as true time, stands elsewhere, and may be frozen."""
 
@@ -143,7 +157,9 @@ class SkewedClock:
             timer.cancel()
 
     def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        return self._true.call_later(max(seconds, 0.0) / self.rate, lambda: self.do(call))
+        made = _Timer(call)
+        self._true.call_later(max(seconds, 0.0) / self.rate, lambda: self.do(made.fire))
+        return made
 
     def do(self, call: Callable[[], object]) -> None:
         """Make a call now, or once we are thawed."""
@@ -305,7 +321,9 @@ class LeaseWorld:
             assert known, "it only thinks it leads"
         for each in self.candidates:
             told = each.ended or each.clock.frozen or each.task.cancelling()
-            assert told or not each.elector.leading.is_set() or each.may_write, "not told to stop"
+            if not told and each.elector.leading.is_set():
+                # Of several things that happen at one moment this may not be the first.
+                assert each.elector._left() > -1e-6, "not told to stop"
 
     def check_transitions(self) -> None:
         """INV-LE-3."""

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from support_leases import Candidate, LeaseWorld
 
 from batholith.kube.errors import NotLeadingError, ServerError
+from batholith.kube.events import EventType
 from batholith.machinery.leadership import (
     JITTER,
     ElectionSettings,
@@ -42,7 +43,15 @@ class Recorded:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
 
-    def record(self, about: ObjectReference, *, type: str, reason: str, message: str) -> None:
+    def record(
+        self,
+        about: ObjectReference,
+        *,
+        type: EventType,  # noqa: A002 - the word of the API
+        reason: str,
+        message: str,
+    ) -> None:
+        assert type == "Normal"
         self.events.append((f"{about.kind} {about.namespace}/{about.name}", reason, message))
 
 
