@@ -140,11 +140,22 @@ class FakeApi:
         return there
 
     def fail(
-        self, action: int | str, *, times: int = 1, watch: bool | None = None, **headers: str
+        self,
+        action: int | str,
+        *,
+        times: int = 1,
+        watch: bool | None = None,
+        writes: bool = False,
+        **headers: str,
     ) -> None:
-        """Plan a fault for the next requests; *watch* narrows it to watches or to the rest."""
+        """Plan a fault for the next requests; *watch* narrows it to watches or to the rest.
+
+        With *writes* it is for what is not a GET alone.
+        """
 
         def match(request: web.Request) -> bool:
+            if writes and request.method == "GET":
+                return False
             return watch is None or watch == ("watch" in request.query)
 
         named = {name.replace("_", "-"): value for name, value in headers.items()}

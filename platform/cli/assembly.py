@@ -1,7 +1,7 @@
 """What the commands put parts together with: a client, figures, and the life that parts share."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ..kube.events import EventRecorder
     from ..kube.metrics import ClientMetrics
     from .health import Place
+
+
+LAST_WORDS = 1.0
+"""Seconds that events get to be written when everything else has ended."""
 
 
 class Runs(Protocol):
@@ -126,7 +130,20 @@ def told_in_a_line(*errors: type[Exception]) -> Iterator[None]:
 
 
 async def run_all(recorder: "EventRecorder", *parts: Runs, ready: asyncio.Event) -> None:
-    """Run *parts* beside the recorder of their events; *ready* when all of them are."""
+    """Run *parts* beside the recorder of their events; *ready* when all of them are.
+
+    The recorder ends last: what the parts have to say when they stop is still told.
+    """
+    async with asyncio.TaskGroup() as outer:
+        recording = outer.create_task(recorder.run())
+        try:
+            await _run_parts(parts, ready)
+        finally:
+            await recorder.flush(LAST_WORDS)
+        recording.cancel()
+
+
+async def _run_parts(parts: Sequence[Runs], ready: asyncio.Event) -> None:
     each = [asyncio.Event() for _ in parts]
 
     async def tell() -> None:
@@ -135,11 +152,11 @@ async def run_all(recorder: "EventRecorder", *parts: Runs, ready: asyncio.Event)
         ready.set()
 
     async with asyncio.TaskGroup() as tasks:
-        beside = [tasks.create_task(recorder.run()), tasks.create_task(tell())]
+        telling = tasks.create_task(tell())
         running = [
             tasks.create_task(part.run(ready=its_ready))
             for part, its_ready in zip(parts, each, strict=True)
         ]
-        await asyncio.gather(*running)
-        for task in beside:
-            task.cancel()
+        # Not gathered: the first to end would have the others cancelled once more, and cut short.
+        await asyncio.wait(running)
+        telling.cancel()

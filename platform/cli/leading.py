@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import typer
 
 from .assembly import Instruments, credentials
 from .options import ClusterFlags
+from .process import end_at_once
 
 if TYPE_CHECKING:
     from ..kube.events import EventRecorder
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS = 1.0
+LAST_WORDS = 0.5
 """Seconds that the event of the end gets to be written."""
 
 
@@ -180,5 +180,4 @@ async def _running(elector: "Elector", recorder: "EventRecorder") -> AsyncIterat
 def _end_process(contending: "asyncio.Task[None]") -> None:
     """Whatever ended the elector but ourselves: no more work may be done, not even to tidy up."""
     if not contending.cancelled():
-        log.critical("leadership lost, the process ends", extra={"why": contending.exception()})
-        os._exit(1)
+        end_at_once(str(contending.exception()))

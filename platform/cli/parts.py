@@ -4,7 +4,6 @@ Every command imports its part when it runs, so that none pays for the others at
 """
 
 import asyncio
-import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from . import logs
 from .assembly import new_client, run_all
 from .options import ClusterFlags
-from .process import run
+from .process import LIMIT, on_stop, run
 
 Kubeconfig = Annotated[
     Path | None,
@@ -69,7 +68,9 @@ def agent(
     simulate: Annotated[int, typer.Option(min=0, help="Pretend this many nodes.")] = 0,
     cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
+        typer.Option(
+            min=1, help="CPUs that each node offers.", show_default="at least 16; simulated: 32"
+        ),
     ] = None,
     pki_dir: Annotated[
         Path | None, typer.Option(help="agent.crt, agent.key and ca.crt of the log server.")
@@ -87,11 +88,12 @@ def agent(
     from ..machinery.clock import SystemClock
 
     logs.configure(form=log_format, level=log_level)
-    settings = AgentSettings(
-        data_dir=data_dir, simulation=Simulation(nodes=simulate) if simulate else None
-    )
+    simulation = Simulation(nodes=simulate) if simulate else None
+    settings = AgentSettings(data_dir=data_dir, simulation=simulation)
     if cpus is not None:
         settings = replace(settings, cpus=cpus)
+        if simulation is not None:
+            settings = replace(settings, simulation=replace(simulation, cpus=cpus))
     if pki_dir is not None:
         serving = ServingFiles(
             certificate=pki_dir / "agent.crt",
@@ -104,7 +106,7 @@ def agent(
         async with new_client(ClusterFlags(kubeconfig=kubeconfig), "agent") as client:
             recorder = EventRecorder(client, component="kubelet")
             part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            task = asyncio.current_task()
 
             def stop() -> None:
                 if ready.is_set() or task is None:
@@ -113,8 +115,7 @@ def agent(
                 else:
                     task.cancel()
 
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, stop)
+            on_stop(stop, limit=None if end_pods else LIMIT)  # pods get their own grace
             await run_all(recorder, part, ready=ready)
 
     run(main)
@@ -123,7 +124,8 @@ def agent(
 def api(
     kubeconfig: Kubeconfig = None,
     store: Annotated[
-        str, typer.Option(help="SQLAlchemy URL of the history.")
+        str,
+        typer.Option(help="SQLAlchemy URL of the history.", envvar="BATHOLITH_STORE"),
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,

@@ -40,6 +40,8 @@ class Entry:
     index: int
     version: int
     """Version of the job for which the pod was made."""
+    partition: str = ""
+    """Of its task, if that is cut into partitions."""
     phase: PodPhase = PodPhase.PENDING
     leaving: bool = False
     """It has a deletion timestamp."""
@@ -57,6 +59,7 @@ class Happening:
 
     event: JobEvent
     task: str = ""
+    partition: str = ""
     pod: str = ""
     owner: str = ""
     version: int | None = None
@@ -130,6 +133,7 @@ def read(pod: Pod) -> Entry | None:
         task=task,
         index=int(index),
         version=int(version),
+        partition=pod.metadata.labels.get(names.PARTITION_ID, ""),
         phase=phase,
         leaving=pod.metadata.deletion_timestamp is not None,
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
@@ -396,6 +400,7 @@ class Ledger:
             self._happenings[entry.name, event] = Happening(
                 event=event,
                 task=entry.task,
+                partition=entry.partition,
                 pod=entry.name,
                 owner=entry.owner,
                 version=entry.version,

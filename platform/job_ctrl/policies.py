@@ -10,6 +10,7 @@ from ..model import durations
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
 from .ledger import Happening, PodCounts
+from .pods import name_of, partition_of
 from .view import View
 
 ACTIONS = frozenset(
@@ -18,6 +19,7 @@ ACTIONS = frozenset(
         Action.RESTART_JOB,
         Action.RESTART_TASK,
         Action.RESTART_POD,
+        Action.RESTART_PARTITION,
         Action.TERMINATE_JOB,
         Action.COMPLETE_JOB,
         Action.RESUME_JOB,
@@ -27,8 +29,8 @@ ACTIONS = frozenset(
 
 _DEFAULT_TASK_RETRIES = 3
 
-ORDERS = frozenset({*ACTIONS} - {Action.RESTART_TASK, Action.RESTART_POD})
-"""What a Command can do: it names no task and no pod."""
+ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
+"""What a Command can do: it names no part of the job."""
 
 
 def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy | None:
@@ -94,11 +96,11 @@ def _lost(view: View) -> Iterator[Happening]:
         there = view.ledger.present(task.name)
         if recorded is not None and there < min(sum(recorded.phase.values()), task.replicas):
             index = view.ledger.missing(task.name)[0]
-            pod = f"{view.job.metadata.name}-{task.name}-{index}"
             yield Happening(
                 event=JobEvent.POD_EVICTED,
                 task=task.name,
-                pod=pod,
+                partition=partition_of(task, index),
+                pod=name_of(view.job, task.name, index),
                 owner=view.job.metadata.uid,
                 version=view.job.status.version,
                 since=view.uptime,

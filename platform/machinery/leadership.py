@@ -42,7 +42,7 @@ T = TypeVar("T")
 JITTER = 1.2
 """A candidate's pauses are stretched by a random share of up to this much of themselves."""
 
-RELEASE_LIMIT = 2.0
+RELEASE_LIMIT = 1.5
 """Seconds that giving the Lease back may take; after them it runs out by itself."""
 
 TOLERANCE = 20.0

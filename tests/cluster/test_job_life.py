@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support_controllers import Notes, running
 from support_jobs import task
-from support_server import embedded_server
+from support_servers import Servers
 from support_waiting import until
 
 from batholith.job_ctrl.controller import JobController
@@ -153,8 +153,8 @@ class Play:
 
 
 @pytest.fixture
-async def play(tmp_path: Path) -> AsyncIterator[Play]:
-    async with embedded_server(tmp_path, crds=crds.load()) as server, server.client() as client:
+async def play(servers: Servers, tmp_path: Path) -> AsyncIterator[Play]:
+    async with servers.start(tmp_path, crds=crds.load()) as server, server.client() as client:
         made = Play(client)
         caches = [made.jobs, made.pods, made.podgroups, made.commands]
         tasks = [asyncio.create_task(cache.run()) for cache in caches]
@@ -215,6 +215,22 @@ async def test_abort_and_resume(play: Play) -> None:
     assert play.status()["controlledResources"] == {
         "plugin-svc": "svc", "plugin-ssh": "ssh", "plugin-env": "env",
     }  # fmt: skip
+
+
+async def test_a_job_created_suspended_waits_until_it_may_go_on(play: Play) -> None:
+    await play.submit(suspend=True)
+    await play.until_phase("Aborted")
+    assert not len(play.podgroups) and not len(play.pods)
+    await play.client.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="default")
+    await play.admit()
+    await play.start(2)
+    await play.until_phase("Running")
+    await play.client.patch(JOBS, "j", {"spec": {"suspend": True}}, namespace="default")
+    await until(lambda: all(pod.metadata.deletion_timestamp for pod in play.pods))
+    await play.reap()
+    await play.until_phase("Aborted")
+    assert play.status()["state"]["reason"] == "Suspended"
+    assert "retryCount" not in play.status()
 
 
 async def test_a_failed_pod_restarts_the_job_until_its_retries_are_used_up(play: Play) -> None:
@@ -289,10 +305,15 @@ async def test_claims_are_made_named_in_the_job_and_mounted(play: Play) -> None:
     await until(lambda: len(play.pods) == 2)
     await until(lambda: len(play.status().get("controlledResources", {})) == 2)
     spec = msgspec.json.decode(next(iter(play.pods)).spec)
-    mounted = {volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]}
-    assert mounted == {own, "mine"}
-    mounts = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
-    assert mounts == ["/own", "/given"]
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec["volumes"]
+        if "persistentVolumeClaim" in volume  # and not the service account's token
+    }
+    assert {*claims.values()} == {own, "mine"}
+    mounts = spec["containers"][0]["volumeMounts"]
+    paths = [mount["mountPath"] for mount in mounts if mount["name"] in claims]
+    assert paths == ["/own", "/given"]
 
 
 async def test_a_finished_job_goes_when_its_time_is_over(play: Play) -> None:

@@ -485,8 +485,11 @@ class ElectionMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def thaw(self, which: int) -> None:
         if one := self._one(which):
-            one.clock.thaw()
-            self._do(self.world.clock.advance, 0)
+            self._do(self._thaw, one)
+
+    async def _thaw(self, one: Candidate) -> None:
+        one.clock.thaw()
+        await self.world.clock.advance(0)
 
     @rule(which=WHICH)
     def kill(self, which: int) -> None:
@@ -512,7 +515,7 @@ class ElectionMachine(RuleBasedStateMachine):
                 wire = each.wire
                 wire.out, wire.back, wire.reaches, wire.answers = 0.01, 0.01, True, True
                 wire.refusal = None
-                each.clock.thaw()
+                self._do(self._thaw, each)
         self._do(self.world.clock.advance, 31)  # what was on its way has come
         self._do(self.world.clock.advance, (15 + 2 * RETRY) / 0.9)
         living = [each for each in self.world.candidates if not each.ended]
