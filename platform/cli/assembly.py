@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from .options import ClusterFlags, ServingFlags
+from .options import BesideFlags, ClusterFlags, ServingFlags
 
 if TYPE_CHECKING:
     from ..kube.client import Client
     from ..kube.config import Credentials
     from ..kube.events import EventRecorder
     from ..kube.metrics import ClientMetrics
+    from .beside import Counterpart
     from .health import Place
 
 
@@ -117,6 +118,20 @@ def new_client(
         limiter=limiter,
         options=ClientOptions(metrics=metrics, fence=fence),
     )
+
+
+async def alone(cluster: ClusterFlags, beside: BesideFlags, counterpart: "Counterpart") -> None:
+    """Return if *counterpart* is not at work, or if that does not matter.
+
+    Raises:
+        BesideVolcanoError: it is.
+        ConfigError: there are no credentials that can be used.
+    """
+    from .beside import refuse
+
+    if not beside.force_beside_volcano:
+        async with new_client(cluster, "start") as client:
+            await refuse(client, counterpart)
 
 
 @contextmanager

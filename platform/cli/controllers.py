@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates, selection
-from .assembly import Instruments, new_client, run_all, told_in_a_line
+from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
 from .flags import Inert, grouped
 from .leading import Candidate, ElectionFlags, Led, campaigning
-from .options import KLOG, ClusterFlags, LogFlags, ServingFlags
+from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
@@ -82,12 +82,14 @@ def _controllers(
     cluster: ClusterFlags,
     work: WorkFlags,
     election: ElectionFlags,
+    beside: BesideFlags,
     served: ServingFlags,
     logging_: LogFlags,
 ) -> None:
     """Run the queue, job and podgroup controllers."""
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
+    from .beside import CONTROLLERS, BesideVolcanoError
     from .health import CannotListenError, serving
 
     logging_.configure()
@@ -98,22 +100,23 @@ def _controllers(
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with (
-            serving(doors),
-            campaigning(contest, cluster, "controllers", instruments=instruments) as elector,
-            new_client(
-                cluster,
-                "controllers",
-                metrics=instruments.requests,
-                fence=None if elector is None else elector.check,
-            ) as client,
-        ):
-            recorder = EventRecorder(client, component="vc-controller-manager")
-            parts = _assembled(work, client, recorder, instruments.registry)
-            candidates = [Candidate(part, elector) for part in parts]
-            await run_all(recorder, *candidates, ready=ready)
+        async with serving(doors):
+            await alone(cluster, beside, CONTROLLERS)
+            async with (
+                campaigning(contest, cluster, "controllers", instruments=instruments) as elector,
+                new_client(
+                    cluster,
+                    "controllers",
+                    metrics=instruments.requests,
+                    fence=None if elector is None else elector.check,
+                ) as client,
+            ):
+                recorder = EventRecorder(client, component="vc-controller-manager")
+                parts = _assembled(work, client, recorder, instruments.registry)
+                candidates = [Candidate(part, elector) for part in parts]
+                await run_all(recorder, *candidates, ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError):
+    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
         run(main)
 
 

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from . import logs
-from .assembly import new_client, run_all
-from .options import ClusterFlags
+from .assembly import Instruments, new_client, run_all, told_in_a_line
+from .options import ClusterFlags, ServingFlags
 from .process import LIMIT, on_stop, run
 
 Kubeconfig = Annotated[
@@ -129,18 +129,31 @@ def api(
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,
+    metrics_address: Annotated[
+        str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
+    ] = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
 ) -> None:
-    """Serve the REST command API."""
+    """Serve the REST command API, with /livez and /readyz."""
     from ..api.server import ApiSettings, serve
     from ..machinery.clock import SystemClock
+    from .health import CannotListenError, serving
 
     logs.configure(form=log_format, level=log_level)
+    instruments = Instruments()
+    with told_in_a_line(ValueError):
+        doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
 
     async def main(ready: asyncio.Event) -> None:
         settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
-        async with new_client(ClusterFlags(kubeconfig=kubeconfig), "api") as client:
+        async with (
+            serving(doors),
+            new_client(
+                ClusterFlags(kubeconfig=kubeconfig), "api", metrics=instruments.requests
+            ) as client,
+        ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    run(main)
+    with told_in_a_line(CannotListenError):
+        run(main)

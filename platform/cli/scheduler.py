@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates
-from .assembly import Instruments, new_client, run_all, told_in_a_line
+from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
 from .flags import Inert, grouped
 from .leading import Candidate, SchedulerElectionFlags, campaigning
-from .options import KLOG, ClusterFlags, LogFlags, ServingFlags
+from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _scheduler(
     cluster: ClusterFlags,
     scheduling: SchedulingFlags,
     election: SchedulerElectionFlags,
+    beside: BesideFlags,
     served: ServingFlags,
     logging_: LogFlags,
 ) -> None:
@@ -115,6 +116,7 @@ def _scheduler(
     from ..machinery.clock import SystemClock
     from ..scheduler.conf import ConfError
     from ..scheduler.service import Scheduler
+    from .beside import SCHEDULER, BesideVolcanoError
     from .health import CannotListenError, serving
 
     logging_.configure()
@@ -126,21 +128,22 @@ def _scheduler(
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with (
-            serving(doors),
-            campaigning(contest, cluster, "scheduler", instruments=instruments) as elector,
-            new_client(
-                cluster,
-                "scheduler",
-                metrics=instruments.requests,
-                fence=None if elector is None else elector.check,
-            ) as client,
-        ):
-            recorder = EventRecorder(client, component="volcano")
-            part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            await run_all(recorder, Candidate(part, elector), ready=ready)
+        async with serving(doors):
+            await alone(cluster, beside, SCHEDULER)
+            async with (
+                campaigning(contest, cluster, "scheduler", instruments=instruments) as elector,
+                new_client(
+                    cluster,
+                    "scheduler",
+                    metrics=instruments.requests,
+                    fence=None if elector is None else elector.check,
+                ) as client,
+            ):
+                recorder = EventRecorder(client, component="volcano")
+                part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
+                await run_all(recorder, Candidate(part, elector), ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError, ConfError):
+    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError, ConfError):
         run(main)
 
 

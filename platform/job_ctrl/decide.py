@@ -267,6 +267,14 @@ def _complain(view: View) -> Iterator[Effect]:
     if pods.of(PodPhase.PENDING) and left < least:
         said = f"only {left} of {view.total} pods can still run, and the gang needs {least}"
         yield RecordEvent(Reason.GANG_BROKEN, said, warning=True)
+    for task in view.job.spec.tasks:
+        failed = pods.tasks.get(task.name, {}).get(PodPhase.FAILED)
+        if failed and policies.waits_in_vain(view.job, task):
+            said = (
+                f"a pod of task {task.name} has failed, but no policy for TaskFailed will act: it"
+                " counts restarts of containers, and the task's restartPolicy is Never"
+            )
+            yield RecordEvent(Reason.POLICY_VOID, said, warning=True)
 
 
 def _recount(view: View) -> Iterator[Effect]:

@@ -6,12 +6,24 @@ another incarnation or of an older version of the job answer to nobody.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from ..model import durations
+from ..model.base import Part
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
 from .ledger import Happening, PodCounts
 from .pods import name_of, partition_of
 from .view import View
+
+
+class _Spec(Part, frozen=True):
+    restart_policy: str = ""
+
+
+class _Template(Part, frozen=True):
+    spec: _Spec = _Spec()
+
 
 ACTIONS = frozenset(
     {
@@ -54,6 +66,16 @@ def delay(policy: LifecyclePolicy) -> float:
         return durations.parse(policy.timeout or "0s").total_seconds()
     except durations.DurationError:
         return 0.0
+
+
+def waits_in_vain(job: Job, task: TaskSpec) -> bool:
+    """Whether a policy waits for the failure of *task*, whose containers are never restarted."""
+    if all(
+        JobEvent.TASK_FAILED not in {policy.event, *policy.events}
+        for policy in (*task.policies, *job.spec.policies)
+    ):
+        return False
+    return msgspec.json.decode(task.template, type=_Template).spec.restart_policy == "Never"
 
 
 def _matches(policy: LifecyclePolicy, happening: Happening) -> bool:

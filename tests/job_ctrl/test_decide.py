@@ -376,7 +376,7 @@ def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
     assert world.phases[-1] == "Aborting"
 
 
-def test_what_the_scheduler_finds_is_passed_on() -> None:
+def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
     def found(kind: str, at: str) -> PodGroupCondition:
         return PodGroupCondition(
             type=kind, status="True", message="no room", last_transition_time=at
@@ -498,7 +498,7 @@ def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
     assert world.job is None
 
 
-def test_an_old_podgroup_is_gone_before_a_restarted_job_waits_for_a_new_one() -> None:
+def test_quirk_27_an_old_podgroup_is_gone_before_a_restarted_job_waits_for_a_new_one() -> None:
     world = started(job())
     world.order("RestartJob")
     world.step()
