@@ -146,17 +146,21 @@ class FakeApi:
         times: int = 1,
         watch: bool | None = None,
         writes: bool = False,
+        method: str = "",
+        path: str = "",
         **headers: str,
     ) -> None:
-        """Plan a fault for the next requests; *watch* narrows it to watches or to the rest.
+        """Plan a fault for the next requests.
 
-        With *writes* it is for what is not a GET alone.
+        *watch* narrows it to watches or to the rest, *writes* to what is not a GET, *method* to one
+        of these, *path* to paths with this in it.
         """
 
         def match(request: web.Request) -> bool:
             if writes and request.method == "GET":
                 return False
-            return watch is None or watch == ("watch" in request.query)
+            fits = watch is None or watch == ("watch" in request.query)
+            return fits and method in ("", request.method) and path in request.path
 
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self._faults.append(Fault(match, action, times, named))
