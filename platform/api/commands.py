@@ -82,6 +82,8 @@ class Commands:
         self._jobs.add_handler(self._on_job)
         self._job_came = asyncio.Event()
         self._since: str | None = None
+        self.following = False
+        """Whether outcomes are noted as they come."""
         self._carried_out: OrderedDict[str, str] = OrderedDict()
         """Phase that each Command led to, by its uid; the next Command takes its place in the
         job's status, so it is noted as it goes by."""
@@ -108,6 +110,7 @@ class Commands:
             received_at=timestamp(self._now()),
         )
         await self._store.add(record)
+        log.info("command asked for", extra=_about(record))
         try:
             await self._make(record)
         except ApiError as error:
@@ -126,6 +129,7 @@ class Commands:
             await cache.wait_synced()
             tasks.create_task(self._settle_left_behind(cache))
             self._since = timestamp(self._now())
+            self.following = True
             if ready is not None:
                 ready.set()
             while True:
@@ -252,6 +256,13 @@ class Commands:
 
     async def _finish(self, record: CommandRecord, state: CommandState, detail: str) -> None:
         await self._store.finish(record.id, state, detail=detail, at=self._now())
+        log.info("command settled", extra={**_about(record), "state": state, "detail": detail})
+
+
+def _about(record: CommandRecord) -> dict[str, str]:
+    """How the log names a command."""
+    job = f"{record.namespace}/{record.job}"
+    return {"job": job, "action": record.action, "command": record.id, "who": record.who}
 
 
 def _version(meta: ObjectMeta) -> int:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates
-from .assembly import Instruments, new_client, run_all, told_in_a_line
+from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
 from .flags import Inert, grouped
-from .options import KLOG, ClusterFlags, LogFlags, ServingFlags
+from .leading import Candidate, SchedulerElectionFlags, campaigning
+from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
@@ -102,7 +103,12 @@ def _settings(flags: SchedulingFlags) -> "SchedulerSettings":
 
 
 def _scheduler(
-    cluster: ClusterFlags, scheduling: SchedulingFlags, served: ServingFlags, logging_: LogFlags
+    cluster: ClusterFlags,
+    scheduling: SchedulingFlags,
+    election: SchedulerElectionFlags,
+    beside: BesideFlags,
+    served: ServingFlags,
+    logging_: LogFlags,
 ) -> None:
     """Run the gang scheduler."""
     from ..kube.errors import ConfigError
@@ -110,6 +116,7 @@ def _scheduler(
     from ..machinery.clock import SystemClock
     from ..scheduler.conf import ConfError
     from ..scheduler.service import Scheduler
+    from .beside import SCHEDULER, BesideVolcanoError
     from .health import CannotListenError, serving
 
     logging_.configure()
@@ -117,18 +124,26 @@ def _scheduler(
     with told_in_a_line(OSError, ValueError):
         _check(scheduling)
         settings = _settings(scheduling)
+        contest = election.settings()
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with (
-            serving(doors),
-            new_client(cluster, "scheduler", metrics=instruments.requests) as client,
-        ):
-            recorder = EventRecorder(client, component="volcano")
-            part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            await run_all(recorder, part, ready=ready)
+        async with serving(doors):
+            await alone(cluster, beside, SCHEDULER)
+            async with (
+                campaigning(contest, cluster, "scheduler", instruments=instruments) as elector,
+                new_client(
+                    cluster,
+                    "scheduler",
+                    metrics=instruments.requests,
+                    fence=None if elector is None else elector.check,
+                ) as client,
+            ):
+                recorder = EventRecorder(client, component="volcano")
+                part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
+                await run_all(recorder, Candidate(part, elector), ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError, ConfError):
+    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError, ConfError):
         run(main)
 
 

@@ -6,8 +6,9 @@ what it writes in ``executor``. Nothing that is only in memory is needed to go o
 """
 
 import asyncio
+import logging
 
-from ..kube.cache import Cache
+from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import NotFoundError
 from ..machinery.clock import Clock, SystemClock
@@ -30,6 +31,8 @@ from .plugins.registry import Registry, UnknownPluginError
 from .settings import JobSettings
 from .view import Order, View
 from .views import Pod, PriorityClass
+
+log = logging.getLogger(__name__)
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
@@ -87,25 +90,22 @@ class JobController:
         self._podgroups = groups
         self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
         self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
-        self._jobs.add_handler(self._on_job)
-        self._pods.add_handler(self._on_pod)
-        self._podgroups.add_handler(self._on_podgroup)
-        self._commands.add_handler(self._on_command)
-        self._priorities.add_handler(self._on_priority)
+        self._sources: list[Source] = [
+            Feed(self._jobs, self._on_job),
+            Feed(self._pods, self._on_pod),
+            Feed(self._podgroups, self._on_podgroup),
+            Feed(self._commands, self._on_command),
+            Feed(self._priorities, self._on_priority),
+        ]
 
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Watch, then work, until cancelled; *ready* is set when work begins.
+    async def run(
+        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+    ) -> None:
+        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
 
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
-        sources: list[Source] = [
-            self._jobs,
-            self._pods,
-            self._podgroups,
-            self._commands,
-            self._priorities,
-        ]
-        await run_controller(sources, self._serve, synced=self._begin, ready=ready)
+        await run_controller(self._sources, self._serve, synced=self._begin, ready=ready, lead=lead)
 
     async def _serve(self) -> None:
         await run_workers(self._queue, self._reconcile)
@@ -126,7 +126,10 @@ class JobController:
             self._metrics.gone(about)
             self._tidy(key)
             self._queue.add(key)
+            log.info("job deleted", extra={"job": key, "phase": about.status.state.phase})
             return
+        if old is None and not new.status.state.phase:
+            log.info("job created", extra={"job": key, "queue": new.spec.queue})
         written = self._case(key).written
         if written is None or written.metadata.resource_version != new.metadata.resource_version:
             self._queue.add(key)  # our own write has been looked at already

@@ -5,8 +5,8 @@ the next decision sees it even if the caches do not yet.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,7 @@ from .settings import JobSettings
 from .view import Order
 from .views import Pod
 
-_GONE = (NotFoundError, ConflictError)
-"""Answers to a delete that names a uid: there is no such object any more; the cache will say so."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,11 +110,25 @@ class Executor:
     async def drop_command(self, turn_key: str, order: Order) -> None:
         """Delete a Command that is carried out or void, then take it from the mailbox."""
         namespace = turn_key.partition("/")[0]
-        with suppress(*_GONE):
-            await self._client.delete(
-                names.COMMANDS, order.name, namespace=namespace, uid=order.uid
-            )
+        await self._delete(names.COMMANDS, order.name, namespace=namespace, uid=order.uid)
         self._tools.queue.take_mail(turn_key)
+        log.info("command done", extra={"job": turn_key, "action": order.action})
+
+    async def _delete(
+        self, resource: names.Resource, name: str, *, namespace: str, uid: str
+    ) -> None:
+        """Delete an object, unless it is gone already.
+
+        Raises:
+            TryAgainError: a conflict. Most likely another object has the name by now, which the
+                cache will say; but the object may be there still.
+        """
+        try:
+            await self._client.delete(resource, name, namespace=namespace, uid=uid)
+        except NotFoundError:
+            pass  # the cache will say so
+        except ConflictError as error:
+            raise TryAgainError(f"{name} could not be deleted just now") from error
 
     def say(self, job: Job, reason: fx.Reason, message: str, *, warning: bool = False) -> None:
         """Record an event on *job*."""
@@ -159,8 +172,10 @@ class Executor:
             raise TryAgainError("the job has changed meanwhile") from error
         except NotFoundError as error:
             raise TryAgainError("the job is gone") from error
-        if effect.status.state.phase != job.status.state.phase:
-            self._tools.metrics.entered(job, effect.status.state.phase)
+        was, phase = job.status.state.phase, effect.status.state.phase
+        if phase != was:
+            self._tools.metrics.entered(job, phase)
+            log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
 
     async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
@@ -194,6 +209,7 @@ class Executor:
         except ApiError as error:
             self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
             raise
+        log.info("podgroup created", extra={"job": turn.key, "podgroup": made.metadata.key})
         self._note_podgroup(turn, made)
 
     async def _update_podgroup(self, turn: Turn, effect: fx.UpdatePodGroup) -> None:
@@ -218,14 +234,10 @@ class Executor:
         turn.changed = True
 
     async def _delete_podgroup(self, turn: Turn, effect: fx.DeletePodGroup) -> None:
-        with suppress(*_GONE):
-            await self._client.delete(
-                names.PODGROUPS,
-                podgroups.name_of(turn.job),
-                namespace=turn.namespace,
-                uid=effect.uid,
-            )
+        name = podgroups.name_of(turn.job)
+        await self._delete(names.PODGROUPS, name, namespace=turn.namespace, uid=effect.uid)
         turn.case.podgroup_doomed = effect.uid
+        log.info("podgroup deleted", extra={"job": turn.key})
         turn.changed = True
 
     # Its pods.
@@ -244,6 +256,8 @@ class Executor:
 
         outcome = await slow_start(wanted, create)
         turn.changed = turn.changed or bool(outcome.done)
+        if outcome.done:
+            log.info("pods created", extra={"job": turn.key, "pods": len(outcome.done)})
         for (task, index), failure in outcome.failed:
             if isinstance(failure, ApiError):  # else it may have been made all the same
                 name = pods.name_of(turn.job, task.name, index)
@@ -285,13 +299,12 @@ class Executor:
 
         async def delete(pod: ledger.Entry) -> None:
             async with gate:
-                with suppress(*_GONE):
-                    await self._client.delete(
-                        names.PODS, pod.name, namespace=turn.namespace, uid=pod.uid
-                    )
+                await self._delete(names.PODS, pod.name, namespace=turn.namespace, uid=pod.uid)
 
         outcome = await all_at_once(effect.pods, delete)
         turn.changed = turn.changed or bool(outcome.done)
+        if outcome.done:
+            log.info("pods deleted", extra={"job": turn.key, "pods": len(outcome.done)})
         books.reprieve(pod.uid for pod, _ in outcome.failed)
         error = outcome.first_error
         if error is not None:

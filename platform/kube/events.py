@@ -6,6 +6,7 @@ counted.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections import deque
@@ -16,7 +17,13 @@ from ..model.meta import ObjectReference
 from ..model.names import EVENTS
 from .client import Client
 from .correlation import CorrelationLimits, Correlator, Event, EventSource, Fact
-from .errors import ApiError, ConnectionLostError, NotFoundError, UnreadableAnswerError
+from .errors import (
+    ApiError,
+    ConnectionLostError,
+    NotFoundError,
+    NotLeadingError,
+    UnreadableAnswerError,
+)
 from .timing import Timing
 
 log = logging.getLogger(__name__)
@@ -52,7 +59,7 @@ class EventStatistics:
     dropped_invalid: int = 0
     """The type was neither Normal nor Warning."""
     refused: int = 0
-    """The server did not take it."""
+    """The server did not take it, or we may not write any more."""
     unreachable: int = 0
     """No try reached the server."""
 
@@ -76,6 +83,8 @@ class EventRecorder:
         self._correlator = Correlator(source, self._options.limits)
         self._waiting: deque[Fact] = deque()
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def record(
         self,
@@ -104,6 +113,7 @@ class EventRecorder:
                 Fact(about=about, type=type, reason=reason, message=message, at=at)
             )
             self._wake.set()
+            self._idle.clear()
 
     async def run(self) -> None:
         """Write events until cancelled; what still waits then is not written."""
@@ -117,6 +127,13 @@ class EventRecorder:
                     self._count("dropped_spam")
                 else:
                     await self._write(event)
+            self._idle.set()
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until what was recorded is written, for *seconds* at most; run() must go on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
 
     @property
     def waiting(self) -> int:
@@ -128,7 +145,7 @@ class EventRecorder:
         for attempt in range(1, self._options.tries + 1):
             try:
                 await self._send(event)
-            except (ApiError, UnreadableAnswerError) as error:
+            except (ApiError, NotLeadingError, UnreadableAnswerError) as error:
                 log.warning("event refused", extra={"error": str(error), "reason": event.reason})
                 self._count("refused")
                 return

@@ -1,5 +1,8 @@
 """One HTTP connection pool to one API server: sends requests, maps failures, retries what may be.
 
+A *fence* may hold writes back: it is asked before a connection is sought for one, and once more
+when one is there and nothing but the write itself is left to do.
+
 What may be sent again: anything that the server turned away with 429 and ``Retry-After`` (it has
 not been carried out), and a GET whose connection broke. Nothing else: a write whose connection
 broke may have taken effect, and only the caller knows how to find out.
@@ -53,7 +56,8 @@ class ClientOptions:
     """How often a GET may be sent whose connection breaks."""
 
     fence: Callable[[], None] | None = None
-    """Called before each POST, PUT, PATCH and DELETE goes out; what it raises, the caller gets."""
+    """Called before each POST, PUT, PATCH and DELETE goes out; what it raises, the caller gets:
+    :class:`.errors.NotLeadingError` when somebody else may lead by now."""
 
     metrics: ClientMetrics = field(default_factory=ClientMetrics)
     timing: Timing = field(default_factory=Timing)
@@ -189,6 +193,8 @@ class Transport:
             return await self._exchange(call)
         await self._flow.enter(background=call.background)
         try:
+            if self.options.fence is not None:
+                self.options.fence()
             return await self._exchange(call)
         finally:
             self._flow.leave()

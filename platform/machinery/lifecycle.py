@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Source(Protocol):
-    """A watch cache, as far as its life goes."""
+    """A watch cache and who hears of it, as far as their lives go."""
 
     async def run(self) -> None:
         """Keep the cache up to date until cancelled."""
@@ -16,6 +16,10 @@ class Source(Protocol):
         """Return once the first list is complete."""
         ...
 
+    async def attach(self) -> None:
+        """Begin to tell what the cache holds, and what changes; all is told on return."""
+        ...
+
 
 async def run_controller(
     sources: Sequence[Source],
@@ -23,21 +27,31 @@ async def run_controller(
     *,
     synced: Callable[[], object] | None = None,
     ready: asyncio.Event | None = None,
+    lead: asyncio.Event | None = None,
 ) -> None:
-    """Run *sources*; once all are synced call *synced*, set *ready* and do *work*.
+    """Run *sources*; once all are synced and have told what they hold, call *synced* and do *work*.
+
+    With *lead* this is a standby until that is set: its caches are kept warm, and nothing hears of
+    them, so that it later starts like any fresh process. *ready* is set when a standby could take
+    over, or else when work begins.
 
     When cancelled, *work* ends first (it may finish what is in hand, with the caches still
     running), then the caches. Cancelled before the first sync, it does no work at all.
     """
+    ready = ready or asyncio.Event()
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(source.run()) for source in sources]
         try:
             for source in sources:
                 await source.wait_synced()
+            if lead is not None:
+                ready.set()
+                await lead.wait()
+            for source in sources:
+                await source.attach()
             if synced is not None:
                 synced()
-            if ready is not None:
-                ready.set()
+            ready.set()
             await work()
         finally:
             for task in running:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..kube.cache import Cache
+from ..kube.cache import Cache, Feed
 from ..kube.client import Client, PatchKind
 from ..kube.errors import (
     AlreadyExistsError,
@@ -24,7 +24,7 @@ from ..machinery.batches import all_at_once
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
-from ..machinery.lifecycle import run_controller
+from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder, reference
 from ..model.meta import OwnerReference
@@ -105,20 +105,24 @@ class PodGroupController:
         self._binding = UidExpectations(clock)
         # PodGroups that were refused; a queue that opens may be what they wait for.
         self._refused: set[str] = set()
-        self._groups.add_handler(self._on_group)
-        self._queues.add_handler(self._on_queue)
-        for pods in self._pods:
-            pods.add_handler(self._on_pod)
 
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Watch, then work, until cancelled; *ready* is set when work begins.
+    async def run(
+        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+    ) -> None:
+        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
 
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
+        sources: list[Source] = [
+            Feed(self._groups, self._on_group),
+            Feed(self._queues, self._on_queue),
+            *(Feed(pods, self._on_pod) for pods in self._pods),
+        ]
         await run_controller(
-            [self._groups, self._queues, *self._pods],
+            sources,
             lambda: run_workers(self._work, self._reconcile),
             ready=ready,
+            lead=lead,
         )
 
     # What is seen
@@ -181,6 +185,7 @@ class PodGroupController:
         self._making.expect_creations(key, [pod.group])
         try:
             await self._client.create(PODGROUPS, group, namespace=pod.metadata.namespace)
+            log.info("podgroup created", extra={"podgroup": key})
         except AlreadyExistsError:
             log.debug("the PodGroup is there already", extra={"key": key})
         except Exception as error:
@@ -226,8 +231,11 @@ class PodGroupController:
             )
         except Exception as error:
             self._binding.creation_observed(pod.group_key, meta.uid)
-            if not isinstance(error, NotFoundError | ConflictError):
-                raise  # otherwise the pod is gone, or another has its name
+            if isinstance(error, ConflictError):
+                # Most likely another pod has its name by now, which the cache will say.
+                raise TryAgainError("the pod could not be bound to its PodGroup yet") from error
+            if not isinstance(error, NotFoundError):
+                raise  # otherwise the pod is gone
 
     async def _inherited(self, pod: PodView) -> dict[str, str]:
         """The annotations of the pod's owners."""
@@ -264,8 +272,10 @@ class PodGroupController:
             return
         try:
             await self._client.delete(PODGROUPS, meta.name, namespace=meta.namespace, uid=meta.uid)
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
             log.debug("the PodGroup is gone already", extra={"key": meta.key})
+        except ConflictError as error:
+            raise TryAgainError("the PodGroup could not be deleted just now") from error
 
     def _warn(self, pod: PodView, reason: str, message: str) -> None:
         if self._recorder is not None:

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..kube.cache import Cache
+from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.lifecycle import run_controller
 from ..machinery.recording import Recorder
 from ..model import names
+from ..model.belongings import belonging
 from ..model.meta import HasMeta
 from ..model.names import Resource
 from ..model.podgroup import PodGroup
@@ -108,6 +109,7 @@ class Scheduler:
             clock=self._clock,
             at_once=self._settings.bindings,
             forget=lambda uid: self._put(lambda: self._cluster.forget_placement(uid)),
+            about=self._about,
         )
         self._scribe = Scribe(
             client,
@@ -117,20 +119,22 @@ class Scheduler:
             pauses=self._settings.pauses,
         )
 
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Schedule until cancelled; bindings and writes under way then are finished first.
+    async def run(
+        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+    ) -> None:
+        """Schedule (not before *lead*) until cancelled; what is under way then is finished first.
 
         *ready* is set once the first picture of the cluster is complete.
         """
         cluster = self._cluster
-        caches = (
+        sources = (
             self._watch(names.PRIORITYCLASSES, PriorityClass, cluster.priority_class),
             self._watch(names.QUEUES, Queue, self._hear_of_queue),
             self._watch(names.NODES, Node, cluster.node),
             self._watch(names.PODGROUPS, PodGroup, cluster.group),
             self._watch(names.PODS, Pod, self._hear_of_pod),
         )
-        await run_controller(caches, self._work, ready=ready)
+        await run_controller(sources, self._work, ready=ready, lead=lead)
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -144,10 +148,9 @@ class Scheduler:
 
     def _watch(
         self, resource: Resource, view: type[T], hear: Callable[[T | None, T | None], object]
-    ) -> Cache[T]:
+    ) -> Feed[T]:
         cache = Cache(self._client, resource, view)
-        cache.add_handler(lambda old, new: self._put(lambda: hear(old, new)))
-        return cache
+        return Feed(cache, lambda old, new: self._put(lambda: hear(old, new)))
 
     def _put(self, change: Callable[[], object]) -> None:
         self._inbox.append(change)
@@ -188,6 +191,8 @@ class Scheduler:
             await asyncio.sleep(0)
 
     def _hand_on(self, decision: Decision) -> None:
+        for gang in decision.admitted:
+            log.info("gang admitted", extra=self._about(gang.key))
         for placement in decision.placements:
             self._scribe.forget_pod(placement.uid)
         self._binder.bind(decision.placements)
@@ -197,6 +202,13 @@ class Scheduler:
             queue = self._cluster.queue_named(name).object
             if queue is not None:
                 self._scribe.allocated(queue, amounts)
+
+    def _about(self, key: str) -> dict[str, str]:
+        """How the log names a gang."""
+        gang = self._cluster.gangs.get(key)
+        if gang is None or gang.group is None:
+            return {"podgroup": key}
+        return belonging("podgroup", gang.group.metadata)
 
     def _tell(self, gang: Gang) -> None:
         entered = not gang.is_pending
