@@ -30,6 +30,8 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         note="hi",
         regarding={"kind": "Pod", "name": "p", "namespace": "default"},
         reportingController="x.io/y",
+        reportingInstance="y-1",
+        action="Look",
         eventTime="2026-01-02T03:04:05.000006Z",
     )
     async with embedded_server(tmp_path) as server:
@@ -39,9 +41,10 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         assert [each["message"] for each in seen["items"]] == ["hi"]
         assert seen["items"][0]["reportingComponent"] == "x.io/y"
         patched = await server.request(
-            "PATCH", f"{NEW}/e", {"note": "ho"}, content_type="application/merge-patch+json"
+            "PATCH", f"{CORE}/e", {"message": "ho"}, content_type="application/merge-patch+json"
         )
-        assert patched.body["note"] == "ho"
+        assert patched.body["message"] == "ho"
+        assert (await server.request("GET", f"{NEW}/e")).body["note"] == "ho"
         core = (await server.request("GET", f"{CORE}/e")).body
         assert (core["apiVersion"], core["message"]) == ("v1", "ho")
         assert core["eventTime"] == "2026-01-02T03:04:05.000006Z"

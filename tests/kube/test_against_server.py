@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support_server import EmbeddedServer, embedded_server
+from support_server import EmbeddedServer
+from support_servers import Servers
 from support_waiting import until
 
 from batholith.cluster.apiserver.server import Settings, running
@@ -40,8 +41,8 @@ def config_map(name: str, **data: str) -> Map:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path) as server:
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with servers.start(tmp_path) as server:
         yield server
 
 
