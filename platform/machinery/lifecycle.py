@@ -1,7 +1,8 @@
 """The life of a controller: caches first, then work, and the end in the opposite order."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 
@@ -29,16 +30,23 @@ async def run_controller(
     When cancelled, *work* ends first (it may finish what is in hand, with the caches still
     running), then the caches. Cancelled before the first sync, it does no work at all.
     """
+    async with running(sources):
+        if synced is not None:
+            synced()
+        if ready is not None:
+            ready.set()
+        await work()
+
+
+@asynccontextmanager
+async def running(sources: Sequence[Source]) -> AsyncIterator[None]:
+    """Run *sources* for the length of the block, which begins when all are synced."""
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(source.run()) for source in sources]
+        tasks = [group.create_task(source.run()) for source in sources]
         try:
             for source in sources:
                 await source.wait_synced()
-            if synced is not None:
-                synced()
-            if ready is not None:
-                ready.set()
-            await work()
+            yield
         finally:
-            for task in running:
+            for task in tasks:
                 task.cancel()
