@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test lint bench
+.PHONY: venv demo test lint bench bench-realkube chart
 
 venv: .venv/.stamp
 
@@ -33,3 +33,11 @@ lint: venv
 bench: venv
 	@echo "==> benchmarks (some minutes); figures go to bench/README.md by hand"
 	@$(PY) -m bench
+
+bench-realkube: venv
+	@echo "==> benchmarks on a real kube-apiserver (half an hour; PODS=1000 for a quick run)"
+	@$(PY) -m bench.realkube $(if $(PODS),--pods $(PODS))
+
+chart: venv
+	@echo "==> the chart's templates, after manifests/base and manifests/components"
+	@$(PY) tests/tools/chart.py

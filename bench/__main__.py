@@ -27,8 +27,8 @@ from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 
-IN_FLIGHT = 64
-"""Requests that the submitting client keeps under way."""
+from .load import job, submit
+
 PARTS = ("apiserver", "controllers", "scheduler", "agent")
 
 
@@ -63,37 +63,6 @@ def batholith(*arguments: str, data: DataDir) -> None:
     """Run the command line as a user would."""
     command = [sys.executable, "-m", "batholith.cli", *arguments, "--data-dir", str(data.root)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
-def job(name: str, replicas: int, *, command: Sequence[str] = ("sleep", "1000")) -> dict[str, Any]:
-    """A gang of *replicas* pods."""
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "command": list(command),
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-    }
-    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
-    task = {"name": "t", "replicas": replicas, "template": {"spec": spec}}
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"schedulerName": "volcano", "minAvailable": replicas, "tasks": [task]},
-    }
-
-
-async def submit(client: Client, jobs: Sequence[dict[str, Any]]) -> None:
-    """Create all *jobs*, IN_FLIGHT at a time."""
-    left = iter(jobs)
-
-    async def worker() -> None:
-        for body in left:
-            await client.create(JOBS, body, namespace="default")
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(IN_FLIGHT):
-            tasks.create_task(worker())
 
 
 class Milestones:

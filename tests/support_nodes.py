@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from support_server import EmbeddedServer, embedded_server
+from support_server import Server
+from support_servers import Servers
 
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import sweep
@@ -29,7 +30,7 @@ FAST = BackOff(base=0.05, cap=0.2)
 class World:
     """A cluster of one agent, as its user sees it."""
 
-    server: EmbeddedServer
+    server: Server
     client: Client
     settings: AgentSettings
     namespace: str = "default"
@@ -135,10 +136,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(tmp_path: Path, **changes: Any) -> AsyncIterator[World]:
+async def world(servers: Servers, tmp_path: Path, **changes: Any) -> AsyncIterator[World]:
     """A server with a client; agents come by `World.agent`."""
-    async with embedded_server(tmp_path / "server") as server, server.client() as client:
-        pki = server.running.pki
+    async with servers.start(tmp_path / "server") as server, server.client() as client:
+        pki = server.pki
         serving = ServingFiles(
             certificate=pki.agent.certificate, key=pki.agent.key, client_ca=pki.ca
         )

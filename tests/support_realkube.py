@@ -46,8 +46,8 @@ USERS: Mapping[str, Sequence[str]] = dict.fromkeys(
 
 CONTROLLERS = ("garbagecollector", "namespace", "serviceaccount", "root-ca-cert-publisher")
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc", "disruption")
-_LASTING = ("/registry/masterleases/", "/registry/leases/kube-system/", "/registry/events/")
-"""Keys that the server itself writes now and again, or that nobody looks at."""
+_LASTING = ("/registry/masterleases/", "/registry/leases/kube-system/")
+"""Keys that the server itself writes now and again."""
 
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -87,6 +87,9 @@ class Options:
     controllers: Sequence[str] = ()
     """Controllers that the controller manager runs; none: it is not started."""
 
+    crds: Sequence[Json] = ()
+    """Definitions that are served before the controllers start, which look for new ones seldom."""
+
     audit: bool = False
     """Whether each request is written to the audit log."""
 
@@ -108,12 +111,14 @@ class RealKube:
         self._assets = found
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._kept: dict[bytes, bytes] = {}
+        self._seen: dict[bytes, str] = {}
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._prepare()
         try:
             self._start_on_free_ports()
+            self._define(self.options.crds)
             if self.options.controllers:
                 self._start_manager()
         except BaseException:
@@ -143,7 +148,7 @@ class RealKube:
     def start_api(self) -> None:
         """Start the API server on its port, and wait until it is ready."""
         self._spawn("kube-apiserver", *self._api_flags())
-        self._await("kube-apiserver", lambda: self._ask("/readyz") == 200)
+        self._await("kube-apiserver", lambda: self.ask("GET", "/readyz") == 200)
 
     def kill_api(self) -> None:
         """``kill -9`` of the API server; etcd stays."""
@@ -172,25 +177,32 @@ class RealKube:
 
     def keep(self) -> None:
         """Take what is stored now for what `reset` goes back to."""
-        self._kept = self._stored()
+        kept = self._stored()
+        self._kept = {key: base64.b64decode(each["value"]) for key, each in kept.items()}
+        self._seen = {key: each["mod_revision"] for key, each in kept.items()}
 
     def reset(self) -> None:
         """Bring the store back to what it was at `keep`; watchers see it as changes."""
-        now = self._stored()
+        now = self._versions()
         for key in now.keys() - self._kept.keys():
-            self._etcd("deleterange", key=_base64(key))
-        for key, value in self._kept.items():
-            if now.get(key) != value:
-                self._etcd("put", key=_base64(key), value=_base64(value))
+            self.etcd("deleterange", key=_base64(key))
+        changed = [key for key in self._kept if now.get(key) != self._seen[key]]
+        for key in changed:
+            self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
+        if changed:
+            self._seen = self._versions()
 
-    def _stored(self) -> dict[bytes, bytes]:
+    def _versions(self) -> dict[bytes, str]:
+        return {key: each["mod_revision"] for key, each in self._stored(keys_only=True).items()}
+
+    def _stored(self, *, keys_only: bool = False) -> dict[bytes, Json]:
         whole = {"key": _base64(b"/registry/"), "range_end": _base64(b"/registry0")}
-        found = self._etcd("range", **whole).get("kvs", [])
-        pairs = {base64.b64decode(each["key"]): base64.b64decode(each["value"]) for each in found}
+        found = self.etcd("range", **whole, keys_only=keys_only).get("kvs", [])
+        held = {base64.b64decode(each["key"]): each for each in found}
         lasting = tuple(prefix.encode() for prefix in _LASTING)
-        return {key: value for key, value in pairs.items() if not key.startswith(lasting)}
+        return {key: each for key, each in held.items() if not key.startswith(lasting)}
 
-    def _etcd(self, verb: str, **body: str) -> Json:
+    def etcd(self, verb: str, **body: object) -> Json:
         """Ask etcd's JSON gateway."""
         with closing(
             http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=20)
@@ -239,7 +251,7 @@ class RealKube:
             "--quota-backend-bytes=8589934592",
         ]
         self._spawn("etcd", *flags, *([] if self.options.durable else ["--unsafe-no-fsync"]))
-        self._await("etcd", lambda: bool(self._etcd("range", key=_base64(b"none"))))
+        self._await("etcd", lambda: bool(self.etcd("range", key=_base64(b"none"))))
 
     def _api_flags(self) -> list[str]:
         keys = self.pki
@@ -274,6 +286,15 @@ class RealKube:
             flags.append(f"--audit-log-path={self.folder / 'audit.log'}")
         return [*flags, *self.options.flags]
 
+    def _define(self, definitions: Sequence[Json]) -> None:
+        for definition in definitions:
+            assert self.ask("POST", CRDS.path(), definition) == 201
+        for definition in definitions:
+            spec = definition["spec"]
+            served = next(each["name"] for each in spec["versions"] if each["served"])
+            path = f"/apis/{spec['group']}/{served}/{spec['names']['plural']}"
+            self.await_status(200, path)
+
     def _start_manager(self) -> None:
         admin = self.kubeconfig_of("admin")
         self._spawn(
@@ -293,7 +314,7 @@ class RealKube:
         )
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         if "serviceaccount" in self.options.controllers:
-            self._await("kube-controller-manager", lambda: self._ask(path) == 200)
+            self._await("kube-controller-manager", lambda: self.ask("GET", path) == 200)
 
     def _spawn(self, program: str, *arguments: str) -> None:
         parent = os.getpid()
@@ -333,15 +354,21 @@ class RealKube:
                 raise TimeoutError(f"{program} is not ready:\n{self.log(program)[-3000:]}")
             time.sleep(0.02)
 
-    def _ask(self, path: str) -> int:
-        """The status of a GET."""
+    def ask(self, method: str, path: str, body: Json | None = None) -> int:
+        """Send a request without a loop; returns the status."""
         context = ssl.create_default_context(cadata=self.pki.ca_data.decode())
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
+        headers["Content-Type"] = "application/json"
+        data = None if body is None else json.dumps(body)
         with closing(
             http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=context)
         ) as connection:
-            connection.request("GET", path, headers=headers)
+            connection.request(method, path, data, headers)
             return connection.getresponse().status
+
+    def await_status(self, status: int, path: str) -> None:
+        """Wait until a GET is answered so."""
+        self._await("kube-apiserver", lambda: self.ask("GET", path) == status)
 
 
 @dataclass(slots=True)
@@ -368,7 +395,7 @@ class RealServer(Server):
                 status = (await lines.next())["object"].get("status", {})
                 if any(
                     (one["type"], one["status"]) == ("Established", "True")
-                    for one in status.get("conditions", [])
+                    for one in status.get("conditions") or ()
                 ):
                     return
 
@@ -381,7 +408,7 @@ async def view(kube: RealKube) -> AsyncIterator[RealServer]:
     async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22) as session:
         yield RealServer(
             url=kube.url,
-            ca=kube.pki.ca_data,
+            pki=kube.pki,
             tokens=kube.tokens,
             kubeconfig=kube.kubeconfig_of("admin"),
             session=session,

@@ -14,6 +14,7 @@ import msgspec
 from support_waiting import until_true
 
 from batholith.cluster.apiserver.server import Running, Settings, running
+from batholith.cluster.pki import Pki
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
 from batholith.model.names import CRDS
@@ -41,13 +42,18 @@ class Server:
     """An API server that runs while a test does, embedded or real."""
 
     url: str
-    ca: bytes
-    """PEM of the authority to trust."""
+    pki: Pki
+    """Its certificates, and those of agents."""
     tokens: Mapping[str, str]
     """By user; ``admin`` may do everything."""
     kubeconfig: Path
     """Of the admin, for kubectl."""
     session: aiohttp.ClientSession
+
+    @property
+    def ca(self) -> bytes:
+        """PEM of the authority to trust."""
+        return self.pki.ca_data
 
     @property
     def credentials(self) -> Credentials:
@@ -164,7 +170,7 @@ async def embedded_server(
         async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22) as session:
             embedded = EmbeddedServer(
                 url=server.url,
-                ca=server.pki.ca_data,
+                pki=server.pki,
                 tokens=server.tokens.by_user,
                 kubeconfig=server.kubeconfig,
                 session=session,

@@ -69,7 +69,9 @@ def agent(
     simulate: Annotated[int, typer.Option(min=0, help="Pretend this many nodes.")] = 0,
     cpus: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
+        typer.Option(
+            min=1, help="CPUs that each node offers.", show_default="at least 16; simulated: 32"
+        ),
     ] = None,
     pki_dir: Annotated[
         Path | None, typer.Option(help="agent.crt, agent.key and ca.crt of the log server.")
@@ -87,11 +89,12 @@ def agent(
     from ..machinery.clock import SystemClock
 
     logs.configure(form=log_format, level=log_level)
-    settings = AgentSettings(
-        data_dir=data_dir, simulation=Simulation(nodes=simulate) if simulate else None
-    )
+    simulation = Simulation(nodes=simulate) if simulate else None
+    settings = AgentSettings(data_dir=data_dir, simulation=simulation)
     if cpus is not None:
         settings = replace(settings, cpus=cpus)
+        if simulation is not None:
+            settings = replace(settings, simulation=replace(simulation, cpus=cpus))
     if pki_dir is not None:
         serving = ServingFiles(
             certificate=pki_dir / "agent.crt",
@@ -123,7 +126,8 @@ def agent(
 def api(
     kubeconfig: Kubeconfig = None,
     store: Annotated[
-        str, typer.Option(help="SQLAlchemy URL of the history.")
+        str,
+        typer.Option(help="SQLAlchemy URL of the history.", envvar="BATHOLITH_STORE"),
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,

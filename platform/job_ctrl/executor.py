@@ -327,7 +327,7 @@ class Executor:
         except ApiError as error:
             self.say(turn.job, fx.Reason.PLUGIN_ERROR, error.message, warning=True)
             raise
-        for complaint in turn.plan.team.complaints():
+        for complaint in turn.plan.team.complaints(turn.job):
             self.say(turn.job, fx.Reason.PLUGIN_ERROR, complaint, warning=True)
         turn.case.objects_of, turn.case.objects_removed = turn.plan.of, False
         turn.changed = True

@@ -19,6 +19,9 @@ from .view import View
 MARK = "plugin-"
 """Prefix of the keys in ``controlledResources`` that name the job's plugins."""
 
+_UNMARKED = frozenset({"hcclrank"})
+"""Plugins without anything to take away."""
+
 CLAIM = "volume-pvc-"
 """Prefix of those that name the claims of its volumes."""
 
@@ -104,7 +107,7 @@ def difference(old: object, new: object) -> dict[str, object]:
 
 
 def _marks(job: Job) -> dict[str, str]:
-    return {f"{MARK}{plugin}": plugin for plugin in job.spec.plugins}
+    return {f"{MARK}{plugin}": plugin for plugin in job.spec.plugins if plugin not in _UNMARKED}
 
 
 def _claims(job: Job) -> dict[str, str]:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from support_agent import container, manifest, pod_of
 from support_nodes import NODE, World, world
+from support_servers import Servers
 from support_waiting import until
 
 from batholith.cluster.agent import shim
@@ -27,11 +28,10 @@ HERE = Path(__file__).parents[1]
 @asynccontextmanager
 async def agent_process(w: World, shared: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """A real agent, killed with SIGKILL at the end of the block."""
-    running = w.server.running
     given = {
         "server": w.server.url,
-        "ca": str(running.pki.ca),
-        "token": running.tokens["agent"],
+        "ca": str(w.server.pki.ca),
+        "token": w.server.tokens["agent"],
         "data": str(w.settings.data_dir),
         "node": NODE,
         "shared": str(shared),
@@ -66,11 +66,13 @@ def writer(name: str, shared: Path, script: str) -> dict[str, Any]:
     )
 
 
-async def test_a_killed_agent_s_pods_run_on_and_are_adopted(tmp_path: Path) -> None:
+async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
+    servers: Servers, tmp_path: Path
+) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     script = "echo begun >> $R/log; until test -f $R/go; do sleep 0.02; done; echo done; exit 3"
-    async with world(tmp_path) as w:
+    async with world(servers, tmp_path) as w:
         async with agent_process(w, shared):
             await w.run(writer("p", shared, script))
             await w.run(writer("late", shared, "until test -f $R/go; do sleep 0.02; done"))
@@ -90,12 +92,14 @@ async def test_a_killed_agent_s_pods_run_on_and_are_adopted(tmp_path: Path) -> N
         assert (shared / "log").read_text() == "begun\n"
 
 
-async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(tmp_path: Path) -> None:
+async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(
+    servers: Servers, tmp_path: Path
+) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     draw = random.Random(7)
     names = [f"p{number}" for number in range(10)]
-    async with world(tmp_path) as w:
+    async with world(servers, tmp_path) as w:
         for turn in range(2):
             async with agent_process(w, shared):
                 for name in names[turn * 5 : turn * 5 + 5]:
@@ -108,11 +112,13 @@ async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(tmp_pat
     assert sorted((shared / "log").read_text().split()) == sorted(names)
 
 
-async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(tmp_path: Path) -> None:
+async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
+    servers: Servers, tmp_path: Path
+) -> None:
     """The agent died between writing the intent and the shim's claim; the shim comes late."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    async with world(tmp_path, host_paths=(str(shared),)) as w:
+    async with world(servers, tmp_path, host_paths=(str(shared),)) as w:
         made = await w.run(writer("p", shared, "echo run >> $R/log"))
         folder = PodFolder.of(w.settings.data_dir, pod_of(made))
         record = PodRecord(
@@ -134,8 +140,10 @@ async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(tmp_path: 
         assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with world(servers, tmp_path) as w:
         async with w.agent():
             for name, policy in (("once", "Never"), ("again", "Always")):
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
@@ -160,8 +168,10 @@ async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(tmp_pa
             assert last["reason"] == "ContainerStatusUnknown"
 
 
-async def test_an_orphan_is_ended_when_the_agent_comes_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_an_orphan_is_ended_when_the_agent_comes_back(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with world(servers, tmp_path) as w:
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60")))
             await w.phase("p", "Running")
@@ -175,9 +185,10 @@ async def test_an_orphan_is_ended_when_the_agent_comes_back(tmp_path: Path) -> N
 
 
 async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_policy(
+    servers: Servers,
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as w:
+    async with world(servers, tmp_path) as w:
         async with w.agent() as agent:
             for name, policy in (("once", "Never"), ("again", "Always")):
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
@@ -195,8 +206,10 @@ async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_p
             )
 
 
-async def test_stopping_alone_leaves_the_pods_to_the_next_agent(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+async def test_stopping_alone_leaves_the_pods_to_the_next_agent(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with world(servers, tmp_path) as w:
         async with w.agent() as agent:
             await w.run(manifest("p", container("sleep", "60")))
             before = await w.phase("p", "Running")

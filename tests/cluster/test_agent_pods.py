@@ -12,11 +12,12 @@ import pytest
 import pytest_asyncio
 from support_agent import container, manifest
 from support_nodes import NODE, World, world
+from support_servers import Servers, add_namespace
 from support_waiting import until
 
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import Level, probe
-from batholith.model.names import CONFIGMAPS, LEASES, NAMESPACES, NODES, SECRETS, SERVICES
+from batholith.model.names import CONFIGMAPS, SECRETS, SERVICES
 
 Json = dict[str, Any]
 
@@ -24,9 +25,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def shared(
+    servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
     """One server and one agent for all tests of this module."""
-    async with world(tmp_path_factory.mktemp("world")) as made, made.agent():
+    async with world(servers, tmp_path_factory.mktemp("world")) as made, made.agent():
         yield made
 
 
@@ -34,7 +37,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
 async def w(shared: World) -> World:
     """The shared cluster, in a namespace of the test's own."""
     name = f"test-{uuid.uuid4().hex[:8]}"
-    await shared.client.create(NAMESPACES, {"metadata": {"name": name}})
+    await add_namespace(shared.server, name)
     return replace(shared, namespace=name)
 
 
@@ -93,58 +96,6 @@ async def test_images_without_a_command_behave_as_their_kind(w: World) -> None:
     conditions = {c["type"]: c["status"] for c in web["status"]["conditions"]}
     assert conditions["Ready"] == "True"
     assert web["status"]["podIP"].startswith("127.")
-
-
-@pytest.mark.parametrize("level", list(Level))
-async def test_a_container_sees_its_environment_volumes_and_names(
-    tmp_path: Path, level: Level
-) -> None:
-    found = probe(level)
-    if found.level is not level:
-        pytest.skip("; ".join(found.reasons))
-    script = (
-        'R=$BATHOLITH_ROOT; echo "$GREETING $POD_IP $TASK"; cat $R/etc/volcano/worker.host; echo;'
-        "cat $R/secret/key; echo; cat $R/info/name; echo; cat $R/one; echo; pwd; hostname"
-    )
-    env = [
-        {"name": "WHO", "value": "world"},
-        {"name": "GREETING", "value": "hello-$(WHO)"},
-        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "TASK", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "worker.host"}}},
-    ]
-    mounts = [
-        {"name": "m", "mountPath": "/etc/volcano"},
-        {"name": "m", "mountPath": "/one", "subPath": "worker.host"},
-        {"name": "s", "mountPath": "/secret"},
-        {"name": "d", "mountPath": "/info"},
-    ]
-    items = [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]
-    volumes = [
-        {"name": "m", "configMap": {"name": "m"}},
-        {"name": "s", "secret": {"secretName": "s"}},
-        {"name": "d", "downwardAPI": {"items": items}},
-    ]
-    async with world(tmp_path) as w, w.agent(sandbox=level):
-        data = {"worker.host": "p.job"}
-        await w.create({"metadata": {"name": "m"}, "data": data}, CONFIGMAPS)
-        await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
-        one = shell(script, env=env, volumeMounts=mounts, workingDir="/place/here")
-        await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
-        pod = await w.phase("p", "Succeeded", "Failed")
-        assert pod["status"]["phase"] == "Succeeded", pod["status"]
-        lines = (await w.logs("p")).splitlines()
-        assert lines[:5] == [
-            f"hello-world {pod['status']['podIP']} p.job",
-            "p.job",
-            "hush",
-            "p",
-            "p.job",
-        ]
-        assert lines[5].endswith("/place/here")
-        if level is Level.PLAIN:
-            assert "BATHOLITH_ROOT" in (await w.event("p", "NoSandbox"))["message"]
-        else:
-            assert lines[5:] == ["/place/here", "p"]
 
 
 async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(w: World) -> None:
@@ -288,19 +239,6 @@ async def test_peers_find_one_another_by_name_as_they_come(w: World) -> None:
     assert len(set(addresses)) == 3
     for name in names:
         assert set((await w.log_with(name, "127.")).split()) == {addresses[2]}
-
-
-async def test_the_node_says_what_it_has_and_that_it_lives(tmp_path: Path) -> None:
-    async with world(tmp_path, cpus=16, memory="64Gi") as w, w.agent():
-        node = await w.client.get(NODES, NODE, view=dict)
-        assert node["status"]["allocatable"]["cpu"] == "16"
-        assert node["status"]["allocatable"]["memory"] == "64Gi"
-        assert node["metadata"]["labels"]["kubernetes.io/hostname"] == NODE
-        ready = [c for c in node["status"]["conditions"] if c["type"] == "Ready"]
-        assert ready[0]["status"] == "True"
-        assert node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] > 0
-        lease = await w.client.get(LEASES, NODE, namespace="kube-node-lease", view=dict)
-        assert lease["spec"]["holderIdentity"] == NODE
 
 
 async def test_a_name_bound_later_runs_too(w: World) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support_agent import container, manifest
 from support_nodes import World, world
+from support_servers import Servers
 
 from batholith.cluster.agent.settings import Simulation
 from batholith.model.names import LEASES, NODES, PODS
@@ -15,8 +16,8 @@ from batholith.model.names import LEASES, NODES, PODS
 Json = dict[str, Any]
 
 
-def simulated(tmp_path: Path, **more: Any) -> Any:
-    return world(tmp_path, simulation=Simulation(nodes=3, **more))
+def simulated(servers: Servers, tmp_path: Path, **more: Any) -> Any:
+    return world(servers, tmp_path, simulation=Simulation(nodes=3, **more))
 
 
 async def run(w: World, name: str, *command: str, node: int = 0, **given: Any) -> Json:
@@ -30,8 +31,8 @@ async def run(w: World, name: str, *command: str, node: int = 0, **given: Any) -
     return await w.create(pod)
 
 
-async def test_the_nodes_are_there_with_what_they_pretend(tmp_path: Path) -> None:
-    async with simulated(tmp_path, cpus=8, memory="16Gi") as w, w.agent():
+async def test_the_nodes_are_there_with_what_they_pretend(servers: Servers, tmp_path: Path) -> None:
+    async with simulated(servers, tmp_path, cpus=8, memory="16Gi") as w, w.agent():
         nodes = (await w.client.list(NODES, view=dict)).items
         assert sorted(node["metadata"]["name"] for node in nodes) == ["sim-0", "sim-1", "sim-2"]
         assert {node["status"]["allocatable"]["cpu"] for node in nodes} == {"8"}
@@ -39,8 +40,8 @@ async def test_the_nodes_are_there_with_what_they_pretend(tmp_path: Path) -> Non
         assert len(leases.items) == 3
 
 
-async def test_commands_are_played_as_written(tmp_path: Path) -> None:
-    async with simulated(tmp_path) as w, w.agent():
+async def test_commands_are_played_as_written(servers: Servers, tmp_path: Path) -> None:
+    async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "good", "sleep", "0.2", restartPolicy="Never")
         await run(w, "bad", "sh", "-c", "sleep 0.1; exit 3", node=1, restartPolicy="Never")
         await run(w, "web", image="nginx", node=2)
@@ -54,8 +55,8 @@ async def test_commands_are_played_as_written(tmp_path: Path) -> None:
         assert {c["type"]: c["status"] for c in web["status"]["conditions"]}["Ready"] == "True"
 
 
-async def test_annotations_rule(tmp_path: Path) -> None:
-    async with simulated(tmp_path) as w, w.agent():
+async def test_annotations_rule(servers: Servers, tmp_path: Path) -> None:
+    async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "never", "true", never_start="true")
         await run(w, "exits", image="nginx", run_for="100ms", exit_code="9", restartPolicy="Never")
         exits = await w.phase("exits", "Succeeded", "Failed")
@@ -64,8 +65,8 @@ async def test_annotations_rule(tmp_path: Path) -> None:
         assert (await w.pod("never")).get("status", {}).get("phase", "Pending") == "Pending"
 
 
-async def test_restarts_are_counted_as_in_real_life(tmp_path: Path) -> None:
-    async with simulated(tmp_path) as w, w.agent():
+async def test_restarts_are_counted_as_in_real_life(servers: Servers, tmp_path: Path) -> None:
+    async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "p", "sh", "-c", "exit 1", restartPolicy="OnFailure")
         pod = await w.when(
             "p", lambda pod: str(pod["status"]).count("CrashLoopBackOff") and
@@ -77,8 +78,10 @@ async def test_restarts_are_counted_as_in_real_life(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ignores", "code"), [("false", 143), ("true", 137)])
-async def test_a_deleted_pod_ends_and_goes(tmp_path: Path, ignores: str, code: int) -> None:
-    async with simulated(tmp_path, stop_delay=0.1) as w, w.agent():
+async def test_a_deleted_pod_ends_and_goes(
+    servers: Servers, tmp_path: Path, ignores: str, code: int
+) -> None:
+    async with simulated(servers, tmp_path, stop_delay=0.1) as w, w.agent():
         await run(w, "p", "sleep", "60", ignore_term=ignores)
         await w.phase("p", "Running")
         ends = asyncio.create_task(w.phase("p", "Succeeded", "Failed"))
@@ -90,8 +93,10 @@ async def test_a_deleted_pod_ends_and_goes(tmp_path: Path, ignores: str, code: i
         await w.gone("p")
 
 
-async def test_pods_that_never_ran_or_are_over_go_when_deleted(tmp_path: Path) -> None:
-    async with simulated(tmp_path) as w, w.agent():
+async def test_pods_that_never_ran_or_are_over_go_when_deleted(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "never", "true", never_start="true")
         await run(w, "over", "true", restartPolicy="Never")
         await w.phase("over", "Succeeded")
@@ -100,8 +105,10 @@ async def test_pods_that_never_ran_or_are_over_go_when_deleted(tmp_path: Path) -
             await w.gone(name)
 
 
-async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(tmp_path: Path) -> None:
-    async with simulated(tmp_path) as w:
+async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with simulated(servers, tmp_path) as w:
         async with w.agent():
             await run(w, "short", "sleep", "1", restartPolicy="Never")
             await run(w, "long", "sleep", "60", restartPolicy="Never")
@@ -118,8 +125,8 @@ async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(tmp_path: Pat
             await w.gone("long")
 
 
-async def test_a_pod_s_life_is_two_writes_at_most(tmp_path: Path) -> None:
-    async with simulated(tmp_path) as w, w.agent():
+async def test_a_pod_s_life_is_two_writes_at_most(servers: Servers, tmp_path: Path) -> None:
+    async with simulated(servers, tmp_path) as w, w.agent():
         names = [f"p{number}" for number in range(40)]
         start = (await w.client.list(PODS, view=dict)).resource_version
         pods = (

@@ -146,6 +146,8 @@ def test_a_value_that_must_be_there_is_asked_for(source: dict[str, object], word
         (["true"], Run(0)),
         (["false"], Run(0, 1)),
         (["sh", "-c", "exit 7\nsleep 5"], Run(0, 7)),
+        (["sh", "-c", "sleep 1\nif nc -z h 1; then\n  exit 1\nfi"], Run(1)),
+        (["sh", "-c", "ray start --head --block"], Run(math.inf)),
         (["sh"], Run(0)),
     ],
 )

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from support_controllers import Notes, running
 from support_jobs import task
-from support_server import embedded_server
+from support_servers import Servers
 from support_waiting import until
 
 from batholith.job_ctrl.controller import JobController
@@ -153,8 +153,8 @@ class Play:
 
 
 @pytest.fixture
-async def play(tmp_path: Path) -> AsyncIterator[Play]:
-    async with embedded_server(tmp_path, crds=crds.load()) as server, server.client() as client:
+async def play(servers: Servers, tmp_path: Path) -> AsyncIterator[Play]:
+    async with servers.start(tmp_path, crds=crds.load()) as server, server.client() as client:
         made = Play(client)
         caches = [made.jobs, made.pods, made.podgroups, made.commands]
         tasks = [asyncio.create_task(cache.run()) for cache in caches]
@@ -289,10 +289,15 @@ async def test_claims_are_made_named_in_the_job_and_mounted(play: Play) -> None:
     await until(lambda: len(play.pods) == 2)
     await until(lambda: len(play.status().get("controlledResources", {})) == 2)
     spec = msgspec.json.decode(next(iter(play.pods)).spec)
-    mounted = {volume["persistentVolumeClaim"]["claimName"] for volume in spec["volumes"]}
-    assert mounted == {own, "mine"}
-    mounts = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
-    assert mounts == ["/own", "/given"]
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec["volumes"]
+        if "persistentVolumeClaim" in volume  # and not the service account's token
+    }
+    assert {*claims.values()} == {own, "mine"}
+    mounts = spec["containers"][0]["volumeMounts"]
+    paths = [mount["mountPath"] for mount in mounts if mount["name"] in claims]
+    assert paths == ["/own", "/given"]
 
 
 async def test_a_finished_job_goes_when_its_time_is_over(play: Play) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from support_controllers import Notes, running
-from support_server import EmbeddedServer, embedded_server
+from support_server import Server
+from support_servers import Servers
 from support_waiting import until, until_true
 
 from batholith.admission import WEBHOOKS
@@ -23,14 +24,14 @@ GROUP = "scheduling.k8s.io/group-name"
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
         yield started
 
 
 @asynccontextmanager
 async def at_work(
-    server: EmbeddedServer, *, notes: Notes | None = None, clock: Clock | None = None
+    server: Server, *, notes: Notes | None = None, clock: Clock | None = None
 ) -> AsyncIterator[None]:
     """Both controllers, for the length of the block."""
     async with server.client("controllers") as client, running(QueueController(client)):
@@ -53,14 +54,14 @@ def pod(name: str, *, scheduler: str = "volcano", **meta: Any) -> Json:
     }
 
 
-async def annotation(server: EmbeddedServer, name: str) -> str | None:
+async def annotation(server: Server, name: str) -> str | None:
     seen = await server.get(PODS.path("default", name))
     bound: str | None = seen["metadata"].get("annotations", {}).get(GROUP)
     return bound
 
 
 async def test_pods_of_our_scheduler_get_groups_and_the_rest_is_left_alone(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     """Scenarios bare-pod and bare-pod-group."""
     async with at_work(server):
@@ -122,7 +123,7 @@ async def test_pods_of_our_scheduler_get_groups_and_the_rest_is_left_alone(
     assert await annotation(server, "other") is None
 
 
-async def test_a_group_goes_with_its_pod(server: EmbeddedServer) -> None:
+async def test_a_group_goes_with_its_pod(server: Server) -> None:
     async with at_work(server):
         await server.create(PODS.path("default"), pod("p"))
 
@@ -141,7 +142,7 @@ async def test_a_group_goes_with_its_pod(server: EmbeddedServer) -> None:
         await until_true(gone)
 
 
-async def test_pods_wait_for_their_queue_and_are_told_so(server: EmbeddedServer) -> None:
+async def test_pods_wait_for_their_queue_and_are_told_so(server: Server) -> None:
     """The queue opens and the PodGroup is made at once; the clock stands, so no retry is due."""
     notes = Notes()
     named = {"scheduling.volcano.sh/queue-name": "team"}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from support_controllers import running
-from support_server import EmbeddedServer, embedded_server
+from support_server import Server
+from support_servers import Servers
 from support_waiting import until_true
 
 from batholith.admission import WEBHOOKS
@@ -20,21 +21,21 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
         yield started
 
 
-async def read(server: EmbeddedServer, name: str) -> Json:
+async def read(server: Server, name: str) -> Json:
     answer = await server.request("GET", QUEUES.path(name=name))
     return answer.body if answer.status == 200 else {}
 
 
-async def is_in(server: EmbeddedServer, name: str, state: str) -> bool:
+async def is_in(server: Server, name: str, state: str) -> bool:
     return bool((await read(server, name)).get("status", {}).get("state") == state)
 
 
-async def make(server: EmbeddedServer, name: str, **spec: Any) -> None:
+async def make(server: Server, name: str, **spec: Any) -> None:
     await server.create(QUEUES.path(), {**named("Queue"), "metadata": {"name": name}, "spec": spec})
 
 
@@ -43,7 +44,7 @@ def named(kind: str) -> Json:
     return {"apiVersion": version, "kind": kind}
 
 
-async def command(server: EmbeddedServer, action: str, queue: str) -> None:
+async def command(server: Server, action: str, queue: str) -> None:
     seen = await read(server, queue)
     target = {**named("Queue"), "name": queue, "uid": seen["metadata"]["uid"]}
     body = {
@@ -55,11 +56,11 @@ async def command(server: EmbeddedServer, action: str, queue: str) -> None:
     await server.create(COMMANDS.path("default"), body)
 
 
-async def count(server: EmbeddedServer, path: str) -> int:
+async def count(server: Server, path: str) -> int:
     return len((await server.get(path))["items"])
 
 
-async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: EmbeddedServer) -> None:
+async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -> None:
     """Scenario queue-close-open, by the same steps; its events too."""
     async with server.client("controllers") as client:
         recorder = EventRecorder(client, component="vc-controller-manager")
@@ -109,7 +110,7 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: EmbeddedS
     ] == [("Queue", "Normal", "CloseQueue", "Close queue succeed")]
 
 
-async def test_children_close_with_their_parent(server: EmbeddedServer) -> None:
+async def test_children_close_with_their_parent(server: Server) -> None:
     """Scenario queue-tree."""
     async with server.client("controllers") as client, running(QueueController(client)):
         await make(server, "gq-p", weight=1)
@@ -126,7 +127,7 @@ async def test_children_close_with_their_parent(server: EmbeddedServer) -> None:
     assert marks == [None, {"volcano.sh/closed-by-parent": "true"}]
 
 
-async def test_counts_reach_the_status(server: EmbeddedServer) -> None:
+async def test_counts_reach_the_status(server: Server) -> None:
     settings = QueueSettings(count_interval=0)
     async with (
         server.client("controllers") as client,

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from support_controllers import Notes, running
-from support_server import EmbeddedServer, embedded_server
+from support_server import Server
+from support_servers import Servers, add_node, merge
 from support_waiting import until_true
 
 from batholith.model import crds
-from batholith.model.names import GROUP_NAME, NODES, PODGROUPS, PODS, QUEUES
+from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, QUEUES
 from batholith.scheduler.scribe import Pauses
 from batholith.scheduler.service import Scheduler, SchedulerSettings
 
@@ -23,8 +24,8 @@ QUICK = SchedulerSettings(
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path, crds=crds.load()) as started:
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, crds=crds.load()) as started:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "default"}}
         await started.create(QUEUES.path(), body | {"spec": {"weight": 1}})
         await merge(started, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}})
@@ -33,7 +34,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 @asynccontextmanager
 async def scheduling(
-    server: EmbeddedServer,
+    server: Server,
     *,
     settings: SchedulerSettings = QUICK,
 ) -> AsyncIterator[Notes]:
@@ -46,22 +47,7 @@ async def scheduling(
         yield notes
 
 
-async def merge(server: EmbeddedServer, path: str, body: Json) -> None:
-    content = "application/merge-patch+json"
-    answer = await server.request("PATCH", path, body, content_type=content)
-    assert answer.status == 200, answer.body
-
-
-async def add_node(server: EmbeddedServer, name: str, **offers: str) -> None:
-    await server.create(
-        NODES.path(), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-    )
-    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"} | offers
-    status = {"status": {"allocatable": allocatable, "capacity": allocatable}}
-    await merge(server, NODES.path("", name, "status"), status)
-
-
-async def add_group(server: EmbeddedServer, name: str, minimum: int, **spec: Any) -> None:
+async def add_group(server: Server, name: str, minimum: int, **spec: Any) -> None:
     body = {
         "apiVersion": PODGROUPS.api_version,
         "kind": "PodGroup",
@@ -72,7 +58,7 @@ async def add_group(server: EmbeddedServer, name: str, minimum: int, **spec: Any
 
 
 async def add_pod(
-    server: EmbeddedServer,
+    server: Server,
     name: str,
     group: str = "",
     *,
@@ -92,22 +78,22 @@ async def add_pod(
     await server.create(PODS.path("default"), body)
 
 
-async def phase_of_pod(server: EmbeddedServer, name: str, phase: str) -> None:
+async def phase_of_pod(server: Server, name: str, phase: str) -> None:
     """What a kubelet would report."""
     await merge(server, PODS.path("default", name, "status"), {"status": {"phase": phase}})
 
 
-async def pod(server: EmbeddedServer, name: str) -> Json:
+async def pod(server: Server, name: str) -> Json:
     found: Json = await server.get(PODS.path("default", name))
     return found
 
 
-async def group(server: EmbeddedServer, name: str) -> Json:
+async def group(server: Server, name: str) -> Json:
     found: Json = await server.get(PODGROUPS.path("default", name))
     return found
 
 
-async def wait_for_phase(server: EmbeddedServer, name: str, phase: str) -> Json:
+async def wait_for_phase(server: Server, name: str, phase: str) -> Json:
     async def there() -> bool:
         return bool((await group(server, name)).get("status", {}).get("phase") == phase)
 
@@ -115,7 +101,7 @@ async def wait_for_phase(server: EmbeddedServer, name: str, phase: str) -> Json:
     return await group(server, name)
 
 
-async def wait_bound(server: EmbeddedServer, *names: str) -> list[str]:
+async def wait_bound(server: Server, *names: str) -> list[str]:
     async def there() -> bool:
         pods = [await pod(server, name) for name in names]
         return all(each["spec"].get("nodeName") for each in pods)
@@ -124,7 +110,7 @@ async def wait_bound(server: EmbeddedServer, *names: str) -> list[str]:
     return [(await pod(server, name))["spec"]["nodeName"] for name in names]
 
 
-async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: EmbeddedServer) -> None:
+async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: Server) -> None:
     """Scenario complete, with a kubelet played by the test."""
     async with scheduling(server) as notes:
         await add_node(server, "a")
@@ -153,7 +139,7 @@ async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: EmbeddedSe
 
 
 async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     async with scheduling(server) as notes:
         await add_node(server, "a", cpu="14")
@@ -192,7 +178,7 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
 
 
 async def test_a_group_refused_at_the_door_says_so_though_it_has_no_pods(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     """Scenario gang-too-big; Volcano only tells it in an event."""
     async with scheduling(server):
@@ -205,7 +191,7 @@ async def test_a_group_refused_at_the_door_says_so_though_it_has_no_pods(
     )
 
 
-async def test_a_starting_gang_costs_few_writes_of_its_group(server: EmbeddedServer) -> None:
+async def test_a_starting_gang_costs_few_writes_of_its_group(server: Server) -> None:
     """Admitted, running, and the counts together: not a write for each pod."""
     settings = SchedulerSettings()
     async with scheduling(server, settings=settings):
@@ -225,7 +211,7 @@ async def test_a_starting_gang_costs_few_writes_of_its_group(server: EmbeddedSer
 
 
 async def test_pods_of_the_default_scheduler_are_bound_without_a_group(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     async with scheduling(server):
         await add_node(server, "a")
@@ -234,7 +220,7 @@ async def test_pods_of_the_default_scheduler_are_bound_without_a_group(
 
 
 async def test_what_a_queue_has_allocated_is_written_and_taken_back(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     """Scenario queue-capability: the amounts, and nothing but CPU and memory when it is empty."""
 
@@ -258,7 +244,7 @@ async def test_what_a_queue_has_allocated_is_written_and_taken_back(
         assert found["status"]["state"] == "Open"
 
 
-async def test_a_scheduler_that_starts_late_finds_what_is_there(server: EmbeddedServer) -> None:
+async def test_a_scheduler_that_starts_late_finds_what_is_there(server: Server) -> None:
     await add_node(server, "a", cpu="2")
     await add_group(server, "g", 1)
     await add_pod(server, "g-0", "g", cpu="2")
@@ -274,12 +260,12 @@ async def test_a_scheduler_that_starts_late_finds_what_is_there(server: Embedded
     assert "Insufficient cpu (requested 2, free 0)" in found["status"]["conditions"][0]["message"]
 
 
-async def is_told(server: EmbeddedServer, name: str) -> bool:
+async def is_told(server: Server, name: str) -> bool:
     return bool((await group(server, name)).get("status", {}).get("conditions"))
 
 
 async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     settings = SchedulerSettings(inline_tasks=3, bindings=4)
     async with scheduling(server, settings=settings):
@@ -289,7 +275,7 @@ async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
         await wait_bound(server, *(f"g-{i}" for i in range(20)))
 
 
-async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: EmbeddedServer) -> None:
+async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: Server) -> None:
     """INV-OW-2."""
     await add_node(server, "a")
     await add_pod(server, "p", scheduler="nobody")
@@ -304,7 +290,7 @@ async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: Embed
     assert not (await pod(server, "p"))["spec"].get("nodeName")
 
 
-async def test_a_pod_that_somebody_else_bound_is_left_where_it_is(server: EmbeddedServer) -> None:
+async def test_a_pod_that_somebody_else_bound_is_left_where_it_is(server: Server) -> None:
     async with scheduling(server):
         await add_group(server, "g", 2)
         await add_pod(server, "g-0", "g")

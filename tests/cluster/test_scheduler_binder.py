@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from support_controllers import Notes
-from support_server import EmbeddedServer, embedded_server
+from support_server import Server
+from support_servers import Servers
 from support_waiting import until
 
 from batholith.kube.client import Client
@@ -19,8 +20,8 @@ from batholith.scheduler.cycle import Placement
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path) as started:
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path) as started:
         yield started
 
 
@@ -41,7 +42,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def binding(server: EmbeddedServer) -> AsyncIterator[Bench]:
+async def binding(server: Server) -> AsyncIterator[Bench]:
     async with server.client("scheduler") as client:
         bench = Bench(client)
         task = asyncio.create_task(bench.binder.run())
@@ -52,7 +53,7 @@ async def binding(server: EmbeddedServer) -> AsyncIterator[Bench]:
             await asyncio.wait([task])
 
 
-async def make_pod(server: EmbeddedServer) -> str:
+async def make_pod(server: Server) -> str:
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -63,12 +64,12 @@ async def make_pod(server: EmbeddedServer) -> str:
     return str(made["metadata"]["uid"])
 
 
-async def node_of(server: EmbeddedServer) -> str:
+async def node_of(server: Server) -> str:
     found = await server.get(PODS.path("default", "p"))
     return str(found["spec"].get("nodeName", ""))
 
 
-async def test_a_pod_is_bound_and_that_is_said(server: EmbeddedServer) -> None:
+async def test_a_pod_is_bound_and_that_is_said(server: Server) -> None:
     uid = await make_pod(server)
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", uid, "a")])
@@ -79,7 +80,7 @@ async def test_a_pod_is_bound_and_that_is_said(server: EmbeddedServer) -> None:
     assert bench.forgotten == []
 
 
-async def test_a_refused_pod_keeps_its_place_for_a_moment(server: EmbeddedServer) -> None:
+async def test_a_refused_pod_keeps_its_place_for_a_moment(server: Server) -> None:
     """The binding names the uid of an earlier pod: it must not take effect."""
     await make_pod(server)
     async with binding(server) as bench:
@@ -94,7 +95,7 @@ async def test_a_refused_pod_keeps_its_place_for_a_moment(server: EmbeddedServer
     assert bench.notes.events[0][2:4] == ("Warning", "FailedScheduling")
 
 
-async def test_a_binding_whose_answer_was_lost_stands(server: EmbeddedServer) -> None:
+async def test_a_binding_whose_answer_was_lost_stands(server: Server) -> None:
     """Sent again, it is refused because it has been carried out: the place must not be given up."""
     uid = await make_pod(server)
     async with binding(server) as bench:
@@ -107,7 +108,7 @@ async def test_a_binding_whose_answer_was_lost_stands(server: EmbeddedServer) ->
     assert await node_of(server) == "a"
 
 
-async def test_a_pod_that_is_gone_gives_its_place_back(server: EmbeddedServer) -> None:
+async def test_a_pod_that_is_gone_gives_its_place_back(server: Server) -> None:
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", "gone", "a")])
         await until(lambda: bench.clock.waiting)

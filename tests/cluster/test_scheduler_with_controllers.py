@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 from support_controllers import Notes, running
-from support_server import EmbeddedServer, embedded_server
+from support_server import Server
+from support_servers import Servers, add_node
 from support_waiting import until
 
 from batholith.admission import WEBHOOKS
@@ -20,7 +21,7 @@ from batholith.kube.errors import NotFoundError
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
-from batholith.model.names import JOBS, NODES, PODGROUPS, PODS, QUEUES
+from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.podgroup_ctrl.controller import PodGroupController
@@ -46,7 +47,7 @@ class Job(Part, frozen=True):
 class Stage:
     """A cluster of four nodes of 32 CPU with everything at work; a kubelet runs what is bound."""
 
-    def __init__(self, server: EmbeddedServer, client: Client) -> None:
+    def __init__(self, server: Server, client: Client) -> None:
         self.server = server
         self.notes = Notes()
         self.phases: dict[str, list[str]] = defaultdict(list)
@@ -120,24 +121,17 @@ def pod_spec(cpu: str) -> Json:
 
 
 @asynccontextmanager
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(servers: Servers, tmp_path: Path) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            embedded_server(tmp_path, webhooks=WEBHOOKS, crds=crds.load())
+            servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load())
         )
         client = await stack.enter_async_context(server.client("admin"))
         it = Stage(server, client)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         caches = [tasks.create_task(c.run()) for c in (it.pods, it.groups, it.jobs, it.queues)]
         for i in range(4):
-            await it.apply(NODES, f"node-{i}", {})
-            offers = {"cpu": "32", "memory": "128Gi", "pods": "110"}
-            await client.patch(
-                NODES,
-                f"node-{i}",
-                {"status": {"allocatable": offers, "capacity": offers}},
-                subresource="status",
-            )
+            await add_node(server, f"node-{i}", cpu="32", memory="128Gi")
         notes = it.notes
         for controller in (
             QueueController(client),
@@ -158,9 +152,9 @@ def open_queue(it: Stage, name: str) -> bool:
     return queue is not None and queue.status.state == "Open"
 
 
-async def test_a_job_starts_and_completes(tmp_path: Path) -> None:
+async def test_a_job_starts_and_completes(servers: Servers, tmp_path: Path) -> None:
     """Scenario complete: Inqueue, Running, and a Job that follows."""
-    async with stage(tmp_path) as it:
+    async with stage(servers, tmp_path) as it:
         await it.job("j", replicas=3, cpu="100m", minimum=3)
         await until(lambda: it.phases["job j"][-1:] == ["Running"])
         group = it.group("j").metadata.name
@@ -171,9 +165,9 @@ async def test_a_job_starts_and_completes(tmp_path: Path) -> None:
         assert ("PodGroup", group, "Normal", "Scheduled", "pod group is ready") in it.notes.events
 
 
-async def test_a_small_job_costs_few_writes(tmp_path: Path) -> None:
+async def test_a_small_job_costs_few_writes(servers: Servers, tmp_path: Path) -> None:
     """Each step of Job, PodGroup and Pod is written once, and numbers alone once more at most."""
-    async with stage(tmp_path) as it:
+    async with stage(servers, tmp_path) as it:
         writes: Counter[str] = Counter()
         it.jobs.add_handler(lambda old, new: writes.update(["Job"]))
         it.groups.add_handler(lambda old, new: writes.update(["PodGroup"]))
@@ -186,9 +180,9 @@ async def test_a_small_job_costs_few_writes(tmp_path: Path) -> None:
         assert writes["PodGroup"] <= 5  # made, Inqueue, (scheduled), Running, (its pod running)
 
 
-async def test_a_bare_pod_goes_by_a_group_of_its_own(tmp_path: Path) -> None:
+async def test_a_bare_pod_goes_by_a_group_of_its_own(servers: Servers, tmp_path: Path) -> None:
     """Scenario bare-pod: Pending, Inqueue, Running."""
-    async with stage(tmp_path) as it:
+    async with stage(servers, tmp_path) as it:
         await it.apply(PODS, "p", pod_spec("100m") | {"schedulerName": "volcano"})
         await until(lambda: it.running() == 1)
         group = next(iter(it.groups)).metadata.name
@@ -196,9 +190,9 @@ async def test_a_bare_pod_goes_by_a_group_of_its_own(tmp_path: Path) -> None:
         await until(lambda: it.phases[f"group {group}"] == expected)
 
 
-async def test_a_job_larger_than_the_cluster_gets_no_pods(tmp_path: Path) -> None:
+async def test_a_job_larger_than_the_cluster_gets_no_pods(servers: Servers, tmp_path: Path) -> None:
     """Scenario gang-too-big."""
-    async with stage(tmp_path) as it:
+    async with stage(servers, tmp_path) as it:
         await it.job("j", replicas=3, cpu="60", minimum=3)
         await until(lambda: list(it.groups) and it.group("j").status.conditions)
         status = it.group("j").status
@@ -208,9 +202,11 @@ async def test_a_job_larger_than_the_cluster_gets_no_pods(tmp_path: Path) -> Non
         assert list(it.pods) == []
 
 
-async def test_an_elastic_job_runs_with_as_many_pods_as_fit(tmp_path: Path) -> None:
+async def test_an_elastic_job_runs_with_as_many_pods_as_fit(
+    servers: Servers, tmp_path: Path
+) -> None:
     """Scenario gang-elastic-partly: four of six run, the fifth says what it lacks."""
-    async with stage(tmp_path) as it:
+    async with stage(servers, tmp_path) as it:
         await it.job("j", replicas=6, cpu="20", minimum=2)
         await until(lambda: it.running() == 4)
         await until(lambda: it.phases["job j"][-1:] == ["Running"])
@@ -220,9 +216,9 @@ async def test_an_elastic_job_runs_with_as_many_pods_as_fit(tmp_path: Path) -> N
         await until(lambda: it.group("j").status.phase == "Running")
 
 
-async def test_a_queue_takes_no_more_than_its_capability(tmp_path: Path) -> None:
+async def test_a_queue_takes_no_more_than_its_capability(servers: Servers, tmp_path: Path) -> None:
     """Scenario queue-capability."""
-    async with stage(tmp_path) as it:
+    async with stage(servers, tmp_path) as it:
         await it.apply(QUEUES, "gq-s", {"weight": 1, "capability": {"cpu": "1"}})
         await until(lambda: open_queue(it, "gq-s"))
         await it.job("one", replicas=1, cpu="600m", minimum=1, queue="gq-s")

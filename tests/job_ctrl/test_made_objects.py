@@ -52,6 +52,23 @@ def volumes_by_claim(spec: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
+def listed(recorded: Any) -> list[Any]:
+    """One object, or a list of them, as a list."""
+    return recorded if isinstance(recorded, list) else [recorded]
+
+
+def plain_waiters(spec: dict[str, Any]) -> dict[str, Any]:
+    """Init containers that plugins add, without our script and what other plugins gave them.
+
+    What the script does has a test of its own, and there it is chance which plugins serve it.
+    """
+    for container in spec.get("initContainers", []):
+        container["command"] = [*container["command"][:2], "<script>"]
+        container.pop("env", None)
+        container.pop("volumeMounts", None)
+    return spec
+
+
 @pytest.mark.parametrize("scenario", MADE)
 def test_pods_are_made_as_recorded(scenario: str) -> None:
     job = recorded_job(scenario)
@@ -64,8 +81,8 @@ def test_pods_are_made_as_recorded(scenario: str) -> None:
         pod = pods.build(job, by_name[labels["volcano.sh/task-spec"]], index)
         team.shape(pod, job)
         assert pod["metadata"] == recorded["metadata"]
-        assert unordered(volumes_by_claim(pod["spec"])) == unordered(
-            volumes_by_claim(recorded["spec"])
+        assert unordered(volumes_by_claim(plain_waiters(pod["spec"]))) == unordered(
+            volumes_by_claim(plain_waiters(recorded["spec"]))
         )
 
 
@@ -85,19 +102,26 @@ def test_podgroups_are_made_as_recorded(scenario: str) -> None:
 @pytest.mark.parametrize("scenario", MADE)
 def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
     job = recorded_job(scenario)
-    made = {wanted.resource.kind: wanted.build() for wanted in Registry().team(job).wanted(job)}
-    kinds = ("ConfigMap", "Secret", "Service", "NetworkPolicy")
-    recorded = {kind: MADE[scenario][kind] for kind in kinds if kind in MADE[scenario]}
+    made = {
+        (wanted.resource.kind, wanted.name): wanted.build()
+        for wanted in Registry().team(job).wanted(job)
+    }
+    recorded = {
+        (kind, one["metadata"]["name"]): one
+        for kind in ("ConfigMap", "Secret", "Service", "NetworkPolicy")
+        for one in listed(MADE[scenario].get(kind, []))
+    }
     assert made.keys() == recorded.keys()
-    for kind, body in made.items():
-        assert body["metadata"] == recorded[kind]["metadata"]
+    for (kind, name), body in made.items():
+        there = recorded[kind, name]
+        assert body["metadata"] == there["metadata"]
         if kind == "Secret":
-            assert body["data"]["config"] == recorded[kind]["data"]["config"]
-            assert body["data"].keys() == recorded[kind]["data"].keys()
+            assert body["data"]["config"] == there["data"]["config"]
+            assert body["data"].keys() == there["data"].keys()
             private = base64.b64decode(body["data"]["id_rsa"]).decode()
             assert private.startswith("-----BEGIN RSA PRIVATE KEY-----")
             assert base64.b64decode(body["data"]["id_rsa.pub"]).startswith(b"ssh-rsa ")
             assert body["data"]["id_rsa.pub"] == body["data"]["authorized_keys"]
         else:
             part = "data" if kind == "ConfigMap" else "spec"
-            assert body[part] == recorded[kind][part]
+            assert body[part] == there[part]

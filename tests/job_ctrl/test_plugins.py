@@ -1,5 +1,6 @@
 """Plugin arguments, order, and plugins of other packages."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,4 +91,94 @@ def test_what_a_team_removes_is_what_it_made() -> None:
     made = [(wanted.resource, wanted.name) for wanted in team.wanted(of)]
     assert list(team.unwanted(of)) == made
     assert len(made) == 4
-    assert list(team.complaints()) == []
+    assert list(team.complaints(of)) == []
+
+
+def shaped(of: Job, task_name: str, index: int = 0) -> pods.Pod:
+    """A pod of *of* as its plugins make it."""
+    (chosen,) = (one for one in of.spec.tasks if one.name == task_name)
+    pod = pods.build(of, chosen, index)
+    Registry().team(of).shape(pod, of)
+    return pod
+
+
+def variables(pod: pods.Pod) -> dict[str, str]:
+    """The variables of the first container that are written out."""
+    return {
+        one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"] if "value" in one
+    }
+
+
+def test_no_two_pods_of_a_pytorch_job_have_the_same_rank() -> None:
+    # job-plugins quirks 1 and 2: every master has rank 0 there, and hcclrank may see another one.
+    of = job(task("master", 2), task("worker", 3), plugins={"pytorch": [], "hcclrank": []})
+    made = [shaped(of, one.name, index) for one in of.spec.tasks for index in range(one.replicas)]
+    assert [variables(pod)["RANK"] for pod in made] == ["0", "1", "2", "3", "4"]
+    assert {variables(pod)["WORLD_SIZE"] for pod in made} == {"5"}
+    assert [pod["metadata"]["annotations"]["hccl/rankIndex"] for pod in made] == list("01234")
+
+
+def test_hcclrank_takes_the_first_rank_that_is_written_out() -> None:
+    # job-plugins quirk 18: one that comes from elsewhere hides the others there.
+    hidden = {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    env = [hidden, {"name": "RANK", "value": "7"}]
+    spec = {"containers": [{"name": "main", "image": "i", "env": env}]}
+    of = job(task("other", 1, template={"spec": spec}), plugins={"hcclrank": []})
+    assert shaped(of, "other")["metadata"]["annotations"]["hccl/rankIndex"] == "7"
+
+
+async def test_a_worker_waits_until_the_master_listens() -> None:
+    of = job(
+        task("master", 1),
+        task("worker", 1),
+        plugins={"pytorch": ["--wait-master-enabled", "--wait-master-timeout=0", "--port=1"]},
+    )
+    (waiter,) = shaped(of, "worker")["spec"]["initContainers"]
+    assert "initContainers" not in shaped(of, "master")["spec"]
+    script = waiter["command"][2].replace("j-master-0.j", "127.0.0.1")
+
+    async def wait(shell: str, port: int) -> tuple[int | None, str]:
+        text = script.replace("127.0.0.1 1", f"127.0.0.1 {port}").replace("1/1", f"1/{port}")
+        process = await asyncio.create_subprocess_exec(
+            shell, "-c", text, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        return process.returncode, said.decode()
+
+    for shell in ("sh", "bash"):
+        code, said = await wait(shell, 1)
+        assert code == 1 and "did not answer within 0 s" in said
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        code, said = await wait("bash", server.sockets[0].getsockname()[1])
+    assert code == 0 and "answers" in said.splitlines()[-1]
+
+
+def test_a_lone_tensorflow_pod_needs_no_cluster() -> None:
+    of = job(task("worker", 1), plugins={"tensorflow": []})
+    assert "env" not in shaped(of, "worker")["spec"]["containers"][0]
+
+
+def test_an_mpi_master_without_workers_is_left_as_it_is() -> None:
+    of = job(task("master", 1), plugins={"mpi": []})
+    assert "ports" not in shaped(of, "master")["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "plugins", "words"),
+    [
+        (["head", "worker"], {"ray": []}, ["'head'", "'worker'"]),
+        (["worker"], {"ray": ["--workerContainer=main"]}, ["no task is named 'head'"]),
+        (["head"], {"ray": ["--headContainer=main"]}, []),
+        (["worker"], {"pytorch": []}, ["no task is named 'master'"]),
+    ],
+)
+def test_a_job_that_a_plugin_does_not_fit_is_complained_of(
+    tasks: list[str], plugins: dict[str, list[str]], words: list[str]
+) -> None:
+    # job-plugins quirks 15 and 16.
+    of = job(*(task(name, 1) for name in tasks), plugins=plugins)
+    complaints = list(Registry().team(of).complaints(of))
+    assert len(complaints) == len(words)
+    for complaint, word in zip(complaints, words, strict=True):
+        assert word in complaint

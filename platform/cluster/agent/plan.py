@@ -31,6 +31,7 @@ EXIT_CODE = SIMULATE_PREFIX + "exit-code"
 IGNORE_TERM = SIMULATE_PREFIX + "ignore-term"
 NEVER_START = SIMULATE_PREFIX + "never-start"
 
+_COMPOUND = frozenset({"if", "while", "until", "for", "case"})
 _SHELLS = frozenset({"sh", "bash", "dash", "ash"})
 _SEPARATOR = re.compile(r"(&&|\|\||;|\n)")
 _SLEEP = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
@@ -143,6 +144,8 @@ def _run_script(script: str) -> Run:
             before = part
             continue
         words = _words(part)
+        if words and words[0] in _COMPOUND:
+            return Run(seconds)  # what comes of it cannot be read off it
         if not words or (before == "&&" and code != 0) or (before == "||" and code == 0):
             continue
         run = _run_words(words, chained=before == "&&")
@@ -169,7 +172,7 @@ def _run_words(words: list[str], *, chained: bool = False) -> Run:
         return Run(0.0, int(rest[0]) % 256 if rest and rest[0].isdigit() else 0)
     if program == "false":
         return Run(0.0, 1)
-    if program == "tail" and "-f" in rest:
+    if (program == "tail" and "-f" in rest) or (program == "ray" and "--block" in rest):
         return Run(math.inf)
     odd = chained and not rest and _BARE_WORD.fullmatch(words[0])
     if odd and words[0] not in _WORKING_WORDS:

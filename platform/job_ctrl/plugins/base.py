@@ -1,4 +1,4 @@
-"""What a job plugin is: anything that can do one or more of three small things.
+"""What a job plugin is: anything that can do one or more small things.
 
 A plugin is made anew from the arguments in the job's spec, keeps no state and does no I/O: it
 shapes pods, and it says which objects the job needs beside them. The controller makes those.
@@ -61,6 +61,15 @@ class HasComplaints(Protocol):
 
     complaints: tuple[str, ...]
     """One sentence for each, for an event on the job."""
+
+
+@runtime_checkable
+class ChecksJobs(Protocol):
+    """A plugin that some jobs do not fit."""
+
+    def complaints_about(self, job: Job) -> Sequence[str]:
+        """What of *job* makes the plugin do less than its user expects; a sentence each."""
+        ...
 
 
 class Factory(Protocol):

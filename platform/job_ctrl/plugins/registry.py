@@ -1,7 +1,9 @@
 """All plugins that there are, and those of one job.
 
-Plugins act in a fixed order, the one of :data:`ORDER`; those of other packages (entry points of
-the group ``batholith.job_plugins``) come first, so that a container that they add is served too.
+Plugins act in a fixed order, the one of :data:`ORDER`: frameworks before ``svc``, ``ssh`` and
+``env``, so that a container that they add is served too; ``hcclrank``, which reads what others
+wrote, last. Those of other packages (entry points of the group ``batholith.job_plugins``) come
+before all of them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,13 +13,35 @@ from typing import cast
 from ...model.job import Job
 from ...model.names import Resource
 from ..pods import Pod
-from .base import BringsObjects, Factory, HasComplaints, ShapesPods, TakesObjectsAway, Wanted
+from .base import (
+    BringsObjects,
+    ChecksJobs,
+    Factory,
+    HasComplaints,
+    ShapesPods,
+    TakesObjectsAway,
+    Wanted,
+)
 from .env import Env
+from .hcclrank import HcclRank
+from .mpi import Mpi
+from .pytorch import PyTorch
+from .ray import Ray
 from .ssh import Ssh
 from .svc import Svc
+from .tensorflow import TensorFlow
 
 GROUP = "batholith.job_plugins"
-BUILT_IN: Mapping[str, Factory] = {"svc": Svc, "ssh": Ssh, "env": Env}
+BUILT_IN: Mapping[str, Factory] = {
+    "tensorflow": TensorFlow,
+    "pytorch": PyTorch,
+    "mpi": Mpi,
+    "ray": Ray,
+    "svc": Svc,
+    "ssh": Ssh,
+    "env": Env,
+    "hcclrank": HcclRank,
+}
 ORDER = tuple(BUILT_IN)
 
 
@@ -53,11 +77,13 @@ class Team:
             if isinstance(member, TakesObjectsAway):
                 yield from member.on_job_delete(job)
 
-    def complaints(self) -> Iterator[str]:
+    def complaints(self, job: Job) -> Iterator[str]:
         """What the plugins could not make sense of."""
         for member in self._members:
             if isinstance(member, HasComplaints):
                 yield from member.complaints
+            if isinstance(member, ChecksJobs):
+                yield from member.complaints_about(job)
 
 
 class Registry:

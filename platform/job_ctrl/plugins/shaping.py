@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from ...model import names
 from ...model.base import Part
 from ...model.job import Job, TaskSpec
 from ..pods import Pod, name_of
@@ -26,7 +27,7 @@ def containers(pod: Pod) -> list[dict[str, Any]]:
 def add_env(pod: Pod, variables: list[dict[str, Any]]) -> None:
     """Give every container *variables*, behind its own: the last of a name wins."""
     for container in containers(pod):
-        container["env"] = [*(container.get("env") or ()), *variables]
+        append_env(container, variables)
 
 
 def add_mount(pod: Pod, volume: dict[str, Any], mount: dict[str, Any]) -> None:
@@ -38,10 +39,49 @@ def add_mount(pod: Pod, volume: dict[str, Any], mount: dict[str, Any]) -> None:
         container["volumeMounts"] = [*mounts, {"name": volume["name"], **mount}]
 
 
+def role(pod: Pod) -> str:
+    """The name of the pod's task."""
+    return str(pod["metadata"]["annotations"][names.TASK_SPEC])
+
+
+def index(pod: Pod) -> int:
+    """The pod's number within its task."""
+    return int(pod["metadata"]["annotations"][names.TASK_INDEX])
+
+
+def task_named(job: Job, name: str) -> TaskSpec | None:
+    """The task of that name, if there is one."""
+    return next((task for task in job.spec.tasks if task.name == name), None)
+
+
+def add_port(container: dict[str, Any], name: str, number: int) -> None:
+    """Declare a port of *container*, unless one of that number is declared."""
+    ports = container.get("ports") or []
+    if all(port.get("containerPort") != number for port in ports):
+        container["ports"] = [*ports, {"name": name, "containerPort": number}]
+
+
+def append_env(container: dict[str, Any], variables: list[dict[str, Any]]) -> None:
+    """Give *container* variables, behind its own: the last of a name wins."""
+    container["env"] = [*(container.get("env") or ()), *variables]
+
+
+def domain(job: Job, task: TaskSpec, number: int = 0) -> str:
+    """The domain name of one pod of *task*."""
+    host, subdomain = _named(job, task)
+    return f"{host or name_of(job, task.name, number)}.{subdomain}"
+
+
 def hosts(job: Job, task: TaskSpec) -> list[tuple[str, str]]:
     """Host and domain name of each pod of *task*; just one if its template names the host."""
+    host, _ = _named(job, task)
+    listed = range(min(task.replicas, 1) if host else task.replicas)
+    return [
+        (host or name_of(job, task.name, number), domain(job, task, number)) for number in listed
+    ]
+
+
+def _named(job: Job, task: TaskSpec) -> tuple[str, str]:
+    """The host name that the template gives, if it does, and the subdomain."""
     spec = msgspec.json.decode(task.template, type=_HostTemplate).spec
-    subdomain = spec.subdomain or job.metadata.name
-    listed = range(min(task.replicas, 1) if spec.hostname else task.replicas)
-    named = (spec.hostname or name_of(job, task.name, index) for index in listed)
-    return [(host, f"{host}.{subdomain}") for host in named]
+    return spec.hostname, spec.subdomain or job.metadata.name

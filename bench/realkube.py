@@ -1,0 +1,318 @@
+"""Measures Batholith on a real kube-apiserver: ``python -m bench.realkube [NAME ...] [--pods N]``.
+
+Names: ``shapes`` (the bare client among them), ``start``, ``storm``; none means all. Rows are in
+Markdown, for bench/README.md. Nothing is asserted: machines differ, so read ratios and counts.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from batholith.kube.cache import Cache
+from batholith.kube.client import Client
+from batholith.kube.config import load
+from batholith.kube.errors import ApiError, ConnectionLostError
+from batholith.model import crds
+from batholith.model.base import Part
+from batholith.model.job import Job
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import CRDS, JOBS, NAMESPACES, PODS, QUEUES
+
+from . import clones
+from .load import NAMESPACE, in_parallel, job, pod_spec, submit
+from .parts import PARTS, SIMULATED, SUBMITTER, Platform, Requests, memory
+
+PATIENCE = 1200.0
+"""Seconds after which a run is given up."""
+COLUMNS = ("kube-apiserver", "etcd", *PARTS, "bench")
+
+
+class _Status(Part, frozen=True):
+    phase: str = ""
+
+
+class _Spec(Part, frozen=True):
+    node_name: str = ""
+
+
+class _Pod(Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class Milestones:
+    """When the last pod was created, bound and running, and the last job Running."""
+
+    def __init__(self, client: Client, *, pods: int, jobs: int) -> None:
+        self._wanted = {"created": pods, "bound": pods, "running": pods, "jobs": jobs}
+        self._counts: Counter[str] = Counter()
+        self.times: dict[str, float] = {}
+        self.done = asyncio.Event()
+        self._pods = Cache(client, PODS, _Pod)
+        self._jobs = Cache(client, JOBS, Job)
+        self._pods.add_handler(self._on_pod)
+        self._jobs.add_handler(self._on_job)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch for the length of the block."""
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(cache.run()) for cache in (self._pods, self._jobs)]
+            await self._pods.wait_synced()
+            await self._jobs.wait_synced()
+            yield
+            for task in running:
+                task.cancel()
+
+    def _on_pod(self, old: _Pod | None, new: _Pod | None) -> None:
+        if new is None:
+            return
+        if old is None:
+            self._count("created")
+        if new.spec.node_name and not (old and old.spec.node_name):
+            self._count("bound")
+        if new.status.phase == "Running" and not (old and old.status.phase == "Running"):
+            self._count("running")
+
+    def _on_job(self, old: Job | None, new: Job | None) -> None:
+        ran = old is not None and old.status.state.phase == "Running"
+        if new is not None and new.status.state.phase == "Running" and not ran:
+            self._count("jobs")
+
+    def _count(self, what: str) -> None:
+        self._counts[what] += 1
+        if self._counts[what] == self._wanted[what]:
+            self.times[what] = time.perf_counter()
+        if all(self._counts[name] >= number for name, number in self._wanted.items()):
+            self.done.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """So many gangs of so many pods each; ``jobs`` 0 is the bare client."""
+
+    jobs: int
+    pods: int
+
+    @property
+    def total(self) -> int:
+        """All pods."""
+        return max(self.jobs, 1) * self.pods
+
+    def __str__(self) -> str:
+        return f"{self.jobs}x{self.pods}" if self.jobs else f"bare client, {self.pods}"
+
+
+@contextmanager
+def platform() -> Iterator[Platform]:
+    """A server in a folder that goes away."""
+    with (
+        tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder,
+        Platform(Path(folder)) as made,
+    ):
+        yield made
+
+
+@asynccontextmanager
+async def submitter(made: Platform) -> AsyncIterator[Client]:
+    """A client of the user that submits; the server has what a cluster has."""
+    credentials = load(str(made.kube.kubeconfig_of(SUBMITTER)))
+    async with Client(credentials, user_agent="bench", timeout=120) as client:
+        yield client
+
+
+async def furnish(client: Client) -> None:
+    """Install the resource definitions and the namespace of a cluster with Batholith."""
+    await client.create(NAMESPACES, {"metadata": {"name": "volcano-system"}})
+    for definition in crds.load():
+        await client.create(CRDS, definition)
+    await _patiently(lambda: client.list(QUEUES, view=dict))
+    await _patiently(lambda: client.list(JOBS, view=dict))
+
+
+async def _patiently(ask: Callable[[], Awaitable[Any]]) -> None:
+    """Repeat a request until the server can do it."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await ask()
+            except (ApiError, ConnectionLostError):
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+def _stamp() -> str:
+    """Now, as the audit log writes it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+async def bare(client: Client, pods: int) -> None:
+    """Create each pod and bind it, as the least that anybody can do."""
+
+    async def one(number: int) -> None:
+        name = f"p{number}"
+        body = {"metadata": {"name": name}, "spec": {**pod_spec(cpu="1"), "schedulerName": "bench"}}
+        await client.create(PODS, body, namespace=NAMESPACE)
+        target = {"apiVersion": "v1", "kind": "Node", "name": f"sim-{number % SIMULATED}"}
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name},
+            "target": target,
+        }
+        await client.post(PODS.path(NAMESPACE, name, "binding"), binding)
+
+    await in_parallel(range(pods), one)
+
+
+async def measure(shape: Shape) -> None:
+    """Run one shape and print its rows."""
+    with platform() as made:
+        async with submitter(made) as client:
+            await furnish(client)
+            parts = PARTS if shape.jobs else ("agent",)
+            await made.start_parts(client, *parts)
+            seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
+            async with seen.watching():
+                since, before, start = _stamp(), made.cpu(), time.perf_counter()
+                if shape.jobs:
+                    bodies = (job(f"b{n}", shape.pods, cpu="1") for n in range(shape.jobs))
+                    await submit(client, bodies)
+                else:
+                    await bare(client, shape.pods)
+                async with asyncio.timeout(PATIENCE):
+                    await seen.done.wait()
+                spent = Counter({name: now - before[name] for name, now in made.cpu().items()})
+                until = _stamp()
+        times = {name: at - start for name, at in seen.times.items()}
+        print(_row(shape, times, spent), flush=True)
+        tell_requests(shape, Requests.between(made.audit(), since, until))
+
+
+def _row(shape: Shape, times: dict[str, float], spent: Counter[str]) -> str:
+    cells = [str(shape), *(f"{times[name]:.1f} s" for name in ("created", "bound", "running"))]
+    cells.append(f"{shape.total / times['running']:.0f}")
+    cells.append(" / ".join(f"{spent[name]:.1f}" if spent[name] else "-" for name in COLUMNS))
+    return f"| {' | '.join(cells)} |"
+
+
+def tell_requests(shape: Shape, requests: Requests) -> None:
+    """Print who wrote what, and how that compares with the aim."""
+    ours = requests.writes_of("controllers", "scheduler")
+    counted = sum(number for what, number in ours.items() if not what.endswith(" events"))
+    aim = 2.05 * shape.total + 6 * shape.jobs
+    if shape.jobs:
+        extra = (counted - 2 * shape.total) / shape.jobs
+        print(f"  * writes until all ran: {counted} (aim {aim:.0f}); ", end="")
+        print(f"{counted / shape.total:.2f} a pod; beside two a pod {extra:.2f} a job")
+    for user in (*PARTS, SUBMITTER):
+        listed = [f"{number} {what}" for what, number in requests.writes_of(user).most_common()]
+        if listed:
+            print(f"  * {user}: {', '.join(listed)}")
+    refused = [
+        f"{number} {asked.user} {asked.verb} {asked.what} ({code})"
+        for (asked, code), number in requests.refused.most_common()
+    ]
+    if refused:
+        print(f"  * refused: {', '.join(refused)}")
+
+
+async def shapes(pods: int) -> None:
+    """Jobs of several shapes, and the bare client, until all pods run."""
+    print(f"| shape | created | bound | running | pods/s | CPU s: {' / '.join(COLUMNS)} |")
+    print("| --- | ---: | ---: | ---: | ---: | --- |")
+    wanted = [(0, pods), (20, 500), (500, 20), (10000, 1), (1, 10000)]
+    for jobs, size in wanted:
+        await measure(_scaled(jobs, size, pods))
+
+
+def _scaled(jobs: int, size: int, pods: int) -> Shape:
+    """The shape for *pods* pods in place of 10,000: fewer jobs, and smaller ones only then."""
+    if not jobs:
+        return Shape(jobs=0, pods=pods)
+    fewer = max(round(jobs * pods / 10000), 1)
+    return Shape(jobs=fewer, pods=max(pods // fewer, 1))
+
+
+async def start(pods: int) -> None:
+    """Controllers and scheduler that begin in a full cluster."""
+    with platform() as made:
+        async with submitter(made) as client:
+            await furnish(client)
+            await clones.fill(made, client, pods=pods)
+        print("| part | ready | CPU s | memory | most | writes |")
+        print("| --- | ---: | ---: | ---: | ---: | ---: |")
+        for name in ("controllers", "scheduler"):
+            since = _stamp()
+            part = made.start(name)
+            seconds = await part.ready()
+            spent, (now, most) = made.cpu()[name], memory(part.process.pid)
+            cells = (f"{seconds:.1f} s", f"{spent:.1f}", f"{now:.0f} MiB", f"{most:.0f} MiB")
+            requests = Requests.between(made.audit(), since, _stamp())
+            writes = requests.writes_of(name).total()
+            print(f"| {name}, {pods} pods | {' | '.join(cells)} | {writes} |", flush=True)
+
+
+async def storm(pods: int) -> None:
+    """The API server is killed and comes back while everything watches."""
+    with platform() as made:
+        async with submitter(made) as client:
+            await furnish(client)
+            await clones.fill(made, client, pods=pods)
+            await made.start_parts(client, *PARTS)
+            since, before, killed = _stamp(), made.cpu(), time.perf_counter()
+            made.kube.kill_api()
+            await asyncio.to_thread(made.kube.start_api)
+            up = time.perf_counter()
+            await _patiently(lambda: client.create(JOBS, job("after", 1), namespace=NAMESPACE))
+            await clones.runs(client, "after")
+            live, spent = time.perf_counter(), made.cpu() - before
+        await asyncio.to_thread(made.end_parts)  # only a watch that ended is in the log
+        print("| pods | server is back | then a new job runs | user | lists | watches | refused |")
+        print("| --- | ---: | ---: | --- | ---: | ---: | ---: |")
+        requests = Requests.between(made.audit(), since, "~")
+        for user in PARTS:
+            counts = requests.reads_of(user)
+            cells = [
+                f"{up - killed:.1f} s",
+                f"{live - up:.1f} s",
+                f"{user} ({spent[user]:.1f} CPU s)",
+            ]
+            print(f"| {pods} | {' | '.join([*cells, *map(str, counts)])} |")
+
+
+BENCHES: dict[str, Callable[[int], Coroutine[None, None, None]]] = {
+    "shapes": shapes,
+    "start": start,
+    "storm": storm,
+}
+PODS_OF = {"shapes": 10000, "start": 50000, "storm": 50000}
+
+
+def main() -> None:
+    """Run the named benchmarks, or all."""
+    parser = argparse.ArgumentParser(prog="python -m bench.realkube")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument("--pods", type=int, help="how many, in place of the full number")
+    given = parser.parse_args()
+    if unknown := set(given.names) - BENCHES.keys():
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    for name in given.names or BENCHES:
+        print(f"\n{name}: {(BENCHES[name].__doc__ or '').strip()}\n", flush=True)
+        uvloop.run(BENCHES[name](given.pods or PODS_OF[name]))
+
+
+if __name__ == "__main__":
+    main()

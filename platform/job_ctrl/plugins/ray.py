@@ -1,0 +1,134 @@
+"""``ray``: the head starts a Ray cluster, workers join it, a Service leads to the head."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...model import names
+from ...model.base import Part
+from ...model.job import Job
+from ...model.names import Resource
+from ..podgroups import owner
+from ..pods import Pod
+from . import arguments
+from .base import Made, Wanted
+from .shaping import add_port, domain, role, task_named
+
+
+class _Container(Part, frozen=True):
+    name: str = ""
+
+
+class _Spec(Part, frozen=True):
+    containers: tuple[_Container, ...] = ()
+
+
+class _Template(Part, frozen=True):
+    spec: _Spec = _Spec()
+
+
+class Ray:
+    """Replaces the commands of head and workers, and makes the head's Service."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        read = arguments.read(
+            given,
+            {
+                "head": "head",
+                "headContainer": "head",
+                "worker": "worker",
+                "workerContainer": "worker",
+                "port": 6379,
+                "dashboardPort": 8265,
+                "clientPort": 10001,
+            },
+        )
+        self.complaints = read.complaints
+        self._head = read.text("head")
+        self._worker = read.text("worker")
+        self._containers = {
+            self._head: read.text("headContainer"),
+            self._worker: read.text("workerContainer"),
+        }
+        self._ports: Mapping[str, int] = {
+            "gcs": read.number("port"),
+            "dashboard": read.number("dashboardPort"),
+            "client-server": read.number("clientPort"),
+        }
+
+    def complaints_about(self, job: Job) -> Sequence[str]:
+        """A job without head, and tasks without the container that Ray is to run in."""
+        found = []
+        if task_named(job, self._head) is None:
+            found.append(f"plugin ray changes no pod: no task is named {self._head!r}")
+        for name, container in self._containers.items():
+            task = task_named(job, name)
+            if task is None:
+                continue
+            template = msgspec.json.decode(task.template, type=_Template)
+            if all(one.name != container for one in template.spec.containers):
+                found.append(
+                    f"plugin ray does not start Ray in task {name!r}:"
+                    f" it has no container named {container!r}"
+                )
+        return found
+
+    def on_pod_create(self, pod: Pod, job: Job) -> None:
+        """Have the one container start Ray."""
+        head = task_named(job, self._head)
+        wanted = self._containers.get(role(pod))
+        if head is None or wanted is None:
+            return
+        for container in pod["spec"]["containers"]:
+            if container["name"] != wanted:
+                continue
+            if role(pod) == self._head:
+                self._lead(container)
+            else:
+                address = f"{domain(job, head)}:{self._ports['gcs']}"
+                container["command"] = ["sh", "-c", f"ray start --block --address={address}"]
+
+    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+        """The Service."""
+        name = _service_name(job)
+        return [Wanted(resource=names.SERVICES, name=name, build=lambda: self._service(job, name))]
+
+    def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
+        """The Service."""
+        return [(names.SERVICES, _service_name(job))]
+
+    def _lead(self, container: dict[str, Any]) -> None:
+        for name, number in self._ports.items():
+            add_port(container, name, number)
+        gcs, dashboard, client = self._ports.values()
+        container["command"] = [
+            "sh",
+            "-c",
+            f"ray start --head --block --dashboard-host=0.0.0.0 --port={gcs}"
+            f" --dashboard-port={dashboard} --ray-client-server-port={client}",
+        ]
+
+    def _service(self, job: Job, name: str) -> Made:
+        return {
+            "metadata": {
+                "name": name,
+                "namespace": job.metadata.namespace,
+                "ownerReferences": [msgspec.to_builtins(owner(job))],
+            },
+            "spec": {
+                "selector": {
+                    names.JOB_NAME: job.metadata.name,
+                    names.JOB_NAMESPACE: job.metadata.namespace,
+                    names.TASK_SPEC: self._head,
+                },
+                "ports": [
+                    {"name": port, "protocol": "TCP", "port": number, "targetPort": port}
+                    for port, number in self._ports.items()
+                ],
+            },
+        }
+
+
+def _service_name(job: Job) -> str:
+    return f"{job.metadata.name}-head-svc"

@@ -1,0 +1,173 @@
+"""The manifests on a real API server: taken, the same when applied again, gone when deleted."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support_kubectl import Kubectl, needs_kubectl
+from support_manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
+from support_realkube import WORKLOADS, Options, RealServer, needs_realkube, real_server
+
+from batholith.model.names import JOBS, PODS, QUEUES, Resource
+
+pytestmark = pytest.mark.timeout(400)  # dozens of objects by kubectl, a fresh server each
+
+SERVICE_MONITORS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "names": {"kind": "ServiceMonitor", "plural": "servicemonitors"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+"""Stands for the Prometheus operator's own definition."""
+
+LIVELY = Options(
+    controllers=(
+        *WORKLOADS,
+        "clusterrole-aggregation",
+        "persistentvolumeclaim-protection-controller",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A fresh server and a kubectl that reaches it."""
+
+    server: RealServer
+    kubectl: Kubectl
+
+    async def versions(self, folder: Path) -> dict[str, str]:
+        """The resourceVersion of everything that *folder* brings."""
+        said = json.loads(await self.kubectl("get", "-k", str(folder), "-o=json"))
+        return {
+            f"{each['kind']}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
+            for each in said["items"]
+        }
+
+
+@pytest.fixture
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    needs_kubectl()
+    needs_realkube()
+    options = getattr(request, "param", Options())
+    async with real_server(tmp_path, options, crds=[SERVICE_MONITORS]) as server:
+        yield Site(server, Kubectl(server, tmp_path))
+
+
+async def test_all_is_taken_without_a_warning_and_a_second_time_changes_nothing(site: Site) -> None:
+    first = await site.kubectl.run("apply", "-k", str(MANIFESTS))
+    assert (first.code, first.err) == (0, "")
+    assert {line.rsplit(" ", 1)[1] for line in first.out.splitlines()} == {"created"}
+    before = await site.versions(MANIFESTS)
+    assert len(before) == len(kustomized(MANIFESTS))
+    again = await site.kubectl.run("apply", "-k", str(MANIFESTS))
+    assert (again.code, again.err) == (0, "")
+    assert await site.versions(MANIFESTS) == before
+    assert await site.kubectl("diff", "-k", str(MANIFESTS)) == ""
+
+
+async def test_each_overlay_is_taken_over_the_one_before(site: Site) -> None:
+    for overlay in OVERLAYS:
+        folder = MANIFESTS / "overlays" / overlay
+        said = await site.kubectl.run("apply", "-k", str(folder))
+        assert (said.code, said.err) == (0, ""), overlay
+        before = await site.versions(folder)
+        assert len(before) == len(kustomized(folder))
+        await site.kubectl("apply", "-k", str(folder))
+        assert await site.versions(folder) == before
+
+
+@pytest.mark.parametrize("site", [LIVELY], indirect=True)
+async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs(
+    site: Site,
+) -> None:
+    await site.kubectl("apply", "-k", str(MANIFESTS))
+    wanted = sum(
+        each["spec"]["replicas"] for each in of_kind(kustomized(MANIFESTS), "Deployment").values()
+    )
+    await _pods_made(site.server, wanted)
+    edit = await site.kubectl("get", "clusterrole", "edit", "-o=jsonpath={.rules[*].apiGroups}")
+    assert JOBS.group in edit
+    # Nobody answers the webhooks here; what is there already must not keep all from going.
+    hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+    await site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
+    await site.server.create(QUEUES.path(), _queue())
+    await site.server.create(JOBS.path("default"), _job())
+    await site.kubectl("apply", "-k", str(MANIFESTS))
+    await site.kubectl("delete", "-k", str(MANIFESTS), "--timeout=50s")
+    left = await site.kubectl("get", f"crd,clusterrole,clusterrolebinding,namespace,{hooks}")
+    assert "volcano" not in left
+    assert "batholith" not in left
+    assert "vcjob" not in left
+
+
+async def test_the_server_takes_what_the_chart_gives(site: Site) -> None:
+    told = ("template", "batholith", str(CHART), f"--namespace={NAMESPACE}", "--include-crds")
+    await site.kubectl("create", "namespace", NAMESPACE)
+    await site.kubectl("apply", "-f", str(MANIFESTS / "crds"))
+    for values in ((), ("--set=monitoring.enabled=true", "--set=admission.pods=true")):
+        text = helm(*told, *values)
+        said = await site.kubectl.run("apply", "--dry-run=server", "-f", "-", stdin=text)
+        assert (said.code, said.err) == (0, "")
+
+
+async def test_helm_installs_upgrades_and_uninstalls(site: Site) -> None:
+    access = f"--kubeconfig={site.server.kubeconfig}"
+    release = ("batholith", str(CHART), f"--namespace={NAMESPACE}", access)
+    helm("install", *release, "--create-namespace")
+    assert "deployed" in helm("list", f"--namespace={NAMESPACE}", access)
+    helm("upgrade", *release, "--set=scheduler.replicas=3")
+    path = Resource("apps", "v1", "deployments", "Deployment").path(NAMESPACE)
+    assert (await site.server.get(f"{path}/batholith-scheduler"))["spec"]["replicas"] == 3
+    helm("uninstall", "batholith", f"--namespace={NAMESPACE}", access)
+    left = await site.kubectl("get", "deployments,clusterroles", "--all-namespaces", "-o=name")
+    assert "batholith" not in left
+    # Definitions stay, and with them everybody's jobs.
+    assert "jobs.batch.volcano.sh" in await site.kubectl("get", "crd", "-o=name")
+
+
+async def _pods_made(server: RealServer, wanted: int) -> None:
+    made: set[str] = set()
+    async with asyncio.timeout(60), server.watch(f"{PODS.path(NAMESPACE)}?watch=1") as lines:
+        while len(made) < wanted:
+            made.add((await lines.next())["object"]["metadata"]["name"])
+
+
+def _queue() -> dict[str, object]:
+    return {
+        "apiVersion": QUEUES.api_version,
+        "kind": QUEUES.kind,
+        "metadata": {"name": "q"},
+        "spec": {"weight": 1},
+    }
+
+
+def _job() -> dict[str, object]:
+    template = {"spec": {"containers": [{"name": "c", "image": "busybox"}]}}
+    task = {"name": "t", "replicas": 1, "template": template}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": "left"},
+        "spec": {"minAvailable": 1, "queue": "q", "tasks": [task]},
+    }

@@ -1,0 +1,131 @@
+"""The two API servers that behaviour is tested on: the embedded one and a real kube-apiserver.
+
+Whoever asks for the fixture `servers` runs twice, once on each. `Servers.start` gives a test a
+server that holds nothing but what every cluster has from the start: the embedded one is a new one
+each time, the real one is started once and brought back to its beginnings each time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from pathlib import Path
+from typing import Any
+
+from support_realkube import CONTROLLERS, Options, RealKube, view
+from support_server import MERGE, Server, embedded_server
+from support_waiting import until_true
+from support_webhooks import serve_webhooks
+
+from batholith.model import crds as definitions
+from batholith.model.names import CONFIGMAPS, NAMESPACES, NODES, SERVICEACCOUNTS
+from batholith.model.review import Webhook
+
+Json = dict[str, Any]
+
+OWN_NAMESPACE = "volcano-system"
+NAMESPACES_FROM_THE_START = (
+    "default", "kube-node-lease", "kube-public", "kube-system", OWN_NAMESPACE,
+)  # fmt: skip
+
+
+class Servers(ABC):
+    """Where the server of a test comes from."""
+
+    name: str
+
+    @abstractmethod
+    def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AbstractAsyncContextManager[Server]:
+        """A server for the length of the block; the real one has our definitions in any case."""
+
+
+class EmbeddedServers(Servers):
+    """A new embedded server for each test."""
+
+    name = "embedded"
+
+    @asynccontextmanager
+    async def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AsyncIterator[Server]:
+        """See `Servers.start`."""
+        async with embedded_server(folder, webhooks=webhooks, crds=crds) as server:
+            yield server
+
+
+class RealServers(Servers):
+    """One real server for all tests, one after the other."""
+
+    name = "real"
+
+    def __init__(self, kube: RealKube) -> None:
+        self._kube = kube
+        self._taken = False
+
+    @asynccontextmanager
+    async def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AsyncIterator[Server]:
+        """See `Servers.start`."""
+        assert not self._taken, "another test, or a fixture of this one, has the server"
+        self._taken = True
+        self._kube.reset()
+        try:
+            async with view(self._kube) as server, AsyncExitStack() as stack:
+                if webhooks:
+                    await stack.enter_async_context(serve_webhooks(server, webhooks))
+                yield server
+        finally:
+            self._taken = False
+
+
+@contextmanager
+def real_servers(
+    folder: Path, *, controllers: Sequence[str] = CONTROLLERS
+) -> Iterator[RealServers]:
+    """A real server with our definitions for the length of the block."""
+    crds = definitions.load()
+    with RealKube(folder, Options(controllers=controllers, crds=crds)) as kube:
+        kube.ask("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
+        for namespace in NAMESPACES_FROM_THE_START:
+            for path in _of_each_namespace(namespace):
+                kube.await_status(200, path)
+        kube.keep()
+        yield RealServers(kube)
+
+
+async def add_namespace(server: Server, name: str) -> None:
+    """A namespace with all that pods in it need."""
+    await server.create(NAMESPACES.path(), {"metadata": {"name": name}})
+    for path in _of_each_namespace(name):
+
+        async def there(path: str = path) -> bool:
+            return (await server.request("GET", path)).status == 200
+
+        await until_true(there)
+
+
+def _of_each_namespace(name: str) -> tuple[str, ...]:
+    return SERVICEACCOUNTS.path(name, "default"), CONFIGMAPS.path(name, "kube-root-ca.crt")
+
+
+async def add_node(server: Server, name: str, **offers: str) -> None:
+    """A node that is ready, as a kubelet and its controller would leave it."""
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"} | offers
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    await server.create(NODES.path(), body)
+    status = {"status": {"allocatable": allocatable, "capacity": allocatable}}
+    await merge(server, NODES.path("", name, "status"), status)
+    await merge(server, NODES.path("", name), {"spec": {"taints": None}})
+
+
+async def merge(server: Server, path: str, body: Json) -> None:
+    """A merge patch, which must succeed."""
+    answer = await server.request("PATCH", path, body, content_type=MERGE)
+    assert answer.status == 200, answer.body
