@@ -1,6 +1,5 @@
 """The admission part for tests: at work in the test's own loop, against a real API server."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ from batholith.admission.serving.secret import SecretSettings
 from batholith.admission.serving.service import AdmissionService, Options, Place
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.leadership import ElectionSettings, Elector
-from batholith.model.names import NAMESPACES
 
 NAMESPACE = "volcano-system"
 QUEUE_PATHS = ("/queues/mutate", "/queues/validate")
@@ -42,10 +40,6 @@ def options(*paths: str, lifetimes: Lifetimes | None = None) -> Options:
     )
 
 
-async def make_namespace(server: Server) -> None:
-    await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
-
-
 @asynccontextmanager
 async def admission(server: Server, wanted: Options) -> AsyncIterator[AdmissionService]:
     """The part at work for the length of the block; it answers when that begins."""
@@ -59,7 +53,3 @@ async def admission(server: Server, wanted: Options) -> AsyncIterator[AdmissionS
         service = AdmissionService(client, replace(wanted, elector=stand), clock=clock)
         async with running(service):
             yield service
-
-
-async def gathered(*coroutines: object) -> None:
-    await asyncio.gather(*coroutines)  # type: ignore[arg-type]

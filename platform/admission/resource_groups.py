@@ -5,6 +5,7 @@ and what node labels, tolerations, affinity and scheduler these get when they ar
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -22,40 +23,24 @@ class ResourceGroupsError(ValueError):
     """A configuration that cannot be used; the text says where and why."""
 
 
-class Members(Part, frozen=True):
-    """Which pods belong to a group."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceGroup:
+    """Some pods and what they get."""
 
-    key: str = ""
-    """``namespace``, ``annotation``, or empty: by annotation, too."""
-    value: tuple[str, ...] = ()
-    """Namespaces, or annotations as ``key: value``."""
-
-
-class ResourceGroup(Part, frozen=True):
-    """One group and what its pods get."""
-
-    resource_group: str = ""
-    object: Members = Members()
+    namespaces: frozenset[str] = frozenset()
+    annotations: frozenset[tuple[str, str]] = frozenset()
+    """A pod of one of the namespaces, or with one of these, belongs to the group."""
     scheduler_name: str = ""
-    tolerations: tuple[dict[str, Any], ...] = ()
-    labels: dict[str, str] = {}
-    affinity: str = ""
-    """JSON."""
+    tolerations: tuple[Json, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of nodes that the pods may run on."""
+    affinity: Json | None = None
 
     def takes(self, pod: Json, namespace: str) -> bool:
         """Whether *pod* belongs to it."""
-        if self.object.key == "namespace":
-            return namespace in self.object.value
-        if self.object.key not in ("", "annotation"):
-            return False
         annotations = part(part(pod, "metadata"), "annotations")
-        by_name = not self.object.key and bool(self.resource_group)
-        if by_name and annotations.get(GROUP_ANNOTATION) == self.resource_group:
-            return True
-        return any(
-            annotations.get(key) == value
-            for text in self.object.value
-            for key, value in _annotations(text).items()
+        return namespace in self.namespaces or any(
+            annotations.get(key) == value for key, value in self.annotations
         )
 
     def complete(self, pod: Json) -> Json:
@@ -65,39 +50,12 @@ class ResourceGroup(Part, frozen=True):
         if self.labels:
             given["nodeSelector"] = {**part(spec, "nodeSelector"), **self.labels}
         if self.affinity and not spec.get("affinity"):
-            given["affinity"] = msgspec.json.decode(self.affinity)
+            given["affinity"] = self.affinity
         if self.tolerations:
             given["tolerations"] = [*entries(spec, "tolerations"), *self.tolerations]
         if self.scheduler_name:
             given["schedulerName"] = self.scheduler_name
         return pod | {"spec": spec | given}
-
-
-class _Configuration(Part, frozen=True):
-    resource_groups: tuple[ResourceGroup, ...] = ()
-
-
-def read(text: bytes) -> tuple[ResourceGroup, ...]:
-    """The groups of a configuration file.
-
-    Raises:
-        ResourceGroupsError: it is no YAML, a field has another type, or an affinity is no JSON.
-    """
-    try:
-        groups = msgspec.convert(yaml.safe_load(text) or {}, _Configuration).resource_groups
-    except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise ResourceGroupsError(f"resource groups: {error}") from error
-    for group in groups:
-        try:
-            if group.affinity:
-                msgspec.json.decode(group.affinity, type=dict)
-            for text_ in group.object.value if group.object.key != "namespace" else ():
-                _annotations(text_)
-        except (msgspec.DecodeError, yaml.YAMLError, ResourceGroupsError) as error:
-            raise ResourceGroupsError(
-                f"resource group {group.resource_group!r}: {error}"
-            ) from error
-    return groups
 
 
 def fill_in(pod: Json, namespace: str, groups: Iterable[ResourceGroup]) -> Json:
@@ -108,9 +66,64 @@ def fill_in(pod: Json, namespace: str, groups: Iterable[ResourceGroup]) -> Json:
     return pod
 
 
-def _annotations(text: str) -> Mapping[str, str]:
+class _Members(Part, frozen=True):
+    key: str = ""
+    """``namespace``, ``annotation``, or empty: by annotation or by the group's name."""
+    value: tuple[str, ...] = ()
+    """Namespaces, or annotations as ``key: value``."""
+
+
+class _Written(Part, frozen=True):
+    resource_group: str = ""
+    object: _Members = _Members()
+    scheduler_name: str = ""
+    tolerations: tuple[dict[str, Any], ...] = ()
+    labels: dict[str, str] = {}
+    affinity: str = ""
+    """JSON."""
+
+
+class _Configuration(Part, frozen=True):
+    resource_groups: tuple[_Written, ...] = ()
+
+
+def read(text: bytes) -> tuple[ResourceGroup, ...]:
+    """The groups of a configuration file; one with an unknown ``object.key`` takes no pod.
+
+    Raises:
+        ResourceGroupsError: it is no YAML, a field has another type, or an affinity is no JSON.
+    """
+    try:
+        document = yaml.safe_load(text)
+        written = msgspec.convert({} if document is None else document, _Configuration)
+    except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ResourceGroupsError(f"resource groups: {error}") from error
+    return tuple(_group(each) for each in written.resource_groups)
+
+
+def _group(written: _Written) -> ResourceGroup:
+    members, pairs = written.object, set()
+    try:
+        if members.key in ("", "annotation"):
+            pairs = {pair for line in members.value for pair in _annotations(line)}
+        affinity = msgspec.json.decode(written.affinity, type=Json) if written.affinity else None
+    except (yaml.YAMLError, msgspec.DecodeError, ResourceGroupsError) as error:
+        raise ResourceGroupsError(f"resource group {written.resource_group!r}: {error}") from error
+    if not members.key and written.resource_group:
+        pairs.add((GROUP_ANNOTATION, written.resource_group))
+    return ResourceGroup(
+        namespaces=frozenset(members.value if members.key == "namespace" else ()),
+        annotations=frozenset(pairs),
+        scheduler_name=written.scheduler_name,
+        tolerations=written.tolerations,
+        labels=written.labels,
+        affinity=affinity,
+    )
+
+
+def _annotations(line: str) -> Iterable[tuple[str, str]]:
     """The pairs in one line of a configuration."""
-    pairs = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - which makes nothing but text
+    pairs = yaml.load(line, Loader=yaml.BaseLoader)  # noqa: S506 - which makes nothing but text
     if not isinstance(pairs, dict) or not all(isinstance(each, str) for each in pairs.values()):
-        raise ResourceGroupsError(f"{text!r} is no annotation")
-    return pairs
+        raise ResourceGroupsError(f"{line!r} is no annotation")
+    return pairs.items()
