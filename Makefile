@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test lint bench bench-realkube chart
+.PHONY: venv demo test lint bench bench-realkube chart crds
 
 venv: .venv/.stamp
 
@@ -41,3 +41,7 @@ bench-realkube: venv
 chart: venv
 	@echo "==> the chart's templates, after manifests/base and manifests/components"
 	@$(PY) tests/tools/chart.py
+
+crds: venv
+	@echo "==> making the custom resource definitions anew (needs tests/realkube/build)"
+	@PYTHONPATH=tests $(PY) tests/tools/crds.py

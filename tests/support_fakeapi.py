@@ -140,12 +140,27 @@ class FakeApi:
         return there
 
     def fail(
-        self, action: int | str, *, times: int = 1, watch: bool | None = None, **headers: str
+        self,
+        action: int | str,
+        *,
+        times: int = 1,
+        watch: bool | None = None,
+        writes: bool = False,
+        method: str = "",
+        path: str = "",
+        **headers: str,
     ) -> None:
-        """Plan a fault for the next requests; *watch* narrows it to watches or to the rest."""
+        """Plan a fault for the next requests.
+
+        *watch* narrows it to watches or to the rest, *writes* to what is not a GET, *method* to one
+        of these, *path* to paths with this in it.
+        """
 
         def match(request: web.Request) -> bool:
-            return watch is None or watch == ("watch" in request.query)
+            if writes and request.method == "GET":
+                return False
+            fits = watch is None or watch == ("watch" in request.query)
+            return fits and method in ("", request.method) and path in request.path
 
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self._faults.append(Fault(match, action, times, named))

@@ -53,7 +53,6 @@ _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "Metadata"}],
 }
 
 
@@ -92,6 +91,9 @@ class Options:
 
     audit: bool = False
     """Whether each request is written to the audit log."""
+
+    audit_rules: Sequence[Json] = ()
+    """Rules of the audit policy before the one that writes down everything but bodies."""
 
     durable: bool = False
     """Whether etcd waits for the disk; only tests that cut the power need it."""
@@ -222,7 +224,9 @@ class RealKube:
             csv.writer(rows).writerow([self.tokens[user], user, user, ",".join(groups)])
         _private(self.folder / "tokens.csv", rows.getvalue())
         _private(self.folder / "accounts.key", _signing_key())
-        (self.folder / "audit-policy.json").write_text(json.dumps(_AUDIT_POLICY))
+        rules = [*self.options.audit_rules, {"level": "Metadata"}]
+        policy = json.dumps(_AUDIT_POLICY | {"rules": rules})
+        (self.folder / "audit-policy.json").write_text(policy)
 
     def _start_on_free_ports(self) -> None:
         for last in (False, False, True):
@@ -380,24 +384,6 @@ class RealServer(Server):
     def kubeconfig_of(self, user: str) -> Path:
         """A kubeconfig of one user."""
         return self.kube.kubeconfig_of(user)
-
-    async def install(self, *definitions: Json) -> None:
-        """Create custom resource definitions and wait until they are served."""
-        for definition in definitions:
-            await self.create(CRDS.path(), definition)
-        for definition in definitions:
-            await self._served(definition["metadata"]["name"])
-
-    async def _served(self, name: str) -> None:
-        query = f"{CRDS.path()}?watch=1&fieldSelector=metadata.name={name}"
-        async with self.watch(query) as lines:
-            while True:
-                status = (await lines.next())["object"].get("status", {})
-                if any(
-                    (one["type"], one["status"]) == ("Established", "True")
-                    for one in status.get("conditions") or ()
-                ):
-                    return
 
 
 @asynccontextmanager

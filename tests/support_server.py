@@ -115,6 +115,24 @@ class Server:
         async with self.session.get(self.url + path, headers=headers) as answer:
             yield Lines(answer)
 
+    async def install(self, *definitions: Json) -> None:
+        """Create custom resource definitions and wait until they are served."""
+        for definition in definitions:
+            await self.create(DEFINITIONS, definition)
+        for definition in definitions:
+            await self._served(definition["metadata"]["name"])
+
+    async def _served(self, name: str) -> None:
+        query = f"{DEFINITIONS}?watch=1&fieldSelector=metadata.name={name}"
+        async with self.watch(query) as lines:
+            while True:
+                status = (await lines.next())["object"].get("status", {})
+                if any(
+                    (one["type"], one["status"]) == ("Established", "True")
+                    for one in status.get("conditions") or ()
+                ):
+                    return
+
 
 class Lines:
     """The events of a watch stream."""

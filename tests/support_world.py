@@ -10,6 +10,7 @@ from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.ledger import Entry, Ledger
+from batholith.job_ctrl.pods import partition_of
 from batholith.job_ctrl.view import Order, View
 from batholith.model.job import Job
 from batholith.model.pod import PodPhase
@@ -46,6 +47,12 @@ class World:
         self._orders.append(
             Order(name=f"c{self._serial}", uid=f"cmd-{self._serial}", action=action)
         )
+
+    def suspend(self, value: bool = True) -> None:
+        """The user sets or clears ``spec.suspend``."""
+        assert self.job is not None
+        spec = msgspec.structs.replace(self.job.spec, suspend=value)
+        self.job = msgspec.structs.replace(self.job, spec=spec)
 
     def admit(self, phase: str = "Inqueue") -> None:
         """The scheduler puts the PodGroup in *phase*."""
@@ -156,7 +163,14 @@ class World:
         assert f"j-{name}" not in self.pods, "the name is taken"
         self._serial += 1
         self.created[name, version] += 1
-        pod = entry(name, PodPhase.PENDING, version=version, uid=f"pod-{self._serial}")
+        (of_task,) = (one for one in self.job.spec.tasks if one.name == task)
+        pod = entry(
+            name,
+            PodPhase.PENDING,
+            version=version,
+            uid=f"pod-{self._serial}",
+            partition=partition_of(of_task, index),
+        )
         self._show(pod)
 
     def _show(self, pod: Entry) -> None:

@@ -144,6 +144,14 @@ def _page(app: FastAPI) -> str:
     )
 
 
+async def _not_ready(parts: Parts) -> list[str]:
+    """What keeps requests from being answered."""
+    wrong = [] if parts.commands.following else ["commands: not followed yet"]
+    if not await parts.store.answers():
+        wrong.append("store: does not answer")
+    return wrong
+
+
 def create_app(parts: Parts) -> FastAPI:
     """The ASGI application over *parts*."""
     # FastAPI's own pages load scripts from elsewhere; ours must work on a closed network.
@@ -154,8 +162,15 @@ def create_app(parts: Parts) -> FastAPI:
     problems.install(app)
 
     @app.get("/healthz", include_in_schema=False)
+    @app.get("/livez", include_in_schema=False)
     async def healthz() -> Response:
         return Response("ok", media_type="text/plain")
+
+    @app.get("/readyz", include_in_schema=False)
+    async def readyz() -> Response:
+        wrong = await _not_ready(parts)
+        text = "".join(f"[-]{line}\n" for line in wrong) or "ok"
+        return Response(text, status_code=503 if wrong else 200, media_type="text/plain")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -82,6 +82,8 @@ class Commands:
         self._jobs.add_handler(self._on_job)
         self._job_came = asyncio.Event()
         self._since: str | None = None
+        self.following = False
+        """Whether outcomes are noted as they come."""
         self._carried_out: OrderedDict[str, str] = OrderedDict()
         """Phase that each Command led to, by its uid; the next Command takes its place in the
         job's status, so it is noted as it goes by."""
@@ -126,6 +128,7 @@ class Commands:
             await cache.wait_synced()
             tasks.create_task(self._settle_left_behind(cache))
             self._since = timestamp(self._now())
+            self.following = True
             if ready is not None:
                 ready.set()
             while True:

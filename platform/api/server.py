@@ -16,6 +16,9 @@ from .app import Parts, create_app
 from .auth import Gate, Monotonic
 from .commands import Commands
 
+DRAIN_SECONDS = 5
+"""How long a stop waits for answers that are under way."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
@@ -54,7 +57,11 @@ async def serve(
         commands = Commands(client, store)
         parts = Parts(client=client, gate=Gate(client, clock=clock), commands=commands, store=store)
         config = uvicorn.Config(
-            create_app(parts), log_level="warning", access_log=False, server_header=False
+            create_app(parts),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
         )
         server = _Server(config)
         async with asyncio.TaskGroup() as tasks:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates, selection
-from .assembly import Instruments, Runs, new_client, run_all, told_in_a_line
+from .assembly import Instruments, Runs, alone, new_client, run_all, told_in_a_line
 from .flags import Inert, grouped
-from .options import KLOG, ClusterFlags, LogFlags, ServingFlags
+from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
@@ -78,11 +78,16 @@ def _check(work: WorkFlags) -> None:
 
 
 def _controllers(
-    cluster: ClusterFlags, work: WorkFlags, served: ServingFlags, logging_: LogFlags
+    cluster: ClusterFlags,
+    work: WorkFlags,
+    beside: BesideFlags,
+    served: ServingFlags,
+    logging_: LogFlags,
 ) -> None:
     """Run the queue, job and podgroup controllers."""
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
+    from .beside import CONTROLLERS, BesideVolcanoError
     from .health import CannotListenError, serving
 
     logging_.configure()
@@ -92,15 +97,14 @@ def _controllers(
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with (
-            serving(doors),
-            new_client(cluster, "controllers", metrics=instruments.requests) as client,
-        ):
-            recorder = EventRecorder(client, component="vc-controller-manager")
-            parts = _assembled(work, client, recorder, instruments.registry)
-            await run_all(recorder, *parts, ready=ready)
+        async with serving(doors):
+            await alone(cluster, beside, CONTROLLERS)
+            async with new_client(cluster, "controllers", metrics=instruments.requests) as client:
+                recorder = EventRecorder(client, component="vc-controller-manager")
+                parts = _assembled(work, client, recorder, instruments.registry)
+                await run_all(recorder, *parts, ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError):
+    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
         run(main)
 
 

@@ -20,6 +20,8 @@ API_PORT = 7443
 REST_PORT = 7480
 AGENT_GRACE = 60.0
 """Seconds that pods get to end, beside their own grace, when the cluster stops."""
+OURS = "--force-beside-volcano"
+"""Nobody else runs in the cluster, whichever Deployments lie there."""
 PARTS = ("controllers", "scheduler", "agent", "api")
 """Parts with credentials of their own."""
 
@@ -162,10 +164,12 @@ class Embedded:
                 environment=trust,
                 end_grace=AGENT_GRACE,
             ),
-            Part(name="controllers", arguments=self._client("controllers"), environment=trust),
+            Part(
+                name="controllers", arguments=self._client("controllers", OURS), environment=trust
+            ),
             Part(
                 name="scheduler",
-                arguments=self._client("scheduler", "--default-scheduler"),
+                arguments=self._client("scheduler", OURS, "--default-scheduler"),
                 environment=trust,
             ),
             Part(

@@ -87,6 +87,19 @@ class ClusterFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BesideFlags:
+    """What to do when Volcano itself is at work in the cluster."""
+
+    force_beside_volcano: Annotated[
+        bool,
+        typer.Option(
+            "--force-beside-volcano",
+            help="Start although a Deployment of Volcano's counterpart is there.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFlags:
     """Where health and metrics are served. An address alone says that they are wanted."""
 

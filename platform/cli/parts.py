@@ -4,7 +4,6 @@ Every command imports its part when it runs, so that none pays for the others at
 """
 
 import asyncio
-import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Annotated
 import typer
 
 from . import logs
-from .assembly import new_client, run_all
-from .options import ClusterFlags
-from .process import run
+from .assembly import Instruments, new_client, run_all, told_in_a_line
+from .options import ClusterFlags, ServingFlags
+from .process import LIMIT, on_stop, run
 
 Kubeconfig = Annotated[
     Path | None,
@@ -107,7 +106,7 @@ def agent(
         async with new_client(ClusterFlags(kubeconfig=kubeconfig), "agent") as client:
             recorder = EventRecorder(client, component="kubelet")
             part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            task = asyncio.current_task()
 
             def stop() -> None:
                 if ready.is_set() or task is None:
@@ -116,8 +115,7 @@ def agent(
                 else:
                     task.cancel()
 
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, stop)
+            on_stop(stop, limit=None if end_pods else LIMIT)  # pods get their own grace
             await run_all(recorder, part, ready=ready)
 
     run(main)
@@ -131,18 +129,31 @@ def api(
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,
+    metrics_address: Annotated[
+        str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
+    ] = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
 ) -> None:
-    """Serve the REST command API."""
+    """Serve the REST command API, with /livez and /readyz."""
     from ..api.server import ApiSettings, serve
     from ..machinery.clock import SystemClock
+    from .health import CannotListenError, serving
 
     logs.configure(form=log_format, level=log_level)
+    instruments = Instruments()
+    with told_in_a_line(ValueError):
+        doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
 
     async def main(ready: asyncio.Event) -> None:
         settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
-        async with new_client(ClusterFlags(kubeconfig=kubeconfig), "api") as client:
+        async with (
+            serving(doors),
+            new_client(
+                ClusterFlags(kubeconfig=kubeconfig), "api", metrics=instruments.requests
+            ) as client,
+        ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    run(main)
+    with told_in_a_line(CannotListenError):
+        run(main)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 
 import uvloop
@@ -11,25 +13,59 @@ import uvloop
 from ..cluster.processes import die_with_parent
 from ..cluster.supervisor import PARENT, READY_FD
 
+log = logging.getLogger(__name__)
+
+LIMIT = 9.0
+"""Seconds that a part gets to stop in order, before it is ended all the same."""
+
 Main = Callable[[asyncio.Event], Awaitable[None]]
 """What a part does: runs until cancelled, and sets the event when it is ready."""
 
 
 def run(main: Main) -> None:
-    """Run *main* until it ends, or SIGTERM or SIGINT cancels it."""
+    """Run *main* until it ends, or SIGTERM or SIGINT cancels it; a second signal exits with 1."""
     supervisor = os.environ.get(PARENT)
     if supervisor is not None:
         die_with_parent(int(supervisor))
     uvloop.run(_until_signalled(main))
 
 
+def on_stop(stop: Callable[[], object], *, limit: float | None = LIMIT) -> None:
+    """Have the first SIGTERM or SIGINT call *stop* on the running loop, and a second one exit.
+
+    If the process has not ended *limit* seconds after the first, it exits with 1 as well; so it
+    does when its loop is stuck.
+    """
+    asked = False
+
+    def signalled() -> None:
+        nonlocal asked
+        if asked:
+            _exit("told to stop a second time")
+        asked = True
+        log.info("stopping")
+        if limit is not None:
+            watchdog = threading.Timer(limit, _exit, ("did not stop in time",))
+            watchdog.daemon = True
+            watchdog.start()
+        stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+
+
+def _exit(why: str) -> None:
+    """End the process here and now, whatever its loop and threads do."""
+    log.error("ended at once", extra={"why": why})
+    os._exit(1)
+
+
 async def _until_signalled(main: Main) -> None:
     ready = asyncio.Event()
     work = asyncio.ensure_future(main(ready))
     tell = asyncio.create_task(_tell(ready))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, work.cancel)
+    on_stop(work.cancel)
     try:
         await work
     except asyncio.CancelledError:

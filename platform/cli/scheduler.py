@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates
-from .assembly import Instruments, new_client, run_all, told_in_a_line
+from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
 from .flags import Inert, grouped
-from .options import KLOG, ClusterFlags, LogFlags, ServingFlags
+from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
@@ -102,7 +102,11 @@ def _settings(flags: SchedulingFlags) -> "SchedulerSettings":
 
 
 def _scheduler(
-    cluster: ClusterFlags, scheduling: SchedulingFlags, served: ServingFlags, logging_: LogFlags
+    cluster: ClusterFlags,
+    scheduling: SchedulingFlags,
+    beside: BesideFlags,
+    served: ServingFlags,
+    logging_: LogFlags,
 ) -> None:
     """Run the gang scheduler."""
     from ..kube.errors import ConfigError
@@ -110,6 +114,7 @@ def _scheduler(
     from ..machinery.clock import SystemClock
     from ..scheduler.conf import ConfError
     from ..scheduler.service import Scheduler
+    from .beside import SCHEDULER, BesideVolcanoError
     from .health import CannotListenError, serving
 
     logging_.configure()
@@ -120,15 +125,14 @@ def _scheduler(
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with (
-            serving(doors),
-            new_client(cluster, "scheduler", metrics=instruments.requests) as client,
-        ):
-            recorder = EventRecorder(client, component="volcano")
-            part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-            await run_all(recorder, part, ready=ready)
+        async with serving(doors):
+            await alone(cluster, beside, SCHEDULER)
+            async with new_client(cluster, "scheduler", metrics=instruments.requests) as client:
+                recorder = EventRecorder(client, component="volcano")
+                part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
+                await run_all(recorder, part, ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError, ConfError):
+    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError, ConfError):
         run(main)
 
 

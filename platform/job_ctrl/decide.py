@@ -32,10 +32,11 @@ from .effects import (
     UpdatePodGroup,
 )
 from .ledger import Entry, Happening
-from .phases import FINAL, RULES, Upkeep
-from .restarts import Target
+from .phases import FINAL, RULES, Go, Upkeep
+from .restarts import SUSPENDED, Target
 from .view import Order, View
 
+_TURNED = {True: "suspended", False: "goes on"}
 _NOT_ADMITTED = ("", PodGroupPhase.PENDING)
 
 
@@ -45,6 +46,8 @@ def decide(view: View, order: Order | None = None) -> list[Effect]:
         return [DeleteCommand()] if order else []  # the rest goes with the job
     if not view.job.status.state.phase:
         return [SetStatus(status.first(view), urgent=True)]
+    if turned := _suspend(view):
+        return turned
     if order is not None:
         return _obey(view, order)
     upkeep = RULES[view.phase].upkeep
@@ -55,17 +58,46 @@ def decide(view: View, order: Order | None = None) -> list[Effect]:
     return [*asides, *step]
 
 
+def _suspend(view: View) -> list[Effect]:
+    """Do what ``spec.suspend`` says, if it is not done: stop the job, or have it go on."""
+    state, wanted = view.job.status.state, view.job.spec.suspend
+    done = state.reason == SUSPENDED and Action.RESUME_JOB in RULES[view.phase].on
+    if wanted == done:
+        return []
+    if wanted:
+        rest = Go(then=view.phase) if Action.RESUME_JOB in RULES[view.phase].on else None
+        go, reason, said = RULES[view.phase].on.get(Action.ABORT_JOB) or rest, SUSPENDED, "true"
+    else:
+        go, reason, said = RULES[view.phase].on[Action.RESUME_JOB], Action.RESUME_JOB, "false"
+    if go is None:
+        return []  # it has ended, or is about to
+    message = f"spec.suspend is {said}"
+    return [
+        SetStatus(status.moved(view, go, reason=reason, message=message), urgent=True),
+        RecordEvent(Reason.EXECUTE_ACTION, f"Job {_TURNED[wanted]}: {message}"),
+    ]
+
+
+def _edge(view: View, action: str) -> Go | None:
+    """Where *action* leads; nothing but ``spec.suspend`` itself resumes what it has stopped."""
+    if action == Action.RESUME_JOB and view.job.spec.suspend:
+        return None
+    return RULES[view.phase].on.get(Action(action))
+
+
 def _obey(view: View, order: Order) -> list[Effect]:
     """Carry a Command out, unless the status says that this was done before a crash."""
     if order.uid in view.job.status.state.message:
         return [DeleteCommand()]
-    go = RULES[view.phase].on.get(Action(order.action)) if order.action in policies.ORDERS else None
+    go = _edge(view, order.action) if order.action in policies.ORDERS else None
     effects: list[Effect] = []
     if go is not None:
         message = f"Command {order.name} ({order.uid})"
         moved = status.moved(view, go, reason=order.action, message=message)
         effects.append(SetStatus(moved, urgent=True))
     done = "carried out" if go else f"it changes nothing in phase {view.phase}"
+    if order.action == Action.RESUME_JOB and view.job.spec.suspend:
+        done = "it changes nothing as long as spec.suspend is true"
     return [
         *effects,
         RecordEvent(Reason.COMMAND_ISSUED, f"Command {order.action} received: {done}"),
@@ -86,7 +118,7 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
         policy = policies.answer(view.job, happening, pods)
         go, target = None, None
         if policy is not None:
-            go = RULES[view.phase].on.get(Action(policy.action))
+            go = _edge(view, policy.action)
             target = Target.of(Action(policy.action), happening)
         if policy is None or go is None or target is None:
             judged.append(happening)
@@ -235,6 +267,14 @@ def _complain(view: View) -> Iterator[Effect]:
     if pods.of(PodPhase.PENDING) and left < least:
         said = f"only {left} of {view.total} pods can still run, and the gang needs {least}"
         yield RecordEvent(Reason.GANG_BROKEN, said, warning=True)
+    for task in view.job.spec.tasks:
+        failed = pods.tasks.get(task.name, {}).get(PodPhase.FAILED)
+        if failed and policies.waits_in_vain(view.job, task):
+            said = (
+                f"a pod of task {task.name} has failed, but no policy for TaskFailed will act: it"
+                " counts restarts of containers, and the task's restartPolicy is Never"
+            )
+            yield RecordEvent(Reason.POLICY_VOID, said, warning=True)
 
 
 def _recount(view: View) -> Iterator[Effect]:

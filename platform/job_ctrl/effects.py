@@ -22,6 +22,7 @@ class Reason(StrEnum):
     PODGROUP_PENDING = "PodGroupPending"
     PODGROUP_ERROR = "PodGroupError"
     GANG_BROKEN = "NotEnoughPods"
+    POLICY_VOID = "PolicyCannotFire"
     FAILED_CREATE = "FailedCreate"
     FAILED_DELETE = "FailedDelete"
 

@@ -6,7 +6,6 @@ the next decision sees it even if the caches do not yet.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +30,6 @@ from .objects import PluginObjects
 from .settings import JobSettings
 from .view import Order
 from .views import Pod
-
-_GONE = (NotFoundError, ConflictError)
-"""Answers to a delete that names a uid: there is no such object any more; the cache will say so."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,11 +107,24 @@ class Executor:
     async def drop_command(self, turn_key: str, order: Order) -> None:
         """Delete a Command that is carried out or void, then take it from the mailbox."""
         namespace = turn_key.partition("/")[0]
-        with suppress(*_GONE):
-            await self._client.delete(
-                names.COMMANDS, order.name, namespace=namespace, uid=order.uid
-            )
+        await self._delete(names.COMMANDS, order.name, namespace=namespace, uid=order.uid)
         self._tools.queue.take_mail(turn_key)
+
+    async def _delete(
+        self, resource: names.Resource, name: str, *, namespace: str, uid: str
+    ) -> None:
+        """Delete an object, unless it is gone already.
+
+        Raises:
+            TryAgainError: a conflict. Most likely another object has the name by now, which the
+                cache will say; but the object may be there still.
+        """
+        try:
+            await self._client.delete(resource, name, namespace=namespace, uid=uid)
+        except NotFoundError:
+            pass  # the cache will say so
+        except ConflictError as error:
+            raise TryAgainError(f"{name} could not be deleted just now") from error
 
     def say(self, job: Job, reason: fx.Reason, message: str, *, warning: bool = False) -> None:
         """Record an event on *job*."""
@@ -218,13 +227,8 @@ class Executor:
         turn.changed = True
 
     async def _delete_podgroup(self, turn: Turn, effect: fx.DeletePodGroup) -> None:
-        with suppress(*_GONE):
-            await self._client.delete(
-                names.PODGROUPS,
-                podgroups.name_of(turn.job),
-                namespace=turn.namespace,
-                uid=effect.uid,
-            )
+        name = podgroups.name_of(turn.job)
+        await self._delete(names.PODGROUPS, name, namespace=turn.namespace, uid=effect.uid)
         turn.case.podgroup_doomed = effect.uid
         turn.changed = True
 
@@ -285,10 +289,7 @@ class Executor:
 
         async def delete(pod: ledger.Entry) -> None:
             async with gate:
-                with suppress(*_GONE):
-                    await self._client.delete(
-                        names.PODS, pod.name, namespace=turn.namespace, uid=pod.uid
-                    )
+                await self._delete(names.PODS, pod.name, namespace=turn.namespace, uid=pod.uid)
 
         outcome = await all_at_once(effect.pods, delete)
         turn.changed = turn.changed or bool(outcome.done)

@@ -40,13 +40,15 @@ class Entry:
     index: int
     version: int
     """Version of the job for which the pod was made."""
+    partition: str = ""
+    """Of its task, if that is cut into partitions."""
     phase: PodPhase = PodPhase.PENDING
     leaving: bool = False
     """It has a deletion timestamp."""
     ready: bool = False
     """It runs, and all its containers are ready."""
     exit_code: int = 0
-    """Of its first container, once it has ended; else 0."""
+    """Of the first container that failed; 0 as long as none has."""
     restarts: int = 0
     """How often its containers have been started anew, taken together."""
 
@@ -57,6 +59,7 @@ class Happening:
 
     event: JobEvent
     task: str = ""
+    partition: str = ""
     pod: str = ""
     owner: str = ""
     version: int | None = None
@@ -122,7 +125,7 @@ def read(pod: Pod) -> Entry | None:
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
     containers = pod.status.container_statuses
     all_containers = (*containers, *pod.status.init_container_statuses)
-    ended = containers[0].state.terminated if containers else None
+    ended = (one.state.terminated for one in containers)
     return Entry(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
@@ -130,10 +133,11 @@ def read(pod: Pod) -> Entry | None:
         task=task,
         index=int(index),
         version=int(version),
+        partition=pod.metadata.labels.get(names.PARTITION_ID, ""),
         phase=phase,
         leaving=pod.metadata.deletion_timestamp is not None,
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
-        exit_code=ended.exit_code if ended else 0,
+        exit_code=next((end.exit_code for end in ended if end and end.exit_code), 0),
         restarts=sum(container.restart_count for container in all_containers),
     )
 
@@ -396,6 +400,7 @@ class Ledger:
             self._happenings[entry.name, event] = Happening(
                 event=event,
                 task=entry.task,
+                partition=entry.partition,
                 pod=entry.name,
                 owner=entry.owner,
                 version=entry.version,
@@ -416,8 +421,8 @@ def _event(old: Entry | None, new: Entry | None) -> JobEvent | None:
     """What it means that a pod went from *old* to *new*."""
     if new is None:
         return JobEvent.POD_EVICTED
-    if old is None and new.leaving:
-        return None  # it was asked to go before we were there to see by whom
+    if new.leaving and (old is None or new.phase is PodPhase.FAILED):
+        return None  # it was asked to go, and fails because of that; once it is gone it was evicted
     if old is None and new.restarts and new.phase is PodPhase.RUNNING:
         return JobEvent.TASK_FAILED  # perhaps, and before we were there
     if old is not None and old.phase is new.phase:

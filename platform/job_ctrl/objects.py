@@ -1,7 +1,6 @@
 """Makes, updates and removes what plugins need beside the pods."""
 
 import asyncio
-from contextlib import suppress
 
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -81,8 +80,12 @@ class PluginObjects:
         return there.metadata.uid if _owned(there.metadata, job) else ""
 
     async def _delete(self, job: Job, resource: Resource, name: str, *, uid: str) -> None:
-        with suppress(NotFoundError, ConflictError):  # that one is gone already
+        try:
             await self._client.delete(resource, name, namespace=job.metadata.namespace, uid=uid)
+        except NotFoundError:
+            pass  # that one is gone already
+        except ConflictError as error:  # perhaps that one is, and another has its name; perhaps not
+            raise TryAgainError(f"{name} could not be deleted just now") from error
 
 
 def _owned(meta: ObjectMeta, job: Job) -> bool:

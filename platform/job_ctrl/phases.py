@@ -57,6 +57,7 @@ _STOP_OR_RESTART = _STOP | {
     Action.RESTART_JOB: Go(then=JobPhase.RESTARTING, retry=True, renew=True),
     Action.RESTART_TASK: Go(then=JobPhase.RESTARTING, retry=True),
     Action.RESTART_POD: Go(then=JobPhase.RESTARTING, retry=True),
+    Action.RESTART_PARTITION: Go(then=JobPhase.RESTARTING, retry=True),
 }
 
 
@@ -123,6 +124,7 @@ class Restarting(PhaseRules):
         Action.RESTART_JOB: Go(then=JobPhase.RESTARTING, renew=True),
         Action.RESTART_TASK: Go(then=JobPhase.RESTARTING),
         Action.RESTART_POD: Go(then=JobPhase.RESTARTING),
+        Action.RESTART_PARTITION: Go(then=JobPhase.RESTARTING),
     }
 
     def settle(self, view: View) -> Go | None:

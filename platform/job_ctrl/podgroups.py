@@ -10,9 +10,6 @@ from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
 from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupSpec, SubGroupPolicy
 from . import resources
 
-PARTITION = "volcano.sh/partition-id"
-"""Label of a pod: the partition of its task that it belongs to."""
-
 
 def name_of(job: Job) -> str:
     """The name of the job's PodGroup: never that of an earlier job of the same name."""
@@ -118,5 +115,5 @@ def _sub_group(task: TaskSpec) -> SubGroupPolicy | None:
         sub_group_size=cut.partition_size,
         min_sub_groups=cut.min_partitions,
         label_selector=LabelSelector(match_labels={names.TASK_SPEC: task.name}),
-        match_label_keys=(PARTITION,),
+        match_label_keys=(names.PARTITION_ID,),
     )

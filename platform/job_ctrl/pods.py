@@ -28,6 +28,14 @@ def name_of(job: Job, task: str, index: int) -> str:
     return f"{job.metadata.name}-{task}-{index}"
 
 
+def partition_of(task: TaskSpec, index: int) -> str:
+    """The partition of *task* that the pod with this *index* belongs to; empty if it has none."""
+    if task.partition_policy is None:
+        return ""
+    size = task.partition_policy.partition_size
+    return str(index // size if size > 0 else 0)
+
+
 def build(job: Job, task: TaskSpec, index: int) -> Pod:
     """The pod of *task* with this *index*, before any plugin has shaped it.
 
@@ -65,9 +73,9 @@ def _labels(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
         names.JOB_NAMESPACE: job.metadata.namespace,
         names.QUEUE_NAME: job.spec.queue,
     }
-    if task.partition_policy is not None:
-        size = task.partition_policy.partition_size
-        labels[podgroups.PARTITION] = str(index // size if size > 0 else 0)
+    partition = partition_of(task, index)
+    if partition:
+        labels[names.PARTITION_ID] = partition
     return labels | _chosen(job.metadata.labels, _INHERITED_LABELS)
 
 

@@ -6,11 +6,24 @@ another incarnation or of an older version of the job answer to nobody.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from ..model import durations
+from ..model.base import Part
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
 from .ledger import Happening, PodCounts
+from .pods import name_of, partition_of
 from .view import View
+
+
+class _Spec(Part, frozen=True):
+    restart_policy: str = ""
+
+
+class _Template(Part, frozen=True):
+    spec: _Spec = _Spec()
+
 
 ACTIONS = frozenset(
     {
@@ -18,6 +31,7 @@ ACTIONS = frozenset(
         Action.RESTART_JOB,
         Action.RESTART_TASK,
         Action.RESTART_POD,
+        Action.RESTART_PARTITION,
         Action.TERMINATE_JOB,
         Action.COMPLETE_JOB,
         Action.RESUME_JOB,
@@ -27,8 +41,8 @@ ACTIONS = frozenset(
 
 _DEFAULT_TASK_RETRIES = 3
 
-ORDERS = frozenset({*ACTIONS} - {Action.RESTART_TASK, Action.RESTART_POD})
-"""What a Command can do: it names no task and no pod."""
+ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
+"""What a Command can do: it names no part of the job."""
 
 
 def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy | None:
@@ -52,6 +66,16 @@ def delay(policy: LifecyclePolicy) -> float:
         return durations.parse(policy.timeout or "0s").total_seconds()
     except durations.DurationError:
         return 0.0
+
+
+def waits_in_vain(job: Job, task: TaskSpec) -> bool:
+    """Whether a policy waits for the failure of *task*, whose containers are never restarted."""
+    if all(
+        JobEvent.TASK_FAILED not in {policy.event, *policy.events}
+        for policy in (*task.policies, *job.spec.policies)
+    ):
+        return False
+    return msgspec.json.decode(task.template, type=_Template).spec.restart_policy == "Never"
 
 
 def _matches(policy: LifecyclePolicy, happening: Happening) -> bool:
@@ -94,11 +118,11 @@ def _lost(view: View) -> Iterator[Happening]:
         there = view.ledger.present(task.name)
         if recorded is not None and there < min(sum(recorded.phase.values()), task.replicas):
             index = view.ledger.missing(task.name)[0]
-            pod = f"{view.job.metadata.name}-{task.name}-{index}"
             yield Happening(
                 event=JobEvent.POD_EVICTED,
                 task=task.name,
-                pod=pod,
+                partition=partition_of(task, index),
+                pod=name_of(view.job, task.name, index),
                 owner=view.job.metadata.uid,
                 version=view.job.status.version,
                 since=view.uptime,

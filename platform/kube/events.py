@@ -6,6 +6,7 @@ counted.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections import deque
@@ -76,6 +77,8 @@ class EventRecorder:
         self._correlator = Correlator(source, self._options.limits)
         self._waiting: deque[Fact] = deque()
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def record(
         self,
@@ -104,6 +107,7 @@ class EventRecorder:
                 Fact(about=about, type=type, reason=reason, message=message, at=at)
             )
             self._wake.set()
+            self._idle.clear()
 
     async def run(self) -> None:
         """Write events until cancelled; what still waits then is not written."""
@@ -117,6 +121,13 @@ class EventRecorder:
                     self._count("dropped_spam")
                 else:
                     await self._write(event)
+            self._idle.set()
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until what was recorded is written, for *seconds* at most; run() must go on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
 
     @property
     def waiting(self) -> int:

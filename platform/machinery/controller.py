@@ -173,8 +173,8 @@ class WorkerSettings:
     """Told of a key that is given up, when its retries or its sense have run out. It takes the
     mail that cannot be carried out, or that is tried again at the key's next turn."""
 
-    grace: float = 30.0
-    """Seconds that a stop waits for the keys in work and queued."""
+    grace: float = 5.0
+    """Seconds that a stop waits for the keys in work and queued: a process has ten in all."""
 
 
 async def run_workers(

@@ -226,8 +226,11 @@ class PodGroupController:
             )
         except Exception as error:
             self._binding.creation_observed(pod.group_key, meta.uid)
-            if not isinstance(error, NotFoundError | ConflictError):
-                raise  # otherwise the pod is gone, or another has its name
+            if isinstance(error, ConflictError):
+                # Most likely another pod has its name by now, which the cache will say.
+                raise TryAgainError("the pod could not be bound to its PodGroup yet") from error
+            if not isinstance(error, NotFoundError):
+                raise  # otherwise the pod is gone
 
     async def _inherited(self, pod: PodView) -> dict[str, str]:
         """The annotations of the pod's owners."""
@@ -264,8 +267,10 @@ class PodGroupController:
             return
         try:
             await self._client.delete(PODGROUPS, meta.name, namespace=meta.namespace, uid=meta.uid)
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
             log.debug("the PodGroup is gone already", extra={"key": meta.key})
+        except ConflictError as error:
+            raise TryAgainError("the PodGroup could not be deleted just now") from error
 
     def _warn(self, pod: PodView, reason: str, message: str) -> None:
         if self._recorder is not None:

@@ -277,12 +277,18 @@ class QueueController:
                 raise TryAgainError("the queue is not in the cache yet")
 
     async def _finish(self, key: str, command: Command) -> None:
-        """Delete a Command that is carried out or void, then drop it from the mailbox."""
+        """Delete a Command that is carried out or void, then drop it from the mailbox.
+
+        Raises:
+            TryAgainError: a conflict; the Command may be there still.
+        """
         meta = command.metadata
         try:
             await self._client.delete(COMMANDS, meta.name, namespace=meta.namespace, uid=meta.uid)
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
             log.debug("the command is gone already", extra={"key": meta.key})
+        except ConflictError as error:
+            raise TryAgainError("the Command could not be deleted just now") from error
         self._work.take_mail(key)
         self._abandoned.discard(meta.uid)
 

@@ -4,6 +4,7 @@ Every replica of the API may write it. Rows are made before the Command object, 
 in between leaves a row that says so, never a command that nobody can be asked about.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -78,11 +79,24 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+PATIENCE = 2.0
+"""Seconds after which a database is held for unreachable."""
+
+
 class CommandStore:
     """The ``commands`` table. Methods raise ``sqlalchemy.exc.SQLAlchemyError`` when it fails."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def answers(self) -> bool:
+        """Whether the database can be read, within two seconds."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._database.run(lambda db: db.execute(sa.select(1)))
+        except (TimeoutError, sa.exc.SQLAlchemyError):
+            return False
+        return True
 
     async def add(self, record: CommandRecord) -> None:
         """Write a new command down."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support_fakeapi import FakeApi
 from support_server import EmbeddedServer, embedded_server
 
 from batholith.api.server import ApiSettings, serve
@@ -297,3 +298,24 @@ async def test_the_api_describes_itself_without_a_token(rest: Rest) -> None:
     assert "/v1/namespaces/{namespace}/jobs" in text
     assert "http://" not in text
     assert "https://" not in text
+
+
+async def test_alive_and_ready(rest: Rest) -> None:
+    for path in ("/healthz", "/livez", "/readyz"):
+        async with rest.session.get(rest.url + path) as answer:
+            assert (answer.status, await answer.text()) == (200, "ok")
+
+
+async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+        api.fail("hang", times=1000)
+        listener = socket.create_server(("127.0.0.1", 0))
+        settings = ApiSettings(store_url=f"sqlite:///{tmp_path / 'api.db'}", listener=listener)
+        serving = asyncio.create_task(serve(client, settings, clock=SystemClock()))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/readyz"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            told = (503, "[-]commands: not followed yet\n")
+            assert (answer.status, await answer.text()) == told
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving

@@ -180,7 +180,8 @@ async def test_nothing_is_lost_over_a_restart_and_watchers_resume(tmp_path: Path
         listed = await server.get(MAPS)
         assert int(listed["metadata"]["resourceVersion"]) >= before
         version = made["metadata"]["resourceVersion"]
-        async with server.watch(f"{MAPS}?watch=1&resourceVersion={version}") as lines:
+        query = f"{MAPS}?watch=1&resourceVersion={version}&fieldSelector=metadata.name=b"
+        async with server.watch(query) as lines:
             assert await names(lines, 2) == [("ADDED", "b"), ("DELETED", "b")]
 
 

@@ -217,6 +217,22 @@ async def test_abort_and_resume(play: Play) -> None:
     }  # fmt: skip
 
 
+async def test_a_job_created_suspended_waits_until_it_may_go_on(play: Play) -> None:
+    await play.submit(suspend=True)
+    await play.until_phase("Aborted")
+    assert not len(play.podgroups) and not len(play.pods)
+    await play.client.patch(JOBS, "j", {"spec": {"suspend": False}}, namespace="default")
+    await play.admit()
+    await play.start(2)
+    await play.until_phase("Running")
+    await play.client.patch(JOBS, "j", {"spec": {"suspend": True}}, namespace="default")
+    await until(lambda: all(pod.metadata.deletion_timestamp for pod in play.pods))
+    await play.reap()
+    await play.until_phase("Aborted")
+    assert play.status()["state"]["reason"] == "Suspended"
+    assert "retryCount" not in play.status()
+
+
 async def test_a_failed_pod_restarts_the_job_until_its_retries_are_used_up(play: Play) -> None:
     await play.submit(maxRetry=2, policies=[{"action": "RestartJob", "event": "PodFailed"}])
     for _ in range(2):

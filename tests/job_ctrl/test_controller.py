@@ -224,7 +224,7 @@ async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(stage:
         await until(lambda: stage.named(PODGROUPS))
 
 
-async def test_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_with_an_event(
+async def test_quirk_26_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_with_an_event(
     stage: Stage,
 ) -> None:
     stage.api.put(PODS, "j-t-1")
@@ -256,7 +256,33 @@ async def test_conflicts_errors_and_lost_connections_only_cost_time(stage: Stage
     assert (stage.status["version"], stage.status["retryCount"]) == (1, 1)
 
 
-async def test_a_job_made_again_under_its_name_is_another_job(stage: Stage) -> None:
+@pytest.mark.parametrize("kind", ["pods", "podgroups", "commands"])
+async def test_a_delete_that_meets_a_conflict_is_tried_again(stage: Stage, kind: str) -> None:
+    """A 409 does not prove that the object is gone."""
+    stage.submit()
+    async with stage.controller():
+        await stage.start()
+        stage.api.fail(409, method="DELETE", path=f"/{kind}/")
+        stage.command("RestartJob")
+        await until(lambda: not stage.named(COMMANDS))
+        await until(lambda: stage.phase == "Pending" and stage.named(PODGROUPS))
+        await stage.start()
+    assert stage.phases() == ["Pending", "Running", "Restarting", "Pending", "Running"]
+    assert set(stage.made().values()) == {1}
+
+
+async def test_objects_of_plugins_go_though_a_delete_meets_a_conflict(stage: Stage) -> None:
+    stage.submit(plugins={"svc": []})
+    async with stage.controller():
+        await stage.start()
+        assert stage.named(SERVICES)
+        stage.api.fail(409, method="DELETE", path="/services/")
+        stage.turn("Succeeded")
+        await stage.until("Completed")
+        await until(lambda: not stage.named(SERVICES))
+
+
+async def test_quirk_25_a_job_made_again_under_its_name_is_another_job(stage: Stage) -> None:
     """INV-VC-4; INV-OW-2: what the old job's pods do is not done to the new one."""
     stage.submit(policies=[{"action": "AbortJob", "event": "*"}])
     async with stage.controller() as controller:

@@ -232,6 +232,91 @@ def test_restarting_a_part_leaves_the_rest_alone(action: str) -> None:
     assert (status_of(world).version, status_of(world).retry_count) == (0, 1)
 
 
+def test_restarting_a_partition_leaves_the_others_alone() -> None:
+    cut = {"totalPartitions": 2, "partitionSize": 2}
+    restart = policy("RestartPartition", "PodFailed", "PodEvicted")
+    world = started(job(task("w", 4, partitionPolicy=cut, policies=[restart]), task("other", 1)))
+    world.turn("w-2", P.FAILED, exit_code=1)
+    world.run()
+    world.crash()
+    world.reap()
+    world.run()
+    assert world.phases[-2:] == ["Restarting", "Pending"]
+    assert {name: count for (name, _), count in world.created.items()} == {
+        "w-0": 1, "w-1": 1, "w-2": 2, "w-3": 2, "other-0": 1,
+    }  # fmt: skip
+
+
+def test_a_partition_that_a_task_does_not_have_is_not_restarted() -> None:
+    world = started(job(task("w", 2, policies=[policy("RestartPartition", "PodFailed")])))
+    world.turn("w-1", P.FAILED, exit_code=1)
+    world.run()
+    assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
+
+
+def test_a_job_created_suspended_makes_nothing_until_it_goes_on() -> None:
+    world = World(job(suspend=True))
+    world.run()
+    assert world.phases[-1] == "Aborted"
+    assert status_of(world).state.reason == "Suspended"
+    assert not world.created and world.podgroup is None
+    world.suspend(False)
+    world.run()
+    world.admit()
+    world.run()
+    assert world.phases[-2:] == ["Restarting", "Pending"]
+    assert sorted(world.pods) == ["j-t-0", "j-t-1"]
+    assert status_of(world).retry_count == 0
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_suspending_stops_a_job_and_clearing_it_goes_on(dies: bool) -> None:
+    world = started(job(task("t", 2)))
+    world.turn("t-0", P.SUCCEEDED)
+    world.run()
+    for wanted in (True, False):
+        world.suspend(wanted)
+        world.step()
+        if dies:
+            world.crash()
+        world.run()
+        world.reap()
+        world.run()
+    assert world.phases[-4:] == ["Aborting", "Aborted", "Restarting", "Pending"]
+    world.admit()
+    world.run()
+    assert {name: count for (name, _), count in world.created.items()} == {"t-0": 1, "t-1": 1}
+    assert (status_of(world).succeeded, status_of(world).retry_count) == (1, 0)
+
+
+def test_a_command_does_not_resume_what_is_suspended() -> None:
+    world = started(job())
+    world.order("AbortJob")
+    world.run()
+    world.reap()
+    world.run()
+    world.suspend()
+    world.run()
+    assert (world.phases[-1], status_of(world).state.reason) == ("Aborted", "Suspended")
+    world.order("ResumeJob")
+    world.run()
+    assert world.phases[-1] == "Aborted"
+    world.suspend(False)
+    world.run()
+    assert world.phases[-1] == "Pending"
+
+
+def test_a_job_that_is_over_is_not_suspended() -> None:
+    world = started(job())
+    for name in ("t-0", "t-1"):
+        world.turn(name, P.SUCCEEDED)
+    world.run()
+    for wanted in (True, False):
+        world.suspend(wanted)
+        world.run()
+        assert world.phases[-1] == "Completed"
+
+
 def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
     world = started(job(maxRetry=1, policies=[policy("RestartPod", "PodFailed")]))
     world.turn("t-0", P.FAILED, exit_code=1)
@@ -291,7 +376,7 @@ def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
     assert world.phases[-1] == "Aborting"
 
 
-def test_what_the_scheduler_finds_is_passed_on() -> None:
+def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
     def found(kind: str, at: str) -> PodGroupCondition:
         return PodGroupCondition(
             type=kind, status="True", message="no room", last_transition_time=at
@@ -413,7 +498,7 @@ def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
     assert world.job is None
 
 
-def test_an_old_podgroup_is_gone_before_a_restarted_job_waits_for_a_new_one() -> None:
+def test_quirk_27_an_old_podgroup_is_gone_before_a_restarted_job_waits_for_a_new_one() -> None:
     world = started(job())
     world.order("RestartJob")
     world.step()
@@ -428,9 +513,23 @@ def _step(world: World) -> list[Effect]:
     return effects
 
 
+P_ENDED = {P.SUCCEEDED, P.FAILED}
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["fail", "succeed", "run", "evict", "reap", "admit", "crash", *Action]),
+        st.sampled_from(
+            [
+                "fail",
+                "succeed",
+                "run",
+                "evict",
+                "reap",
+                "admit",
+                "crash",
+                "suspend",
+                "go on",
+                *Action,
+            ]
+        ),
         st.integers(0, 3),
         st.integers(1, 4),
     ),
@@ -439,7 +538,17 @@ EVENTS = st.lists(
 POLICIES = st.lists(
     st.builds(
         policy,
-        st.sampled_from(["AbortJob", "RestartJob", "RestartPod", "RestartTask", "CompleteJob"]),
+        st.sampled_from(
+            [
+                "AbortJob",
+                "RestartJob",
+                "RestartPod",
+                "RestartTask",
+                "RestartPartition",
+                "CompleteJob",
+                "ResumeJob",
+            ]
+        ),
         st.sampled_from(["PodFailed", "PodEvicted", "TaskCompleted", "*"]),
     ),
     max_size=2,
@@ -456,6 +565,8 @@ def happen(world: World, what: str, which: int) -> None:
         world.evict(name)
     elif what == "reap":
         world.reap()
+    elif what in ("suspend", "go on"):
+        world.suspend(what == "suspend")
     elif what == "admit" and world.podgroup is not None:
         world.admit()
     elif what == "crash":
@@ -474,7 +585,8 @@ def test_any_life_keeps_the_rules(
     That no name is made while it is taken, and that no write changes nothing, the world itself
     asserts.
     """
-    world = World(job(task("a", 2), task("b", 1), policies=policies))
+    cut = {"totalPartitions": 2, "partitionSize": 1}
+    world = World(job(task("a", 2, partitionPolicy=cut), task("b", 1), policies=policies))
     version = retries = 0
     for what, which, steps in events:
         happen(world, what, which)
@@ -487,6 +599,8 @@ def test_any_life_keeps_the_rules(
     world.run()
     status = status_of(world)
     final = JobPhase(status.state.phase)
+    if world.job is not None and world.job.spec.suspend:
+        assert not {pod.phase for pod in world.pods.values() if not pod.leaving} - P_ENDED
     counted = status.pending + status.running + status.unknown
     live = [pod for pod in world.pods.values() if not pod.leaving]
     if final not in ("Completed", "Failed", "Terminated"):

@@ -6,7 +6,7 @@ from support_jobs import job
 from batholith.job_ctrl.metrics import JobMetrics
 
 
-def test_ends_are_counted_by_job_and_forgotten_with_it() -> None:
+def test_quirk_6_ends_are_counted_by_job_and_forgotten_with_it() -> None:
     registry = CollectorRegistry()
     metrics, of = JobMetrics(registry), job()
     labels = {"job_name": "ns/j", "queue_name": "default"}

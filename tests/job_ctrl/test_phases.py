@@ -12,7 +12,7 @@ from batholith.model.pod import PodPhase
 P, A = JobPhase, Action
 FINISHED = (P.COMPLETED, P.FAILED, P.TERMINATED)
 STOP = {A.ABORT_JOB: P.ABORTING, A.COMPLETE_JOB: P.COMPLETING, A.TERMINATE_JOB: P.TERMINATING}
-RESTART = (A.RESTART_JOB, A.RESTART_TASK, A.RESTART_POD)
+RESTART = (A.RESTART_JOB, A.RESTART_TASK, A.RESTART_POD, A.RESTART_PARTITION)
 
 # (phase, action) -> (next phase, retries used up, versions raised); all other cells do nothing.
 TABLE = {

@@ -1,6 +1,10 @@
-"""Plugin arguments, order, and plugins of other packages."""
+"""Plugin arguments, order, and plugins of other packages.
+
+Quirks are numbered as in the list of what the reference's plugins get wrong.
+"""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +37,7 @@ def test_arguments_are_read_as_go_reads_flags(words: list[str], values: tuple[An
 @pytest.mark.parametrize(
     "wrong", [["--no-such"], ["--no-such", "3"], ["--port=x"], ["--on=maybe"], ["word"], ["-"]]
 )
-def test_an_argument_that_makes_no_sense_hides_no_other(wrong: list[str]) -> None:
+def test_quirk_19_an_argument_that_makes_no_sense_hides_no_other(wrong: list[str]) -> None:
     read = arguments.read([*wrong, "--name=x"], DEFAULTS)
     assert read.values == {"name": "x", "port": 22, "on": False}
     assert len(read.complaints) == 1
@@ -53,7 +57,7 @@ class Sidecar:
         pod["spec"].setdefault("initContainers", []).append({"name": "side", "image": self.image})
 
 
-def test_a_container_that_another_plugin_adds_is_served_too() -> None:
+def test_quirk_1_a_container_that_another_plugin_adds_is_served_too() -> None:
     of = job(task("my-task", 1), plugins={"env": [], "sidecar": ["img"], "svc": []})
     pod = pods.build(of, of.spec.tasks[0], 0)
     Registry({**BUILT_IN, "sidecar": Sidecar}).team(of).shape(pod, of)
@@ -109,8 +113,7 @@ def variables(pod: pods.Pod) -> dict[str, str]:
     }
 
 
-def test_no_two_pods_of_a_pytorch_job_have_the_same_rank() -> None:
-    # job-plugins quirks 1 and 2: every master has rank 0 there, and hcclrank may see another one.
+def test_quirks_1_and_2_no_two_pods_of_a_pytorch_job_have_the_same_rank() -> None:
     of = job(task("master", 2), task("worker", 3), plugins={"pytorch": [], "hcclrank": []})
     made = [shaped(of, one.name, index) for one in of.spec.tasks for index in range(one.replicas)]
     assert [variables(pod)["RANK"] for pod in made] == ["0", "1", "2", "3", "4"]
@@ -118,8 +121,7 @@ def test_no_two_pods_of_a_pytorch_job_have_the_same_rank() -> None:
     assert [pod["metadata"]["annotations"]["hccl/rankIndex"] for pod in made] == list("01234")
 
 
-def test_hcclrank_takes_the_first_rank_that_is_written_out() -> None:
-    # job-plugins quirk 18: one that comes from elsewhere hides the others there.
+def test_quirk_18_hcclrank_takes_the_first_rank_that_is_written_out() -> None:
     hidden = {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     env = [hidden, {"name": "RANK", "value": "7"}]
     spec = {"containers": [{"name": "main", "image": "i", "env": env}]}
@@ -173,12 +175,66 @@ def test_an_mpi_master_without_workers_is_left_as_it_is() -> None:
         (["worker"], {"pytorch": []}, ["no task is named 'master'"]),
     ],
 )
-def test_a_job_that_a_plugin_does_not_fit_is_complained_of(
+def test_quirks_15_and_16_a_job_that_a_plugin_does_not_fit_is_complained_of(
     tasks: list[str], plugins: dict[str, list[str]], words: list[str]
 ) -> None:
-    # job-plugins quirks 15 and 16.
     of = job(*(task(name, 1) for name in tasks), plugins=plugins)
     complaints = list(Registry().team(of).complaints(of))
     assert len(complaints) == len(words)
     for complaint, word in zip(complaints, words, strict=True):
         assert word in complaint
+
+
+def test_quirk_1_the_waiting_container_has_what_svc_gives_whatever_the_order() -> None:
+    for given in (["pytorch", "svc"], ["svc", "pytorch"]):
+        plugins = {name: ["--wait-master-enabled"] if name == "pytorch" else [] for name in given}
+        of = job(task("master", 1), task("worker", 1), plugins=plugins)
+        (waiter,) = shaped(of, "worker")["spec"]["initContainers"]
+        assert [one["name"] for one in waiter["volumeMounts"]] == ["j-svc"]
+
+
+def test_quirk_5_a_public_key_alone_is_not_used_and_a_pair_is_made() -> None:
+    of = job(plugins={"ssh": ["--ssh-public-key=mine"]})
+    (secret,) = Registry().team(of).wanted(of)
+    data = secret.build()["data"]
+    assert data["id_rsa.pub"] == data["authorized_keys"] != "bWluZQ=="
+    assert any("private" in said for said in Registry().team(of).complaints(of))
+
+
+def test_quirk_10_a_subdomain_of_the_template_s_own_is_complained_of() -> None:
+    template = {"spec": {"subdomain": "elsewhere", "containers": [{"name": "c"}]}}
+    of = job(task("t", 1, template=template), plugins={"svc": []})
+    (said,) = Registry().team(of).complaints(of)
+    assert "'elsewhere'" in said
+
+
+def test_quirk_11_a_host_name_in_the_template_is_listed_once() -> None:
+    template = {"spec": {"hostname": "h", "containers": [{"name": "c"}]}}
+    of = job(task("worker", 3, template=template), task("ps", 1), plugins={"tensorflow": []})
+    config = json.loads(variables(shaped(of, "ps"))["TF_CONFIG"])
+    assert config["cluster"]["worker"] == ["h.j:2222"]
+
+
+def test_quirk_13_the_documented_name_of_rays_client_port_is_taken() -> None:
+    of = job(task("head", 1), plugins={"ray": ["--clientServerPort=7", "--headContainer=main"]})
+    assert list(Registry().team(of).complaints(of)) == []
+    (service,) = Registry().team(of).wanted(of)
+    assert service.build()["spec"]["ports"][2]["port"] == 7
+
+
+def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise() -> None:
+    ports = [{"name": "redis", "containerPort": 6379}]
+    template = {"spec": {"containers": [{"name": "head", "image": "i", "ports": ports}]}}
+    of = job(task("head", 1, template=template), plugins={"ray": []})
+    container = shaped(of, "head")["spec"]["containers"][0]
+    (service,) = Registry().team(of).wanted(of)
+    names = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for port in service.build()["spec"]["ports"]:
+        target = port["targetPort"]
+        assert names.get(target, target) == port["port"]
+
+
+def test_quirk_20_the_files_of_hosts_keep_the_case_of_their_task() -> None:
+    of = job(task("my-Task", 1), plugins={"svc": []})
+    config = next(one for one in Registry().team(of).wanted(of) if one.name == "j-svc")
+    assert set(config.follow) == {"my_Task.host", "VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM"}

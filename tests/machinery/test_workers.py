@@ -372,7 +372,8 @@ async def test_inv_lc_3_a_sync_that_hangs_ends_with_the_grace() -> None:
         finally:
             ended.append(key)
 
-    workers = asyncio.create_task(run_workers(queue, reconcile))
+    settings = WorkerSettings(grace=30)
+    workers = asyncio.create_task(run_workers(queue, reconcile, settings=settings))
     queue.add("a")
     await settle()
     workers.cancel()

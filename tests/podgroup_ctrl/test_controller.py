@@ -178,6 +178,14 @@ async def test_failures_are_retried(world: World) -> None:
         await until(lambda: world.bound("p"))
 
 
+async def test_a_conflict_at_a_pod_is_no_proof_that_it_is_gone(world: World) -> None:
+    async with running(world.controller()):
+        world.api.fail(409, method="PATCH", path="/pods/")
+        world.pod("p")
+        while not world.bound("p"):
+            await world.clock.advance(1)
+
+
 async def test_a_size_on_the_pod_itself_is_answered_with_a_hint(world: World) -> None:
     async with running(world.controller()):
         world.pod("p", annotations={"scheduling.volcano.sh/group-min-member": "3"})
@@ -197,8 +205,10 @@ async def test_scaling_to_none_takes_the_group_away(world: World) -> None:
         await until(lambda: world.bound("s-1"))
         assert list(world.groups) == ["podgroup-s-uid"]
         world.stateful_set("s", 0)
+        world.api.fail(409, method="DELETE", path="/podgroups/")
         world.api.remove(PODS, "s-1")
-        await until(lambda: not world.groups)
+        while world.groups:
+            await world.clock.advance(1)
 
 
 async def test_a_later_pod_brings_the_group_up_to_its_owner_and_keeps_what_others_wrote(

@@ -236,6 +236,19 @@ async def test_a_parent_that_opens_in_time_lets_the_child_open(world: World) -> 
         await until(lambda: world.commands == 0)
 
 
+async def test_a_command_whose_delete_meets_a_conflict_is_deleted_all_the_same(
+    world: World,
+) -> None:
+    world.queue("q")
+    async with running(world.controller()):
+        await until(lambda: world.state("default") == "Open")
+        world.api.fail(409, method="DELETE")
+        world.command("c", "CloseQueue", "q")
+        await until(lambda: world.state("q") == "Closed")
+        while world.commands:
+            await world.clock.advance(1.0)
+
+
 async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
     world: World,
 ) -> None:

@@ -1,5 +1,6 @@
 """The history of commands survives what happens around it."""
 
+import shutil
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,4 +82,16 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
 async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     database = await opened(tmp_path / "api.db")
     assert stat.S_IMODE((tmp_path / "api.db").stat().st_mode) == 0o600
+    await database.close()
+
+
+async def test_a_database_that_is_gone_does_not_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    database = Database(f"sqlite:///{folder / 'api.db'}")
+    store = CommandStore(database)
+    shutil.rmtree(folder)
+    assert not await store.answers()
+    folder.mkdir()
+    assert await store.answers()
     await database.close()

@@ -5,7 +5,7 @@ The words are those of kube-apiserver, because clients show them and some tests 
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ Check = Callable[[Any, str, list[FieldError], Any], None]
 Compile = Callable[[Mapping[str, Any]], Check]
 
 _INT32 = (-(2**31), 2**31 - 1)
+_EITHER = [{"type": "integer"}, {"type": "string"}]
 _GO_NAMES = {
     dict: "object",
     list: "array",
@@ -40,12 +41,20 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def value_checks(schema: Mapping[str, Any], compile_node: Compile) -> list[Check]:
-    """Make the checks of a node itself; the first is that of its type."""
+class ValueChecks(NamedTuple):
+    """The checks of a node itself."""
+
+    of_type: Check
+    junctors: list[Check]
+    of_value: list[Check]
+    """For values of the right type alone."""
+
+
+def value_checks(schema: Mapping[str, Any], compile_node: Compile) -> ValueChecks:
+    """Make the checks of a node itself."""
     makers = (_enum, _bounds, _lengths, _pattern, _format, _sizes, _uniqueness)
-    checks = [_type_check(schema), *(made for make in makers if (made := make(schema)))]
-    checks += _junctors(schema, compile_node)
-    return checks
+    of_value = [made for make in makers if (made := make(schema))]
+    return ValueChecks(_type_check(schema), _junctors(schema, compile_node), of_value)
 
 
 def _where(path: str) -> str:
@@ -69,8 +78,9 @@ def _type_check(schema: Mapping[str, Any]) -> Check:
     return check
 
 
-def _of_type(path: str, value: Any, name: str) -> FieldError:
-    given = _GO_NAMES.get(type(value), "string")
+def _of_type(path: str, value: Any, name: str, *, number: str = "float64") -> FieldError:
+    # What does not fit an integer is a float; how that is called differs from place to place.
+    given = number if _is_number(value) and not _is_whole(value) else _GO_NAMES[type(value)]
     return wrong_type(path, given, f'{_where(path)} must be of type {name}: "{given}"')
 
 
@@ -79,20 +89,30 @@ def _anything(value: Any, path: str, errors: list[FieldError], old: Any) -> None
 
 
 def _int_or_string(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
-    if type(value) not in (int, str):
-        errors.append(_of_type(path, value, "integer,string"))
+    if type(value) is not str and not _is_whole(value):
+        errors.append(_of_type(path, value, "integer,string", number="number"))
+
+
+def _is_whole(value: Any) -> bool:
+    """Say whether a value is an integer to Go, which reads what 64 bits do not hold as a float."""
+    if type(value) is float:
+        return value.is_integer() and abs(value) < 2**53
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _integer_check(form: str) -> Check:
+    shown = "float64" if form else "number"
+    text = f"with format {form}" if form else "(default format)"
+
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
-        whole = type(value) is int or (type(value) is float and value.is_integer())
+        number, whole = _is_number(value), _is_whole(value)
         if not whole:
-            name = form if type(value) is float and form else "integer"
-            errors.append(_of_type(path, value, name))
-        fits = whole and _INT32[0] <= value <= _INT32[1]
-        if form == "int32" and type(value) in (int, float) and not fits:
-            text = f"Checked value must be of type integer with format int32 in {path}"
-            errors.append(FieldError("FieldValueInvalid", "<nil>", f'Invalid value: "": {text}'))
+            errors.append(
+                _of_type(path, value, form if number and form else "integer", number=shown)
+            )
+        fits = whole and (form != "int32" or _INT32[0] <= value <= _INT32[1])
+        if number and not fits:
+            errors.append(_of_whole(f"Checked value must be of type integer {text} in {path}"))
 
     return check
 
@@ -229,44 +249,78 @@ def _uniqueness(schema: Mapping[str, Any]) -> Check | None:
 
 
 def _junctors(schema: Mapping[str, Any], compile_node: Compile) -> list[Check]:
-    made = []
-    for name, wants in (
-        ("allOf", "all the schemas"),
-        ("anyOf", "at least one schema"),
-        ("oneOf", "one and only one schema"),
-    ):
-        if branches := schema.get(name):
-            made.append(_junctor(name, wants, [compile_node(branch) for branch in branches]))
-    if "not" in schema:
-        made.append(_junctor("not", "the schema", [compile_node(schema["not"])]))
-    return made
+    makers = (("anyOf", _any_of), ("oneOf", _one_of), ("allOf", _all_of))
+    made = [
+        make([compile_node(branch) for branch in schema[name]])
+        for name, make in makers
+        if schema.get(name)
+    ]
+    if schema.get("x-kubernetes-int-or-string") and schema.get("anyOf") == _EITHER:
+        # What the type allows, these branches allow: quantities are many, so spare them.
+        made[0] = _unless_either(made[0])
+    return [*made, _not(compile_node(schema["not"]))] if "not" in schema else made
 
 
-def _junctor(name: str, wants: str, branches: list[Check]) -> Check:
-    verb = "must not validate" if name == "not" else "must validate"
-
+def _unless_either(rest: Check) -> Check:
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
-        results: list[list[FieldError]] = []
-        for branch in branches:
-            found: list[FieldError] = []
-            branch(value, path, found, MISSING)
-            results.append(found)
-        fitting = sum(not found for found in results)
-        fits = {
-            "allOf": fitting == len(branches),
-            "anyOf": fitting > 0,
-            "oneOf": fitting == 1,
-            "not": fitting == 0,
-        }[name]
-        if fits:
-            return
-        more = ". Found none valid" if name == "oneOf" and not fitting else ""
-        errors.append(invalid(path, _shown(value), f'"{path}" {verb} {wants} ({name}){more}'))
-        if len(results) == 1 or name == "allOf":
-            errors.extend(error for found in results for error in found)
+        if type(value) is not str and not _is_whole(value):
+            rest(value, path, errors, old)
 
     return check
 
 
-def _shown(value: Any) -> Any:
-    return "" if isinstance(value, dict | list) else value
+def _results(branches: list[Check], value: Any, path: str) -> list[list[FieldError]]:
+    """What each branch complains about."""
+    results: list[list[FieldError]] = []
+    for branch in branches:
+        found: list[FieldError] = []
+        branch(value, path, found, MISSING)
+        results.append(found)
+    return results
+
+
+def _any_of(branches: list[Check]) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        results = _results(branches, value, path)
+        if all(results):
+            errors.append(_of_whole(f'"{path}" must validate at least one schema (anyOf)'))
+            errors += results[0]
+
+    return check
+
+
+def _one_of(branches: list[Check]) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        results = _results(branches, value, path)
+        fitting = sum(not found for found in results)
+        if fitting != 1:
+            count = f"Found {fitting} valid alternatives" if fitting else "Found none valid"
+            text = f'"{path}" must validate one and only one schema (oneOf). {count}'
+            errors.append(_of_whole(text))
+            errors += [] if fitting else results[0]
+
+    return check
+
+
+def _all_of(branches: list[Check]) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        results = _results(branches, value, path)
+        errors += [error for found in results for error in found]
+        if any(results):
+            none = ". None validated" if all(results) else ""
+            errors.append(_of_whole(f'"{path}" must validate all the schemas (allOf){none}'))
+
+    return check
+
+
+def _not(branch: Check) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if not _results([branch], value, path)[0]:
+            errors.append(_of_whole(f'"{path}" must not validate the schema (not)'))
+
+    return check
+
+
+def _of_whole(text: str) -> FieldError:
+    """A complaint that names its field only in its text."""
+    return FieldError("FieldValueInvalid", "<nil>", f'Invalid value: "": {text}')

@@ -38,7 +38,7 @@ class Structural:
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
         """Remove unknown fields, and nulls where none may be; return the paths of the unknown."""
-        return self._prune(obj) or []
+        return sorted(self._prune(obj) or ())
 
     def default(self, obj: dict[str, Any]) -> None:
         """Fill in defaults."""
@@ -248,23 +248,28 @@ def _each(below: Default) -> Default:
 
 def _checker(schema: Schema) -> Check:
     """Make the check of a node and of all below it."""
-    checks = value_checks(schema, _checker)
+    of_type, junctors, checks = value_checks(schema, _checker)
     if keys := schema.get("required"):
         checks.append(_requires(tuple(keys)))
     if schema.get("x-kubernetes-embedded-resource"):
         checks.append(_requires_head)
     nullable = schema.get("nullable", False)
     below = _below(schema)
+    if not (junctors or checks or nullable or below):
+        return of_type
 
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if value is None and nullable:
             return
         found = len(errors)
+        of_type(value, path, errors, old)
+        fits = len(errors) == found
+        for each in junctors:
+            each(value, path, errors, old)
+        if not fits:
+            return
         for each in checks:
             each(value, path, errors, old)
-            if len(errors) > found and each is checks[0]:
-                # A value of another type is not looked at any further.
-                return
         if below:
             below(value, path, errors, old)
 

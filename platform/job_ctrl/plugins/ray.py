@@ -7,7 +7,7 @@ import msgspec
 
 from ...model import names
 from ...model.base import Part
-from ...model.job import Job
+from ...model.job import Job, TaskSpec
 from ...model.names import Resource
 from ..podgroups import owner
 from ..pods import Pod
@@ -16,8 +16,14 @@ from .base import Made, Wanted
 from .shaping import add_port, domain, role, task_named
 
 
+class _Port(Part, frozen=True):
+    name: str = ""
+    container_port: int = 0
+
+
 class _Container(Part, frozen=True):
     name: str = ""
+    ports: tuple[_Port, ...] = ()
 
 
 class _Spec(Part, frozen=True):
@@ -42,6 +48,7 @@ class Ray:
                 "port": 6379,
                 "dashboardPort": 8265,
                 "clientPort": 10001,
+                "clientServerPort": 0,  # as Volcano's own guide calls it
             },
         )
         self.complaints = read.complaints
@@ -54,7 +61,7 @@ class Ray:
         self._ports: Mapping[str, int] = {
             "gcs": read.number("port"),
             "dashboard": read.number("dashboardPort"),
-            "client-server": read.number("clientPort"),
+            "client-server": read.number("clientServerPort") or read.number("clientPort"),
         }
 
     def complaints_about(self, job: Job) -> Sequence[str]:
@@ -66,8 +73,7 @@ class Ray:
             task = task_named(job, name)
             if task is None:
                 continue
-            template = msgspec.json.decode(task.template, type=_Template)
-            if all(one.name != container for one in template.spec.containers):
+            if all(one.name != container for one in _containers(task)):
                 found.append(
                     f"plugin ray does not start Ray in task {name!r}:"
                     f" it has no container named {container!r}"
@@ -110,6 +116,13 @@ class Ray:
         ]
 
     def _service(self, job: Job, name: str) -> Made:
+        head = task_named(job, self._head)
+        declared = {
+            port.container_port
+            for container in (_containers(head) if head else ())
+            if container.name == self._containers[self._head]
+            for port in container.ports
+        }
         return {
             "metadata": {
                 "name": name,
@@ -123,11 +136,21 @@ class Ray:
                     names.TASK_SPEC: self._head,
                 },
                 "ports": [
-                    {"name": port, "protocol": "TCP", "port": number, "targetPort": port}
+                    {
+                        "name": port,
+                        "protocol": "TCP",
+                        "port": number,
+                        # One that the template declares may have another name there.
+                        "targetPort": number if number in declared else port,
+                    }
                     for port, number in self._ports.items()
                 ],
             },
         }
+
+
+def _containers(task: TaskSpec) -> tuple[_Container, ...]:
+    return msgspec.json.decode(task.template, type=_Template).spec.containers
 
 
 def _service_name(job: Job) -> str:

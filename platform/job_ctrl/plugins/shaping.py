@@ -72,6 +72,11 @@ def domain(job: Job, task: TaskSpec, number: int = 0) -> str:
     return f"{host or name_of(job, task.name, number)}.{subdomain}"
 
 
+def subdomain(job: Job, task: TaskSpec) -> str:
+    """The subdomain of the pods of *task*."""
+    return _named(job, task)[1]
+
+
 def hosts(job: Job, task: TaskSpec) -> list[tuple[str, str]]:
     """Host and domain name of each pod of *task*; just one if its template names the host."""
     host, _ = _named(job, task)

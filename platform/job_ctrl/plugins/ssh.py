@@ -41,6 +41,9 @@ class Ssh:
             },
         )
         self.complaints = read.complaints
+        if read.text("ssh-public-key") and not read.text("ssh-private-key"):
+            lone = "--ssh-public-key is not used without --ssh-private-key; a pair of keys is made"
+            self.complaints += (lone,)
         self._path = read.text("ssh-key-file-path")
         self._private = read.text("ssh-private-key")
         self._public = read.text("ssh-public-key")

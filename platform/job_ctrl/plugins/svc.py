@@ -16,7 +16,7 @@ from ..podgroups import owner
 from ..pods import Pod
 from . import arguments
 from .base import Made, Wanted
-from .shaping import add_env, add_mount, hosts
+from .shaping import add_env, add_mount, hosts, subdomain
 
 _MOUNT_PATH = "/etc/volcano"
 
@@ -52,6 +52,15 @@ class Svc:
             ]
             add_env(pod, [_from_config(key, config) for key in keys])
         add_mount(pod, {"name": config, "configMap": {"name": config}}, {"mountPath": _MOUNT_PATH})
+
+    def complaints_about(self, job: Job) -> Sequence[str]:
+        """Tasks whose pods have names that the Service does not make resolve."""
+        return [
+            f"plugin svc makes no name resolve for task {task.name!r}: its template has the"
+            f" subdomain {domain!r}, and the Service is named {job.metadata.name!r}"
+            for task in job.spec.tasks
+            if (domain := subdomain(job, task)) != job.metadata.name
+        ]
 
     def on_job_add(self, job: Job) -> Sequence[Wanted]:
         """The three objects, of which the ConfigMap follows the number of pods."""

@@ -7,7 +7,7 @@ import msgspec
 from ...model.job import Job
 from ..pods import Pod
 from . import arguments
-from .shaping import append_env, domain, index, role, task_named
+from .shaping import append_env, hosts, index, role, task_named
 
 _ROLES = ("ps", "worker", "chief", "evaluator")
 _DEFAULT_PORT = 2222
@@ -40,7 +40,5 @@ class TensorFlow:
         for kind, name in self._tasks.items():
             task = task_named(job, name)
             if task is not None and task.replicas:
-                cluster[kind] = [
-                    f"{domain(job, task, number)}:{self._port}" for number in range(task.replicas)
-                ]
+                cluster[kind] = [f"{domain}:{self._port}" for _, domain in hosts(job, task)]
         return cluster

@@ -1,0 +1,281 @@
+"""Our definitions on a real API server, and what both servers say by them."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support_crds
+from support_kubectl import Kubectl, needs_kubectl
+from support_realkube import real_server
+from support_server import DEFINITIONS, FOOS, Server, definition
+from support_servers import Servers
+
+from batholith.model import crds
+from batholith.model.names import JOBS
+
+Json = dict[str, Any]
+
+ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+LIMIT = 262_144
+"""Bytes that the annotations of an object may have in all."""
+
+PATH = JOBS.path("default")
+TEMPLATE = "spec.tasks[0].template"
+MAIN = f"{TEMPLATE}.spec.containers[0]"
+EITHER: list[Json] = [{"type": "integer"}, {"type": "string"}]
+
+
+@pytest.fixture
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, crds=crds.load()) as started:
+        yield started
+
+
+def definition_with(properties: Json) -> Json:
+    """A definition whose spec has some properties."""
+    made = definition()
+    openapi = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    openapi["properties"]["spec"] = {"type": "object", "properties": properties}
+    return made
+
+
+SCHEMA: Json = {
+    "whole": {"type": "integer"},
+    "long": {"type": "integer", "format": "int64"},
+    "either": {"x-kubernetes-int-or-string": True},
+    "size": {"x-kubernetes-int-or-string": True, "anyOf": EITHER, "pattern": "^a$"},
+    "port": {
+        "x-kubernetes-int-or-string": True,
+        "allOf": [{"anyOf": EITHER}, {"pattern": "^a$"}],
+    },
+    "any": {"type": "string", "anyOf": [{"pattern": "^a"}, {"maxLength": 2}]},
+    "one": {"type": "string", "oneOf": [{"pattern": "^a"}, {"maxLength": 2}]},
+    "all": {"type": "string", "allOf": [{"pattern": "^a"}, {"maxLength": 2}]},
+    "none": {"type": "string", "not": {"pattern": "^a"}},
+}
+
+
+async def test_they_are_what_make_crds_makes(tmp_path: Path) -> None:
+    async with real_server(tmp_path) as real:
+        document = await real.get("/openapi/v3/api/v1")
+    assert support_crds.complete(document) == list(crds.load())
+
+
+async def test_the_real_server_serves_them_without_complaint(tmp_path: Path) -> None:
+    async with real_server(tmp_path, crds=crds.load()) as real:
+        for made in (await real.get(DEFINITIONS))["items"]:
+            conditions = {one["type"]: one["status"] for one in made["status"]["conditions"]}
+            assert conditions == {"NamesAccepted": "True", "Established": "True"}
+
+
+@pytest.mark.parametrize("way", [(), ("--server-side",)])
+async def test_kubectl_applies_them_and_applies_them_again(
+    tmp_path: Path, way: tuple[str, ...]
+) -> None:
+    needs_kubectl()
+    async with real_server(tmp_path / "server") as real:
+        kubectl = Kubectl(real, tmp_path)
+        await kubectl("apply", "-f", str(support_crds.MANIFESTS), *way)
+        again = await kubectl("apply", "-f", str(support_crds.MANIFESTS), *way)
+        done = "serverside-applied" if way else "unchanged"
+        assert [line.split()[1] for line in again.splitlines()] == [done] * 4
+        for made in (await real.get(DEFINITIONS))["items"]:
+            annotations = made["metadata"]["annotations"]
+            assert (ANNOTATION in annotations) is (not way)
+            assert sum(map(len, annotations.values())) < LIMIT / 2
+
+
+async def test_unknown_fields_of_a_template_are_refused_or_dropped_with_a_warning(
+    server: Server,
+) -> None:
+    job = job_with(imagee="x")
+    template = job["spec"]["tasks"][0]["template"]
+    template["foo"] = 1
+    template["metadata"]["generateName"] = "x"
+    template["spec"]["volumes"] = [{"name": "v", "emptydir": {}}]
+    job["spec"]["volumes"] = [{"mountPath": "/x", "volumeClaim": {"size": 1}}]
+    unknown = [
+        f"{TEMPLATE}.foo",
+        f"{TEMPLATE}.metadata.generateName",
+        f"{MAIN}.imagee",
+        f"{TEMPLATE}.spec.volumes[0].emptydir",
+        "spec.volumes[0].volumeClaim.size",
+    ]
+    refused = await server.request("POST", f"{PATH}?fieldValidation=Strict", job)
+    assert (refused.status, refused.body["reason"]) == (400, "BadRequest")
+    assert refused.body["message"] == (
+        'Job in version "v1alpha1" cannot be handled as a Job: strict decoding error: '
+        + ", ".join(f'unknown field "{path}"' for path in unknown)
+    )
+    made = await server.create(PATH, job)
+    stored = made["spec"]["tasks"][0]["template"]
+    assert stored["spec"] == {
+        "containers": [{"name": "main", "image": "busybox"}],
+        "volumes": [{"name": "v"}],
+    }
+    assert (stored["metadata"], "foo" in stored) == ({}, False)
+
+
+async def test_kubectl_says_which_field_of_a_template_is_misspelt(
+    server: Server, tmp_path: Path
+) -> None:
+    needs_kubectl()
+    text = json.dumps(job_with(comand=["true"]))
+    said = await Kubectl(server, tmp_path).run("create", "-f", "-", stdin=text)
+    assert said.code == 1
+    assert f'strict decoding error: unknown field "{MAIN}.comand"' in said.err
+
+
+async def test_a_template_gets_the_defaults_of_its_keys_alone(server: Server) -> None:
+    ports = [{"containerPort": 80}]
+    made = await server.create(PATH, job_with(ports=ports, envFrom=[{"configMapRef": {}}]))
+    (main,) = made["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    assert main == {
+        "name": "main",
+        "image": "busybox",
+        "ports": [{"containerPort": 80, "protocol": "TCP"}],
+        "envFrom": [{"configMapRef": {"name": ""}}],
+    }
+
+
+QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+CPU = f"{MAIN}.resources.requests.cpu"
+
+
+def of_type(path: str, given: str, wanted: str) -> str:
+    """A complaint about the type of a value."""
+    return f'{path}: Invalid value: "{given}": {path} in body must be of type {wanted}: "{given}"'
+
+
+def of_whole(text: str) -> str:
+    """A complaint that names its field in its text alone."""
+    return f'<nil>: Invalid value: "": {text}'
+
+
+def not_whole(path: str, form: str = "(default format)") -> str:
+    return of_whole(f"Checked value must be of type integer {form} in {path}")
+
+
+def matching(path: str, value: str, pattern: str) -> str:
+    return f"{path}: Invalid value: \"{value}\": {path} in body should match '{pattern}'"
+
+
+WRONG_IN_TEMPLATE: list[tuple[Json, list[str]]] = [
+    ({"image": 3}, [of_type(f"{MAIN}.image", "integer", "string")]),
+    ({"stdin": "yes"}, [of_type(f"{MAIN}.stdin", "string", "boolean")]),
+    ({"name": None}, [f"{MAIN}.name: Required value"]),
+    ({"resources": {"requests": {"cpu": "abc"}}}, [matching(CPU, "abc", QUANTITY)]),
+    (
+        {"resources": {"requests": {"cpu": 1.5}}},
+        [
+            of_type(CPU, "number", "integer,string"),
+            of_whole(f'"{CPU}" must validate at least one schema (anyOf)'),
+            of_type(CPU, "number", "integer"),
+            not_whole(CPU),
+        ],
+    ),
+    (
+        {"ports": [{"containerPort": 1}] * 2},
+        [f'{MAIN}.ports[1]: Duplicate value: {{"containerPort":1,"protocol":"TCP"}}'],
+    ),
+]
+
+
+async def test_wrong_values_in_a_template_are_refused(server: Server) -> None:
+    for fields, complaints in WRONG_IN_TEMPLATE:
+        refused = await server.request("POST", PATH, job_with(**fields))
+        assert refused.status == 422
+        assert refused.body["message"] == complaint('Job.batch.volcano.sh "j"', complaints)
+
+
+ANY = of_whole('"spec.any" must validate at least one schema (anyOf)')
+ONE = '"spec.one" must validate one and only one schema (oneOf)'
+ALL = '"spec.all" must validate all the schemas (allOf)'
+WRONG: list[tuple[str, Any, list[str]]] = [
+    ("whole", 1.5, [of_type("spec.whole", "number", "integer"), not_whole("spec.whole")]),
+    (
+        "long",
+        1.5,
+        [of_type("spec.long", "float64", "int64"), not_whole("spec.long", "with format int64")],
+    ),
+    (
+        "long",
+        2**70,
+        [of_type("spec.long", "float64", "int64"), not_whole("spec.long", "with format int64")],
+    ),
+    ("either", 1.5, [of_type("spec.either", "number", "integer,string")]),
+    ("either", True, [of_type("spec.either", "boolean", "integer,string")]),
+    ("either", 2**70, [of_type("spec.either", "number", "integer,string")]),
+    (
+        "size",
+        True,
+        [
+            of_type("spec.size", "boolean", "integer,string"),
+            of_whole('"spec.size" must validate at least one schema (anyOf)'),
+            of_type("spec.size", "boolean", "integer"),
+        ],
+    ),
+    (
+        "port",
+        "b",
+        [
+            matching("spec.port", "b", "^a$"),
+            of_whole('"spec.port" must validate all the schemas (allOf)'),
+        ],
+    ),
+    ("any", "bcd", [ANY, matching("spec.any", "bcd", "^a")]),
+    ("one", "ab", [of_whole(f"{ONE}. Found 2 valid alternatives")]),
+    ("one", "bcd", [of_whole(f"{ONE}. Found none valid"), matching("spec.one", "bcd", "^a")]),
+    (
+        "one",
+        3,
+        [
+            of_type("spec.one", "integer", "string"),
+            of_whole(f"{ONE}. Found 2 valid alternatives"),
+        ],
+    ),
+    (
+        "all",
+        "bcd",
+        [
+            matching("spec.all", "bcd", "^a"),
+            "spec.all: Too long: may not be more than 2 bytes",
+            of_whole(f"{ALL}. None validated"),
+        ],
+    ),
+    ("all", "abc", ["spec.all: Too long: may not be more than 2 bytes", of_whole(ALL)]),
+    ("none", "ab", [of_whole('"spec.none" must not validate the schema (not)')]),
+]
+
+
+async def test_each_kind_of_check_complains_in_the_same_words(server: Server) -> None:
+    await server.install(definition_with(SCHEMA))
+    for field, value, complaints in WRONG:
+        body = {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "x"}}
+        refused = await server.request("POST", FOOS, {**body, "spec": {field: value}})
+        assert refused.status == 422
+        assert refused.body["message"] == complaint('Foo.ex.io "x"', complaints)
+
+
+def complaint(whose: str, complaints: list[str]) -> str:
+    """The message of a refusal."""
+    said = complaints[0] if len(complaints) == 1 else f"[{', '.join(complaints)}]"
+    return f"{whose} is invalid: {said}"
+
+
+def job_with(**fields: Any) -> Json:
+    """A job of one task with one container, which has some fields; ``None`` takes one away."""
+    main = {"name": "main", "image": "busybox"} | fields
+    main = {key: value for key, value in main.items() if value is not None}
+    template: Json = {"metadata": {}, "spec": {"containers": [main]}}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"tasks": [{"name": "a", "replicas": 1, "template": template}]},
+    }

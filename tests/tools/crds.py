@@ -1,0 +1,22 @@
+"""``make crds``: makes the definitions anew, with the types of a real API server.
+
+Needs the programs that `tests/realkube/build` makes. Writes package data and `manifests/crds`.
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import support_crds
+from support_realkube import real_server
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with real_server(Path(folder)) as server:
+            document = await server.get("/openapi/v3/api/v1")
+    support_crds.write(support_crds.complete(document))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
