@@ -114,7 +114,12 @@ class Platform:
     async def start_parts(self, client: Client, *names: str) -> None:
         """Start parts, wait until all are ready, and let pods onto the agent's nodes."""
         pretended = ("--simulate", str(SIMULATED), "--cpus", str(CPUS))
-        options = {"agent": ("--data-dir", str(self._folder / "agent"), *pretended)}
+        alone = ("--leader-elect=false",)
+        options = {
+            "agent": ("--data-dir", str(self._folder / "agent"), *pretended),
+            "controllers": alone,
+            "scheduler": alone,
+        }
         started = [self.start(name, *options.get(name, ())) for name in names]
         for part in started:
             await part.ready()

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,23 +15,20 @@ import typer
 from . import gates
 from .assembly import Instruments, new_client, told_in_a_line
 from .flags import grouped
+from .leading import ElectionFlags, election_client
 from .options import KLOG, LOOPBACK, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
     from ..admission.serving.service import AdmissionService, Options
     from ..admission.settings import AdmissionSettings
-    from ..kube.client import Client
-    from ..machinery.clock import Clock
-    from ..machinery.leadership import Elector
+    from ..machinery.leadership import ElectionSettings, Elector
     from .health import Health
 
 log = logging.getLogger(__name__)
 
+PART = "admission"
 METRICS_PORT = 8081
-LEASE = "batholith-admission"
 
 ENABLED = (
     "/jobs/mutate,/jobs/validate,/podgroups/mutate,/podgroups/validate,"
@@ -72,9 +70,6 @@ class WebhookFlags:
     graceful_shutdown_time: Annotated[
         str, typer.Option(help="What reviews in hand have at the end.")
     ] = "30s"
-    leader_elect: Annotated[
-        bool, typer.Option(help="One replica at a time renews certificates and trust.")
-    ] = True
     tls_cert_file: Annotated[
         str,
         typer.Option(
@@ -129,6 +124,27 @@ class WebhookFlags:
             raise FlagError("--tls-cert-file and --tls-private-key-file need each other")
         if self.ca_cert_file and not self.tls_cert_file:
             raise FlagError("--ca-cert-file needs --tls-cert-file and --tls-private-key-file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeFlags(ElectionFlags):
+    """Which replica renews the certificate and keeps the webhook configurations."""
+
+    leader_elect_resource_name: Annotated[str, typer.Option(help="Name of the Lease.")] = (
+        "batholith-admission"
+    )
+    leader_elect_resource_namespace: Annotated[
+        str, typer.Option(help="Namespace of the Lease.", show_default="that of the webhooks")
+    ] = ""
+
+    def within(self, namespace: str) -> "ElectionSettings | None":
+        """What to contend for, in *namespace* unless flags say otherwise.
+
+        Raises:
+            ValueError: that cannot work; the text names the flag.
+        """
+        own = self.leader_elect_resource_namespace or namespace
+        return replace(self, leader_elect_resource_namespace=own).settings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +212,7 @@ def _admission(
     cluster: ClusterFlags,
     web: WebhookFlags,
     rules: RuleFlags,
+    office: OfficeFlags,
     served: HealthFlags,
     logging_: LogFlags,
 ) -> None:
@@ -209,15 +226,18 @@ def _admission(
     instruments, clock = Instruments(), SystemClock()
     with told_in_a_line(OSError, ValueError):
         options = _options(web, rules)
+        election = office.within(web.namespace)
         for gate in gates.without_effect(rules.feature_gates):
             log.warning("feature gate without effect", extra={"gate": gate})
         doors = instruments.places(served.serving(), metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
         registry = instruments.registry
-        client = new_client(cluster, "admission", metrics=instruments.requests)
-        async with serving(doors), client, new_client(cluster, "admission") as electing:
-            elector = _elector(web, electing, clock, registry)
+        async with (
+            serving(doors),
+            new_client(cluster, PART, metrics=instruments.requests) as client,
+            _electors(election, cluster, instruments) as elector,
+        ):
             made = replace(options, elector=elector)
             service = AdmissionService(client, made, clock=clock, registry=registry)
             _watch_health(service, instruments.health)
@@ -264,21 +284,20 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
     return options
 
 
-def _elector(
-    web: WebhookFlags, client: "Client", clock: "Clock", registry: "CollectorRegistry"
-) -> "Callable[[], Elector] | None":
-    """What makes a candidate for the office, each time that we stand for it."""
-    from ..machinery.leadership import ElectionMetrics, ElectionSettings, Elector
+@asynccontextmanager
+async def _electors(
+    settings: "ElectionSettings | None", cluster: ClusterFlags, instruments: Instruments
+) -> "AsyncIterator[Callable[[], Elector] | None]":
+    """What makes a candidate for the office each time that we stand for it."""
+    from ..machinery.clock import LeaseClock
+    from ..machinery.leadership import ElectionMetrics, Elector
 
-    if not web.leader_elect:
-        return None
-    metrics = ElectionMetrics(registry)
-
-    def stand() -> Elector:
-        settings = ElectionSettings(name=LEASE, namespace=web.namespace)
-        return Elector(client, settings, clock=clock, metrics=metrics)
-
-    return stand
+    if settings is None:
+        yield None
+        return
+    metrics = ElectionMetrics(instruments.registry)
+    async with election_client(settings, cluster, PART, instruments=instruments) as client:
+        yield lambda: Elector(client, settings, clock=LeaseClock(), metrics=metrics)
 
 
 def _watch_health(service: "AdmissionService", health: "Health") -> None:

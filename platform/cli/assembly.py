@@ -1,7 +1,7 @@
 """What the commands put parts together with: a client, figures, and the life that parts share."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -91,9 +91,13 @@ def credentials(kubeconfig: Path | None, master: str = "") -> "Credentials":
 
 
 def new_client(
-    flags: ClusterFlags, name: str, *, metrics: "ClientMetrics | None" = None
+    flags: ClusterFlags,
+    name: str,
+    *,
+    metrics: "ClientMetrics | None" = None,
+    fence: Callable[[], None] | None = None,
 ) -> "Client":
-    """A client for the part *name*, whose requests *metrics* counts.
+    """A client for the part *name*: *metrics* counts its requests, *fence* allows its writes.
 
     Raises:
         ConfigError: there are no credentials that can be used.
@@ -112,7 +116,7 @@ def new_client(
         credentials(flags.kubeconfig, flags.master),
         user_agent=f"batholith-{name}",
         limiter=limiter,
-        options=ClientOptions(metrics=metrics),
+        options=ClientOptions(metrics=metrics, fence=fence),
     )
 
 

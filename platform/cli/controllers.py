@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates, selection
-from .assembly import Instruments, Runs, alone, new_client, run_all, told_in_a_line
+from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
 from .flags import Inert, grouped
+from .leading import Candidate, ElectionFlags, Led, campaigning
 from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
@@ -80,6 +81,7 @@ def _check(work: WorkFlags) -> None:
 def _controllers(
     cluster: ClusterFlags,
     work: WorkFlags,
+    election: ElectionFlags,
     beside: BesideFlags,
     served: ServingFlags,
     logging_: LogFlags,
@@ -94,15 +96,25 @@ def _controllers(
     instruments = Instruments()
     with told_in_a_line(OSError, ValueError):
         _check(work)
+        contest = election.settings()
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
         async with serving(doors):
             await alone(cluster, beside, CONTROLLERS)
-            async with new_client(cluster, "controllers", metrics=instruments.requests) as client:
+            async with (
+                campaigning(contest, cluster, "controllers", instruments=instruments) as elector,
+                new_client(
+                    cluster,
+                    "controllers",
+                    metrics=instruments.requests,
+                    fence=None if elector is None else elector.check,
+                ) as client,
+            ):
                 recorder = EventRecorder(client, component="vc-controller-manager")
                 parts = _assembled(work, client, recorder, instruments.registry)
-                await run_all(recorder, *parts, ready=ready)
+                candidates = [Candidate(part, elector) for part in parts]
+                await run_all(recorder, *candidates, ready=ready)
 
     with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
         run(main)
@@ -113,7 +125,7 @@ def _assembled(
     client: "Client",
     recorder: "EventRecorder",
     registry: "CollectorRegistry",
-) -> list[Runs]:
+) -> list[Led]:
     """The controllers that are wanted."""
     from ..job_ctrl.controller import JobController
     from ..job_ctrl.settings import JobSettings
@@ -140,7 +152,7 @@ def _assembled(
         inherit_owner_annotations=work.inherit_owner_annotations,
         work_metrics=work_metrics,
     )
-    makers: dict[str, Callable[[], Runs]] = {
+    makers: dict[str, Callable[[], Led]] = {
         "queue-controller": lambda: QueueController(
             client, settings=queues, clock=clock, recorder=recorder, podgroups=podgroups
         ),

@@ -20,8 +20,9 @@ API_PORT = 7443
 REST_PORT = 7480
 AGENT_GRACE = 60.0
 """Seconds that pods get to end, beside their own grace, when the cluster stops."""
-OURS = "--force-beside-volcano"
-"""Nobody else runs in the cluster, whichever Deployments lie there."""
+OURS = ("--leader-elect=false", "--force-beside-volcano")
+"""There is one of each, which the supervisor starts again, and nobody else runs in the cluster,
+whichever Deployments lie there."""
 PARTS = ("controllers", "scheduler", "agent", "api")
 """Parts with credentials of their own."""
 
@@ -165,11 +166,11 @@ class Embedded:
                 end_grace=AGENT_GRACE,
             ),
             Part(
-                name="controllers", arguments=self._client("controllers", OURS), environment=trust
+                name="controllers", arguments=self._client("controllers", *OURS), environment=trust
             ),
             Part(
                 name="scheduler",
-                arguments=self._client("scheduler", OURS, "--default-scheduler"),
+                arguments=self._client("scheduler", *OURS, "--default-scheduler"),
                 environment=trust,
             ),
             Part(

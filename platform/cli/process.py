@@ -41,11 +41,11 @@ def on_stop(stop: Callable[[], object], *, limit: float | None = LIMIT) -> None:
     def signalled() -> None:
         nonlocal asked
         if asked:
-            _exit("told to stop a second time")
+            end_at_once("told to stop a second time")
         asked = True
         log.info("stopping")
         if limit is not None:
-            watchdog = threading.Timer(limit, _exit, ("did not stop in time",))
+            watchdog = threading.Timer(limit, end_at_once, ("did not stop in time",))
             watchdog.daemon = True
             watchdog.start()
         stop()
@@ -55,7 +55,7 @@ def on_stop(stop: Callable[[], object], *, limit: float | None = LIMIT) -> None:
         loop.add_signal_handler(number, signalled)
 
 
-def _exit(why: str) -> None:
+def end_at_once(why: str) -> None:
     """End the process here and now, whatever its loop and threads do."""
     log.error("ended at once", extra={"why": why})
     os._exit(1)

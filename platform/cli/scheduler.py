@@ -11,6 +11,7 @@ import typer
 from . import gates
 from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
 from .flags import Inert, grouped
+from .leading import Candidate, SchedulerElectionFlags, campaigning
 from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
@@ -104,6 +105,7 @@ def _settings(flags: SchedulingFlags) -> "SchedulerSettings":
 def _scheduler(
     cluster: ClusterFlags,
     scheduling: SchedulingFlags,
+    election: SchedulerElectionFlags,
     beside: BesideFlags,
     served: ServingFlags,
     logging_: LogFlags,
@@ -122,15 +124,24 @@ def _scheduler(
     with told_in_a_line(OSError, ValueError):
         _check(scheduling)
         settings = _settings(scheduling)
+        contest = election.settings()
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
         async with serving(doors):
             await alone(cluster, beside, SCHEDULER)
-            async with new_client(cluster, "scheduler", metrics=instruments.requests) as client:
+            async with (
+                campaigning(contest, cluster, "scheduler", instruments=instruments) as elector,
+                new_client(
+                    cluster,
+                    "scheduler",
+                    metrics=instruments.requests,
+                    fence=None if elector is None else elector.check,
+                ) as client,
+            ):
                 recorder = EventRecorder(client, component="volcano")
                 part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-                await run_all(recorder, part, ready=ready)
+                await run_all(recorder, Candidate(part, elector), ready=ready)
 
     with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError, ConfError):
         run(main)

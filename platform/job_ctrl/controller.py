@@ -7,7 +7,7 @@ what it writes in ``executor``. Nothing that is only in memory is needed to go o
 
 import asyncio
 
-from ..kube.cache import Cache
+from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import NotFoundError
 from ..machinery.clock import Clock, SystemClock
@@ -87,25 +87,22 @@ class JobController:
         self._podgroups = groups
         self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
         self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
-        self._jobs.add_handler(self._on_job)
-        self._pods.add_handler(self._on_pod)
-        self._podgroups.add_handler(self._on_podgroup)
-        self._commands.add_handler(self._on_command)
-        self._priorities.add_handler(self._on_priority)
+        self._sources: list[Source] = [
+            Feed(self._jobs, self._on_job),
+            Feed(self._pods, self._on_pod),
+            Feed(self._podgroups, self._on_podgroup),
+            Feed(self._commands, self._on_command),
+            Feed(self._priorities, self._on_priority),
+        ]
 
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Watch, then work, until cancelled; *ready* is set when work begins.
+    async def run(
+        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+    ) -> None:
+        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
 
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
-        sources: list[Source] = [
-            self._jobs,
-            self._pods,
-            self._podgroups,
-            self._commands,
-            self._priorities,
-        ]
-        await run_controller(sources, self._serve, synced=self._begin, ready=ready)
+        await run_controller(self._sources, self._serve, synced=self._begin, ready=ready, lead=lead)
 
     async def _serve(self) -> None:
         await run_workers(self._queue, self._reconcile)

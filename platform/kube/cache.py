@@ -81,6 +81,23 @@ class _Store(Generic[T]):
         for obj in tuple(self.objects.values()):
             self._call(handler, None, obj)
 
+    async def attach(self, handler: Handler[T]) -> None:
+        """Add a handler that may take long to hear of everything; changes go on meanwhile."""
+        late = _Latecomer[T](handler, self.objects)
+        self._handlers += (late,)
+        told = 0
+        try:
+            for key in tuple(late.untold):
+                if late.untold.pop(key, False):
+                    self._call(handler, None, self.objects[key])
+                    told += 1
+                    if told % SLICE == 0:
+                        await asyncio.sleep(0)
+            self._handlers = _exchanged(self._handlers, late, (handler,))
+        except BaseException:
+            self._handlers = _exchanged(self._handlers, late, ())
+            raise
+
     def get(self, key: str) -> T | None:
         return self.objects.get(key)
 
@@ -146,6 +163,52 @@ class _Store(Generic[T]):
             log.exception("a handler failed", extra={"resource": self._name, "key": key})
 
 
+class _Latecomer(Generic[T]):
+    """A handler in the course of hearing what there is already.
+
+    Of an object that it has not been told of yet it hears no changes: it will be told of it as it
+    is when its turn comes.
+    """
+
+    def __init__(self, handler: Handler[T], known: Iterable[str]) -> None:
+        self.untold = dict.fromkeys(known, True)
+        self._handler = handler
+
+    def __call__(self, old: T | None, new: T | None) -> None:
+        about = new if new is not None else old
+        if about is None or about.metadata.key not in self.untold:
+            self._handler(old, new)
+        elif new is None:
+            del self.untold[about.metadata.key]
+
+
+def _exchanged(
+    handlers: tuple[Handler[T], ...], one: Handler[T], others: tuple[Handler[T], ...]
+) -> tuple[Handler[T], ...]:
+    at = handlers.index(one)
+    return handlers[:at] + others + handlers[at + 1 :]
+
+
+class Feed(Generic[T]):
+    """A cache and the one handler that is to hear of it, once :meth:`attach` is called."""
+
+    def __init__(self, cache: "Cache[T]", handler: Handler[T]) -> None:
+        self._cache = cache
+        self._handler = handler
+
+    async def run(self) -> None:
+        """Run the cache until cancelled."""
+        await self._cache.run()
+
+    async def wait_synced(self) -> None:
+        """Wait until the cache holds the first list."""
+        await self._cache.wait_synced()
+
+    async def attach(self) -> None:
+        """Tell the handler of everything there is, then of every change."""
+        await self._cache.attach(self._handler)
+
+
 class Cache(Generic[T]):
     """Holds what the server holds of one resource, seen as *view*, narrowed by selectors.
 
@@ -184,6 +247,14 @@ class Cache(Generic[T]):
         It must be quick and must not fail; a failure is logged and keeps nobody else from hearing.
         """
         self._store.add_handler(handler)
+
+    async def attach(self, handler: Handler[T]) -> None:
+        """The same for a cache that may hold much: others on the loop get their turns meanwhile.
+
+        Changes are told in between, and each object's story in its order. Returns once *handler*
+        has heard of everything.
+        """
+        await self._store.attach(handler)
 
     async def run(self) -> None:
         """Follow the server until cancelled; run again, it goes on where it was.

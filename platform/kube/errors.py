@@ -91,6 +91,10 @@ class UnreadableAnswerError(Exception):
     """The server's answer does not have the shape that the caller asked for."""
 
 
+class NotLeadingError(Exception):
+    """A write was held back: whoever leads now, we may not be it any more."""
+
+
 class ConfigError(ValueError):
     """A kubeconfig or the in-cluster environment cannot be used; the text says what and where."""
 

@@ -17,7 +17,13 @@ from ..model.meta import ObjectReference
 from ..model.names import EVENTS
 from .client import Client
 from .correlation import CorrelationLimits, Correlator, Event, EventSource, Fact
-from .errors import ApiError, ConnectionLostError, NotFoundError, UnreadableAnswerError
+from .errors import (
+    ApiError,
+    ConnectionLostError,
+    NotFoundError,
+    NotLeadingError,
+    UnreadableAnswerError,
+)
 from .timing import Timing
 
 log = logging.getLogger(__name__)
@@ -53,7 +59,7 @@ class EventStatistics:
     dropped_invalid: int = 0
     """The type was neither Normal nor Warning."""
     refused: int = 0
-    """The server did not take it."""
+    """The server did not take it, or we may not write any more."""
     unreachable: int = 0
     """No try reached the server."""
 
@@ -139,7 +145,7 @@ class EventRecorder:
         for attempt in range(1, self._options.tries + 1):
             try:
                 await self._send(event)
-            except (ApiError, UnreadableAnswerError) as error:
+            except (ApiError, NotLeadingError, UnreadableAnswerError) as error:
                 log.warning("event refused", extra={"error": str(error), "reason": event.reason})
                 self._count("refused")
                 return

@@ -1,5 +1,8 @@
 """One HTTP connection pool to one API server: sends requests, maps failures, retries what may be.
 
+A *fence* may hold writes back: it is asked before a connection is sought for one, and once more
+when one is there and nothing but the write itself is left to do.
+
 What may be sent again: anything that the server turned away with 429 and ``Retry-After`` (it has
 not been carried out), and a GET whose connection broke. Nothing else: a write whose connection
 broke may have taken effect, and only the caller knows how to find out.
@@ -18,6 +21,7 @@ from typing import Self
 
 import aiohttp
 import yarl
+from aiohttp.abc import AbstractStreamWriter
 
 from . import errors
 from .auth import FixedIdentity, Identity, establish, tls_context
@@ -54,6 +58,10 @@ class ClientOptions:
 
     read_tries: int = 3
     """How often a GET may be sent whose connection breaks."""
+
+    fence: Callable[[], None] | None = None
+    """Called before each POST, PUT, PATCH and DELETE goes out; what it raises, the caller gets:
+    :class:`.errors.NotLeadingError` when somebody else may lead by now."""
 
     metrics: ClientMetrics = field(default_factory=ClientMetrics)
     timing: Timing = field(default_factory=Timing)
@@ -184,6 +192,8 @@ class Transport:
         if call.method == "GET":
             return await self._exchange(call)
         async with self._flow.place(background=call.background):
+            if self.options.fence is not None:
+                self.options.fence()
             return await self._exchange(call)
 
     async def _wait_for_limit(self, call: Call) -> None:
@@ -204,6 +214,8 @@ class Transport:
             text = f"{call.method} {call.path}: no answer in {self._timeout:g} s"
             raise errors.RequestTimeoutError(text) from error
         except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error.__cause__, errors.NotLeadingError):
+                raise error.__cause__ from None
             raise errors.ConnectionLostError(f"{call.method} {call.path}: {error}") from error
         finally:
             self._figures.took(call.method, time.perf_counter() - started)
@@ -259,7 +271,7 @@ class Transport:
         return self._session.request(
             call.method,
             yarl.URL(credentials.server + call.path, encoded=True),
-            data=_payload(call.body),
+            data=_payload(call.body, self.options.fence),
             headers=headers,
             timeout=timeout,
             proxy=credentials.proxy or None,
@@ -268,9 +280,38 @@ class Transport:
         )
 
 
-def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+class _Fenced:
+    """Asks the fence when there is a connection; headers are still held back for the body."""
+
+    fence: Callable[[], None]
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        self.fence()
+        await super().write_with_length(writer, content_length)  # type: ignore[misc]
+
+
+class _FencedBytes(_Fenced, aiohttp.BytesPayload):
+    pass
+
+
+class _FencedStream(_Fenced, aiohttp.BytesIOPayload):
+    pass
+
+
+def _payload(
+    body: bytes | None, fence: Callable[[], None] | None
+) -> bytes | io.BytesIO | aiohttp.Payload | None:
     """Long bodies as a stream, so that writing them does not hold up the loop."""
-    return io.BytesIO(body) if body is not None and len(body) > _READ_SIZE else body
+    if body is None:
+        return None
+    long = len(body) > _READ_SIZE
+    if fence is None:
+        return io.BytesIO(body) if long else body
+    fenced = _FencedStream(io.BytesIO(body)) if long else _FencedBytes(body)
+    fenced.fence = fence
+    return fenced
 
 
 async def _pieces(response: aiohttp.ClientResponse, call: Call) -> AsyncIterator[bytes]:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Timer(Protocol):
     """A call that is due later."""
@@ -55,3 +57,15 @@ class SystemClock:
     def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
         """Have the running loop make *call* once *seconds* have passed."""
         return asyncio.get_running_loop().call_later(seconds, call)
+
+
+class LeaseClock(SystemClock):
+    """The real time, whose steady reading goes on while the machine sleeps (where it can tell).
+
+    For what must hold against other machines; timers don't fire during a sleep all the same.
+    """
+
+    @staticmethod
+    def monotonic() -> float:
+        """Seconds since the machine was started, its sleep included."""
+        return time.clock_gettime(_STEADY)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..kube.errors import ApiError, ConnectionLostError
+from ..kube.errors import ApiError, ConnectionLostError, NotLeadingError
 from .clock import Clock, SystemClock
 from .delays import DelayHeap
 from .figures import QueueFigures
@@ -242,7 +242,7 @@ def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSett
         return
     if isinstance(error, TryAgainError):
         log.debug("%s: not yet: %s", key, error)
-    elif isinstance(error, ApiError | ConnectionLostError):
+    elif isinstance(error, ApiError | ConnectionLostError | NotLeadingError):
         # The server's words say it all; where we stood when they came is the same each time.
         log.warning("will retry", extra={"key": key, "error": str(error)})
     else:

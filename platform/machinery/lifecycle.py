@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 
-class Source(Protocol):
+class Followed(Protocol):
     """A watch cache, as far as its life goes."""
 
     async def run(self) -> None:
@@ -18,28 +18,46 @@ class Source(Protocol):
         ...
 
 
+class Source(Followed, Protocol):
+    """A watch cache and who hears of it."""
+
+    async def attach(self) -> None:
+        """Begin to tell what the cache holds, and what changes; all is told on return."""
+        ...
+
+
 async def run_controller(
     sources: Sequence[Source],
     work: Callable[[], Awaitable[None]],
     *,
     synced: Callable[[], object] | None = None,
     ready: asyncio.Event | None = None,
+    lead: asyncio.Event | None = None,
 ) -> None:
-    """Run *sources*; once all are synced call *synced*, set *ready* and do *work*.
+    """Run *sources*; once all are synced and have told what they hold, call *synced* and do *work*.
+
+    With *lead* this is a standby until that is set: its caches are kept warm, and nothing hears of
+    them, so that it later starts like any fresh process. *ready* is set when a standby could take
+    over, or else when work begins.
 
     When cancelled, *work* ends first (it may finish what is in hand, with the caches still
     running), then the caches. Cancelled before the first sync, it does no work at all.
     """
+    ready = ready or asyncio.Event()
     async with running(sources):
+        if lead is not None:
+            ready.set()
+            await lead.wait()
+        for source in sources:
+            await source.attach()
         if synced is not None:
             synced()
-        if ready is not None:
-            ready.set()
+        ready.set()
         await work()
 
 
 @asynccontextmanager
-async def running(sources: Sequence[Source]) -> AsyncIterator[None]:
+async def running(sources: Sequence[Followed]) -> AsyncIterator[None]:
     """Run *sources* for the length of the block, which begins when all are synced."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(source.run()) for source in sources]

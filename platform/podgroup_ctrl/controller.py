@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..kube.cache import Cache
+from ..kube.cache import Cache, Feed
 from ..kube.client import Client, PatchKind
 from ..kube.errors import (
     AlreadyExistsError,
@@ -24,7 +24,7 @@ from ..machinery.batches import all_at_once
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
-from ..machinery.lifecycle import run_controller
+from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder, reference
 from ..model.meta import OwnerReference
@@ -105,20 +105,24 @@ class PodGroupController:
         self._binding = UidExpectations(clock)
         # PodGroups that were refused; a queue that opens may be what they wait for.
         self._refused: set[str] = set()
-        self._groups.add_handler(self._on_group)
-        self._queues.add_handler(self._on_queue)
-        for pods in self._pods:
-            pods.add_handler(self._on_pod)
 
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Watch, then work, until cancelled; *ready* is set when work begins.
+    async def run(
+        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+    ) -> None:
+        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
 
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
+        sources: list[Source] = [
+            Feed(self._groups, self._on_group),
+            Feed(self._queues, self._on_queue),
+            *(Feed(pods, self._on_pod) for pods in self._pods),
+        ]
         await run_controller(
-            [self._groups, self._queues, *self._pods],
+            sources,
             lambda: run_workers(self._work, self._reconcile),
             ready=ready,
+            lead=lead,
         )
 
     # What is seen

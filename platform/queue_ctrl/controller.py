@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from ..kube.cache import Cache
+from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ..kube.events import EventType
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
-from ..machinery.lifecycle import run_controller
+from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder, reference
 from ..model.command import Command
@@ -96,9 +96,6 @@ class QueueController:
         self._queues = Cache(client, QUEUES, Queue, indexes={_PARENT: _parents})
         self._podgroups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
         self._commands = Cache(client, COMMANDS, Command)
-        self._queues.add_handler(self._on_queue)
-        self._podgroups.add_handler(self._on_podgroup)
-        self._commands.add_handler(self._on_command)
         # Commands of the first list, which comes in no useful order.
         self._early: list[Command] | None = []
         # Queues as our last write left them, until the cache shows that or something later.
@@ -113,17 +110,19 @@ class QueueController:
         if self._settings.registry is not None:
             self._settings.registry.register(QueueMetrics(self._figures))
 
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Watch, then work, until cancelled; *ready* is set when work begins.
+    async def run(
+        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+    ) -> None:
+        """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
 
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
-        await run_controller(
-            [self._queues, self._podgroups, self._commands],
-            self._serve,
-            synced=self._begin,
-            ready=ready,
-        )
+        sources: list[Source] = [
+            Feed(self._queues, self._on_queue),
+            Feed(self._podgroups, self._on_podgroup),
+            Feed(self._commands, self._on_command),
+        ]
+        await run_controller(sources, self._serve, synced=self._begin, ready=ready, lead=lead)
 
     async def _serve(self) -> None:
         settings = WorkerSettings(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..kube.cache import Cache
+from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.lifecycle import run_controller
@@ -117,20 +117,22 @@ class Scheduler:
             pauses=self._settings.pauses,
         )
 
-    async def run(self, *, ready: asyncio.Event | None = None) -> None:
-        """Schedule until cancelled; bindings and writes under way then are finished first.
+    async def run(
+        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+    ) -> None:
+        """Schedule (not before *lead*) until cancelled; what is under way then is finished first.
 
         *ready* is set once the first picture of the cluster is complete.
         """
         cluster = self._cluster
-        caches = (
+        sources = (
             self._watch(names.PRIORITYCLASSES, PriorityClass, cluster.priority_class),
             self._watch(names.QUEUES, Queue, self._hear_of_queue),
             self._watch(names.NODES, Node, cluster.node),
             self._watch(names.PODGROUPS, PodGroup, cluster.group),
             self._watch(names.PODS, Pod, self._hear_of_pod),
         )
-        await run_controller(caches, self._work, ready=ready)
+        await run_controller(sources, self._work, ready=ready, lead=lead)
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -144,10 +146,9 @@ class Scheduler:
 
     def _watch(
         self, resource: Resource, view: type[T], hear: Callable[[T | None, T | None], object]
-    ) -> Cache[T]:
+    ) -> Feed[T]:
         cache = Cache(self._client, resource, view)
-        cache.add_handler(lambda old, new: self._put(lambda: hear(old, new)))
-        return cache
+        return Feed(cache, lambda old, new: self._put(lambda: hear(old, new)))
 
     def _put(self, change: Callable[[], object]) -> None:
         self._inbox.append(change)

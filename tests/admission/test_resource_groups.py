@@ -28,7 +28,7 @@ resourceGroups:
   object: {key: colour, value: [red]}
   schedulerName: never
 """
-AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+AFFINITY: Json = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
 
 
 def completed(pod: Json) -> Json:
@@ -64,7 +64,7 @@ def test_by_the_name_of_the_group_where_nothing_else_is_said() -> None:
 
 
 def test_an_affinity_that_is_there_stays() -> None:
-    mine = {"podAffinity": {}}
+    mine: Json = {"podAffinity": {}}
     given = completed(pod(annotations={"volcano.sh/resource-group": "gpu"}, affinity=mine))
     assert given == {"affinity": mine}
 

@@ -29,6 +29,9 @@ class Cache:
     async def wait_synced(self) -> None:
         await self.synced.wait()
 
+    async def attach(self) -> None:
+        self._story.append("cache tells")
+
     def fail(self, fault: Exception) -> None:
         self.fault = fault
         self._failed.set()
@@ -61,6 +64,7 @@ async def test_the_story_of_a_controller() -> None:
         await task
     assert story == [
         "cache starts",
+        "cache tells",
         "synced",
         "work starts",
         "work ends",
@@ -92,7 +96,60 @@ async def test_work_that_ends_by_itself_ends_the_caches() -> None:
         story.append("work")
 
     await run_controller([cache], work)
-    assert story == ["cache starts", "work", "cache ends"]
+    assert story == ["cache tells", "cache starts", "work", "cache ends"]
+
+
+async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
+    story: list[str] = []
+    cache, ready, lead = Cache(story), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        story.append("work")
+
+    task = asyncio.create_task(
+        run_controller([cache], work, synced=lambda: story.append("synced"), ready=ready, lead=lead)
+    )
+    await settle()
+    assert not ready.is_set()
+    cache.synced.set()
+    await ready.wait()
+    await settle()
+    assert story == ["cache starts"]
+    lead.set()
+    await task
+    assert story == ["cache starts", "cache tells", "synced", "work", "cache ends"]
+
+
+async def test_a_standby_that_is_stopped_does_no_work() -> None:
+    story: list[str] = []
+    cache = Cache(story)
+    cache.synced.set()
+
+    async def work() -> None:
+        story.append("work")
+
+    task = asyncio.create_task(run_controller([cache], work, lead=asyncio.Event()))
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert story == ["cache starts", "cache ends"]
+
+
+async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> None:
+    story: list[str] = []
+    cache, lead = Cache(story), asyncio.Event()
+    lead.set()
+
+    async def work() -> None:
+        story.append("work")
+
+    task = asyncio.create_task(run_controller([cache], work, lead=lead))
+    await settle()
+    assert story == ["cache starts"]
+    cache.synced.set()
+    await task
+    assert story == ["cache starts", "cache tells", "work", "cache ends"]
 
 
 async def test_a_cache_that_fails_ends_the_controller() -> None:

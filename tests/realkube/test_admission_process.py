@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -83,7 +84,7 @@ async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> N
         assert await one.answers("/readyz", 503), "there is no certificate yet"
         await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
         for each in (one, other):
-            await until_true(lambda each=each: each.answers("/readyz"), seconds=60)
+            await until_true(partial(each.answers, "/readyz"), seconds=60)
         await until_true(lambda: refuses(server), seconds=60)
         made = [
             line["responseStatus"]["code"]
@@ -93,7 +94,7 @@ async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> N
         assert made.count(201) == 1
         for each in (one, other):
             each.process.send_signal(signal.SIGTERM)
-        assert await asyncio.gather(one.process.wait(), other.process.wait()) == [0, 0]
+        assert [await each.process.wait() for each in (one, other)] == [0, 0]
     assert (
         "tls.key"
         in (await server.get(SECRETS.path(NAMESPACE, "batholith-admission-secret")))["data"]

@@ -1,0 +1,161 @@
+"""No write goes out once the fence is closed, however late it closes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+from support_fakeapi import FakeApi
+from support_waiting import until
+
+from batholith.kube.client import Client, ClientOptions
+from batholith.kube.errors import NotLeadingError
+from batholith.kube.events import EventRecorder
+from batholith.kube.flow import RateLimiter
+from batholith.kube.timing import Timing
+from batholith.model.meta import ObjectReference
+from batholith.model.names import PODS
+from batholith.model.podgroup import PodGroup
+
+Write = Callable[[Client], Coroutine[Any, Any, object]]
+
+
+class Fence:
+    """Lets so many questions pass."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.open_for = 1000
+        self.asked = 0
+
+    def __call__(self) -> None:
+        self.asked += 1
+        if self.asked > self.open_for:
+            raise NotLeadingError("no more")
+
+    @property
+    def writes(self) -> int:
+        return sum(seen.method != "GET" for seen in self.api.seen)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as api:
+        yield api
+
+
+def client_of(
+    api: FakeApi, fence: Fence, *, limiter: RateLimiter | None = None, **options: Any
+) -> Client:
+    return Client(
+        api.credentials,
+        user_agent="t",
+        limiter=limiter,
+        options=ClientOptions(fence=fence, **options),
+    )
+
+
+WRITES: dict[str, Write] = {
+    "create": lambda client: client.create(PODS, {"metadata": {"name": "b"}}, namespace="d"),
+    "long create": lambda client: client.create(
+        PODS, {"metadata": {"name": "b"}, "spec": "x" * 100_000}, namespace="d"
+    ),
+    "patch": lambda client: client.patch(PODS, "a", {"spec": {}}, namespace="d"),
+    "replace": lambda client: client.replace(PODS, "a", {"metadata": {"name": "a"}}, namespace="d"),
+    "delete": lambda client: client.delete(PODS, "a", namespace="d"),
+    "post": lambda client: client.post("/api/v1/namespaces/d/pods/a/binding", {"kind": "Binding"}),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+@pytest.mark.parametrize("closes", ["before", "while a connection is made"])
+async def test_a_write_is_held_back(api: FakeApi, write: Write, closes: str) -> None:
+    api.put(PODS, "a")
+    fence = Fence(api)
+    async with client_of(api, fence) as client:
+        fence.open_for = 0 if closes == "before" else 1
+        with pytest.raises(NotLeadingError):
+            await write(client)
+        await client.get(PODS, "a", namespace="d", view=PodGroup)
+        assert fence.writes == 0
+        fence.open_for = 1000
+        await write(client)
+        assert fence.writes == 1
+
+
+async def test_reads_and_watches_need_no_leave(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    fence = Fence(api)
+    fence.open_for = 0
+    async with client_of(api, fence) as client:
+        await client.get(PODS, "a", namespace="d", view=PodGroup)
+        async for _ in client.watch(PODS, view=PodGroup):
+            break
+    assert fence.asked == 0
+
+
+async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi) -> None:
+    api.fail("hang")
+    fence = Fence(api)
+    async with client_of(api, fence, writes_in_flight=1) as client:
+        first = asyncio.create_task(WRITES["post"](client))
+        await until(lambda: bool(api.seen))
+        second = asyncio.create_task(WRITES["create"](client))
+        await asyncio.sleep(0)
+        fence.open_for = 0
+        first.cancel()
+        with pytest.raises(NotLeadingError):
+            await second
+        assert fence.writes == 1
+
+
+async def test_the_fence_may_close_while_a_write_waits_for_the_rate_limit(api: FakeApi) -> None:
+    fence = Fence(api)
+    waiting, go = asyncio.Event(), asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        waiting.set()
+        await go.wait()
+
+    limiter = RateLimiter(1, 1, timing=Timing(sleep=sleep))
+    async with client_of(api, fence, limiter=limiter) as client:
+        await WRITES["post"](client)
+        late = asyncio.create_task(WRITES["create"](client))
+        await waiting.wait()
+        fence.open_for = 0
+        go.set()
+        with pytest.raises(NotLeadingError):
+            await late
+    assert fence.writes == 1
+
+
+async def test_the_fence_may_close_before_a_write_is_sent_again(api: FakeApi) -> None:
+    api.fail(429, Retry_After="7")
+    fence = Fence(api)
+
+    async def sleep(seconds: float) -> None:
+        fence.open_for = 0
+
+    async with client_of(api, fence, timing=Timing(sleep=sleep)) as client:
+        with pytest.raises(NotLeadingError):
+            await WRITES["create"](client)
+    assert fence.writes == 1
+
+
+async def test_events_are_behind_the_fence_too(api: FakeApi) -> None:
+    fence = Fence(api)
+    fence.open_for = 0
+    async with client_of(api, fence) as client:
+        recorder = EventRecorder(client, component="t")
+        writing = asyncio.create_task(recorder.run())
+        recorder.record(
+            ObjectReference(kind="Pod", namespace="d", name="a"),
+            type="Normal",
+            reason="Late",
+            message="too late",
+        )
+        await until(lambda: recorder.statistics.refused == 1)
+        assert not writing.done()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    assert fence.writes == 0
