@@ -110,6 +110,7 @@ class Commands:
             received_at=timestamp(self._now()),
         )
         await self._store.add(record)
+        log.info("command asked for", extra=_about(record))
         try:
             await self._make(record)
         except ApiError as error:
@@ -255,6 +256,13 @@ class Commands:
 
     async def _finish(self, record: CommandRecord, state: CommandState, detail: str) -> None:
         await self._store.finish(record.id, state, detail=detail, at=self._now())
+        log.info("command settled", extra={**_about(record), "state": state, "detail": detail})
+
+
+def _about(record: CommandRecord) -> dict[str, str]:
+    """How the log names a command."""
+    job = f"{record.namespace}/{record.job}"
+    return {"job": job, "action": record.action, "command": record.id, "who": record.who}
 
 
 def _version(meta: ObjectMeta) -> int:

@@ -6,6 +6,7 @@ what it writes in ``executor``. Nothing that is only in memory is needed to go o
 """
 
 import asyncio
+import logging
 
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
@@ -30,6 +31,8 @@ from .plugins.registry import Registry, UnknownPluginError
 from .settings import JobSettings
 from .view import Order, View
 from .views import Pod, PriorityClass
+
+log = logging.getLogger(__name__)
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
@@ -123,7 +126,10 @@ class JobController:
             self._metrics.gone(about)
             self._tidy(key)
             self._queue.add(key)
+            log.info("job deleted", extra={"job": key, "phase": about.status.state.phase})
             return
+        if old is None and not new.status.state.phase:
+            log.info("job created", extra={"job": key, "queue": new.spec.queue})
         written = self._case(key).written
         if written is None or written.metadata.resource_version != new.metadata.resource_version:
             self._queue.add(key)  # our own write has been looked at already

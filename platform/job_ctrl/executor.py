@@ -5,6 +5,7 @@ the next decision sees it even if the caches do not yet.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ from .objects import PluginObjects
 from .settings import JobSettings
 from .view import Order
 from .views import Pod
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +112,7 @@ class Executor:
         namespace = turn_key.partition("/")[0]
         await self._delete(names.COMMANDS, order.name, namespace=namespace, uid=order.uid)
         self._tools.queue.take_mail(turn_key)
+        log.info("command done", extra={"job": turn_key, "action": order.action})
 
     async def _delete(
         self, resource: names.Resource, name: str, *, namespace: str, uid: str
@@ -168,8 +172,10 @@ class Executor:
             raise TryAgainError("the job has changed meanwhile") from error
         except NotFoundError as error:
             raise TryAgainError("the job is gone") from error
-        if effect.status.state.phase != job.status.state.phase:
-            self._tools.metrics.entered(job, effect.status.state.phase)
+        was, phase = job.status.state.phase, effect.status.state.phase
+        if phase != was:
+            self._tools.metrics.entered(job, phase)
+            log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
 
     async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
@@ -203,6 +209,7 @@ class Executor:
         except ApiError as error:
             self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
             raise
+        log.info("podgroup created", extra={"job": turn.key, "podgroup": made.metadata.key})
         self._note_podgroup(turn, made)
 
     async def _update_podgroup(self, turn: Turn, effect: fx.UpdatePodGroup) -> None:
@@ -230,6 +237,7 @@ class Executor:
         name = podgroups.name_of(turn.job)
         await self._delete(names.PODGROUPS, name, namespace=turn.namespace, uid=effect.uid)
         turn.case.podgroup_doomed = effect.uid
+        log.info("podgroup deleted", extra={"job": turn.key})
         turn.changed = True
 
     # Its pods.
@@ -248,6 +256,8 @@ class Executor:
 
         outcome = await slow_start(wanted, create)
         turn.changed = turn.changed or bool(outcome.done)
+        if outcome.done:
+            log.info("pods created", extra={"job": turn.key, "pods": len(outcome.done)})
         for (task, index), failure in outcome.failed:
             if isinstance(failure, ApiError):  # else it may have been made all the same
                 name = pods.name_of(turn.job, task.name, index)
@@ -293,6 +303,8 @@ class Executor:
 
         outcome = await all_at_once(effect.pods, delete)
         turn.changed = turn.changed or bool(outcome.done)
+        if outcome.done:
+            log.info("pods deleted", extra={"job": turn.key, "pods": len(outcome.done)})
         books.reprieve(pod.uid for pod, _ in outcome.failed)
         error = outcome.first_error
         if error is not None:

@@ -185,6 +185,7 @@ class PodGroupController:
         self._making.expect_creations(key, [pod.group])
         try:
             await self._client.create(PODGROUPS, group, namespace=pod.metadata.namespace)
+            log.info("podgroup created", extra={"podgroup": key})
         except AlreadyExistsError:
             log.debug("the PodGroup is there already", extra={"key": key})
         except Exception as error:

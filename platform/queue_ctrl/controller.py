@@ -222,7 +222,11 @@ class QueueController:
                 case SetStatus():
                     again_in = self._count_delay(queue, change)
                     if again_in is None:
+                        was = queue.status.state
                         queue = await self._patch(queue, _status_body(queue, change), "status")
+                        if change.state != was:
+                            note = {"queue": queue.metadata.name, "was": was}
+                            log.info("queue state", extra={**note, "state": change.state})
                         self._counted_at[queue.metadata.name] = self._clock.monotonic()
                 case Tell(reason, message):
                     self._record(queue, "Normal", reason, message)

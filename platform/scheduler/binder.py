@@ -7,7 +7,7 @@ sent again: it may have been carried out, and to place the pod elsewhere would b
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -42,6 +42,18 @@ class _Errand:
     refused: bool = False
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far the bindings of one gang are."""
+
+    left: int = 0
+    bound: int = 0
+
+
+def _by_key(gang: str) -> Mapping[str, str]:
+    return {"podgroup": gang}
+
+
 class Binder:
     """Posts bindings; one worker never has two for the same pod."""
 
@@ -53,15 +65,19 @@ class Binder:
         clock: Clock,
         at_once: int,
         forget: Callable[[str], object],
+        about: Callable[[str], Mapping[str, str]] = _by_key,
     ) -> None:
         """Keep *at_once* bindings under way at most.
 
-        *forget* is told the uid of a pod that has not got its place and shall be placed anew.
+        *forget* is told the uid of a pod that has not got its place and shall be placed anew;
+        *about* says how the log names a gang.
         """
         self._client = client
         self._recorder = recorder
         self._forget = forget
+        self._about = about
         self._errands: dict[str, _Errand] = {}
+        self._gangs: dict[str, _Progress] = {}
         self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
         self._queue = ShardedQueue(
             name="bindings", shards=at_once, limiter=Exponential(0.05, 5.0), clock=clock
@@ -70,6 +86,9 @@ class Binder:
     def bind(self, placements: Iterable[Placement]) -> None:
         """Have *placements* carried out."""
         for placement in placements:
+            before = self._errands.get(placement.uid)
+            if placement.gang and (before is None or before.placement.gang != placement.gang):
+                self._gangs.setdefault(placement.gang, _Progress()).left += 1
             self._errands[placement.uid] = _Errand(placement)
             self._queue.add(placement.uid)
 
@@ -92,7 +111,7 @@ class Binder:
             return None
         placement = errand.placement
         if errand.refused:
-            del self._errands[uid]
+            self._end(uid)
             self._forget(uid)
             return None
         try:
@@ -101,17 +120,32 @@ class Binder:
             raise
         except ApiError as fault:
             if isinstance(fault, ConflictError) and await self._has_a_node(placement):
-                del self._errands[uid]  # the watch will tell which
+                self._end(uid, bound=True)  # the watch will tell where
                 return None
-            log.warning("binding refused", extra={"key": placement.name, "why": str(fault)})
+            pod = f"{placement.namespace}/{placement.name}"
+            note = {**self._about(placement.gang), "pod": pod, "why": str(fault)}
+            log.warning("binding refused", extra=note)
             errand.refused = True
             self._say(placement, "Warning", "FailedScheduling", f"binding was refused: {fault}")
             return self._pauses.when(uid)
-        del self._errands[uid]
+        self._end(uid, bound=True)
         pod = f"{placement.namespace}/{placement.name}"
         message = f"Successfully assigned {pod} to {placement.node}"
         self._say(placement, "Normal", "Scheduled", message)
         return None
+
+    def _end(self, uid: str, *, bound: bool = False) -> None:
+        """Forget an errand, and tell when it was the last of its gang."""
+        gang = self._errands.pop(uid).placement.gang
+        progress = self._gangs.get(gang)
+        if progress is None:
+            return
+        progress.left -= 1
+        progress.bound += bound
+        if not progress.left:
+            del self._gangs[gang]
+            if progress.bound:
+                log.info("gang bound", extra={**self._about(gang), "pods": progress.bound})
 
     def _say(self, placement: Placement, kind: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:

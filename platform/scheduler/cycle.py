@@ -34,6 +34,8 @@ class Placement:
     name: str
     uid: str
     node: str
+    gang: str = ""
+    """Key of its gang, if that has a PodGroup."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,9 @@ class Decision:
     """What a cycle has decided."""
 
     placements: list[Placement] = field(default_factory=list)
+    admitted: list[Gang] = field(default_factory=list)
+    """Gangs that have entered their queue."""
+
     gangs: list[Gang] = field(default_factory=list)
     """Gangs whose status may have to be written."""
 
@@ -104,6 +109,7 @@ class Cycle:
                 plugin.admitted(gang)
         gang.finding = None
         self.cluster.enter(gang)
+        self.decision.admitted.append(gang)
 
     def flaw(self, gang: Gang) -> Refusal | None:
         """Why it makes no sense to try *gang*."""
@@ -165,8 +171,9 @@ class Cycle:
         kept = trial.keep()
         gang.finding = None
         self.cluster.place(gang, kept)
+        key = "" if gang.single else gang.key
         self.decision.placements += [
-            Placement(task.namespace, task.name, task.uid, task.node) for task, _ in kept
+            Placement(task.namespace, task.name, task.uid, task.node, key) for task, _ in kept
         ]
 
     def refuse(self, gang: Gang, finding: Finding) -> None:

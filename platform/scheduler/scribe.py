@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import msgspec
 
 from ..kube.client import Client, PatchKind
-from ..kube.errors import ApiError, ConflictError, ServerError, TooManyRequestsError
+from ..kube.errors import ApiError, ConflictError, NotFoundError, ServerError, TooManyRequestsError
 from ..kube.events import EventType
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, run_workers
 from ..machinery.limiters import Exponential
 from ..machinery.recording import Recorder
 from ..model import names
+from ..model.belongings import belonging
 from ..model.meta import ObjectReference
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ..model.queue import Queue
@@ -162,7 +163,8 @@ class Scribe:
             raise  # tried again, with what ought to stand then
         except ApiError as fault:
             # The object is gone or takes no such word: the next event about it decides.
-            log.info("status not written", extra={"key": key, "why": str(fault)})
+            level = logging.DEBUG if isinstance(fault, NotFoundError) else logging.INFO
+            log.log(level, "status not written", extra={"key": key, "why": str(fault)})
 
     async def _write_group(self, key: str) -> None:
         held = self._groups.get(key)
@@ -193,6 +195,9 @@ class Scribe:
             failed=wanted.failed,
         )
         held.version = new.metadata.resource_version
+        if wanted.phase != before.phase:
+            note = {"phase": wanted.phase, "was": before.phase}
+            log.info("gang phase", extra={**belonging("podgroup", new.metadata), **note})
         held.written_at = self._clock.monotonic()
         self._announce(held, before)
 

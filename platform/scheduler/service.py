@@ -21,6 +21,7 @@ from ..machinery.clock import Clock, SystemClock
 from ..machinery.lifecycle import run_controller
 from ..machinery.recording import Recorder
 from ..model import names
+from ..model.belongings import belonging
 from ..model.meta import HasMeta
 from ..model.names import Resource
 from ..model.podgroup import PodGroup
@@ -108,6 +109,7 @@ class Scheduler:
             clock=self._clock,
             at_once=self._settings.bindings,
             forget=lambda uid: self._put(lambda: self._cluster.forget_placement(uid)),
+            about=self._about,
         )
         self._scribe = Scribe(
             client,
@@ -189,6 +191,8 @@ class Scheduler:
             await asyncio.sleep(0)
 
     def _hand_on(self, decision: Decision) -> None:
+        for gang in decision.admitted:
+            log.info("gang admitted", extra=self._about(gang.key))
         for placement in decision.placements:
             self._scribe.forget_pod(placement.uid)
         self._binder.bind(decision.placements)
@@ -198,6 +202,13 @@ class Scheduler:
             queue = self._cluster.queue_named(name).object
             if queue is not None:
                 self._scribe.allocated(queue, amounts)
+
+    def _about(self, key: str) -> dict[str, str]:
+        """How the log names a gang."""
+        gang = self._cluster.gangs.get(key)
+        if gang is None or gang.group is None:
+            return {"podgroup": key}
+        return belonging("podgroup", gang.group.metadata)
 
     def _tell(self, gang: Gang) -> None:
         entered = not gang.is_pending

@@ -15,6 +15,7 @@ from ...kube.errors import (
     UnreadableAnswerError,
 )
 from ...machinery.clock import Clock
+from ...model.belongings import belonging
 from ...model.names import PODS
 from .objects import Pod
 
@@ -57,6 +58,7 @@ class Reporter:
         self._settled = asyncio.Event()
         self._settled.set()
         self._last: dict[str, Any] = {}
+        self._phase: str | None = None
 
     def touch(self, *, promptly: bool = False) -> None:
         """The status may have changed; *promptly*: don't wait for more."""
@@ -113,5 +115,9 @@ class Reporter:
             view=Pod,
         )
         self._told(answer)
+        phase = status.get("phase")
+        if phase != self._phase:
+            self._phase = phase
+            log.info("pod phase", extra={**belonging("pod", pod.metadata), "phase": phase})
         # Rendered anew: conditions keep the times that stand in the answer.
         self._last = self._render()[1] if not self._dirty.is_set() else {}

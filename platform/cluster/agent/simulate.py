@@ -20,6 +20,7 @@ from ...kube.client import Client, PatchKind
 from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
 from ...machinery.clock import Clock, Timer
 from ...model.base import Part
+from ...model.belongings import belonging
 from ...model.names import PODS
 from . import lifecycle, status
 from .nodes import NodeFacts, NodeKeeper
@@ -316,6 +317,10 @@ class Simulator:
                 kind=PatchKind.STRATEGIC,
                 view=_Answer,
             )
+            if answer.status.phase != pod.status.phase:
+                # Thousands of pods are pretended at once: not for everyday logs.
+                note = {**belonging("pod", meta), "phase": answer.status.phase}
+                log.debug("pod phase", extra=note)
             record.pod = msgspec.structs.replace(record.pod, status=answer.status)
         record.shown = state
         if finished:
