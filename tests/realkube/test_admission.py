@@ -222,12 +222,13 @@ async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server)
         await until_true(changed, seconds=40)
 
 
-async def test_a_damaged_secret_is_mended(server: Server) -> None:
+@pytest.mark.parametrize("damaged", ["ca.crt", "tls.crt", "tls.key"])
+async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
     lifetimes = Lifetimes(settle=2, retire=2)
     async with admission(server, options(lifetimes=lifetimes)) as part:
         await until_asked(server)
         before = await shown(part)
-        patch = {"data": {"tls.key": "bm9uc2Vuc2U="}}
+        patch = {"data": {damaged: "bm9uc2Vuc2U="}}
         kind = "application/merge-patch+json"
         await server.request("PATCH", SECRET, patch, content_type=kind)
 
