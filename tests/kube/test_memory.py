@@ -4,7 +4,7 @@ import copy
 import gc
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batholith.kube.memory import collection_paused, settle
@@ -50,6 +50,7 @@ PODS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(pods=st.lists(PODS, max_size=10))
 def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
     sharer = Sharer(Pod)
