@@ -171,5 +171,6 @@ async def test_without_election_nobody_is_asked(server: Server, off: str) -> Non
 
 async def test_both_ends_at_once_leave_a_free_lease(server: Server) -> None:
     async with leader_and_standby(server, "controllers", *HASTY) as (leader, standby):
-        assert await asyncio.gather(leader.stop(), standby.stop()) == [0, 0]
+        codes = await asyncio.gather(leader.stop(), standby.stop())
+        assert tuple(codes) == (0, 0)
     assert (await spec_of_lease(server, "vc-controller-manager"))["holderIdentity"] == ""
