@@ -276,6 +276,7 @@ class Executor:
         turn.case.ledger.expect(name)
         try:
             made = await self._client.create(names.PODS, body, namespace=turn.namespace, view=Pod)
+            self._tools.metrics.pod_created(turn.job, made.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             made = await self._claim(turn, name, error)
         entry = ledger.read(made)

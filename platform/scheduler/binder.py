@@ -79,7 +79,7 @@ class Binder:
         self._errands: dict[str, _Errand] = {}
         self._gangs: dict[str, _Progress] = {}
         self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
-        self._queue = ShardedQueue(
+        self.queue = ShardedQueue(
             name="bindings", shards=at_once, limiter=Exponential(0.05, 5.0), clock=clock
         )
 
@@ -90,7 +90,7 @@ class Binder:
             if placement.gang and (before is None or before.placement.gang != placement.gang):
                 self._gangs.setdefault(placement.gang, _Progress()).left += 1
             self._errands[placement.uid] = _Errand(placement)
-            self._queue.add(placement.uid)
+            self.queue.add(placement.uid)
 
     def settled(self, uid: str) -> None:
         """The pod runs or is gone: its refusals no longer count."""
@@ -103,7 +103,7 @@ class Binder:
 
     async def run(self) -> None:
         """Post bindings until cancelled; what is under way then is finished first."""
-        await run_workers(self._queue, self._carry_out)
+        await run_workers(self.queue, self._carry_out)
 
     async def _carry_out(self, uid: str) -> float | None:
         errand = self._errands.get(uid)

@@ -87,13 +87,13 @@ class Scribe:
         self._pods: dict[str, _Pod] = {}
         self._queues: dict[str, _Queue] = {}
         self._cycles = 0
-        self._work = ShardedQueue(
+        self.queue = ShardedQueue(
             name="statuses", shards=at_once, limiter=Exponential(0.05, 30.0), clock=clock
         )
 
     async def run(self) -> None:
         """Write until cancelled; what is due then is written first."""
-        await run_workers(self._work, self._write)
+        await run_workers(self.queue, self._write)
 
     # -- what ought to stand -------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Scribe:
 
     def _due(self, key: str, written_at: float, pause: float) -> None:
         left = written_at + pause - self._clock.monotonic()
-        self._work.add_after(key, max(left, 0.0))
+        self.queue.add_after(key, max(left, 0.0))
 
     # -- writing -------------------------------------------------------------------------------
 

@@ -15,10 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from prometheus_client import CollectorRegistry
+
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.lifecycle import run_controller
+from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder
 from ..model import names
 from ..model.belongings import belonging
@@ -31,6 +34,7 @@ from .binder import Binder
 from .cluster import Cluster
 from .cycle import Core, Decision
 from .gangs import Gang
+from .metrics import SchedulerMetrics
 from .reports import report
 from .rules import Rules
 from .scribe import Pauses, Scribe
@@ -73,6 +77,12 @@ class SchedulerSettings:
     pauses: Pauses = field(default_factory=Pauses)
     """How often statuses are refreshed."""
 
+    registry: CollectorRegistry | None = None
+    """Where metrics are registered, if anywhere."""
+
+    work_metrics: WorkQueueMetrics | None = None
+    """Where the work queues report, if anywhere."""
+
 
 class Scheduler:
     """Places pods of the cluster behind a client. To be run once."""
@@ -100,6 +110,8 @@ class Scheduler:
             default_queue=self._settings.default_queue,
         )
         self._core = Core(self._cluster, Rules(read), read.actions)
+        self._metrics = SchedulerMetrics(self._settings.registry, self._cluster, clock=self._clock)
+        self._core.timed = self._metrics.action
         self._inbox: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
         self._to_see_again: set[str] = set()
@@ -118,6 +130,9 @@ class Scheduler:
             at_once=self._settings.status_writes,
             pauses=self._settings.pauses,
         )
+        if self._settings.work_metrics is not None:
+            for queue in (self._binder.queue, self._scribe.queue):
+                self._settings.work_metrics.watch(queue)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
@@ -177,10 +192,12 @@ class Scheduler:
         await self._apply()
         if not self._cluster.has_news():
             return
-        if self._cluster.backlog() > self._settings.inline_tasks:
-            decision = await asyncio.to_thread(self._core.decide)
-        else:
-            decision = self._core.decide()
+        with self._metrics.cycle():
+            if self._cluster.backlog() > self._settings.inline_tasks:
+                decision = await asyncio.to_thread(self._core.decide)
+            else:
+                decision = self._core.decide()
+        self._metrics.decided(decision)
         self._hand_on(decision)
 
     async def _apply(self) -> None:
