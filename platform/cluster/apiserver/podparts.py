@@ -140,6 +140,13 @@ def _bound(pod: Json, binding: Json, node: str) -> Json:
             f"{metadata['uid']}"
         )
         raise conflict(names.PODS, name, why)
+    version = said.get("resourceVersion")
+    if version and version != metadata["resourceVersion"]:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {version}, "
+            f"ResourceVersion in object meta: {metadata['resourceVersion']}"
+        )
+        raise conflict(names.PODS, name, why)
     for key in ("labels", "annotations"):
         if added := section(said, key):
             metadata[key] = {**(metadata.get(key) or {}), **added}
