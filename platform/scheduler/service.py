@@ -115,6 +115,7 @@ class Scheduler:
         self._inbox: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
         self._to_see_again: set[str] = set()
+        self._pods = Cache(client, names.PODS, Pod)
         self._binder = Binder(
             client,
             recorder=recorder,
@@ -122,11 +123,13 @@ class Scheduler:
             at_once=self._settings.bindings,
             forget=lambda uid: self._put(lambda: self._cluster.forget_placement(uid)),
             about=self._about,
+            seen=self._pods.get,
         )
         self._scribe = Scribe(
             client,
             recorder=recorder,
             clock=self._clock,
+            seen=self._pods.get,
             at_once=self._settings.status_writes,
             pauses=self._settings.pauses,
         )
@@ -143,11 +146,11 @@ class Scheduler:
         """
         cluster = self._cluster
         sources = (
-            self._watch(names.PRIORITYCLASSES, PriorityClass, cluster.priority_class),
-            self._watch(names.QUEUES, Queue, self._hear_of_queue),
-            self._watch(names.NODES, Node, cluster.node),
-            self._watch(names.PODGROUPS, PodGroup, cluster.group),
-            self._watch(names.PODS, Pod, self._hear_of_pod),
+            self._feed(self._cache(names.PRIORITYCLASSES, PriorityClass), cluster.priority_class),
+            self._feed(self._cache(names.QUEUES, Queue), self._hear_of_queue),
+            self._feed(self._cache(names.NODES, Node), cluster.node),
+            self._feed(self._cache(names.PODGROUPS, PodGroup), cluster.group),
+            self._feed(self._pods, self._hear_of_pod),
         )
         await run_controller(sources, self._work, ready=ready, lead=lead)
 
@@ -161,10 +164,10 @@ class Scheduler:
 
     # -- in ------------------------------------------------------------------------------------
 
-    def _watch(
-        self, resource: Resource, view: type[T], hear: Callable[[T | None, T | None], object]
-    ) -> Feed[T]:
-        cache = Cache(self._client, resource, view)
+    def _cache(self, resource: Resource, view: type[T]) -> Cache[T]:
+        return Cache(self._client, resource, view)
+
+    def _feed(self, cache: Cache[T], hear: Callable[[T | None, T | None], object]) -> Feed[T]:
         return Feed(cache, lambda old, new: self._put(lambda: hear(old, new)))
 
     def _put(self, change: Callable[[], object]) -> None:
@@ -182,6 +185,8 @@ class Scheduler:
         self._cluster.queue(old, new)
         if new is None and old is not None:
             self._scribe.forget_queue(old.metadata.name)
+        if new is not None:
+            self._scribe.seen_queue(new)
 
     # -- out -----------------------------------------------------------------------------------
 
