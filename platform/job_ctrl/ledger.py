@@ -16,7 +16,7 @@ Pods of an earlier job of the same name are in none; they only hold their names.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
@@ -51,6 +51,8 @@ class Entry:
     """Of the first container that failed; 0 as long as none has."""
     restarts: int = 0
     """How often its containers have been started anew, taken together."""
+    revision: str = field(default="", compare=False)
+    """The ``resourceVersion`` that all this was read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,7 @@ def read(pod: Pod) -> Entry | None:
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
         exit_code=next((end.exit_code for end in ended if end and end.exit_code), 0),
         restarts=sum(container.restart_count for container in all_containers),
+        revision=pod.metadata.resource_version,
     )
 
 
@@ -181,6 +184,7 @@ class Ledger:
         old = self._entries.get(entry.uid)
         unseen = self._unseen.pop(entry.name, None) == entry.uid
         if old == entry and not unseen:
+            self._entries[entry.uid] = self._places[self._place(entry)][entry.uid] = entry
             return False
         self._notice(None if unseen else old, entry, now)
         self._store(entry)
@@ -278,6 +282,10 @@ class Ledger:
                 task: number for (of, task), number in self._restarts.items() if of == version
             },
         )
+
+    def entry(self, uid: str) -> Entry | None:
+        """The pod as it was seen last."""
+        return self._entries.get(uid)
 
     def missing(self, task: str) -> list[int]:
         """Indices of *task* that no pod holds, in order."""

@@ -12,6 +12,14 @@ from batholith.cluster.apiserver.event_views import from_core, to_core
 NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
 CORE = "/api/v1/namespaces/default/events"
 
+NEEDED = {
+    "reportingInstance": "y-1",
+    "action": "Look",
+    "reason": "Looked",
+    "type": "Normal",
+    "eventTime": "2026-01-02T03:04:05.000006Z",
+}
+
 
 def event(**fields: Any) -> dict[str, Any]:
     return {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}, **fields}
@@ -30,9 +38,7 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         note="hi",
         regarding={"kind": "Pod", "name": "p", "namespace": "default"},
         reportingController="x.io/y",
-        reportingInstance="y-1",
-        action="Look",
-        eventTime="2026-01-02T03:04:05.000006Z",
+        **NEEDED,
     )
     async with embedded_server(tmp_path) as server:
         made = await server.request("POST", NEW, told)
@@ -52,3 +58,19 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         assert [each["regarding"]["name"] for each in listed] == ["p"]
         assert (await server.request("DELETE", f"{NEW}/e")).status == 200
         assert (await server.request("GET", f"{CORE}/e")).status == 404
+
+
+async def test_each_address_has_field_selectors_of_its_own(tmp_path: Path) -> None:
+    told = event(regarding={"kind": "Pod", "name": "p"}, reportingController="x.io/y", reason="R")
+    async with embedded_server(tmp_path) as server:
+        for name, about in (("e", told), ("f", {**told, "reason": "S"})):
+            await server.create(NEW, {**NEEDED, **about, "metadata": {"name": name}})
+        for place, selector in (
+            (NEW, "regarding.name=p,reportingController=x.io/y,reason=R"),
+            (CORE, "involvedObject.name=p,reportingComponent=x.io/y,reason=R"),
+        ):
+            found = await server.get(f"{place}?fieldSelector={selector}")
+            assert [each["metadata"]["name"] for each in found["items"]] == ["e"]
+        for place, label in ((NEW, "involvedObject.name"), (CORE, "regarding.name")):
+            refused = await server.request("GET", f"{place}?fieldSelector={label}=p")
+            assert refused.body["message"] == f"field label not supported: {label}"
