@@ -1,6 +1,5 @@
 """Builders of jobs, pods and views that read like manifests."""
 
-import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,7 +78,7 @@ def entry(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) 
         phase=phase,
         ready=phase is PodPhase.RUNNING,
     )
-    return dataclasses.replace(plain, **fields)
+    return msgspec.structs.replace(plain, **fields)
 
 
 def view(of: Job, *pods: Entry, podgroup: str | None = "Inqueue", **fields: Any) -> View:

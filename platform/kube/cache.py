@@ -147,7 +147,7 @@ class _Store(Generic[T]):
         if new is None:
             del self.objects[key]
         else:
-            self.objects[key] = self._share(new)
+            self.objects[key] = self._share(new, old)
         for index in self.indexes.values():
             index.change(key, old, new)
         for handler in self._handlers:
