@@ -3,7 +3,7 @@
 kopf listens, speaks TLS and ends connections in order; a :class:`~.desk.Desk` is its ``WebhookFn``.
 How a request is read is ours: kopf takes no body above 1 MiB and answers 500 to what is no review;
 so is the certificate, because kopf stops listening for a moment to change one. The reasons:
-docs/decisions/0009-kopf-serves-but-does-not-operate.md.
+docs/decisions/0008-kopf-serves-but-does-not-operate.md.
 """
 
 import asyncio

@@ -1,0 +1,55 @@
+"""The admission part for tests: at work in the test's own loop, against a real API server."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from support_controllers import running
+from support_server import Server
+
+from batholith.admission.serving.bundles import Lifetimes
+from batholith.admission.serving.registration import Target
+from batholith.admission.serving.secret import SecretSettings
+from batholith.admission.serving.service import AdmissionService, Options, Place
+from batholith.machinery.clock import SystemClock
+from batholith.machinery.leadership import ElectionSettings, Elector
+
+NAMESPACE = "volcano-system"
+QUEUE_PATHS = ("/queues/mutate", "/queues/validate")
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
+
+
+def options(*paths: str, lifetimes: Lifetimes | None = None) -> Options:
+    """Those of a part that makes its certificate and registers itself at an URL."""
+    port = free_port()
+    return Options(
+        paths=paths or QUEUE_PATHS,
+        target=Target(url=f"https://127.0.0.1:{port}"),
+        certificates=SecretSettings(
+            namespace=NAMESPACE, hosts=("127.0.0.1",), lifetimes=lifetimes or Lifetimes()
+        ),
+        place=Place(port=port),
+        register=True,
+    )
+
+
+@asynccontextmanager
+async def admission(server: Server, wanted: Options) -> AsyncIterator[AdmissionService]:
+    """The part at work for the length of the block; it answers when that begins."""
+    clock = SystemClock()
+    async with server.client("admin") as client, server.client("admin") as electing:
+
+        def stand() -> Elector:
+            settings = ElectionSettings(name="batholith-admission", namespace=NAMESPACE)
+            return Elector(electing, settings, clock=clock)
+
+        service = AdmissionService(client, replace(wanted, elector=stand), clock=clock)
+        async with running(service):
+            yield service
