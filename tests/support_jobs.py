@@ -1,5 +1,6 @@
 """Builders of jobs, pods and views that read like manifests."""
 
+import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -78,7 +79,7 @@ def entry(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) 
         phase=phase,
         ready=phase is PodPhase.RUNNING,
     )
-    return msgspec.structs.replace(plain, **fields)
+    return dataclasses.replace(plain, **fields)
 
 
 def view(of: Job, *pods: Entry, podgroup: str | None = "Inqueue", **fields: Any) -> View:

@@ -1,7 +1,7 @@
 """A world of one job for pure decisions: it does at once what a decision asks for."""
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
 
 import msgspec
 from support_jobs import entry, view
@@ -62,7 +62,7 @@ class World:
     def turn(self, name: str, phase: PodPhase, *, exit_code: int = 0) -> None:
         """The kubelet reports that the pod ``j-<name>`` is in *phase*."""
         pod = self.pods[f"j-{name}"]
-        self._show(msgspec.structs.replace(pod, phase=phase, exit_code=exit_code))
+        self._show(dataclasses.replace(pod, phase=phase, exit_code=exit_code))
 
     def evict(self, name: str) -> None:
         """Somebody deletes a pod, and it goes at once."""
@@ -71,7 +71,7 @@ class World:
     def reap(self) -> None:
         """All pods that were asked to go, go."""
         for pod in [pod for pod in self.pods.values() if pod.leaving]:
-            self._show(msgspec.structs.replace(pod, phase=PodPhase.FAILED))
+            self._show(dataclasses.replace(pod, phase=PodPhase.FAILED))
             del self.pods[pod.name]
             self.ledger.drop(pod.uid, now=self.uptime)
 
@@ -85,7 +85,9 @@ class World:
             objects_due=self._objects_due,
             first_look=self._first_look,
         )
-        return replace(seen, ledger=self.ledger, podgroup=self.podgroup, uptime=self.uptime)
+        return dataclasses.replace(
+            seen, ledger=self.ledger, podgroup=self.podgroup, uptime=self.uptime
+        )
 
     def run(self) -> None:
         """Decide and do until there is nothing left to do."""
@@ -138,7 +140,7 @@ class World:
             case fx.DeletePods(pods):
                 self.ledger.doom(pod.uid for pod in pods)
                 for pod in pods:
-                    self._show(msgspec.structs.replace(self.pods[pod.name], leaving=True))
+                    self._show(dataclasses.replace(self.pods[pod.name], leaving=True))
             case fx.EnsureObjects():
                 self.objects, self._objects_due = True, False
             case fx.RemoveObjects():

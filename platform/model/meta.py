@@ -47,6 +47,11 @@ class ObjectMeta(Part, frozen=True):
         return None
 
 
+def as_seen(meta: ObjectMeta) -> dict[str, str]:
+    """``metadata`` of a patch that is meant for this object in this version and for no other."""
+    return {"uid": meta.uid, "resourceVersion": meta.resource_version}
+
+
 class HasMeta(Protocol):
     """Any typed object that carries metadata."""
 

@@ -1,5 +1,7 @@
 """Decisions step by step, and whole lives of jobs without a server."""
 
+import dataclasses
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -368,9 +370,7 @@ def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
     world = started(job(tasks))
     for name, restarts in (("a-0", 2), ("a-1", 1)):
         assert world.phases[-1] == "Running"
-        world.pods[f"j-{name}"] = msgspec.structs.replace(
-            world.pods[f"j-{name}"], restarts=restarts
-        )
+        world.pods[f"j-{name}"] = dataclasses.replace(world.pods[f"j-{name}"], restarts=restarts)
         world.ledger.put(world.pods[f"j-{name}"])
         world.run()
     assert world.phases[-1] == "Aborting"

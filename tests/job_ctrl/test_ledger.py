@@ -1,5 +1,7 @@
 """The ledger's running counts are those of its pods, whatever happens in whatever order."""
 
+import dataclasses
+
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -187,7 +189,7 @@ def pod(**changes: object) -> Pod:
 def test_only_pods_of_volcano_jobs_are_read() -> None:
     read_pod = read(pod())
     assert read_pod is not None
-    assert msgspec.structs.asdict(read_pod) == msgspec.structs.asdict(
+    assert dataclasses.asdict(read_pod) == dataclasses.asdict(
         entry("t-1", PodPhase.PENDING, uid="u", version=2)
     )
     assert read(pod(owner_references=())) is None
