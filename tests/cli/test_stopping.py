@@ -48,7 +48,7 @@ def arguments(name: str, server: EmbeddedServer, folder: Path) -> list[str]:
 async def test_every_part_stops_in_order_when_told(
     server: EmbeddedServer, tmp_path: Path, name: str, number: int
 ) -> None:
-    """Quirk O3: a stop is no failure. After nine seconds a part would end itself, with another code."""
+    """Quirk O3: a stop is no failure. After nine seconds it would end itself with 1."""
     async with part(*arguments(name, server, tmp_path)) as one:
         await one.until_ready()
         assert await one.stop(number) == 0, one.text
