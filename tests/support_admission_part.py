@@ -13,7 +13,7 @@ from batholith.admission.serving.registration import Target
 from batholith.admission.serving.secret import SecretSettings
 from batholith.admission.serving.service import AdmissionService, Options, Place
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.leadership import ElectionSettings, Elector
+from batholith.machinery.leadership import ElectionSettings, Elector, new_identity
 
 NAMESPACE = "volcano-system"
 QUEUE_PATHS = ("/queues/mutate", "/queues/validate")
@@ -40,15 +40,24 @@ def options(*paths: str, lifetimes: Lifetimes | None = None) -> Options:
     )
 
 
+LEASE = "batholith-admission"
+PATIENT = ElectionSettings(name=LEASE, namespace=NAMESPACE)
+HASTY = ElectionSettings(
+    name=LEASE, namespace=NAMESPACE, lease_duration=3, renew_deadline=2, retry_period=0.4
+)
+
+
 @asynccontextmanager
-async def admission(server: Server, wanted: Options) -> AsyncIterator[AdmissionService]:
+async def admission(
+    server: Server, wanted: Options, *, election: ElectionSettings = PATIENT
+) -> AsyncIterator[AdmissionService]:
     """The part at work for the length of the block; it answers when that begins."""
     clock = SystemClock()
+    candidate = replace(election, identity=new_identity())
     async with server.client("admin") as client, server.client("admin") as electing:
 
         def stand() -> Elector:
-            settings = ElectionSettings(name="batholith-admission", namespace=NAMESPACE)
-            return Elector(electing, settings, clock=clock)
+            return Elector(electing, candidate, clock=clock)
 
         service = AdmissionService(client, replace(wanted, elector=stand), clock=clock)
         async with running(service):

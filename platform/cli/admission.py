@@ -37,6 +37,10 @@ ENABLED = (
 """Without those of pods: no pod should have to wait for us."""
 
 
+LINGER = 3.0
+"""Seconds after SIGTERM until the last node knows that a Service does not lead here any more."""
+
+
 class FlagError(ValueError):
     """Flags that cannot be used; the text names the flag."""
 
@@ -275,7 +279,12 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
         target=Target(url=web.webhook_url, service=web.service, namespace=web.namespace),
         certificates=certificates,
         settings=rules.settings(),
-        place=Place(address=web.host, port=web.port, grace=grace),
+        place=Place(
+            address=web.host,
+            port=web.port,
+            linger=0 if web.webhook_url else min(LINGER, grace),
+            grace=grace,
+        ),
         resource_groups=rules.admission_conf,
         exempt=("kube-system", web.namespace),
         register=web.register,

@@ -5,6 +5,7 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,17 +16,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from support_admission import job, queue, task
-from support_admission_part import NAMESPACE, admission, options
+from support_admission_part import HASTY, LEASE, NAMESPACE, admission, options
 from support_kubectl import Kubectl, needs_kubectl
 from support_server import Server
 from support_servers import RealServers, real_servers
-from support_waiting import until_true
+from support_waiting import until, until_true
 
 from batholith.admission.serving.bundles import Lifetimes
 from batholith.admission.serving.files import CertificateFiles
 from batholith.admission.serving.service import AdmissionService, Options
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
-from batholith.model.names import JOBS, MUTATING_CONFIGURATIONS, QUEUES, SECRETS
+from batholith.model.names import JOBS, LEASES, MUTATING_CONFIGURATIONS, QUEUES, SECRETS
 from batholith.model.names import VALIDATING_CONFIGURATIONS as VALIDATING
 
 Json = dict[str, Any]
@@ -221,12 +222,13 @@ async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server)
         await until_true(changed, seconds=40)
 
 
-async def test_a_damaged_secret_is_mended(server: Server) -> None:
+@pytest.mark.parametrize("damaged", ["ca.crt", "tls.crt", "tls.key"])
+async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
     lifetimes = Lifetimes(settle=2, retire=2)
     async with admission(server, options(lifetimes=lifetimes)) as part:
         await until_asked(server)
         before = await shown(part)
-        patch = {"data": {"tls.key": "bm9uc2Vuc2U="}}
+        patch = {"data": {damaged: "bm9uc2Vuc2U="}}
         kind = "application/merge-patch+json"
         await server.request("PATCH", SECRET, patch, content_type=kind)
 
@@ -343,6 +345,80 @@ def _entry(wanted: Options) -> Json:
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
     }
+
+
+# -- the office
+
+
+async def restores_trust(server: Server) -> None:
+    """Whether somebody looks after the configurations: one loses its trust, and gets it back."""
+    trusted = await bundle_of(server)
+    without = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+    kind = "application/json-patch+json"
+    taken = await server.request("PATCH", QUEUES_VALIDATE, without, content_type=kind)
+    assert taken.status == 200, taken.body
+
+    async def is_back() -> bool:
+        return await bundle_of(server) == trusted
+
+    await until_true(is_back, seconds=60)
+
+
+async def test_another_replica_takes_over_when_the_holder_of_the_office_ends(
+    server: Server,
+) -> None:
+    first = options()
+    second = replace(options(), target=first.target)
+    async with AsyncExitStack() as stack:
+        async with admission(server, first):
+            await until_asked(server)
+            await stack.enter_async_context(admission(server, second))
+            lease = await server.get(LEASES.path(NAMESPACE, LEASE))
+        await restores_trust(server)
+        later = await server.get(LEASES.path(NAMESPACE, LEASE))
+        assert later["spec"]["holderIdentity"] not in ("", lease["spec"]["holderIdentity"])
+
+
+async def test_losing_the_office_ends_no_review_and_it_is_stood_for_again(server: Server) -> None:
+    async with admission(server, options(), election=HASTY) as part:
+        await until_asked(server)
+        thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 1}}
+        kind = "application/merge-patch+json"
+        path = LEASES.path(NAMESPACE, LEASE)
+        assert (await server.request("PATCH", path, thief, content_type=kind)).status == 200
+
+        async def holds_again() -> bool:
+            assert await refuses(server)
+            assert part.url
+            return (await server.get(path))["spec"]["holderIdentity"] not in ("", "thief")
+
+        await until_true(holds_again, seconds=60)
+        await restores_trust(server)
+
+
+# -- the end
+
+
+async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Server) -> None:
+    """Those who call us hear of it later than we do."""
+    wanted = options()
+    lingering = replace(wanted, place=replace(wanted.place, linger=2))
+    async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
+        part = await stack.enter_async_context(admission(server, lingering))
+        url, trust = part.url, ssl.create_default_context()
+        trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+
+        async def closes() -> tuple[int, bool]:
+            async with session.post(f"{url}/nosuch", json={}, ssl=trust) as answer:
+                return answer.status, answer.headers.get("Connection") == "close"
+
+        assert await closes() == (404, False)
+        ending = asyncio.create_task(stack.aclose())
+        await until(lambda: not part.url)
+        assert await closes() == (404, True)
+        await ending
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await closes()
 
 
 # -- files

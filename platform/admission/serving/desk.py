@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from ...kube.errors import ApiError, ConnectionLostError, RequestTimeoutError
+from ...kube.errors import ApiError, ConnectionLostError, UnreadableAnswerError
 from ...model.review import DeniedError, Json, Lookup, Review, Webhook
 from . import reviews
 from .patches import Operation, difference
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 5.0
 """Seconds for a second look; API servers wait ten for a webhook."""
+
+_NO_ANSWER = (ApiError, ConnectionLostError, UnreadableAnswerError, TimeoutError)
 
 
 class UnknownPathError(Exception):
@@ -100,7 +102,7 @@ class Desk:
             try:
                 async with asyncio.timeout(PATIENCE):
                     fresh = await self._shelves.look_again(reading)
-            except (ApiError, ConnectionLostError, RequestTimeoutError, TimeoutError) as error:
+            except _NO_ANSWER as error:
                 log.warning("cannot look again", extra={"path": webhook.path, "error": str(error)})
             else:
                 refusal, patch = _judge(webhook, review, fresh)

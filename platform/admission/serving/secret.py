@@ -92,10 +92,13 @@ class SecretCertificates:
 
     @property
     def trusted(self) -> bytes:
-        """The authorities that configurations are to name; empty while there is no Secret."""
+        """The authorities that configurations are to name; empty while they are not known."""
         found = self._cache.get(self._key)
-        bundle = Bundle.read(found.data) if found is not None else self._last
-        return bundle.trusted if bundle is not None else b""
+        if found is not None:
+            bundle = Bundle.read(found.data)
+            if bundle.sound or not _is_ours(found):
+                return bundle.trusted
+        return b"" if self._last is None else self._last.trusted
 
     async def start(self) -> None:
         """Create the Secret if nobody has, and wait until there is something to serve."""
@@ -129,7 +132,7 @@ class SecretCertificates:
             ApiError, ConnectionLostError: it cannot be written; try again.
         """
         found = self._cache.get(self._key)
-        if found is not None and found.metadata.labels.get(MANAGED_BY) != _US:
+        if found is not None and not _is_ours(found):
             return self._settings.lifetimes.retire
         facts = self._facts(spread_for)
         if found is None:
@@ -208,3 +211,7 @@ class SecretCertificates:
         except (ConflictError, NotFoundError):
             return  # it has changed, which we will hear of
         log.info("written", extra={"secret": self._key, "prepared": bool(bundle.next_certificate)})
+
+
+def _is_ours(found: SecretView) -> bool:
+    return found.metadata.labels.get(MANAGED_BY) == _US

@@ -44,8 +44,10 @@ class Place:
     """Empty: all addresses."""
     port: int = 8443
     """0: a free one."""
+    linger: float = 0.0
+    """Seconds at the end in which reviews still are taken: others hear late that we are leaving."""
     grace: float = 30.0
-    """Seconds that reviews in hand have at the end."""
+    """Seconds that reviews in hand have after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,8 @@ class AdmissionService:
                     for work in beside:
                         tasks.create_task(work)
             finally:
-                self.url = ""
+                self.url, server.leaving = "", True
+                await self._clock.sleep(place.linger)
 
     async def _follow_groups(self, path: Path) -> None:
         def take(contents: list[bytes]) -> None:
