@@ -86,6 +86,16 @@ async def test_all_is_taken_without_a_warning_and_a_second_time_changes_nothing(
     assert await site.kubectl("diff", "-k", str(MANIFESTS)) == ""
 
 
+async def test_the_server_itself_can_apply_it_over_what_others_own(site: Site) -> None:
+    mine = ("apply", "--server-side", "--force-conflicts", "-k", str(MANIFESTS))
+    await site.kubectl("create", "-f", str(MANIFESTS / "crds"))
+    said = await site.kubectl.run(*mine)
+    assert (said.code, said.err) == (0, "")
+    before = await site.versions(MANIFESTS)
+    await site.kubectl(*mine)
+    assert await site.versions(MANIFESTS) == before
+
+
 async def test_each_overlay_is_taken_over_the_one_before(site: Site) -> None:
     for overlay in OVERLAYS:
         folder = MANIFESTS / "overlays" / overlay
@@ -163,6 +173,7 @@ async def _people_may_do_what_their_roles_say(site: Site) -> None:
     ):
         said = await site.kubectl.run("auth", "can-i", verb, what, f"--as={who}")
         assert (said.out.strip() == "yes") is yes, (who, verb, what)
+    await site.kubectl("delete", "clusterrolebinding", "eve")
 
 
 async def _pods_made(server: RealServer, wanted: int) -> None:
