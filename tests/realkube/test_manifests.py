@@ -89,11 +89,10 @@ async def test_all_is_taken_without_a_warning_and_a_second_time_changes_nothing(
 async def test_the_server_itself_can_apply_it_over_what_others_own(site: Site) -> None:
     mine = ("apply", "--server-side", "--force-conflicts", "-k", str(MANIFESTS))
     await site.kubectl("create", "-f", str(MANIFESTS / "crds"))
-    said = await site.kubectl.run(*mine)
-    assert (said.code, said.err) == (0, "")
-    before = await site.versions(MANIFESTS)
-    await site.kubectl(*mine)
-    assert await site.versions(MANIFESTS) == before
+    for _ in range(2):
+        said = await site.kubectl.run(*mine)
+        assert (said.code, said.err) == (0, "")
+    assert len(await site.versions(MANIFESTS)) == len(kustomized(MANIFESTS))
 
 
 async def test_each_overlay_is_taken_over_the_one_before(site: Site) -> None:
