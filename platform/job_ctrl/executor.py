@@ -151,7 +151,7 @@ class Executor:
             now = self._tools.clock.monotonic()
             if case.numbers_since is None:
                 case.numbers_since = now
-            left = case.numbers_since + self._tools.settings.count_delay - now
+            left = case.numbers_since + self._patience() - now
             if left > 0:
                 turn.look_in(left)
                 return
@@ -180,6 +180,12 @@ class Executor:
             self._tools.metrics.entered(job, phase)
             log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
+
+    def _patience(self) -> float:
+        """Seconds that numbers may wait now."""
+        settings = self._tools.settings
+        crowd = self._tools.queue.depth() > settings.workers
+        return settings.busy_count_delay if crowd else settings.count_delay
 
     async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
         meta = turn.job.metadata

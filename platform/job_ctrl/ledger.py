@@ -125,9 +125,8 @@ def read(pod: Pod) -> Entry | None:
     if stem != f"{owner.name}-{task}" or not index.isdecimal() or not version.isdecimal():
         return None
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
-    containers = pod.status.container_statuses
-    all_containers = (*containers, *pod.status.init_container_statuses)
-    ended = (one.state.terminated for one in containers)
+    containers, before = pod.status.container_statuses, pod.status.init_container_statuses
+    ended = [one.state.terminated for one in containers if one.state.terminated is not None]
     return Entry(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
@@ -139,8 +138,8 @@ def read(pod: Pod) -> Entry | None:
         phase=phase,
         leaving=pod.metadata.deletion_timestamp is not None,
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
-        exit_code=next((end.exit_code for end in ended if end and end.exit_code), 0),
-        restarts=sum(container.restart_count for container in all_containers),
+        exit_code=next((end.exit_code for end in ended if end.exit_code), 0) if ended else 0,
+        restarts=sum([one.restart_count for one in (*containers, *before)]),
         revision=pod.metadata.resource_version,
     )
 

@@ -41,7 +41,10 @@ class ObjectMeta(Part, frozen=True):
     @property
     def controller(self) -> OwnerReference | None:
         """The one owner that controls the object, if any."""
-        return next((owner for owner in self.owner_references if owner.controller), None)
+        for owner in self.owner_references:
+            if owner.controller:
+                return owner
+        return None
 
 
 def as_seen(meta: ObjectMeta) -> dict[str, str]:

@@ -62,6 +62,21 @@ def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
         assert msgspec.json.encode(after) == msgspec.json.encode(before)
 
 
+@settings(deadline=None)
+@given(former=PODS, pod=PODS)
+def test_parts_taken_from_a_former_state_are_what_they_would_be_without(
+    former: Pod, pod: Pod
+) -> None:
+    sharer = Sharer(Pod)
+    old, before = sharer.share(former), copy.deepcopy(pod)
+    was = msgspec.json.encode(old)
+    after = sharer.share(pod, old)
+    assert after is pod
+    assert after == before
+    assert msgspec.json.encode(after) == msgspec.json.encode(before)
+    assert msgspec.json.encode(old) == was
+
+
 def _decoded(number: int) -> Pod:
     owner = OwnerReference(kind="Job", name="train", uid="u")
     pod = Pod(
@@ -81,6 +96,14 @@ def test_like_objects_share_strings_and_parts() -> None:
     assert one.metadata.owner_references is two.metadata.owner_references
     assert one.spec.tolerations is two.spec.tolerations
     assert one.spec.node_name is two.spec.node_name
+
+
+def test_what_did_not_change_is_taken_from_the_former_state() -> None:
+    sharer = Sharer(Pod)
+    one = sharer.share(_decoded(1))
+    two = sharer.share(_decoded(1), one)
+    assert two.spec is one.spec
+    assert two.metadata.labels is one.metadata.labels
 
 
 def test_what_never_repeats_is_not_remembered_and_the_rest_not_for_ever() -> None:
