@@ -67,6 +67,9 @@ class WebhookFlags:
     enabled_admission: Annotated[str, typer.Option(help="Comma-separated paths to serve.")] = (
         ENABLED
     )
+    webhook_configuration_prefix: Annotated[
+        str, typer.Option(help="What the names of our webhook configurations begin with.")
+    ] = "batholith"
     register: Annotated[
         bool,
         typer.Option("--register", help="Create webhook configurations that are missing."),
@@ -287,6 +290,7 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
         ),
         resource_groups=rules.admission_conf,
         exempt=("kube-system", web.namespace),
+        prefix=web.webhook_configuration_prefix,
         register=web.register,
     )
     options.chosen(options.settings)

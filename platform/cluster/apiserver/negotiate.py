@@ -114,6 +114,8 @@ def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
     else:
         custom = kind is not None and kind.custom
         raise unsupported_media(ACCEPTED[:2] if custom else ACCEPTED)
+    if obj is None and media == JSON:
+        return {}
     if not isinstance(obj, dict):
         raise bad_request("couldn't get version/kind; json parse error: the body is no object")
     return obj
