@@ -1,6 +1,7 @@
 """Forms of bodies: what clients may send, and the form in which they want the answer."""
 
 import json
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -133,6 +134,17 @@ def section(obj: Json, key: str) -> Json:
     return found
 
 
+def _number(text: str) -> float:
+    """Read a number as Go does: ``1.0`` and ``1e3`` are integers, and are stored as such."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("Number out of range")
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
+
+
 def parse_json(body: bytes) -> Any:
     """Read JSON.
 
@@ -140,7 +152,7 @@ def parse_json(body: bytes) -> Any:
         StatusError: 400.
     """
     try:
-        return msgspec.json.decode(body)
+        return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the object provided is unrecognized: {error}") from error
 
@@ -153,7 +165,7 @@ def parse_yaml(body: bytes) -> Any:
     """
     try:
         _check_yaml(body)
-        return msgspec.json.decode(msgspec.json.encode(yaml.load(body, Loader=_loader)))  # noqa: S506
+        return _decoder.decode(msgspec.json.encode(yaml.load(body, Loader=_loader)))  # noqa: S506
     except (yaml.YAMLError, TypeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the object provided is unrecognized: {error}") from error
 
