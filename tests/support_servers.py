@@ -33,10 +33,6 @@ NAMESPACES_FROM_THE_START = (
 )  # fmt: skip
 
 
-OF_KUBERNETES = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
-"""The controllers of the real cluster."""
-
-
 class Servers(ABC):
     """Where the server of a test comes from."""
 
@@ -94,10 +90,12 @@ class RealServers(Servers):
 
 
 @contextmanager
-def real_servers(folder: Path) -> Iterator[RealServers]:
+def real_servers(
+    folder: Path, *, controllers: Sequence[str] = CONTROLLERS
+) -> Iterator[RealServers]:
     """A real server with our definitions for the length of the block."""
     crds = definitions.load()
-    with RealKube(folder, Options(controllers=OF_KUBERNETES, crds=crds)) as kube:
+    with RealKube(folder, Options(controllers=controllers, crds=crds)) as kube:
         kube.ask("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
         for namespace in NAMESPACES_FROM_THE_START:
             for path in _of_each_namespace(namespace):

@@ -3,23 +3,25 @@
 import asyncio
 
 import pytest
+from support_realkube import CONTROLLERS
 from support_recorded import recorded
 from support_replays import Found, side_by_side
-from support_servers import Servers
+from support_servers import real_servers
 
 SCENARIOS = {each["name"]: each for each in recorded("workloads.jsonl")}
 
-pytestmark = [
-    pytest.mark.timeout(400),  # all are played in the set-up of the first
-    # The embedded cluster has no controllers for workloads other than ours.
-    pytest.mark.parametrize("servers", ["real"], indirect=True),
-]
+CONTROLLING = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
+"""The controllers that the embedded cluster has not; other tests play their parts themselves."""
+
+pytestmark = pytest.mark.timeout(400)  # all are played in the set-up of the first
 
 
 @pytest.fixture(scope="module")
-def lives(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What differs, by scenario."""
-    return asyncio.run(side_by_side(servers, tmp_path_factory.mktemp("own"), SCENARIOS.values()))
+    folder = tmp_path_factory.mktemp("own")
+    with real_servers(folder / "kube", controllers=CONTROLLING) as servers:
+        return asyncio.run(side_by_side(servers, folder, SCENARIOS.values()))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -181,22 +181,23 @@ async def test_the_hosts_that_a_plugin_lists(server: Server) -> None:
 
 async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
     async with leading(server, PodGroupController, method="DELETE", part="/podgroups/") as late:
-        pod = {"schedulerName": "volcano", "containers": [{"name": "main", "image": "busybox:1"}]}
+        container = {"name": "main", "image": "busybox:1"}
         labels = {"app": "s"}
         spec = {
             "replicas": 1,
             "serviceName": "s",
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
         }
         body = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}}
         owner = await server.create(STATEFULSETS.path("default"), body | {"spec": spec})
         uid = owner["metadata"]["uid"]
         reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s", "uid": uid}
         meta = {"name": "s-0", "ownerReferences": [reference | {"controller": True}]}
-        made = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod}
-        # A real cluster has a controller that may come first.
-        assert (await server.request("POST", PODS.path("default"), made)).status in (201, 409)
+        pod = {"schedulerName": "volcano", "containers": [container]}
+        await server.create(
+            PODS.path("default"), {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod}
+        )
         group = PODGROUPS.path("default", f"podgroup-{uid}")
         await until_true(lambda: there(server, group))
         await merge(server, STATEFULSETS.path("default", "s"), {"spec": {"replicas": 0}})
