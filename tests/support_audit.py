@@ -1,6 +1,6 @@
 """Reads an API server's audit log: who led when, who wrote beside his time, what was made twice.
 
-Needs the bodies of writes to Leases and of pods made (`RULES`), and one user for each process.
+Needs the bodies of writes (`RULES`), and one user for each process.
 Times are those of the server, to the microsecond, as text that sorts as it should. A reign begins
 when the write of the Lease that began it is done, and is over as soon as the one that ends it is
 received. What the server received outside of a reign was sent outside of it; what it had received
@@ -20,19 +20,14 @@ from batholith.model.names import JOB_VERSION
 
 Json = dict[str, Any]
 
-RULES: tuple[Json, ...] = (
-    {
-        "level": "Request",
-        "verbs": ["create", "update", "patch"],
-        "resources": [
-            {"group": "coordination.k8s.io", "resources": ["leases"]},
-            {"group": "", "resources": ["pods"]},
-        ],
-    },
-)
-"""What the audit policy must have on top."""
-
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+RULES: tuple[Json, ...] = (
+    {"level": "Metadata", "resources": [{"group": "", "resources": ["events", "nodes"]}]},
+    {"level": "Request", "verbs": sorted(WRITES)},
+)
+"""What the audit policy must have on top: the bodies of writes that matter."""
+
 STILL = "~"
 """End of a reign that is not over: sorts after all times."""
 
@@ -178,8 +173,8 @@ def strays(
 ) -> list[Stray]:
     """Writes of *users* that took effect, or may have, and came outside of a reign of theirs.
 
-    Leases are what they contend with, so writes of those do not count, nor do resources that are
-    *spared*.
+    Leases are what they contend with, so writes of those do not count, nor do events that tell of
+    them, nor resources that are *spared*.
     """
     requests, users, spared = list(requests), set(users), {"leases", *spared}
     by_user: dict[str, list[Reign]] = defaultdict(list)
@@ -187,13 +182,18 @@ def strays(
         by_user[reign.user].append(reign)
     found = []
     for one in requests:
-        if one.user not in users or one.resource in spared:
+        if one.user not in users or one.resource in spared or _tells_of(lease, one):
             continue
         if not (one.took_effect or one.may_have):
             continue
         if why := _outside(one, by_user[one.user]):
             found.append(Stray(one, why))
     return found
+
+
+def _tells_of(lease: str, request: Request) -> bool:
+    """Whether it is an event about the Lease: candidates say that they have begun or stopped."""
+    return request.resource == "events" and request.name.startswith(f"{lease}.")
 
 
 def _outside(request: Request, held: Sequence[Reign]) -> str:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 from support_server import Server
 
 from batholith.admission.job_defaults import fill_in
@@ -20,7 +21,8 @@ from batholith.model.names import JOB_VERSION, JOBS, PODS, QUEUES, SIMULATE_PREF
 Json = dict[str, Any]
 
 NAMESPACE = "default"
-SUBMITTERS = 8
+AT_WORK = 50
+"""Jobs that have not ended yet while others are submitted."""
 ENDS = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED})
 
 
@@ -189,23 +191,29 @@ class Load:
             ready.set()
 
     async def submit(self) -> None:
-        """Create all jobs, some at a time."""
-        waiting = iter(self.wanted)
+        """Create all jobs, each as soon as few enough others are at work."""
+        for number, script in enumerate(self.wanted):
+            while number - self.ended >= AT_WORK:  # noqa: ASYNC110 - nothing to wait on
+                await asyncio.sleep(0.05)
+            await self._create(script)
 
-        async def create() -> None:
-            for script in waiting:
-                await self._server.create(JOBS.path(NAMESPACE), script.body)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(SUBMITTERS):
-                group.create_task(create())
+    async def _create(self, script: Script) -> None:
+        """Create a job, even if the server is down for a while."""
+        while True:
+            try:
+                answer = await self._server.request("POST", JOBS.path(NAMESPACE), script.body)
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.1)
+                continue
+            assert answer.status in (201, 409), answer.body  # 409: the first answer was lost
+            return
 
     @property
     def ended(self) -> int:
         """How many have come to their end."""
         return sum(job.status.state.phase in ENDS for job in self._jobs)
 
-    async def until_ended(self, number: int | None = None, *, seconds: float = 60) -> None:
+    async def until_ended(self, number: int | None = None, *, seconds: float = 200) -> None:
         """Wait until so many (else all) have ended."""
         goal = len(self.wanted) if number is None else number
 
@@ -242,12 +250,15 @@ class Load:
 @asynccontextmanager
 async def load(server: Server, wanted: Sequence[Script]) -> AsyncIterator[Load]:
     """Watch the jobs of *server* for the length of the block; nothing is submitted yet."""
-    async with server.client() as client, asyncio.TaskGroup() as tasks:
+    async with server.client() as client:
         work, ready = Load(server, client, wanted), asyncio.Event()
-        watching = tasks.create_task(work.run(ready))
-        await ready.wait()
-        yield work
-        watching.cancel()
+        watching = asyncio.create_task(work.run(ready))
+        try:
+            await ready.wait()
+            yield work
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
 
 async def eventually(

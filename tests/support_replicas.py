@@ -20,8 +20,8 @@ PROGRAM = (sys.executable, "-m", "batholith.cli")
 class Election:
     """Times of an election, in seconds."""
 
-    lease: float = 3.0
-    renew: float = 2.0
+    lease: float = 6.0
+    renew: float = 4.0
     retry: float = 0.5
 
     @property

@@ -5,12 +5,13 @@ what must be true in the end whatever happened in between.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import support_audit as audit
 from support_load import (
@@ -23,21 +24,23 @@ from support_load import (
     until_queue_is_there,
 )
 from support_realkube import MASTERS, Options, RealServer, real_server
-from support_replicas import QUICK, Election, Fleet, Replica
+from support_replicas import PROGRAM, QUICK, Election, Fleet, Replica
 
 from batholith.model import crds
-from batholith.model.names import NODES
+from batholith.model.names import NAMESPACES, NODES
 
 PARTS = ("controllers", "scheduler")
 LEASES: Mapping[str, str] = MappingProxyType(
     {
         "controllers": "volcano-system/vc-controller-manager",
-        "scheduler": "volcano-system/vc-scheduler",
+        "scheduler": "volcano-system/volcano",
     }
 )
 JOBS = 200
 REPLICAS = 3
-LIVES = 8
+NEVER = 1e6
+"""Seconds."""
+LIVES = 20
 """Replicas of a part that there can have been in a test, each with a user of its own."""
 
 
@@ -49,50 +52,84 @@ class Stage:
     fleet: Fleet
     work: Load
     log: audit.AuditLog
-    election: Election | None
-    """None: one replica a part, without election."""
+    election: Election
     started: dict[str, list[Replica]] = field(default_factory=lambda: {p: [] for p in PARTS})
     """By part, all replicas that there have been."""
+    numbers: dict[str, Iterator[int]] = field(
+        default_factory=lambda: {part: itertools.count() for part in PARTS}
+    )
+    urls: dict[str, str] = field(default_factory=dict)
+    """By user, where its replica goes instead of to the server."""
+    program: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By user, what is started in the place of the command line."""
 
-    async def start(self, part: str, **more: Any) -> Replica:
-        """Start one more replica of a part."""
-        user = f"{part}-{len(self.started[part])}"
-        flags = self.election.flags if self.election else []
-        replica = await self.fleet.start(part, user, *flags, **more)
+    async def _start(self, part: str) -> Replica:
+        user = f"{part}-{next(self.numbers[part])}"
+        program, url = self.program.get(user, PROGRAM), self.urls.get(user, "")
+        flags = self.election.flags
+        replica = await self.fleet.start(part, user, *flags, url=url, program=program)
         self.started[part].append(replica)
         return replica
 
-    async def start_all(self, urls: Mapping[str, str] | None = None) -> None:
-        """Start the replicas of all parts, each at its own of *urls*, or at the server."""
-        number = REPLICAS if self.election else 1
-        for part in PARTS:
-            for _ in range(number):
-                user = f"{part}-{len(self.started[part])}"
-                await self.start(part, url=(urls or {}).get(user, ""))
-        await until_queue_is_there(self.server)
-        for part in PARTS:
-            if self.election:
-                await self.next_leader(part, than=None)
+    async def _keep(self, part: str) -> None:
+        """Have a replica of the part at all times: one that ends is followed by a new one."""
+        while True:
+            replica = await self._start(part)
+            await replica.end(seconds=NEVER)
+
+    @asynccontextmanager
+    async def replicas(self) -> AsyncIterator[None]:
+        """Keep replicas going, as Deployments do, and jobs coming, for the length of the block."""
+        tasks = [asyncio.create_task(self._keep(part)) for part in PARTS for _ in range(REPLICAS)]
+        try:
+            await until_queue_is_there(self.server)
+            for part in PARTS:
+                await self.living_leader(part)
+            tasks.append(asyncio.create_task(self.work.submit()))
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def leader(self, part: str) -> Replica | None:
         """The replica that holds the part's Lease, if one does; it may be dead by now."""
         user = self.log.leader(LEASES[part])
         return self.fleet.replicas.get(user)
 
-    async def next_leader(self, part: str, *, than: Replica | None) -> Replica:
-        """Wait until another replica *than* this leads, and say which."""
+    async def living_leader(self, part: str, *, but: Replica | None = None) -> Replica:
+        """Wait until a replica leads that lives and is not this one, and say which."""
 
-        def another() -> bool:
-            return self.leader(part) not in (None, than)
+        def leads() -> bool:
+            found = self.leader(part)
+            return found is not None and found is not but and found.alive
 
-        await eventually(another, lambda: f"another leader of {part}", seconds=40)
+        await eventually(leads, lambda: f"a leader of {part}", seconds=60)
         found = self.leader(part)
         assert found is not None
         return found
 
+    async def fell(self, what: Callable[[Replica], None]) -> dict[str, Replica]:
+        """Do something to the leaders of all parts; those, once others lead in their place."""
+        fallen = {}
+        for part in PARTS:
+            fallen[part] = await self.living_leader(part)
+            what(fallen[part])
+        for part, replica in fallen.items():
+            await self.living_leader(part, but=replica)
+        return fallen
+
     def reigns(self, part: str) -> list[audit.Reign]:
         """Who held the part's Lease so far."""
         return audit.reigns(self.log.requests(), LEASES[part])
+
+    def handovers(self, part: str) -> list[float]:
+        """Seconds that the part was without a leader, each time that it changed."""
+        held = self.reigns(part)
+        return [
+            (_moment(after.began) - _moment(before.ended)).total_seconds()
+            for before, after in itertools.pairwise(held)
+        ]
 
     def strays(self, part: str) -> list[audit.Stray]:
         """Writes of the part's replicas beside their time."""
@@ -101,7 +138,7 @@ class Stage:
 
     async def check(self) -> None:
         """Wait until all jobs have ended; they must have ended right, nothing twice or left."""
-        await self.work.until_ended(seconds=90)
+        await self.work.until_ended()
         await eventually(
             lambda: not self.work.wrong(), lambda: f"the right ends; {self.work.wrong()}", seconds=9
         )
@@ -113,13 +150,22 @@ class Stage:
         assert (wanted - were, were - wanted, set(made) - wanted) == (set(), set(), set())
         await self._nothing_runs_on()
 
-    def check_leaders(self, transitions: int) -> None:
-        """Nobody wrote beside his time, and each Lease changed hands so often."""
+    def check_leaders(self, *, least: int) -> None:
+        """Nobody wrote beside his time, and each Lease changed hands in order, so often at least.
+
+        (More often only where a leader could not renew in time because the machine was busy.)
+        """
         for part in PARTS:
             assert self.strays(part) == []
             held = self.reigns(part)
-            assert [reign.transitions for reign in held] == list(range(transitions + 1)), part
-            assert len({reign.identity for reign in held}) == transitions + 1
+            assert [reign.transitions for reign in held] == list(range(len(held))), part
+            assert len({reign.identity for reign in held}) == len(held) > least, part
+            users = {reign.user for reign in held}
+            assert all(
+                "leadership: leading" in replica.said()
+                for replica in self.started[part]
+                if replica.user in users
+            )
 
     async def _nothing_runs_on(self) -> None:
         async with asyncio.timeout(20):
@@ -128,11 +174,15 @@ class Stage:
         assert left == []
 
 
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
 @asynccontextmanager
 async def stage(
     tmp_path: Path,
     *,
-    election: Election | None = QUICK,
+    election: Election = QUICK,
     wanted: Sequence[Script] | None = None,
     nodes: int = 2,
 ) -> AsyncIterator[Stage]:
@@ -145,6 +195,7 @@ async def stage(
         Fleet(server, tmp_path / "replicas") as fleet,
         load(server, jobs) as work,
     ):
+        await server.create(NAMESPACES.path(), {"metadata": {"name": "volcano-system"}})
         await fleet.start_agent(nodes)
         await _untaint(server, nodes)
         log = audit.AuditLog(server.kube.folder / "audit.log")

@@ -104,6 +104,11 @@ def test_what_may_have_taken_effect_counts_as_if_it_had() -> None:
     assert found(wrote("a", 11, code=504)) == [("a", "was")]
 
 
+def test_events_about_the_lease_are_the_candidates_own() -> None:
+    told = wrote("a", 11, "events", "create", name=f"{LEASE}.18ea1a23")
+    assert found(told) == []
+
+
 def test_spared_resources_are_not_looked_at() -> None:
     late = wrote("a", 11, "events", "create")
     assert len(strays((*HANDOVER, late), LEASE, ["a"])) == 1
