@@ -38,9 +38,9 @@ LEASES: Mapping[str, str] = MappingProxyType(
 )
 JOBS = 200
 REPLICAS = 3
-NEVER = 1e6
-"""Seconds."""
-LIVES = 20
+NEVER, BACK_OFF = 1e6, 1.0
+"""Seconds: for which a replica may live, and after which one that ended is followed by another."""
+LIVES = 40
 """Replicas of a part that there can have been in a test, each with a user of its own."""
 
 
@@ -63,6 +63,11 @@ class Stage:
     program: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By user, what is started in the place of the command line."""
 
+    @property
+    def users(self) -> list[str]:
+        """All users that replicas can have."""
+        return _users()
+
     async def _start(self, part: str) -> Replica:
         user = f"{part}-{next(self.numbers[part])}"
         program, url = self.program.get(user, PROGRAM), self.urls.get(user, "")
@@ -76,6 +81,7 @@ class Stage:
         while True:
             replica = await self._start(part)
             await replica.end(seconds=NEVER)
+            await asyncio.sleep(BACK_OFF)
 
     @asynccontextmanager
     async def replicas(self) -> AsyncIterator[None]:
@@ -174,6 +180,10 @@ class Stage:
         assert left == []
 
 
+def _users() -> list[str]:
+    return [f"{part}-{number}" for part in PARTS for number in range(LIVES)]
+
+
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
@@ -187,8 +197,8 @@ async def stage(
     nodes: int = 2,
 ) -> AsyncIterator[Stage]:
     """A server with CRDs and a simulated kubelet; nothing else is started yet."""
-    users = ["admin", "agent", *(f"{part}-{n}" for part in PARTS for n in range(LIVES))]
-    options = Options(users=dict.fromkeys(users, MASTERS), audit=True, audit_rules=audit.RULES)
+    users = dict.fromkeys(("admin", "agent", *_users()), MASTERS)
+    options = Options(users=users, audit=True, audit_rules=audit.RULES)
     jobs = scripts(JOBS) if wanted is None else wanted
     async with (
         real_server(tmp_path, options, crds=crds.load()) as server,

@@ -1,0 +1,36 @@
+"""Wall clocks that jump, of the leader and of those who wait; with the product's own times."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import support_late_clock
+from support_replicas import DEFAULT, Replica
+from support_stage import PARTS, stage
+
+pytestmark = pytest.mark.timeout(400)  # for a machine that has much else to do
+
+HOUR, YEAR = 3600, 365 * 86400
+JUMPS = ((HOUR, -HOUR, 0), (-YEAR, YEAR, HOUR), (0, -HOUR, YEAR))
+"""Seconds by which the clocks of the replicas of a part are wrong, in turn."""
+
+
+async def test_who_leads_does_not_depend_on_wall_clocks(tmp_path: Path) -> None:
+    async with stage(tmp_path, election=DEFAULT) as s:
+        clocks = {user: tmp_path / f"{user}.clock" for user in s.users}
+        for user, clock in clocks.items():
+            clock.write_text("0")
+            s.program[user] = (sys.executable, support_late_clock.__file__, str(clock))
+        async with s.replicas():
+            for ended, jumps in zip((10, 40, 70), JUMPS, strict=True):
+                await s.work.until_ended(ended)
+                for number, clock in enumerate(clocks.values()):
+                    wrong = clock.with_suffix(".next")
+                    wrong.write_text(str(jumps[number % len(jumps)]))
+                    os.replace(wrong, clock)
+            await s.work.until_ended(100)
+            assert [len(s.reigns(part)) for part in PARTS] == [1, 1]
+            await s.fell(Replica.kill)
+            await s.check()
+        s.check_leaders(least=1)

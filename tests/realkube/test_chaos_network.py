@@ -1,0 +1,114 @@
+"""Three replicas of the controllers and the scheduler on a network and a server that fail.
+
+As in `test_chaos_processes`: jobs come to their right ends, no pod is made twice, and nobody writes
+who does not lead.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from support_audit import Request
+from support_proxy import HttpProxy, TcpProxy, at_random
+from support_replicas import Replica
+from support_stage import PARTS, Stage, stage
+
+pytestmark = pytest.mark.timeout(400)  # for a machine that has much else to do
+
+CUTS: tuple[Callable[[TcpProxy], None], ...] = (
+    lambda proxy: proxy.drop(),
+    lambda proxy: proxy.hang(),
+    lambda proxy: proxy.hang(requests=False),  # what is asked is done, and the answers come late
+)
+
+
+P = TypeVar("P", TcpProxy, HttpProxy)
+
+
+@asynccontextmanager
+async def a_proxy_each(s: Stage, make: Callable[[], P]) -> AsyncIterator[dict[str, P]]:
+    """Have each replica reach the server by a proxy of its own."""
+    async with AsyncExitStack() as stack:
+        proxies = {user: await stack.enter_async_context(make()) for user in s.users}
+        s.urls.update({user: proxy.url for user, proxy in proxies.items()})
+        yield proxies
+
+
+def seeing(s: Stage) -> HttpProxy:
+    """A proxy that sees each request."""
+    return HttpProxy(s.server.url, ca=s.server.ca, own=s.server.kube.pki.server)
+
+
+async def test_leaders_that_are_cut_off_end(tmp_path: Path) -> None:
+    async with (
+        stage(tmp_path) as s,
+        a_proxy_each(s, lambda: TcpProxy(s.server.kube.port)) as proxies,
+        s.replicas(),
+    ):
+        for ended, cut in zip((10, 60, 110), CUTS, strict=True):
+            await s.work.until_ended(ended)
+
+            def cut_off(replica: Replica, cut: Callable[[TcpProxy], None] = cut) -> None:
+                cut(proxies[replica.user])
+
+            for replica in (await s.fell(cut_off)).values():
+                assert await replica.end() == 1
+                assert "ended at once why=lost the Lease volcano-system/" in replica.said()
+                proxies[replica.user].resume()
+        await s.check()
+        s.check_leaders(least=3)
+
+
+def careful(request: Request) -> bool:
+    """Whether a write can do no harm when another has been at work in between."""
+    if request.verb == "create" and request.resource != "pods/binding":
+        return True  # its name is fixed: a second one is refused
+    said = request.body
+    names = said.get("preconditions" if request.verb == "delete" else "metadata", {})
+    return "uid" in names or "resourceVersion" in names
+
+
+async def test_writes_that_arrive_when_another_leads_do_no_harm(tmp_path: Path) -> None:
+    """They had left their sender when it led, so nothing but their own care can stop them."""
+    async with (
+        stage(tmp_path) as s,
+        a_proxy_each(s, lambda: seeing(s)) as proxies,
+        s.replicas(),
+    ):
+        await s.work.until_ended(20)
+        senders = await s.fell(lambda replica: proxies[replica.user].hold(requests=True))
+        for replica in senders.values():
+            assert await replica.end() == 1
+        assert sum(proxies[replica.user].held for replica in senders.values()) > 0
+        for replica in senders.values():
+            proxies[replica.user].release()
+        await s.check()
+        late = [stray for part in PARTS for stray in s.strays(part)]
+        assert {stray.request.user for stray in late} <= {one.user for one in senders.values()}
+        assert [stray for stray in late if not careful(stray.request)] == []
+
+
+async def test_a_share_of_all_requests_fails(tmp_path: Path) -> None:
+    """500, 429 with and without advice, 409, 410, and connections that break before and after."""
+    async with stage(tmp_path) as s, seeing(s) as proxy:
+        s.urls.update(dict.fromkeys(s.users, proxy.url))
+        proxy.judge = at_random(0.1, seed=4)
+        async with s.replicas():
+            await s.work.until_ended(80)
+            await s.fell(Replica.kill)
+            await s.check()
+        s.check_leaders(least=1)
+        assert proxy.spoilt > 200
+
+
+async def test_the_api_server_is_killed_and_comes_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s, s.replicas():
+        for ended in (10, 90):
+            await s.work.until_ended(ended)
+            s.server.kube.kill_api()
+            await asyncio.to_thread(s.server.kube.start_api)
+        await s.check()
+        s.check_leaders(least=0)
