@@ -21,7 +21,7 @@ from batholith.model.names import JOB_VERSION, JOBS, PODS, QUEUES, SIMULATE_PREF
 Json = dict[str, Any]
 
 NAMESPACE = "default"
-AT_WORK = 50
+AT_WORK = 40
 """Jobs that have not ended yet while others are submitted."""
 ENDS = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED})
 
@@ -69,7 +69,7 @@ class Pod(Part, frozen=True):
 
 
 def task(
-    name: str, replicas: int, *, run_for: str = "1s~3s", exit_code: int = 0, **more: Any
+    name: str, replicas: int, *, run_for: str = "500ms~2s", exit_code: int = 0, **more: Any
 ) -> Json:
     """A task whose pods live by a simulated kubelet."""
     notes = {"run-for": run_for, "exit-code": str(exit_code)}

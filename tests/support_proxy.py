@@ -92,8 +92,9 @@ class TcpProxy:
         self._serving.add(task)
         self._writers.add(writer)
         try:
-            # Whatever breaks on one side is told to the other by breaking it, too.
-            with contextlib.suppress(OSError):
+            # Whatever breaks on one side is told to the other by breaking it, too; and nobody but
+            # the end of the proxy cancels this.
+            with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._serve(reader, writer)
         finally:
             writer.transport.abort()
@@ -197,7 +198,12 @@ class HttpProxy:
         connector = aiohttp.TCPConnector(ssl=self._trust, limit=0)
         never = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(
-            connector=connector, timeout=never, auto_decompress=False, read_bufsize=2**20
+            connector=connector,
+            timeout=never,
+            # What the client did not ask for, such as compression, is not asked for here.
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+            auto_decompress=False,
+            read_bufsize=2**20,
         )
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._handle)

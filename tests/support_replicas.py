@@ -20,9 +20,9 @@ PROGRAM = (sys.executable, "-m", "batholith.cli")
 class Election:
     """Times of an election, in seconds."""
 
-    lease: float = 6.0
-    renew: float = 4.0
-    retry: float = 0.5
+    lease: float = 8.0
+    renew: float = 6.0
+    retry: float = 1.0
 
     @property
     def flags(self) -> list[str]:
