@@ -63,6 +63,8 @@ class _Pod:
 class _Queue:
     allocated: Amounts
     standing: Mapping[str, str | int | float]
+    version: str
+    uid: str
     written_at: float = float("-inf")
 
 
@@ -118,8 +120,25 @@ class Scribe:
         name = queue.metadata.name
         held = self._queues.get(name)
         if held is None:
-            held = self._queues[name] = _Queue(amounts_now, queue.status.allocated)
+            meta = queue.metadata
+            held = self._queues[name] = _Queue(
+                amounts_now, queue.status.allocated, meta.resource_version, meta.uid
+            )
         held.allocated = amounts_now
+        if _wanted(held) != held.standing:
+            self._due(_QUEUE + name, held.written_at, self._pauses.queue)
+
+    def queue_seen(self, queue: Queue) -> None:
+        """The queue has changed: what stands there now may be another's word, to be mended."""
+        name, meta = queue.metadata.name, queue.metadata
+        held = self._queues.get(name)
+        if held is None or int(meta.resource_version or 0) <= int(held.version or 0):
+            return
+        held.standing, held.version, held.uid = (
+            queue.status.allocated,
+            meta.resource_version,
+            meta.uid,
+        )
         if _wanted(held) != held.standing:
             self._due(_QUEUE + name, held.written_at, self._pauses.queue)
 
@@ -255,9 +274,12 @@ class Scribe:
             return
         wanted = _wanted(held)
         allocated = dict.fromkeys(held.standing, None) | wanted
-        body = {"status": {"allocated": allocated}}
-        await self._client.patch(names.QUEUES, name, body, subresource="status", view=msgspec.Raw)
-        held.standing = wanted
+        body = {
+            "metadata": _only(held.uid, held.version),
+            "status": {"allocated": allocated},
+        }
+        new = await self._client.patch(names.QUEUES, name, body, subresource="status", view=Queue)
+        held.standing, held.version = wanted, new.metadata.resource_version
         held.written_at = self._clock.monotonic()
 
     def _say(self, about: ObjectReference, kind: EventType, reason: str, message: str) -> None:

@@ -165,7 +165,9 @@ class Scheduler:
 
     def _hear_of_queue(self, old: Queue | None, new: Queue | None) -> None:
         self._cluster.queue(old, new)
-        if new is None and old is not None:
+        if new is not None:
+            self._scribe.queue_seen(new)
+        elif old is not None:
             self._scribe.forget_queue(old.metadata.name)
 
     # -- out -----------------------------------------------------------------------------------

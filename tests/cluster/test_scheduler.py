@@ -236,7 +236,12 @@ async def test_what_a_queue_has_allocated_is_written_and_taken_back(
         await add_node(server, "a")
         await add_group(server, "g", 1)
         await add_pod(server, "g-0", "g", cpu="600m")
-        await allocated({"cpu": "600m", "memory": "64Mi", "pods": "1"})
+        running = {"cpu": "600m", "memory": "64Mi", "pods": "1"}
+        await allocated(running)
+        # What somebody else writes there, such as a former leader whose write was late, is mended.
+        wrong = {"status": {"allocated": {"cpu": "7"}}}
+        await merge(server, QUEUES.path("", "default", "status"), wrong)
+        await allocated(running)
         await wait_bound(server, "g-0")
         await phase_of_pod(server, "g-0", "Succeeded")
         await allocated({"cpu": "0", "memory": "0"})
