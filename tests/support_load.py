@@ -98,11 +98,15 @@ def plain(name: str, pods: int) -> Script:
 
 
 def failing(name: str, pods: int) -> Script:
-    """Fails, since its pods do and nothing is to be done about it."""
+    """Fails, since its pods do and nothing is to be done about it.
+
+    Each pod may start alone: of a gang that was bound in part when its scheduler died, and whose
+    first pod has failed since, the rest would wait for ever (as they do for Volcano).
+    """
     return Script(
         name=name,
-        tasks=(task("t", pods, exit_code=2),),
-        spec={},
+        tasks=(task("t", pods, exit_code=2, minAvailable=1),),
+        spec={"minAvailable": 1},
         phase=JobPhase.FAILED,
         succeeded=0,
         failed=pods,

@@ -149,11 +149,12 @@ class Stage:
             lambda: not self.work.wrong(), lambda: f"the right ends; {self.work.wrong()}", seconds=9
         )
         made = audit.pods_made(self.log.requests())
-        assert {pod: times for pod, times in made.items() if times > 1} == {}
-        twice = {pod: uids for pod, uids in self.work.uids.items() if len(uids) > 1}
-        assert twice == {}
-        wanted, were = self.work.pods(), set(self.work.uids)
-        assert (wanted - were, were - wanted, set(made) - wanted) == (set(), set(), set())
+        wanted, were = self.work.pods(), self.work.uids
+        twice = {pod: times for pod, times in made.items() if times > 1}
+        twice |= {pod: len(uids) for pod, uids in were.items() if len(uids) > 1}
+        assert twice == {}, twice
+        assert were.keys() == wanted, were.keys() ^ wanted
+        assert made.keys() <= wanted, made.keys() - wanted
         await self._nothing_runs_on()
 
     def check_leaders(self, *, least: int) -> None:
@@ -162,7 +163,8 @@ class Stage:
         (More often only where a leader could not renew in time because the machine was busy.)
         """
         for part in PARTS:
-            assert self.strays(part) == []
+            strays = self.strays(part)
+            assert strays == [], strays
             held = self.reigns(part)
             assert [reign.transitions for reign in held] == list(range(len(held))), part
             assert len({reign.identity for reign in held}) == len(held) > least, part
