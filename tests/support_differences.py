@@ -10,10 +10,6 @@ LEFT_OUT = {
         "JobFlows are not there yet",
     ),
     **dict.fromkeys(("preempt", "reclaim"), "the scheduler takes nothing from others yet"),
-    **dict.fromkeys(
-        ("batch-job", "deployment", "deployment-template", "replicaset-plain", "statefulset"),
-        "the embedded cluster has no controllers for Kubernetes' own workloads",
-    ),
 }  # fmt: skip
 """Recorded scenarios that are not replayed."""
 
@@ -137,5 +133,20 @@ ALLOWED = (
         what="The scheduler sees a gang end at once, not a second later.",
         scenarios=("task-min-available",),
         places=("/events/PodGroup/+Unschedulable",),
+    ),
+    Allowed(
+        what="An annotation in a pod template that has no effect is complained about.",
+        scenarios=("batch-job", "deployment-template"),
+        places=("/events/Pod/+GroupMinMemberIgnored",),
+    ),
+    Allowed(
+        what="A gang whose pods are not all there is said to lack pods, not resources.",
+        scenarios=("statefulset",),
+        places=("/final/groups/*/conditions/0/2",),
+    ),
+    Allowed(
+        what="Host names that will not resolve are complained about.",
+        scenarios=("task-fields",),
+        places=("/events/Job/+PluginError",),
     ),
 )

@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 UID = re.compile(r"<uid \d+>|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 CLAIM = re.compile(r'(-pvc-|"j-)[0-9a-z]{12}\b')
+MADE_UP = "[bcdfghjklmnpqrstvwxz2456789]{5}"
 PLACE = re.compile(r"(?:metadata|spec)(?:\.\w+|\[\w+\])+|\b(?:minAvailable|replicas)\b")
 INDEX = re.compile(r"\[\d+\]")
 REFUSAL = re.compile(r"/applied/\d+/2")
@@ -49,7 +50,7 @@ class Account:
 
 def life(account: Account, *, queues: frozenset[str] = frozenset()) -> Json:
     """The life that *account* tells of; of queues only those named count."""
-    plain = _without_uids(account)
+    plain = _numbered(_without_uids(account))
     return {
         "applied": [_fate(each) for each in plain.applied],
         "jobs": _phases(plain.timeline, "Job"),
@@ -123,6 +124,21 @@ def _without_uids(account: Account) -> Account:
     text = msgspec.json.encode(account).decode()
     text = UID.sub(lambda found: f"({owners.get(found[0], 'unknown')})", text)
     return msgspec.json.decode(CLAIM.sub(r"\1<any>", text), type=Account)
+
+
+def _numbered(account: Account) -> Account:
+    """The account with numbers in the place of what the server made up for names of pods."""
+    made = [each["metadata"].get("generateName") for each in account.made.get("Pod", [])]
+    stems = "|".join(sorted({re.escape(stem) for stem in made if stem}, key=len, reverse=True))
+    if not stems:
+        return account
+    numbers: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return f'"{found[1]}<{numbers.setdefault(found[0], len(numbers))}>"'
+
+    text = re.sub(f'"({stems}){MADE_UP}"', numbered, msgspec.json.encode(account).decode())
+    return msgspec.json.decode(text, type=Account)
 
 
 # --- what was refused -----------------------------------------------------------------------------

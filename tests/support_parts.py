@@ -70,7 +70,7 @@ class PartProcess:
 
     async def port(self, serves: str) -> int:
         """Where it serves ``health`` or ``metrics``."""
-        found = await self.line(rf'"serves": "{serves}", "address": "[^"]*:(\d+)"')
+        found = await self.line(rf'"serves": "[^"]*{serves}[^"]*", "address": "[^"]*:(\d+)"')
         return int(found[1])
 
     async def get(self, serves: str, path: str) -> tuple[int, str]:

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from support_controllers import running
 from support_lives import Account, Json, life
-from support_server import MERGE, EmbeddedServer, embedded_server
+from support_server import MERGE, Server
+from support_servers import Servers, add_namespace
 
 from batholith.admission import WEBHOOKS
 from batholith.cluster.agent.service import Agent
@@ -38,8 +39,14 @@ TICK, EASY = 0.05, 0.2
 START, STOP = 0.5, 1.5
 """Seconds from binding to running, and from a deletion to the end, of the recorded kubelet."""
 
-PATIENCE = 40.0
-"""Seconds until a scenario counts as having got stuck."""
+BETWEEN = 0.2
+"""Recorded seconds from one object to the next."""
+
+PATIENCE = 120.0
+"""Recorded seconds until a scenario counts as having got stuck."""
+
+TOKEN = "kube-api-access-"
+"""How the names of volumes begin that hold a service account's token."""
 
 ODD = re.compile(r"[^a-z0-9]")
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -52,9 +59,18 @@ RESOURCES = {
         names.PERSISTENTVOLUMECLAIMS, names.NODES,
     )
 }  # fmt: skip
+WORKLOADS = {
+    ("apps/v1", "Deployment"): names.Resource("apps", "v1", "deployments", "Deployment"),
+    ("apps/v1", "ReplicaSet"): names.Resource("apps", "v1", "replicasets", "ReplicaSet"),
+    ("apps/v1", "StatefulSet"): names.Resource("apps", "v1", "statefulsets", "StatefulSet"),
+    ("batch/v1", "Job"): names.Resource("batch", "v1", "jobs", "Job"),
+}
+"""Kubernetes' own, by version and kind; nobody watches them here."""
+
 WORDS = {
     "vcjob": names.JOBS, "podgroup": names.PODGROUPS, "queue": names.QUEUES, "pod": names.PODS,
     "node": names.NODES, "service": names.SERVICES, "configmap": names.CONFIGMAPS,
+    "deployment": WORKLOADS["apps/v1", "Deployment"],
 }  # fmt: skip
 WATCHED = tuple(kind for kind in RESOURCES if kind not in ("Node", "PriorityClass"))
 
@@ -77,7 +93,15 @@ class Time:
         self.parts = FakeClock(datetime.now(UTC))
         """For everything else."""
 
-    async def run(self, server: EmbeddedServer) -> None:
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for what the cluster does; fail when it does not."""
+        limit = self.stage.monotonic() + PATIENCE
+        while not condition():
+            if self.stage.monotonic() > limit:
+                raise AssertionError(f"did not happen: {what}")
+            await asyncio.sleep(0.01)
+
+    async def run(self, server: Server) -> None:
         """Let time pass until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
@@ -92,7 +116,7 @@ class Time:
 class Theatre:
     """A cluster of four pretended nodes with everything at work, and all that is seen of it."""
 
-    def __init__(self, server: EmbeddedServer) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self.time = Time()
         self._accounts: dict[str, Account] = defaultdict(Account)
@@ -177,8 +201,19 @@ class Theatre:
 
 
 def _bare(seen: Json) -> Json:
-    """The object without the service account's mount, as the recordings have it."""
-    return {key: value for key, value in seen.items() if key != "status"}
+    """The object as the recordings have it: without status and the service account's mount."""
+    kept = {key: value for key, value in seen.items() if key != "status"}
+    if seen["kind"] == "Pod":
+        spec = kept["spec"]
+        containers = [_unmounted(each) for each in spec["containers"]]
+        kept["spec"] = _unmounted({**spec, "containers": containers}, key="volumes")
+    return kept
+
+
+def _unmounted(holder: Json, *, key: str = "volumeMounts") -> Json:
+    others = [each for each in holder.get(key, ()) if not each["name"].startswith(TOKEN)]
+    rest = {name: value for name, value in holder.items() if name != key}
+    return {**rest, key: others} if others else rest
 
 
 def _left(seen: Json) -> Json:
@@ -202,11 +237,13 @@ def _left(seen: Json) -> Json:
 
 
 @asynccontextmanager
-async def theatre(folder: Path, *, least_run: float = 0.0) -> AsyncIterator[Theatre]:
+async def theatre(
+    servers: Servers, folder: Path, *, least_run: float = 0.0
+) -> AsyncIterator[Theatre]:
     """A cluster for the length of the block, whose containers run at least so long."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            embedded_server(folder, webhooks=WEBHOOKS, crds=crds.load())
+            servers.start(folder, webhooks=WEBHOOKS, crds=crds.load())
         )
         users = ("controllers", "scheduler", "agent")
         manager, planner, kubelet = [
@@ -233,7 +270,7 @@ async def theatre(folder: Path, *, least_run: float = 0.0) -> AsyncIterator[Thea
         background.append(asyncio.create_task(it.time.run(server)))
         for part in parts:
             await stack.enter_async_context(running(part))
-        await until(lambda: it.queue_state("default") == "Open", "an open default queue")
+        await it.time.until(lambda: it.queue_state("default") == "Open", "an open default queue")
         yield it
         for task in background:
             task.cancel()
@@ -250,16 +287,6 @@ async def _started(it: Theatre) -> list[asyncio.Task[None]]:
     for signal in signals:
         await signal.wait()
     return tasks
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what the cluster does; fail when it does not."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - the world offers no event to wait for
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"did not happen: {what}") from None
 
 
 @dataclass(slots=True)
@@ -285,14 +312,15 @@ class Replay:
 
     async def clear(self) -> None:
         """Remove all jobs, and wait until their pods are gone."""
-        for kind in ("Job", "PodGroup", "Pod"):
-            await self.it.server.request("DELETE", self._path(RESOURCES[kind]))
-        await until(lambda: not self.it.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone")
+        for resource in (*WORKLOADS.values(), names.JOBS, names.PODGROUPS, names.PODS):
+            await self.it.server.request("DELETE", self._path(resource))
+        await self.it.time.until(
+            lambda: not self.it.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone"
+        )
 
     async def run(self) -> None:
         """Do all steps."""
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
-        await self.it.server.create(names.NAMESPACES.path(), body)
+        await add_namespace(self.it.server, self.namespace)
         for step in self.scenario["steps"]:
             await self._step(step)
 
@@ -318,12 +346,14 @@ class Replay:
     async def _until(self, given: Json) -> None:
         phases = [given["phase"]] if isinstance(given["phase"], str) else given["phase"]
         job = given["job"]
-        await until(
+        await self.it.time.until(
             lambda: self.it.phase(self.namespace, job) in phases,
             f"{self.namespace}: {job} in {phases}",
         )
         # The recorded kubelet starts the pods of a gang at one moment.
-        await until(lambda: not self.it.starting(self.namespace), f"{self.namespace}: all started")
+        await self.it.time.until(
+            lambda: not self.it.starting(self.namespace), f"{self.namespace}: all started"
+        )
 
     def _note(self, kind: str, name: str, *, status: int, body: Any) -> None:
         fate: Json = {"kind": kind, "name": name, "ok": status < 300}
@@ -335,10 +365,14 @@ class Replay:
         return resource.path(self.namespace if resource.namespaced else "", name)
 
     async def _apply(self, body: Json) -> None:
-        path = self._path(RESOURCES[body["kind"]]) + "?fieldValidation=Strict"
+        # The recorded controllers had the time to see one object before the next came.
+        await self.it.time.stage.sleep(BETWEEN)
+        kind = body["kind"]
+        resource = WORKLOADS.get((body["apiVersion"], kind)) or RESOURCES[kind]
+        path = self._path(resource) + "?fieldValidation=Strict"
         answer = await self.it.server.request("POST", path, body)
         name = body["metadata"]["name"]
-        self._note(body["kind"], name, status=answer.status, body=answer.body)
+        self._note(kind, name, status=answer.status, body=answer.body)
 
     async def _command(self, action: str, word: str, name: str) -> None:
         target = await self.it.server.get(self._path(WORDS[word], name))
@@ -366,7 +400,7 @@ class Replay:
         doomed = self.it.uids(self.namespace, resource.kind, whole)
         answer = await self.it.server.request("DELETE", self._path(resource, whole))
         assert answer.status < 300, answer.body
-        await until(
+        await self.it.time.until(
             lambda: not doomed & self.it.uids(self.namespace, resource.kind),
             f"{self.namespace}: {word} {name} gone",
         )

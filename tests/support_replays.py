@@ -7,12 +7,13 @@ from pathlib import Path
 from support_differences import ALLOWED
 from support_lives import Json, differences, ending
 from support_recorded import Replay, Theatre, theatre
+from support_servers import Servers
 
 AT_ONCE = 12
 """Scenarios that run at the same time."""
 
-SETTLING = 20.0
-"""Seconds that a life may take, after its steps, to become the recorded one."""
+SETTLING = 60.0
+"""Recorded seconds that a life may take, after its steps, to become the recorded one."""
 
 Found = dict[str, list[str]]
 """What differs, by scenario."""
@@ -27,13 +28,11 @@ async def live(it: Theatre, scenario: Json) -> list[str]:
     except AssertionError as error:
         stuck = [str(error)]
     found = unforeseen(replay)
-    try:
-        async with asyncio.timeout(0 if stuck else SETTLING):
-            while found:
-                await asyncio.sleep(0.2)
-                found = unforeseen(replay)
-    except TimeoutError:
-        pass  # then these are the differences
+    clock = it.time.stage
+    limit = clock.monotonic() + (0 if stuck else SETTLING)
+    while found and clock.monotonic() < limit:
+        await asyncio.sleep(0.2)
+        found = unforeseen(replay)
     return stuck + found
 
 
@@ -51,7 +50,9 @@ def unforeseen(replay: Replay) -> list[str]:
     ]
 
 
-async def side_by_side(folder: Path, scenarios: Iterable[Json], *, least_run: float = 0.0) -> Found:
+async def side_by_side(
+    servers: Servers, folder: Path, scenarios: Iterable[Json], *, least_run: float = 0.0
+) -> Found:
     """Replay scenarios at the same time on one cluster."""
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -59,15 +60,15 @@ async def side_by_side(folder: Path, scenarios: Iterable[Json], *, least_run: fl
         async with room:
             return await live(it, scenario)
 
-    async with theatre(folder, least_run=least_run) as it, asyncio.TaskGroup() as group:
+    async with theatre(servers, folder, least_run=least_run) as it, asyncio.TaskGroup() as group:
         tasks = {each["name"]: group.create_task(one(each)) for each in scenarios}
     return {name: task.result() for name, task in tasks.items()}
 
 
-async def one_by_one(folder: Path, scenarios: Iterable[Json]) -> Found:
+async def one_by_one(servers: Servers, folder: Path, scenarios: Iterable[Json]) -> Found:
     """Replay scenarios each with an empty cluster."""
     found: Found = {}
-    async with theatre(folder) as it:
+    async with theatre(servers, folder) as it:
         for each in scenarios:
             found[each["name"]] = await live(it, each)
             await Replay(it, each).clear()

@@ -33,10 +33,16 @@ NAMESPACES_FROM_THE_START = (
 )  # fmt: skip
 
 
+OF_KUBERNETES = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
+"""The controllers of the real cluster."""
+
+
 class Servers(ABC):
     """Where the server of a test comes from."""
 
     name: str
+    several: bool
+    """Whether several may run at a time."""
 
     @abstractmethod
     def start(
@@ -49,6 +55,7 @@ class EmbeddedServers(Servers):
     """A new embedded server for each test."""
 
     name = "embedded"
+    several = True
 
     @asynccontextmanager
     async def start(
@@ -63,6 +70,7 @@ class RealServers(Servers):
     """One real server for all tests, one after the other."""
 
     name = "real"
+    several = False
 
     def __init__(self, kube: RealKube) -> None:
         self._kube = kube
@@ -86,12 +94,10 @@ class RealServers(Servers):
 
 
 @contextmanager
-def real_servers(
-    folder: Path, *, controllers: Sequence[str] = CONTROLLERS
-) -> Iterator[RealServers]:
+def real_servers(folder: Path) -> Iterator[RealServers]:
     """A real server with our definitions for the length of the block."""
     crds = definitions.load()
-    with RealKube(folder, Options(controllers=controllers, crds=crds)) as kube:
+    with RealKube(folder, Options(controllers=OF_KUBERNETES, crds=crds)) as kube:
         kube.ask("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
         for namespace in NAMESPACES_FROM_THE_START:
             for path in _of_each_namespace(namespace):

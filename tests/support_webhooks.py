@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from prometheus_client import CollectorRegistry
 from support_admission import job, queue
 from support_server import Json, Server, pod
 from support_waiting import until_true
@@ -32,7 +33,23 @@ class Served:
     url: str
     bundle: bytes
     """What to trust, PEM."""
-    desk: Desk
+    counts: "Counts"
+
+
+class Counts:
+    """How many reviews there have been."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+    def of(self, path: str) -> float:
+        """The reviews at *path*."""
+        name = "batholith_admission_review_seconds_count"
+        samples = (
+            self.registry.get_sample_value(name, {"path": path, "allowed": allowed})
+            for allowed in ("true", "false")
+        )
+        return sum(sample or 0 for sample in samples)
 
 
 @asynccontextmanager
@@ -43,17 +60,18 @@ async def serve_webhooks(server: Server, webhooks: Sequence[Webhook]) -> AsyncIt
         client = await stack.enter_async_context(server.client("admin"))
         shelves = Shelves(client, consulted)
         await stack.enter_async_context(_following(shelves))
-        desk = Desk(webhooks, shelves)
+        counts = Counts()
+        desk = Desk(webhooks, shelves, registry=counts.registry)
         presenter, bundle = _presenter()
         listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
         url = await stack.enter_async_context(listening)
-        stack.push_async_callback(_withdraw, server, webhooks, desk)
+        stack.push_async_callback(_withdraw, server, webhooks, counts)
         registration = Registration(webhooks=webhooks, target=Target(url=url))
         for hook in webhooks:
             wanted = registration.configuration(hook, bundle=bundle)
             await server.create(registration.resource_of(hook).path(), wanted)
-        await _until_asked(server, webhooks, desk)
-        yield Served(url, bundle, desk)
+        await _until_asked(server, webhooks, counts)
+        yield Served(url, bundle, counts)
 
 
 def _presenter() -> tuple[Presenter, bytes]:
@@ -77,14 +95,14 @@ async def _following(shelves: Shelves) -> AsyncIterator[None]:
             task.cancel()
 
 
-async def _withdraw(server: Server, webhooks: Sequence[Webhook], desk: Desk) -> None:
+async def _withdraw(server: Server, webhooks: Sequence[Webhook], counts: Counts) -> None:
     """Take the configurations back, and wait until nobody asks us any more."""
     ours = Registration(webhooks=webhooks, target=Target())
     for hook in webhooks:
         path = ours.resource_of(hook).path(name=ours.name_of(hook))
         await server.request("DELETE", path)
     for hook in webhooks:
-        await until_true(partial(_is_quiet, server, hook, desk))
+        await until_true(partial(_is_quiet, server, hook, counts))
 
 
 _PROBES: dict[Resource, Json] = {
@@ -95,25 +113,21 @@ _PROBES: dict[Resource, Json] = {
 }
 
 
-async def _until_asked(server: Server, webhooks: Sequence[Webhook], desk: Desk) -> None:
+async def _until_asked(server: Server, webhooks: Sequence[Webhook], counts: Counts) -> None:
     """Wait until the server has heard of the configurations."""
     for hook in webhooks:
-        await until_true(partial(_asks, server, hook, desk))
+        await until_true(partial(_asks, server, hook, counts))
 
 
-async def _asks(server: Server, hook: Webhook, desk: Desk) -> bool:
+async def _asks(server: Server, hook: Webhook, counts: Counts) -> bool:
     """Whether the server asks *hook* about a write that is only pretended."""
-
-    def asked() -> int:
-        return desk.answered[hook.path, True] + desk.answered[hook.path, False]
-
-    resource, before = hook.resource, asked()
+    resource, before = hook.resource, counts.of(hook.path)
     body = {**_PROBES[resource], "apiVersion": resource.api_version, "kind": resource.kind}
     body["metadata"] = {"name": "probe"}
     path = resource.path("default" if resource.namespaced else "")
     await server.request("POST", f"{path}?dryRun=All", body)
-    return asked() > before
+    return counts.of(hook.path) > before
 
 
-async def _is_quiet(server: Server, hook: Webhook, desk: Desk) -> bool:
-    return not await _asks(server, hook, desk)
+async def _is_quiet(server: Server, hook: Webhook, counts: Counts) -> bool:
+    return not await _asks(server, hook, counts)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from .resource_groups import ResourceGroup
+
 JOB_PLUGINS = frozenset(
     ("ssh", "env", "svc", "tensorflow", "mpi", "pytorch", "hcclrank", "ray"),
 )
@@ -25,3 +27,6 @@ class AdmissionSettings:
 
     job_plugins: frozenset[str] = JOB_PLUGINS
     """Job plugins that the controllers know; more are found by their entry points."""
+
+    resource_groups: tuple[ResourceGroup, ...] = ()
+    """What pods are given when they are created; the first group that takes a pod counts."""

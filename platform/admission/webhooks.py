@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ..model.job import Job
 from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
 from ..model.review import Json, Lookup, Review, Webhook
-from . import job_defaults, podgroups, pods, queue_rules
+from . import job_defaults, podgroups, pods, queue_rules, resource_groups
 from .decoding import decode
 from .job_rules import check_new_job
 from .job_updates import check_changed_job
@@ -31,6 +31,10 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     def mutate_queue(review: Review, lookup: Lookup) -> Json:
         return queue_rules.fill_in(review.object or {})
 
+    def mutate_pod(review: Review, lookup: Lookup) -> Json:
+        groups = settings.resource_groups
+        return resource_groups.fill_in(review.object or {}, review.namespace, groups)
+
     def validate_job(review: Review, lookup: Lookup) -> None:
         obj = review.object or {}
         job = decode(obj, Job)
@@ -51,6 +55,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         _mutating(JOBS, _WRITE, mutate_job),
         _mutating(QUEUES, _CREATE, mutate_queue),
         _mutating(PODGROUPS, _CREATE, podgroups.fill_in),
+        _mutating(PODS, _CREATE, mutate_pod),
         _validating(JOBS, _WRITE, validate_job),
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),
         _validating(PODGROUPS, _CREATE, podgroups.validate),

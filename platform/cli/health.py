@@ -242,7 +242,8 @@ async def _served(place: Place) -> AsyncIterator[int]:
         text = f"cannot listen on {place.address}: {error.strerror or error}"
         raise CannotListenError(text) from error
     bound: int = listening.sockets[0].getsockname()[1]
-    what = "metrics" if place.health is None else "health"
+    kinds = {"health": place.health, "metrics": place.registry}
+    what = " ".join(kind for kind, served in kinds.items() if served is not None)
     log.info("listening", extra={"serves": what, "address": f"{host}:{bound}"})
     try:
         yield bound

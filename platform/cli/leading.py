@@ -14,6 +14,7 @@ from .options import ClusterFlags
 from .process import end_at_once
 
 if TYPE_CHECKING:
+    from ..kube.client import Client
     from ..kube.events import EventRecorder
     from ..machinery.leadership import ElectionSettings, Elector
 
@@ -120,6 +121,26 @@ class Candidate:
         await self.part.run(ready=ready, lead=lead)
 
 
+def election_client(
+    settings: "ElectionSettings", cluster: ClusterFlags, part: str, *, instruments: Instruments
+) -> "Client":
+    """A client for electors: a pool of its own, with neither limit nor fence.
+
+    To try again is the elector's own business.
+
+    Raises:
+        ConfigError: there are no credentials that can be used.
+    """
+    from ..kube.client import Client, ClientOptions
+
+    return Client(
+        credentials(cluster.kubeconfig, cluster.master),
+        user_agent=f"batholith-{part}/leader-election",
+        timeout=settings.request_timeout,
+        options=ClientOptions(tries=1, read_tries=1, metrics=instruments.requests),
+    )
+
+
 @asynccontextmanager
 async def campaigning(
     settings: "ElectionSettings | None",
@@ -136,19 +157,11 @@ async def campaigning(
     if settings is None:
         yield None
         return
-    from ..kube.client import Client, ClientOptions
     from ..kube.events import EventRecorder
     from ..machinery.clock import LeaseClock
     from ..machinery.leadership import ElectionMetrics, Elector
 
-    # A pool of its own, with neither limit nor fence; to try again is the elector's own business.
-    options = ClientOptions(tries=1, read_tries=1, metrics=instruments.requests)
-    async with Client(
-        credentials(cluster.kubeconfig, cluster.master),
-        user_agent=f"batholith-{part}/leader-election",
-        timeout=settings.request_timeout,
-        options=options,
-    ) as client:
+    async with election_client(settings, cluster, part, instruments=instruments) as client:
         recorder = EventRecorder(client, component=f"batholith-{part}")
         elector = Elector(
             client,

@@ -3,6 +3,7 @@
 import typer
 
 from . import cluster, parts
+from .admission import admission
 from .controllers import controllers
 from .flags import GoCommand
 from .scheduler import scheduler
@@ -21,6 +22,7 @@ app.command()(cluster.demo)
 app.command()(parts.apiserver)
 app.command(cls=GoCommand)(controllers)
 app.command(cls=GoCommand)(scheduler)
+app.command(cls=GoCommand)(admission)
 app.command()(parts.agent)
 app.command()(parts.api)
 app.command()(cluster.version)

@@ -12,6 +12,7 @@ import uvloop
 
 from ..cluster.processes import die_with_parent
 from ..cluster.supervisor import PARENT, READY_FD
+from ..kube.memory import relax
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ def run(main: Main) -> None:
     supervisor = os.environ.get(PARENT)
     if supervisor is not None:
         die_with_parent(int(supervisor))
+    relax()
     uvloop.run(_until_signalled(main))
 
 

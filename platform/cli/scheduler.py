@@ -16,6 +16,8 @@ from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from ..scheduler.service import SchedulerSettings
 
 log = logging.getLogger(__name__)
@@ -89,7 +91,8 @@ def _check(flags: SchedulingFlags) -> None:
         log.warning("feature gate without effect", extra={"gate": gate})
 
 
-def _settings(flags: SchedulingFlags) -> "SchedulerSettings":
+def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "SchedulerSettings":
+    from ..machinery.metrics import WorkQueueMetrics
     from ..scheduler import conf
     from ..scheduler.service import SchedulerSettings
 
@@ -99,6 +102,8 @@ def _settings(flags: SchedulingFlags) -> "SchedulerSettings":
         gang_names=tuple(flags.scheduler_name),
         single_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
+        registry=registry,
+        work_metrics=WorkQueueMetrics(registry),
     )
 
 
@@ -123,7 +128,7 @@ def _scheduler(
     instruments = Instruments()
     with told_in_a_line(OSError, ValueError):
         _check(scheduling)
-        settings = _settings(scheduling)
+        settings = _settings(scheduling, instruments.registry)
         contest = election.settings()
         doors = instruments.places(served, metrics_port=METRICS_PORT)
 

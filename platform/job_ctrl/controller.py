@@ -166,7 +166,9 @@ class JobController:
         else:
             books.strike(JobEvent.JOB_UNKNOWN)
         self._tidy(key)
-        self._queue.add(key)
+        made = case.podgroup
+        if new is None or made is None or made.metadata != new.metadata:
+            self._queue.add(key)  # our own write has been looked at already
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None or new is None or new.target is None:

@@ -162,7 +162,7 @@ def _serve(view: View) -> Iterator[Effect]:
     elif not view.podgroup_leaving:
         changes = podgroups.changes(view.podgroup.spec, view.gang)
         if changes:
-            yield UpdatePodGroup(changes)
+            yield UpdatePodGroup(changes, view.podgroup.metadata)
         yield from _complain(view)
     unwanted = (*view.ledger.outdated(view.job.status.version), *view.ledger.surplus())
     if unwanted:

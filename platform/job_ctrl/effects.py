@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..model.job import JobStatus
+from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroupSpec
 from .ledger import Entry, Happening
 
@@ -48,6 +49,8 @@ class UpdatePodGroup:
     """Change fields of the PodGroup's spec, by a merge patch."""
 
     spec: Mapping[str, object]
+    of: ObjectMeta
+    """The PodGroup as it was seen; one that has changed since is looked at anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from ..machinery.expectations import UidExpectations
 from ..machinery.recording import Recorder, reference
 from ..model import names
 from ..model.job import Job, TaskSpec
+from ..model.meta import as_seen
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import ledger, podgroups, pods, status
@@ -115,16 +116,18 @@ class Executor:
         log.info("command done", extra={"job": turn_key, "action": order.action})
 
     async def _delete(
-        self, resource: names.Resource, name: str, *, namespace: str, uid: str
+        self, resource: names.Resource, name: str, *, namespace: str, uid: str, version: str = ""
     ) -> None:
         """Delete an object, unless it is gone already.
 
         Raises:
-            TryAgainError: a conflict. Most likely another object has the name by now, which the
-                cache will say; but the object may be there still.
+            TryAgainError: a conflict. Most likely it has changed, or another object has the name
+                by now, which the cache will say; but the object may be there still.
         """
         try:
-            await self._client.delete(resource, name, namespace=namespace, uid=uid)
+            await self._client.delete(
+                resource, name, namespace=namespace, uid=uid, resource_version=version
+            )
         except NotFoundError:
             pass  # the cache will say so
         except ConflictError as error:
@@ -148,7 +151,7 @@ class Executor:
             now = self._tools.clock.monotonic()
             if case.numbers_since is None:
                 case.numbers_since = now
-            left = case.numbers_since + self._tools.settings.count_delay - now
+            left = case.numbers_since + self._patience() - now
             if left > 0:
                 turn.look_in(left)
                 return
@@ -177,6 +180,12 @@ class Executor:
             self._tools.metrics.entered(job, phase)
             log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
+
+    def _patience(self) -> float:
+        """Seconds that numbers may wait now."""
+        settings = self._tools.settings
+        crowd = self._tools.queue.depth() > settings.workers
+        return settings.busy_count_delay if crowd else settings.count_delay
 
     async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
         meta = turn.job.metadata
@@ -217,12 +226,14 @@ class Executor:
             changed = await self._client.patch(
                 names.PODGROUPS,
                 podgroups.name_of(turn.job),
-                {"spec": effect.spec},
+                {"metadata": as_seen(effect.of), "spec": effect.spec},
                 namespace=turn.namespace,
                 view=PodGroup,
             )
         except NotFoundError as error:
             raise TryAgainError("the PodGroup is gone") from error
+        except ConflictError as error:
+            raise TryAgainError("the PodGroup has changed meanwhile") from error
         except ApiError as error:
             self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
             raise
@@ -276,6 +287,7 @@ class Executor:
         turn.case.ledger.expect(name)
         try:
             made = await self._client.create(names.PODS, body, namespace=turn.namespace, view=Pod)
+            self._tools.metrics.pod_created(turn.job, made.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             made = await self._claim(turn, name, error)
         entry = ledger.read(made)
@@ -299,7 +311,18 @@ class Executor:
 
         async def delete(pod: ledger.Entry) -> None:
             async with gate:
-                await self._delete(names.PODS, pod.name, namespace=turn.namespace, uid=pod.uid)
+                seen = books.entry(pod.uid)
+                if seen is None:
+                    return
+                if seen != pod:
+                    raise TryAgainError(f"pod {pod.name} has changed meanwhile")
+                await self._delete(
+                    names.PODS,
+                    pod.name,
+                    namespace=turn.namespace,
+                    uid=pod.uid,
+                    version=seen.revision,
+                )
 
         outcome = await all_at_once(effect.pods, delete)
         turn.changed = turn.changed or bool(outcome.done)

@@ -16,7 +16,7 @@ Pods of an earlier job of the same name are in none; they only hold their names.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
 
@@ -51,6 +51,8 @@ class Entry:
     """Of the first container that failed; 0 as long as none has."""
     restarts: int = 0
     """How often its containers have been started anew, taken together."""
+    revision: str = field(default="", compare=False)
+    """The ``resourceVersion`` that all this was read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +125,8 @@ def read(pod: Pod) -> Entry | None:
     if stem != f"{owner.name}-{task}" or not index.isdecimal() or not version.isdecimal():
         return None
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
-    containers = pod.status.container_statuses
-    all_containers = (*containers, *pod.status.init_container_statuses)
-    ended = (one.state.terminated for one in containers)
+    containers, before = pod.status.container_statuses, pod.status.init_container_statuses
+    ended = [one.state.terminated for one in containers if one.state.terminated is not None]
     return Entry(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
@@ -137,8 +138,9 @@ def read(pod: Pod) -> Entry | None:
         phase=phase,
         leaving=pod.metadata.deletion_timestamp is not None,
         ready=phase is PodPhase.RUNNING and all(one.ready for one in containers),
-        exit_code=next((end.exit_code for end in ended if end and end.exit_code), 0),
-        restarts=sum(container.restart_count for container in all_containers),
+        exit_code=next((end.exit_code for end in ended if end.exit_code), 0) if ended else 0,
+        restarts=sum([one.restart_count for one in (*containers, *before)]),
+        revision=pod.metadata.resource_version,
     )
 
 
@@ -181,6 +183,7 @@ class Ledger:
         old = self._entries.get(entry.uid)
         unseen = self._unseen.pop(entry.name, None) == entry.uid
         if old == entry and not unseen:
+            self._entries[entry.uid] = self._places[self._place(entry)][entry.uid] = entry
             return False
         self._notice(None if unseen else old, entry, now)
         self._store(entry)
@@ -278,6 +281,10 @@ class Ledger:
                 task: number for (of, task), number in self._restarts.items() if of == version
             },
         )
+
+    def entry(self, uid: str) -> Entry | None:
+        """The pod as it was seen last."""
+        return self._entries.get(uid)
 
     def missing(self, task: str) -> list[int]:
         """Indices of *task* that no pod holds, in order."""

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import Metric, UnknownMetricFamily
 
 from ..model.job import Job, JobPhase
@@ -13,6 +14,11 @@ _NAMES = {
     JobPhase.FAILED: "volcano_job_failed_phase_count",
 }
 _LABELS = ("job_name", "queue_name")
+_SHORTEST, _LONGEST, _NUMBER = 50.0, 60000.0, 30
+_BUCKETS = tuple(
+    _SHORTEST * (_LONGEST / _SHORTEST) ** (number / (_NUMBER - 1)) for number in range(_NUMBER)
+)
+"""Milliseconds."""
 
 
 class JobMetrics:
@@ -24,6 +30,12 @@ class JobMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self._ends: Counter[tuple[str, str, str]] = Counter()
+        self._delays = Histogram(
+            "volcano_controller_job_to_pod_creation_latency_milliseconds",
+            "From the creation of a job to that of a pod, as the objects say it: whole seconds.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
         if registry is not None:
             registry.register(self)
 
@@ -31,6 +43,13 @@ class JobMetrics:
         """*job* has just come into *phase*."""
         if phase in _NAMES:
             self._ends[phase, job.metadata.key, job.spec.queue] += 1
+
+    def pod_created(self, job: Job, at: str | None) -> None:
+        """A pod of *job* was created, *at* the time that stands in it."""
+        since = job.metadata.creation_timestamp
+        if since and at:
+            delay = datetime.fromisoformat(at) - datetime.fromisoformat(since)
+            self._delays.observe(delay.total_seconds() * 1000)
 
     def gone(self, job: Job) -> None:
         """*job* was deleted."""

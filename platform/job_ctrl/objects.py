@@ -6,7 +6,7 @@ from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ..machinery.controller import TryAgainError
 from ..model.job import Job
-from ..model.meta import ObjectMeta
+from ..model.meta import ObjectMeta, as_seen
 from ..model.names import Resource
 from .plugins.base import Wanted
 from .plugins.registry import Team
@@ -54,9 +54,11 @@ class PluginObjects:
             key: value for key, value in wanted.follow.items() if there.data.get(key) != value
         }
         if changed:
-            await self._client.patch(
-                wanted.resource, wanted.name, {"data": changed}, namespace=namespace
-            )
+            patch = {"metadata": as_seen(there.metadata), "data": changed}
+            try:
+                await self._client.patch(wanted.resource, wanted.name, patch, namespace=namespace)
+            except ConflictError as error:
+                raise TryAgainError(f"{wanted.name} has changed meanwhile") from error
         return there.metadata.uid
 
     async def _create(self, job: Job, wanted: Wanted) -> str:

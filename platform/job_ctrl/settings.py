@@ -24,6 +24,10 @@ class JobSettings:
     """Seconds that a change of nothing but numbers may wait, so that several are one write: a pod
     that starts within them costs its job one write, with the phase."""
 
+    busy_count_delay: float = 5.0
+    """The same while more jobs need work than there are workers: then phases go first, and the next
+    one mostly carries the numbers along."""
+
     claim_interval: float = 2.0
     """Seconds after which a job looks again for a claim that it waits for."""
 

@@ -17,7 +17,7 @@ from ..model.meta import HasMeta
 from ..model.names import Resource
 from .client import Client
 from .indexes import Index
-from .memory import FREEZE_FROM, settle
+from .memory import FREEZE_FROM, collection_paused, settle
 from .reflector import SLICE, CacheOptions, Reflector
 from .sharing import Sharer
 from .wire import Scope
@@ -87,12 +87,13 @@ class _Store(Generic[T]):
         self._handlers += (late,)
         told = 0
         try:
-            for key in tuple(late.untold):
-                if late.untold.pop(key, False):
-                    self._call(handler, None, self.objects[key])
-                    told += 1
-                    if told % SLICE == 0:
-                        await asyncio.sleep(0)
+            with collection_paused():
+                for key in tuple(late.untold):
+                    if late.untold.pop(key, None) is not None:
+                        self._call(handler, None, self.objects[key])
+                        told += 1
+                        if told % SLICE == 0:
+                            await asyncio.sleep(0)
             self._handlers = _exchanged(self._handlers, late, (handler,))
         except BaseException:
             self._handlers = _exchanged(self._handlers, late, ())
@@ -147,7 +148,7 @@ class _Store(Generic[T]):
         if new is None:
             del self.objects[key]
         else:
-            self.objects[key] = self._share(new)
+            self.objects[key] = self._share(new, old)
         for index in self.indexes.values():
             index.change(key, old, new)
         for handler in self._handlers:
@@ -170,8 +171,8 @@ class _Latecomer(Generic[T]):
     is when its turn comes.
     """
 
-    def __init__(self, handler: Handler[T], known: Iterable[str]) -> None:
-        self.untold = dict.fromkeys(known, True)
+    def __init__(self, handler: Handler[T], known: dict[str, T]) -> None:
+        self.untold = known.copy()  # of all ways to remember the keys the fastest, by far
         self._handler = handler
 
     def __call__(self, old: T | None, new: T | None) -> None:

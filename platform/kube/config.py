@@ -66,7 +66,8 @@ def load(kubeconfig: str | None = None, *, context: str | None = None) -> Creden
     listed = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     if listed:
         return _from_files(listed, context)
-    home = Path("~/.kube/config").expanduser()
+    # Unlike Path.expanduser this takes a user whom nobody knows, as pods may have, for homeless.
+    home = Path(os.path.expanduser("~/.kube/config"))
     if home.exists():
         return _from_files([home], context)
     if "KUBERNETES_SERVICE_HOST" in os.environ:

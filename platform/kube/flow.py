@@ -77,14 +77,20 @@ class InFlight:
     @asynccontextmanager
     async def place(self, *, background: bool = False) -> AsyncIterator[None]:
         """Hold a place for the length of the block."""
-        await self._enter(background)
+        await self.enter(background=background)
         try:
             yield
         finally:
-            self._held -= 1
+            self.leave()
+
+    def leave(self) -> None:
+        """Give up a place."""
+        self._held -= 1
+        if self._waiting or self._background:
             self._admit()
 
-    async def _enter(self, background: bool) -> None:
+    async def enter(self, *, background: bool = False) -> None:
+        """Wait for a place; whoever got one must :meth:`leave` it."""
         if self._has_room(background):
             self._held += 1
             return

@@ -9,34 +9,30 @@ broke may have taken effect, and only the caller knows how to find out.
 """
 
 import asyncio
-import io
 import logging
 import time
-from asyncio import selector_events
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-import aiohttp
-import yarl
-from aiohttp.abc import AbstractStreamWriter
+import msgspec
 
-from . import errors
+from . import errors, tunnel
 from .auth import FixedIdentity, Identity, establish, tls_context
 from .config import Credentials
 from .flow import InFlight, RateLimiter
+from .heads import Heads
+from .http1 import Exchange
 from .metrics import ClientMetrics
+from .pool import Origin, Pool, Route
 from .timing import Timing
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.1
 """Seconds before a broken GET is sent again; doubled each time, and up to twice that by chance."""
-
-_READ_SIZE = 64 * 1024
-_NEVER = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +63,7 @@ class ClientOptions:
     timing: Timing = field(default_factory=Timing)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One request: *path* begins with a slash and carries its query, already encoded."""
 
     method: str
@@ -78,8 +73,7 @@ class Call:
     background: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     retry_after: str | None
@@ -102,37 +96,43 @@ class Transport:
         self._credentials = credentials
         self._user_agent = user_agent
         self._timeout = timeout
-        self._figures = options.metrics.for_host(yarl.URL(credentials.server).authority)
+        self._origin = Origin.parse(credentials.server)
+        self._proxy = Origin.parse(credentials.proxy) if credentials.proxy else None
+        if self._proxy is not None:
+            tunnel.check(self._proxy)
+        self._figures = options.metrics.for_host(self._origin.authority)
         self._flow = InFlight(options.writes_in_flight)
-        self._session: aiohttp.ClientSession | None = None
+        self._pool: Pool | None = None
+        self._heads = Heads(prefix="", headers=())
         self._identity: Identity = FixedIdentity("")
-        self._extra: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         """Fetch credentials and open the (still empty) pool."""
         options = self.options
         credentials, self._identity = await establish(self._credentials, options.timing)
-        _cap_receive_buffer()
-        tls = tls_context(credentials)
-        headers = [("User-Agent", self._user_agent), ("Accept", "application/json")]
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=options.connections,
-                keepalive_timeout=options.keepalive,
-                ssl=True if tls is None else tls,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers + list(credentials.impersonate),
-            skip_auto_headers=("Accept-Encoding",),
-            auto_decompress=False,
-            timeout=_NEVER,
-            requote_redirect_url=False,
-            read_bufsize=_READ_SIZE,
+        route = Route(
+            origin=self._origin,
+            tls=tls_context(credentials),
+            server_name=credentials.tls_server_name,
+            proxy=self._proxy,
         )
-        # aiohttp would send PUT and DELETE again by itself when a connection breaks. A second
-        # delete may hit a namesake made in between. (Private, but a test holds it.)
-        self._session._retry_connection = False
+        self._heads = self._make_heads(credentials)
+        self._pool = Pool(route, limit=options.connections, keepalive=options.keepalive)
         return self
+
+    def _make_heads(self, credentials: Credentials) -> Heads:
+        origin = self._origin
+        headers = [
+            ("Host", origin.authority),
+            ("User-Agent", self._user_agent),
+            ("Accept", "application/json"),
+            *credentials.impersonate,
+        ]
+        if self._proxy is None or origin.scheme == "https":
+            return Heads(prefix=origin.path, headers=headers)
+        if user := tunnel.authorization(self._proxy):
+            headers.append(("Proxy-Authorization", user))
+        return Heads(prefix=f"http://{origin.authority}{origin.path}", headers=headers)
 
     async def __aexit__(
         self,
@@ -141,9 +141,9 @@ class Transport:
         trace: TracebackType | None,
     ) -> None:
         """Close every connection; running requests fail."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
 
     async def send(self, call: Call) -> bytes:
         """Send one request and return the body of its good answer.
@@ -191,10 +191,13 @@ class Transport:
         await self._wait_for_limit(call)
         if call.method == "GET":
             return await self._exchange(call)
-        async with self._flow.place(background=call.background):
+        await self._flow.enter(background=call.background)
+        try:
             if self.options.fence is not None:
                 self.options.fence()
             return await self._exchange(call)
+        finally:
+            self._flow.leave()
 
     async def _wait_for_limit(self, call: Call) -> None:
         if self.limiter is not None:
@@ -204,21 +207,42 @@ class Transport:
     async def _exchange(self, call: Call) -> _Answer:
         started = time.perf_counter()
         try:
-            async with (
-                asyncio.timeout(self._timeout),
-                self._request(call, await self._headers(call), _NEVER) as response,
-            ):
-                body = await response.read()
-                return _Answer(response.status, body, response.headers.get("Retry-After"))
+            async with asyncio.timeout(self._timeout):
+                exchange = await self._ask(call)
+                try:
+                    await exchange.answered
+                except asyncio.CancelledError:
+                    exchange.abandon()
+                    raise
+            return _Answer(exchange.status, exchange.body(), exchange.retry_after)
         except TimeoutError as error:
             text = f"{call.method} {call.path}: no answer in {self._timeout:g} s"
             raise errors.RequestTimeoutError(text) from error
-        except (aiohttp.ClientError, OSError) as error:
-            if isinstance(error.__cause__, errors.NotLeadingError):
-                raise error.__cause__ from None
+        except (errors.ConnectionLostError, OSError) as error:
             raise errors.ConnectionLostError(f"{call.method} {call.path}: {error}") from error
         finally:
             self._figures.took(call.method, time.perf_counter() - started)
+
+    async def _ask(self, call: Call, *, streamed: bool = False) -> Exchange:
+        """Put a request on a connection; nothing is waited for once it is on its way."""
+        pool = self._pool
+        if pool is None:
+            raise RuntimeError("the client is used outside its `async with` block")
+        request = self._heads.request(
+            call.method,
+            call.path,
+            authorization=await self._identity.header(),
+            body=call.body,
+            content_type=call.content_type,
+        )
+        connection = pool.spare() or await pool.take()
+        try:
+            if call.method != "GET" and self.options.fence is not None:
+                self.options.fence()
+        except BaseException:
+            pool.give_back(connection)
+            raise
+        return connection.ask(request, streamed=streamed, headless=call.method == "HEAD")
 
     @asynccontextmanager
     async def stream(
@@ -232,103 +256,49 @@ class Transport:
             ApiError, ConnectionLostError: as :meth:`send`, also out of the iteration.
         """
         await self._wait_for_limit(call)
-        silence = aiohttp.ClientTimeout(total=None, sock_connect=inactivity, sock_read=inactivity)
+        exchange = await self._open(call, inactivity)
         try:
-            async with self._request(call, await self._headers(call), silence) as response:
-                self._figures.answered(call.method, str(response.status))
-                if response.status >= 300:
-                    if response.status == 401:
-                        self._identity.doubt()
-                    raise errors.from_answer(
-                        response.status,
-                        await response.read(),
-                        retry_after=response.headers.get("Retry-After"),
-                    )
-                yield lambda: _pieces(response, call)
-                response.close()  # the rest is not wanted: don't drain it for the pool
+            self._figures.answered(call.method, str(exchange.status))
+            if exchange.status >= 300:
+                if exchange.status == 401:
+                    self._identity.doubt()
+                whole = [piece async for piece in _pieces(exchange, call, inactivity)]
+                raise errors.from_answer(
+                    exchange.status, b"".join(whole), retry_after=exchange.retry_after
+                )
+            yield lambda: _pieces(exchange, call, inactivity)
+        finally:
+            exchange.abandon()
+
+    async def _open(self, call: Call, inactivity: float) -> Exchange:
+        """Wait for the head of a long answer."""
+        try:
+            async with asyncio.timeout(inactivity):
+                exchange = await self._ask(call, streamed=True)
+                try:
+                    await exchange.answered
+                except asyncio.CancelledError:
+                    exchange.abandon()
+                    raise
+                return exchange
         except TimeoutError as error:
             text = f"{call.path}: silent for {inactivity:g} s"
             raise errors.RequestTimeoutError(text) from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (errors.ConnectionLostError, OSError) as error:
             self._figures.answered(call.method, "<error>")
             raise errors.ConnectionLostError(f"{call.path}: {error}") from error
 
-    async def _headers(self, call: Call) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        authorization = await self._identity.header()
-        if authorization:
-            headers["Authorization"] = authorization
-        if call.body is not None:
-            headers["Content-Type"] = call.content_type
-        return headers
 
-    def _request(
-        self, call: Call, headers: dict[str, str], timeout: aiohttp.ClientTimeout
-    ) -> "aiohttp.client._RequestContextManager":
-        if self._session is None:
-            raise RuntimeError("the client is used outside its `async with` block")
-        credentials = self._credentials
-        return self._session.request(
-            call.method,
-            yarl.URL(credentials.server + call.path, encoded=True),
-            data=_payload(call.body, self.options.fence),
-            headers=headers,
-            timeout=timeout,
-            proxy=credentials.proxy or None,
-            server_hostname=credentials.tls_server_name or None,
-            allow_redirects=False,
-        )
-
-
-class _Fenced:
-    """Asks the fence when there is a connection; headers are still held back for the body."""
-
-    fence: Callable[[], None]
-
-    async def write_with_length(
-        self, writer: AbstractStreamWriter, content_length: int | None
-    ) -> None:
-        self.fence()
-        await super().write_with_length(writer, content_length)  # type: ignore[misc]
-
-
-class _FencedBytes(_Fenced, aiohttp.BytesPayload):
-    pass
-
-
-class _FencedStream(_Fenced, aiohttp.BytesIOPayload):
-    pass
-
-
-def _payload(
-    body: bytes | None, fence: Callable[[], None] | None
-) -> bytes | io.BytesIO | aiohttp.Payload | None:
-    """Long bodies as a stream, so that writing them does not hold up the loop."""
-    if body is None:
-        return None
-    long = len(body) > _READ_SIZE
-    if fence is None:
-        return io.BytesIO(body) if long else body
-    fenced = _FencedStream(io.BytesIO(body)) if long else _FencedBytes(body)
-    fenced.fence = fence
-    return fenced
-
-
-async def _pieces(response: aiohttp.ClientResponse, call: Call) -> AsyncIterator[bytes]:
+async def _pieces(exchange: Exchange, call: Call, inactivity: float) -> AsyncIterator[bytes]:
+    """Read to the end; our own slowness between two reads is no silence."""
     try:
-        while piece := await response.content.readany():
+        while True:
+            async with asyncio.timeout(inactivity):
+                piece = await exchange.read()
+            if not piece:
+                return
             yield piece
     except TimeoutError as error:
         raise errors.RequestTimeoutError(f"{call.path}: the stream fell silent") from error
-    except (aiohttp.ClientError, OSError) as error:
+    except errors.ConnectionLostError as error:
         raise errors.ConnectionLostError(f"{call.path}: {error}") from error
-
-
-def _cap_receive_buffer() -> None:
-    """Keep asyncio from allocating 256 KiB for each read, a third of a small request's cost.
-
-    The attribute is private, so its absence is no error; uvloop does not have the problem.
-    """
-    transport = getattr(selector_events, "_SelectorSocketTransport", None)
-    if getattr(transport, "max_size", 0) > _READ_SIZE:
-        transport.max_size = _READ_SIZE  # type: ignore[union-attr]

@@ -1,12 +1,13 @@
 """The life of a controller: caches first, then work, and the end in the opposite order."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 
-class Source(Protocol):
-    """A watch cache and who hears of it, as far as their lives go."""
+class Followed(Protocol):
+    """A watch cache, as far as its life goes."""
 
     async def run(self) -> None:
         """Keep the cache up to date until cancelled."""
@@ -15,6 +16,10 @@ class Source(Protocol):
     async def wait_synced(self) -> None:
         """Return once the first list is complete."""
         ...
+
+
+class Source(Followed, Protocol):
+    """A watch cache and who hears of it."""
 
     async def attach(self) -> None:
         """Begin to tell what the cache holds, and what changes; all is told on return."""
@@ -39,20 +44,27 @@ async def run_controller(
     running), then the caches. Cancelled before the first sync, it does no work at all.
     """
     ready = ready or asyncio.Event()
+    async with running(sources):
+        if lead is not None:
+            ready.set()
+            await lead.wait()
+        for source in sources:
+            await source.attach()
+        if synced is not None:
+            synced()
+        ready.set()
+        await work()
+
+
+@asynccontextmanager
+async def running(sources: Sequence[Followed]) -> AsyncIterator[None]:
+    """Run *sources* for the length of the block, which begins when all are synced."""
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(source.run()) for source in sources]
+        tasks = [group.create_task(source.run()) for source in sources]
         try:
             for source in sources:
                 await source.wait_synced()
-            if lead is not None:
-                ready.set()
-                await lead.wait()
-            for source in sources:
-                await source.attach()
-            if synced is not None:
-                synced()
-            ready.set()
-            await work()
+            yield
         finally:
-            for task in running:
+            for task in tasks:
                 task.cancel()

@@ -41,7 +41,15 @@ class ObjectMeta(Part, frozen=True):
     @property
     def controller(self) -> OwnerReference | None:
         """The one owner that controls the object, if any."""
-        return next((owner for owner in self.owner_references if owner.controller), None)
+        for owner in self.owner_references:
+            if owner.controller:
+                return owner
+        return None
+
+
+def as_seen(meta: ObjectMeta) -> dict[str, str]:
+    """``metadata`` of a patch that is meant for this object in this version and for no other."""
+    return {"uid": meta.uid, "resourceVersion": meta.resource_version}
 
 
 class HasMeta(Protocol):

@@ -271,7 +271,13 @@ class PodGroupController:
         if owner is None or owner.metadata.uid != controller.uid or owner.spec.replicas != 0:
             return
         try:
-            await self._client.delete(PODGROUPS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            await self._client.delete(
+                PODGROUPS,
+                meta.name,
+                namespace=meta.namespace,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+            )
         except NotFoundError:
             log.debug("the PodGroup is gone already", extra={"key": meta.key})
         except ConflictError as error:

@@ -1,9 +1,11 @@
 """Carries placements out: posts bindings, many at a time, and says which were refused.
 
-A binding names the uid of its pod, so it cannot hit a later pod of that name. A refused pod keeps
-its place for a moment that grows with every refusal, so that it is not tried over and over; then
-its room is given back and it is placed anew. While the server is out of reach the same binding is
-sent again: it may have been carried out, and to place the pod elsewhere would be a second answer.
+A binding names the uid and the version of its pod, so it can neither hit a later pod of that name
+nor one that has changed since the decision: a new leader may have decided otherwise. A refused pod
+keeps its place for a moment that grows with every refusal, so that it is not tried over and over;
+then its room is given back and it is placed anew. While the server is out of reach the same binding
+is sent again: it may have been carried out, and to place the pod elsewhere would be a second
+answer.
 """
 
 import logging
@@ -54,6 +56,10 @@ def _by_key(gang: str) -> Mapping[str, str]:
     return {"podgroup": gang}
 
 
+def _unseen(key: str) -> Pod | None:
+    return None
+
+
 class Binder:
     """Posts bindings; one worker never has two for the same pod."""
 
@@ -66,20 +72,23 @@ class Binder:
         at_once: int,
         forget: Callable[[str], object],
         about: Callable[[str], Mapping[str, str]] = _by_key,
+        seen: Callable[[str], Pod | None] = _unseen,
     ) -> None:
         """Keep *at_once* bindings under way at most.
 
         *forget* is told the uid of a pod that has not got its place and shall be placed anew;
-        *about* says how the log names a gang.
+        *about* says how the log names a gang, and *seen* gives the pod of a key as it was seen
+        last; it is bound in that version and in no other.
         """
         self._client = client
         self._recorder = recorder
         self._forget = forget
         self._about = about
+        self._seen = seen
         self._errands: dict[str, _Errand] = {}
         self._gangs: dict[str, _Progress] = {}
         self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
-        self._queue = ShardedQueue(
+        self.queue = ShardedQueue(
             name="bindings", shards=at_once, limiter=Exponential(0.05, 5.0), clock=clock
         )
 
@@ -90,7 +99,7 @@ class Binder:
             if placement.gang and (before is None or before.placement.gang != placement.gang):
                 self._gangs.setdefault(placement.gang, _Progress()).left += 1
             self._errands[placement.uid] = _Errand(placement)
-            self._queue.add(placement.uid)
+            self.queue.add(placement.uid)
 
     def settled(self, uid: str) -> None:
         """The pod runs or is gone: its refusals no longer count."""
@@ -103,7 +112,7 @@ class Binder:
 
     async def run(self) -> None:
         """Post bindings until cancelled; what is under way then is finished first."""
-        await run_workers(self._queue, self._carry_out)
+        await run_workers(self.queue, self._carry_out)
 
     async def _carry_out(self, uid: str) -> float | None:
         errand = self._errands.get(uid)
@@ -114,19 +123,24 @@ class Binder:
             self._end(uid)
             self._forget(uid)
             return None
+        version = self._version(placement)
         try:
-            await self._post(placement)
+            await self._post(placement, version)
         except (ServerError, TooManyRequestsError):
             raise
         except ApiError as fault:
-            if isinstance(fault, ConflictError) and await self._has_a_node(placement):
+            seen = await self._look(placement) if isinstance(fault, ConflictError) else None
+            if seen is not None and seen.spec.node_name:
                 self._end(uid, bound=True)  # the watch will tell where
                 return None
+            errand.refused = True
             pod = f"{placement.namespace}/{placement.name}"
             note = {**self._about(placement.gang), "pod": pod, "why": str(fault)}
-            log.warning("binding refused", extra=note)
-            errand.refused = True
-            self._say(placement, "Warning", "FailedScheduling", f"binding was refused: {fault}")
+            if seen is not None and version not in ("", seen.metadata.resource_version):
+                log.info("pod has just changed", extra=note)
+            else:
+                log.warning("binding refused", extra=note)
+                self._say(placement, "Warning", "FailedScheduling", f"binding was refused: {fault}")
             return self._pauses.when(uid)
         self._end(uid, bound=True)
         pod = f"{placement.namespace}/{placement.name}"
@@ -151,17 +165,25 @@ class Binder:
         if self._recorder is not None:
             self._recorder.record(_about(placement), type=kind, reason=reason, message=message)
 
-    async def _has_a_node(self, placement: Placement) -> bool:
-        """Whether the pod got its node after all, by an answer that was lost or by others."""
+    def _version(self, placement: Placement) -> str:
+        """In which version we know the pod; empty if we don't."""
+        pod = self._seen(f"{placement.namespace}/{placement.name}")
+        return pod.metadata.resource_version if pod and pod.metadata.uid == placement.uid else ""
+
+    async def _look(self, placement: Placement) -> Pod | None:
+        """The pod as it is now, if it is there.
+
+        It may have a node after all, by an answer that was lost or by somebody else.
+        """
         try:
             pod = await self._client.get(
                 names.PODS, placement.name, namespace=placement.namespace, view=Pod
             )
         except NotFoundError:
-            return False
-        return pod.metadata.uid == placement.uid and bool(pod.spec.node_name)
+            return None
+        return pod if pod.metadata.uid == placement.uid else None
 
-    async def _post(self, placement: Placement) -> None:
+    async def _post(self, placement: Placement, version: str) -> None:
         path = names.PODS.path(placement.namespace, placement.name, "binding")
         body = {
             "apiVersion": "v1",
@@ -170,6 +192,7 @@ class Binder:
                 "name": placement.name,
                 "namespace": placement.namespace,
                 "uid": placement.uid,
+                "resourceVersion": version,
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
         }

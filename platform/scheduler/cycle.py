@@ -5,7 +5,8 @@ The actions run in order and see each other's work; what they decide is collecte
 the same cluster always leads to the same decision.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from .actions.allocate import allocate
@@ -51,6 +52,20 @@ class Decision:
 
     queues: Mapping[str, dict[str, int]] = field(default_factory=dict)
     """What is allocated in queues where that may have changed."""
+
+    scheduled: int = 0
+    """Tries that placed a gang, or more of it."""
+
+    refused: int = 0
+    """Tries that left a gang, or some of it, waiting."""
+
+
+Timed = Callable[[str], AbstractContextManager[object]]
+"""What an action is carried out in, by its name: somebody else's clock."""
+
+
+def _untimed(action: str) -> AbstractContextManager[object]:
+    return nullcontext(action)
 
 
 class Cycle:
@@ -170,6 +185,7 @@ class Cycle:
         """Make the placements of *trial* final."""
         kept = trial.keep()
         gang.finding = None
+        self.decision.scheduled += 1
         self.cluster.place(gang, kept)
         key = "" if gang.single else gang.key
         self.decision.placements += [
@@ -179,6 +195,7 @@ class Cycle:
     def refuse(self, gang: Gang, finding: Finding) -> None:
         """Remember why *gang*, or the rest of it, waits."""
         gang.tried = (self.cluster.openings, gang.version)
+        self.decision.refused += 1
         if gang.finding != finding:
             gang.finding = finding
             self.cluster.touch(gang)
@@ -192,15 +209,17 @@ class Core:
         self.cluster = cluster
         self._rules = rules
         self._masks = Masks(cluster.snapshot, rules.filters)
-        self._actions = [ACTIONS[name] for name in actions]
+        self._actions = [(name, ACTIONS[name]) for name in actions]
+        self.timed: Timed = _untimed
 
     def decide(self) -> Decision:
         """Admit what may enter, place what fits, say why the rest waits."""
         cluster = self.cluster
         cluster.settle()
         cycle = Cycle(cluster, self._rules, self._masks)
-        for act in self._actions:
-            act(cycle)
+        for name, act in self._actions:
+            with self.timed(name):
+                act(cycle)
         cluster.settle()
         decision = cycle.decision
         decision.gangs = cluster.take_touched()

@@ -154,6 +154,18 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacking:
+    """How the members of a gang came in, by a steady clock, while it was short of some."""
+
+    seen: int = 0
+    """How many there were when one more was last found, plus one; 0: it was not short."""
+    last: float = 0.0
+    """When that was."""
+    since: float = 0.0
+    """When it was first found short."""
+
+
+@dataclass(frozen=True, slots=True)
 class Misfit:
     """The first task of its role that found no place."""
 
@@ -235,8 +247,8 @@ class Gang:
         """What admission counts: the minimum, gated tasks taken off."""
         self.leaving = 0
         """Tasks that are being deleted and still on their node."""
-        self.lacking = (0, 0.0)
-        """How many members there were, plus one, when it was last found short, and since when."""
+        self.lacking = Lacking()
+        """How its members came in while it was short of them."""
         self.noted_at = -math.inf
         """When its pods were last told why they wait, by the same steady clock."""
         self.version = 0

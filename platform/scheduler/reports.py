@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
-from .gangs import Finding, Gang, Task, TaskStatus
+from .gangs import Finding, Gang, Lacking, Task, TaskStatus
 from .plugins.gang import NOT_ENOUGH_OF_ROLE, NOT_ENOUGH_TASKS
 
 SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
 SCHEDULABLE = "Schedulable"
 READY = "tasks in gang are ready to be scheduled"
-GRACE = 1.0
-"""Seconds without a new member after which something is made of a group that lacks some."""
+GRACE, LONGEST_GRACE = 1.0, 10.0
+"""Seconds without a new member after which something is made of a group that lacks some: at first,
+and where members have been coming in for so long that a busy server explains the gap."""
+
+GRACE_SHARE = 0.25
+"""The grace as a share of the time for which members have been coming in."""
 
 NOTE_PAUSE = 1.0
 """Seconds between two looks at what each single pod of a gang is to be told."""
@@ -84,11 +88,15 @@ def report(gang: Gang, *, now: float) -> Report:
 def _patience(gang: Gang, now: float) -> float:
     """Seconds for which nothing is to be made of missing members: they are coming in."""
     if gang.is_pending or not _lacks_members(gang.finding):
-        gang.lacking = (0, now)
+        gang.lacking = Lacking()
         return 0.0
-    if gang.lacking[0] < gang.tally.valid + 1:
-        gang.lacking = (gang.tally.valid + 1, now)
-    return max(GRACE - (now - gang.lacking[1]), 0.0)
+    lacking = gang.lacking
+    if lacking.seen <= gang.tally.valid:
+        since = now if lacking.seen == 0 else lacking.since
+        gang.lacking = lacking = Lacking(gang.tally.valid + 1, last=now, since=since)
+    share = GRACE_SHARE * (lacking.last - lacking.since)
+    grace = min(max(GRACE, share), LONGEST_GRACE)
+    return max(grace - (now - lacking.last), 0.0)
 
 
 def phase(gang: Gang, finding: Finding | None, *, patient: bool) -> str:

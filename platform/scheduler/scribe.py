@@ -3,14 +3,13 @@
 Of each object only the latest word is kept. A new phase or a new kind of condition goes out at
 once; what only refreshes numbers or a text waits until the last write is a moment old, so that a
 thousand pods starting one after the other are not a thousand writes of their group. What says
-nothing new is not written at all.
+nothing new is not written at all. Every write names the version of the object that it is based on:
+what comes late, from a leader that leads no more, does not take effect.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import msgspec
 
 from ..kube.client import Client, PatchKind
 from ..kube.errors import ApiError, ConflictError, NotFoundError, ServerError, TooManyRequestsError
@@ -20,12 +19,14 @@ from ..machinery.controller import ShardedQueue, run_workers
 from ..machinery.limiters import Exponential
 from ..machinery.recording import Recorder
 from ..model import names
+from ..model.base import Part
 from ..model.belongings import belonging
-from ..model.meta import ObjectReference
+from ..model.meta import ObjectMeta, ObjectReference
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ..model.queue import Queue
 from .reports import SCHEDULED, UNSCHEDULABLE, Note, Report, same, says, stamped
 from .resources import Amounts, amounts, quantities
+from .views import Pod
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,12 @@ class _Queue:
     written_at: float = float("-inf")
 
 
+class _Written(Part, frozen=True):
+    """An object after our write, as far as the next one asks."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class Scribe:
     """The one writer of PodGroup status, PodScheduled conditions and what queues have allocated."""
 
@@ -77,25 +84,27 @@ class Scribe:
         *,
         recorder: Recorder | None,
         clock: Clock,
+        seen: Callable[[str], Pod | None],
         at_once: int = 16,
         pauses: Pauses | None = None,
     ) -> None:
-        """Keep *at_once* writes under way at most."""
+        """Keep *at_once* writes under way at most; *seen* gives the pod of a key as last seen."""
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._seen = seen
         self._pauses = pauses or Pauses()
         self._groups: dict[str, _Group] = {}
         self._pods: dict[str, _Pod] = {}
         self._queues: dict[str, _Queue] = {}
         self._cycles = 0
-        self._work = ShardedQueue(
+        self.queue = ShardedQueue(
             name="statuses", shards=at_once, limiter=Exponential(0.05, 30.0), clock=clock
         )
 
     async def run(self) -> None:
         """Write until cancelled; what is due then is written first."""
-        await run_workers(self._work, self._write)
+        await run_workers(self.queue, self._write)
 
     # -- what ought to stand -------------------------------------------------------------------
 
@@ -125,20 +134,20 @@ class Scribe:
                 amounts_now, queue.status.allocated, meta.resource_version, meta.uid
             )
         held.allocated = amounts_now
-        if _wanted(held) != held.standing:
-            self._due(_QUEUE + name, held.written_at, self._pauses.queue)
+        self._queue_due(name, held)
 
-    def queue_seen(self, queue: Queue) -> None:
-        """The queue has changed: what stands there now may be another's word, to be mended."""
-        name, meta = queue.metadata.name, queue.metadata
-        held = self._queues.get(name)
-        if held is None or int(meta.resource_version or 0) <= int(held.version or 0):
+    def seen_queue(self, queue: Queue) -> None:
+        """The queue has changed, perhaps by somebody else who wrote what it has allocated."""
+        meta = queue.metadata
+        held = self._queues.get(meta.name)
+        if held is None:
             return
-        held.standing, held.version, held.uid = (
-            queue.status.allocated,
-            meta.resource_version,
-            meta.uid,
-        )
+        if meta.uid != held.uid or int(meta.resource_version or 0) > int(held.version or 0):
+            held.version, held.uid = meta.resource_version, meta.uid
+            held.standing = queue.status.allocated
+            self._queue_due(meta.name, held)
+
+    def _queue_due(self, name: str, held: _Queue) -> None:
         if _wanted(held) != held.standing:
             self._due(_QUEUE + name, held.written_at, self._pauses.queue)
 
@@ -165,7 +174,7 @@ class Scribe:
 
     def _due(self, key: str, written_at: float, pause: float) -> None:
         left = written_at + pause - self._clock.monotonic()
-        self._work.add_after(key, max(left, 0.0))
+        self.queue.add_after(key, max(left, 0.0))
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -245,6 +254,9 @@ class Scribe:
         if held is None or held.told == (held.note.reason, held.note.message):
             return
         note = held.note
+        seen = self._seen(f"{note.namespace}/{note.name}")
+        if seen is None or seen.metadata.uid != uid or seen.spec.node_name:
+            return
         condition = {
             "type": "PodScheduled",
             "status": "False",
@@ -255,11 +267,14 @@ class Scribe:
         await self._client.patch(
             names.PODS,
             note.name,
-            {"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
+            {
+                "metadata": _only(uid, seen.metadata.resource_version),
+                "status": {"conditions": [condition]},
+            },
             namespace=note.namespace,
             subresource="status",
             kind=PatchKind.STRATEGIC,
-            view=msgspec.Raw,
+            view=_Written,
         )
         held.told = (note.reason, note.message)
         held.written_at = self._clock.monotonic()
@@ -274,12 +289,12 @@ class Scribe:
             return
         wanted = _wanted(held)
         allocated = dict.fromkeys(held.standing, None) | wanted
-        body = {
-            "metadata": _only(held.uid, held.version),
-            "status": {"allocated": allocated},
-        }
-        new = await self._client.patch(names.QUEUES, name, body, subresource="status", view=Queue)
-        held.standing, held.version = wanted, new.metadata.resource_version
+        body = {"metadata": _only(held.uid, held.version), "status": {"allocated": allocated}}
+        new = await self._client.patch(
+            names.QUEUES, name, body, subresource="status", view=_Written
+        )
+        held.version = new.metadata.resource_version
+        held.standing = wanted
         held.written_at = self._clock.monotonic()
 
     def _say(self, about: ObjectReference, kind: EventType, reason: str, message: str) -> None:

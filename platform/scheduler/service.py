@@ -15,10 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from prometheus_client import CollectorRegistry
+
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.lifecycle import run_controller
+from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder
 from ..model import names
 from ..model.belongings import belonging
@@ -31,6 +34,7 @@ from .binder import Binder
 from .cluster import Cluster
 from .cycle import Core, Decision
 from .gangs import Gang
+from .metrics import SchedulerMetrics
 from .reports import report
 from .rules import Rules
 from .scribe import Pauses, Scribe
@@ -73,6 +77,12 @@ class SchedulerSettings:
     pauses: Pauses = field(default_factory=Pauses)
     """How often statuses are refreshed."""
 
+    registry: CollectorRegistry | None = None
+    """Where metrics are registered, if anywhere."""
+
+    work_metrics: WorkQueueMetrics | None = None
+    """Where the work queues report, if anywhere."""
+
 
 class Scheduler:
     """Places pods of the cluster behind a client. To be run once."""
@@ -100,9 +110,12 @@ class Scheduler:
             default_queue=self._settings.default_queue,
         )
         self._core = Core(self._cluster, Rules(read), read.actions)
+        self._metrics = SchedulerMetrics(self._settings.registry, self._cluster, clock=self._clock)
+        self._core.timed = self._metrics.action
         self._inbox: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
         self._to_see_again: set[str] = set()
+        self._pods = Cache(client, names.PODS, Pod)
         self._binder = Binder(
             client,
             recorder=recorder,
@@ -110,14 +123,19 @@ class Scheduler:
             at_once=self._settings.bindings,
             forget=lambda uid: self._put(lambda: self._cluster.forget_placement(uid)),
             about=self._about,
+            seen=self._pods.get,
         )
         self._scribe = Scribe(
             client,
             recorder=recorder,
             clock=self._clock,
+            seen=self._pods.get,
             at_once=self._settings.status_writes,
             pauses=self._settings.pauses,
         )
+        if self._settings.work_metrics is not None:
+            for queue in (self._binder.queue, self._scribe.queue):
+                self._settings.work_metrics.watch(queue)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
@@ -128,11 +146,11 @@ class Scheduler:
         """
         cluster = self._cluster
         sources = (
-            self._watch(names.PRIORITYCLASSES, PriorityClass, cluster.priority_class),
-            self._watch(names.QUEUES, Queue, self._hear_of_queue),
-            self._watch(names.NODES, Node, cluster.node),
-            self._watch(names.PODGROUPS, PodGroup, cluster.group),
-            self._watch(names.PODS, Pod, self._hear_of_pod),
+            self._feed(self._cache(names.PRIORITYCLASSES, PriorityClass), cluster.priority_class),
+            self._feed(self._cache(names.QUEUES, Queue), self._hear_of_queue),
+            self._feed(self._cache(names.NODES, Node), cluster.node),
+            self._feed(self._cache(names.PODGROUPS, PodGroup), cluster.group),
+            self._feed(self._pods, self._hear_of_pod),
         )
         await run_controller(sources, self._work, ready=ready, lead=lead)
 
@@ -146,10 +164,10 @@ class Scheduler:
 
     # -- in ------------------------------------------------------------------------------------
 
-    def _watch(
-        self, resource: Resource, view: type[T], hear: Callable[[T | None, T | None], object]
-    ) -> Feed[T]:
-        cache = Cache(self._client, resource, view)
+    def _cache(self, resource: Resource, view: type[T]) -> Cache[T]:
+        return Cache(self._client, resource, view)
+
+    def _feed(self, cache: Cache[T], hear: Callable[[T | None, T | None], object]) -> Feed[T]:
         return Feed(cache, lambda old, new: self._put(lambda: hear(old, new)))
 
     def _put(self, change: Callable[[], object]) -> None:
@@ -165,10 +183,10 @@ class Scheduler:
 
     def _hear_of_queue(self, old: Queue | None, new: Queue | None) -> None:
         self._cluster.queue(old, new)
-        if new is not None:
-            self._scribe.queue_seen(new)
-        elif old is not None:
+        if new is None and old is not None:
             self._scribe.forget_queue(old.metadata.name)
+        if new is not None:
+            self._scribe.seen_queue(new)
 
     # -- out -----------------------------------------------------------------------------------
 
@@ -179,10 +197,12 @@ class Scheduler:
         await self._apply()
         if not self._cluster.has_news():
             return
-        if self._cluster.backlog() > self._settings.inline_tasks:
-            decision = await asyncio.to_thread(self._core.decide)
-        else:
-            decision = self._core.decide()
+        with self._metrics.cycle():
+            if self._cluster.backlog() > self._settings.inline_tasks:
+                decision = await asyncio.to_thread(self._core.decide)
+            else:
+                decision = self._core.decide()
+        self._metrics.decided(decision)
         self._hand_on(decision)
 
     async def _apply(self) -> None:

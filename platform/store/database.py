@@ -20,6 +20,10 @@ VERSION = sa.Table(
 )
 
 
+_MIGRATING = 7_205_759_403
+"""Number of the lock that replicas take before they touch the schema of a shared PostgreSQL."""
+
+
 class SchemaTooNewError(Exception):
     """The database was written by a newer Batholith; upgrade, do not downgrade in place."""
 
@@ -28,7 +32,8 @@ class Database:
     """Runs functions over a connection in a thread of its own, each in one transaction."""
 
     def __init__(self, url: str) -> None:
-        self._engine = sa.create_engine(url)
+        # A server that was started again leaves dead connections behind, which are tried first.
+        self._engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
         # SQLite takes one writer at a time anyway; one thread also keeps the order of writes.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         if self._engine.dialect.name == "sqlite":
@@ -40,10 +45,12 @@ class Database:
     async def migrate(self, migrations: Sequence[Migration]) -> None:
         """Bring the schema to version ``len(migrations)``, each step in one transaction.
 
+        Replicas that start together may all try; they do so one after the other.
+
         Raises:
             SchemaTooNewError: the database is ahead of *migrations*.
         """
-        await self.run(lambda db: VERSION.create(db, checkfirst=True))
+        await self.run(_make_version)
         for number, migration in enumerate(migrations, start=1):
             await self.run(partial(_step, number=number, migration=migration))
         have = await self.run(_version)
@@ -75,11 +82,23 @@ def _durable(connection: object, _record: object) -> None:
     cursor.close()
 
 
+def _alone(db: sa.Connection) -> None:
+    """Keep others from the schema until the transaction ends; SQLite does so by itself."""
+    if db.dialect.name == "postgresql":
+        db.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
+
+
+def _make_version(db: sa.Connection) -> None:
+    _alone(db)
+    VERSION.create(db, checkfirst=True)
+
+
 def _version(db: sa.Connection) -> int:
     return db.execute(sa.select(VERSION.c.version)).scalar() or 0
 
 
 def _step(db: sa.Connection, *, number: int, migration: Migration) -> None:
+    _alone(db)
     have = _version(db)
     if have >= number:
         return

@@ -104,6 +104,7 @@ def test_names_and_paths_are_those_that_clients_know() -> None:
         "/jobs/mutate": "mutatejob.volcano.sh",
         "/queues/mutate": "mutatequeue.volcano.sh",
         "/podgroups/mutate": "mutatepodgroup.volcano.sh",
+        "/pods/mutate": "mutatepod.volcano.sh",
         "/jobs/validate": "validatejob.volcano.sh",
         "/queues/validate": "validatequeue.volcano.sh",
         "/podgroups/validate": "validatepodgroup.volcano.sh",

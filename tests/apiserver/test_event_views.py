@@ -49,3 +49,19 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         assert [each["regarding"]["name"] for each in listed] == ["p"]
         assert (await server.request("DELETE", f"{NEW}/e")).status == 200
         assert (await server.request("GET", f"{CORE}/e")).status == 404
+
+
+async def test_each_address_has_field_selectors_of_its_own(tmp_path: Path) -> None:
+    told = event(regarding={"kind": "Pod", "name": "p"}, reportingController="x.io/y", reason="R")
+    async with embedded_server(tmp_path) as server:
+        for name, about in (("e", told), ("f", {**told, "reason": "S"})):
+            await server.create(NEW, {**about, "metadata": {"name": name}})
+        for place, selector in (
+            (NEW, "regarding.name=p,reportingController=x.io/y,reason=R"),
+            (CORE, "involvedObject.name=p,reportingComponent=x.io/y,reason=R"),
+        ):
+            found = await server.get(f"{place}?fieldSelector={selector}")
+            assert [each["metadata"]["name"] for each in found["items"]] == ["e"]
+        for place, label in ((NEW, "involvedObject.name"), (CORE, "regarding.name")):
+            refused = await server.request("GET", f"{place}?fieldSelector={label}=p")
+            assert refused.body["message"] == f"field label not supported: {label}"

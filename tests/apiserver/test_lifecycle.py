@@ -13,6 +13,7 @@ from support_server import (
     MAPS,
     MERGE,
     PODS,
+    Answer,
     EmbeddedServer,
     config_map,
     definition,
@@ -230,24 +231,83 @@ async def test_a_pod_is_bound_once(server: EmbeddedServer) -> None:
     assert (await server.get(f"{PODS}/p"))["spec"]["nodeName"] == "n1"
 
 
+EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+async def running(server: EmbeddedServer, name: str, *, ready: str = "True") -> None:
+    """A running pod of the app db."""
+    made = pod(name)
+    made["metadata"]["labels"] = {"app": "db"}
+    await server.create(PODS, made)
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}
+    await patch_status(server, f"{PODS}/{name}", status)
+
+
+async def patch_status(server: EmbeddedServer, path: str, status: Json) -> None:
+    patched = await server.request(
+        "PATCH", f"{path}/status", {"status": status}, content_type=MERGE
+    )
+    assert patched.status == 200, patched.body
+
+
+async def evict(server: EmbeddedServer, name: str) -> Answer:
+    body = {**EVICTION, "metadata": {"name": name}}
+    return await server.request("POST", f"{PODS}/{name}/eviction", body)
+
+
 async def test_an_eviction_deletes_unless_a_budget_objects(server: EmbeddedServer) -> None:
-    labelled = pod("kept")
+    for name in ("one", "other"):
+        await running(server, name)
+    await server.create(PODS, pod("free"))
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "db"}}}
+    await server.create(BUDGETS, {"metadata": {"name": "b"}, "spec": spec})
+    assert (await evict(server, "free")).status == 201
+    assert (await server.request("GET", f"{PODS}/free")).status == 404
+
+    early = await evict(server, "one")
+    assert (early.status, early.headers["Retry-After"]) == (429, "10")
+    (cause,) = early.body["details"]["causes"]
+    assert cause["message"] == "The disruption budget b is still being processed by the server."
+    counted = {"observedGeneration": 1, "desiredHealthy": 1, "currentHealthy": 2}
+    await patch_status(server, f"{BUDGETS}/b", counted | {"disruptionsAllowed": 1})
+    assert (await evict(server, "one")).status == 201
+    kept = await evict(server, "other")
+    assert (kept.status, kept.body["reason"], "Retry-After" in kept.headers) == (
+        429,
+        "TooManyRequests",
+        False,
+    )
+    (cause,) = kept.body["details"]["causes"]
+    assert cause["message"] == "The disruption budget b needs 1 healthy pods and has 2 currently"
+    status = (await server.get(f"{BUDGETS}/b"))["status"]
+    assert (status["disruptionsAllowed"], list(status["disruptedPods"])) == (0, ["one"])
+    assert status["conditions"][0]["reason"] == "InsufficientPods"
+
+
+async def test_a_budget_lets_go_of_what_is_not_ready_or_not_running(
+    server: EmbeddedServer,
+) -> None:
+    await running(server, "sick", ready="False")
+    labelled = pod("pending")
     labelled["metadata"]["labels"] = {"app": "db"}
     await server.create(PODS, labelled)
-    await server.create(PODS, pod("free"))
-    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-    selector = {"matchLabels": {"app": "db"}}
-    await server.create(budgets, {"metadata": {"name": "b"}, "spec": {"selector": selector}})
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction"}
-    kept = await server.request(
-        "POST", f"{PODS}/kept/eviction", {**eviction, "metadata": {"name": "kept"}}
-    )
-    assert (kept.status, kept.body["reason"]) == (429, "TooManyRequests")
-    free = await server.request(
-        "POST", f"{PODS}/free/eviction", {**eviction, "metadata": {"name": "free"}}
-    )
-    assert free.status == 201
-    assert (await server.request("GET", f"{PODS}/free")).status == 404
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "db"}}}
+    await server.create(BUDGETS, {"metadata": {"name": "b"}, "spec": spec})
+    counted = {"observedGeneration": 1, "desiredHealthy": 1, "currentHealthy": 1}
+    await patch_status(server, f"{BUDGETS}/b", counted)
+    assert (await evict(server, "sick")).status == 201
+    assert (await evict(server, "pending")).status == 201
+
+
+async def test_a_pod_under_two_budgets_is_not_evicted(server: EmbeddedServer) -> None:
+    await running(server, "p")
+    for name in ("a", "b"):
+        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "db"}}}
+        await server.create(BUDGETS, {"metadata": {"name": name}, "spec": spec})
+    refused = await evict(server, "p")
+    assert (refused.status, refused.body["reason"]) == (500, "InternalError")
+    assert "more than one PodDisruptionBudget" in refused.body["message"]
 
 
 async def test_pods_get_a_priority_an_account_and_tolerations(server: EmbeddedServer) -> None:

@@ -9,39 +9,12 @@ import pytest
 from support_fakeapi import FakeApi
 from support_parts import kubeconfig, part
 from support_server import EmbeddedServer, embedded_server
+from support_volcano import NAMES, deployment
 
 from batholith.cli.beside import CONTROLLERS, DEPLOYMENTS, SCHEDULER, Deployment, at_work
 from batholith.model import crds
 
 Json = dict[str, Any]
-NAMES = {"controllers": "volcano-controllers", "scheduler": "volcano-scheduler"}
-IMAGES = {"controllers": "vc-controller-manager", "scheduler": "vc-scheduler"}
-LABELS = {"controllers": "volcano-controller", "scheduler": "volcano-scheduler"}
-
-
-def deployment(role: str = "controllers", **changes: Any) -> Json:
-    """A Deployment as Volcano's chart makes it; *changes* of name, image, app, replicas, args."""
-    app = changes.get("app", LABELS[role])
-    container = {
-        "name": NAMES[role],
-        "image": changes.get("image", f"docker.io/volcanosh/{IMAGES[role]}:v1.15.0"),
-        "args": changes.get("args", ["--logtostderr", "-v=4", "2>&1"]),
-    }
-    return {
-        "metadata": {
-            "name": changes.get("name", NAMES[role]),
-            "namespace": "volcano-system",
-            "labels": {"app": app},
-        },
-        "spec": {
-            "replicas": changes.get("replicas", 1),
-            "selector": {"matchLabels": {"app": app}},
-            "template": {
-                "metadata": {"labels": {"app": app}},
-                "spec": {"containers": [container]},
-            },
-        },
-    }
 
 
 @pytest.mark.parametrize(

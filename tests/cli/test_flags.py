@@ -13,6 +13,7 @@ from batholith.cli import controllers, scheduler
 from batholith.cli.controllers import WorkFlags
 from batholith.cli.flags import GoCommand, Inert, grouped
 from batholith.cli.gates import GatesError, without_effect
+from batholith.cli.leading import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
 from batholith.cli.options import ClusterFlags, LogFlags, ServingFlags
 from batholith.cli.scheduler import SchedulingFlags
@@ -22,6 +23,7 @@ CHART_CONTROLLERS = (
     "--logtostderr",
     "--enable-healthz=true",
     "--enable-metrics=true",
+    "--leader-elect=false",
     "--worker-threads=3",
     "--worker-threads-for-gc=5",
     "--worker-threads-for-podgroup=5",
@@ -40,6 +42,8 @@ CHART_SCHEDULER = (
     "--enable-healthz=true",
     "--enable-metrics=true",
     "--enable-pprof=false",
+    "--leader-elect=true",
+    "--leader-elect-resource-namespace=volcano-system",
     "--kube-api-qps=2000",
     "--kube-api-burst=2000",
     "--schedule-period=1s",
@@ -68,7 +72,11 @@ class Given:
 
     def controllers(self, *arguments: str) -> tuple[ClusterFlags, WorkFlags, ServingFlags]:
         def run(
-            cluster: ClusterFlags, work: WorkFlags, serving: ServingFlags, logging_: LogFlags
+            cluster: ClusterFlags,
+            work: WorkFlags,
+            election: ElectionFlags,
+            serving: ServingFlags,
+            logging_: LogFlags,
         ) -> None:
             self.groups = [cluster, work, serving]
 
@@ -80,6 +88,7 @@ class Given:
         def run(
             cluster: ClusterFlags,
             scheduling: SchedulingFlags,
+            election: SchedulerElectionFlags,
             serving: ServingFlags,
             logging_: LogFlags,
         ) -> None:

@@ -79,3 +79,17 @@ async def test_the_node_says_what_it_has_and_that_it_lives(
         assert node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] > 0
         lease = await w.client.get(LEASES, NODE, namespace="kube-node-lease", view=dict)
         assert lease["spec"]["holderIdentity"] == NODE
+
+
+async def test_a_new_node_takes_no_pods_until_its_agent_says_that_it_is_ready(
+    servers: Servers, tmp_path: Path
+) -> None:
+    own = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
+    async with world(servers, tmp_path) as w:
+        body = {"metadata": {"name": NODE}, "spec": {"taints": [own]}}
+        made = await w.client.create(NODES, body, view=dict)
+        not_ready = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+        assert made["spec"]["taints"] == [own, not_ready]
+        async with w.agent():
+            node = await w.client.get(NODES, NODE, view=dict)
+            assert node["spec"]["taints"] == [own]

@@ -1,6 +1,7 @@
 """All parts together live through what the recordings saw the reference do."""
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from support_differences import ALLOWED, LEFT_OUT
 from support_lives import Json
 from support_recorded import recorded
 from support_replays import Found, one_by_one, side_by_side
+from support_servers import Servers
+
+pytestmark = pytest.mark.timeout(400)  # all are played in the set-up of the first
 
 SCENARIOS: dict[str, Json] = {each["name"]: each for each in recorded("scenarios.jsonl")}
 ALONE = frozenset({
@@ -24,7 +28,9 @@ def called(names: Iterable[str]) -> list[Json]:
 
 
 @pytest.fixture(scope="module")
-def lives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def lives(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> Found:
     """What differs, by scenario; only those that are asked for are replayed."""
     asked = {
         str(item.callspec.params["scenario"])
@@ -33,16 +39,16 @@ def lives(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         and item.module is request.module
         and "scenario" in item.fixturenames
     }
+    folder = tmp_path_factory.mktemp("recorded")
 
-    async def both() -> Found:
-        folder = tmp_path_factory.mktemp("recorded")
-        crowd, single = await asyncio.gather(
-            side_by_side(folder / "crowd", called(asked - ALONE)),
-            one_by_one(folder / "single", called(asked & ALONE)),
-        )
-        return crowd | single
+    async def all_of_them() -> Found:
+        crowd = side_by_side(servers, folder / "crowd", called(asked - ALONE))
+        single = one_by_one(servers, folder / "single", called(asked & ALONE))
+        if servers.several:
+            return dict(ChainMap(*await asyncio.gather(crowd, single)))
+        return await crowd | await single
 
-    return asyncio.run(both())
+    return asyncio.run(all_of_them())
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -52,7 +58,7 @@ def test_it_lives_as_recorded(lives: Found, scenario: str) -> None:
 
 def test_each_recorded_scenario_is_replayed_or_left_out_for_a_reason() -> None:
     assert not SCENARIOS.keys() & LEFT_OUT.keys()
-    assert len(SCENARIOS) + len(LEFT_OUT) == 99
+    assert len(SCENARIOS) + len(recorded("workloads.jsonl")) + len(LEFT_OUT) == 99
 
 
 def test_users_are_told_of_each_difference() -> None:

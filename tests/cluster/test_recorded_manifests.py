@@ -5,6 +5,9 @@ import asyncio
 import pytest
 from support_recorded import recorded
 from support_replays import Found, side_by_side
+from support_servers import Servers
+
+pytestmark = pytest.mark.timeout(400)  # all are played in the set-up of the first
 
 RUN = 5.0
 """Seconds for which a program ran in the recordings that they knew nothing about."""
@@ -13,10 +16,10 @@ MANIFESTS = {each["name"]: each for each in recorded("manifests.jsonl")}
 
 
 @pytest.fixture(scope="module")
-def endings(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def endings(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What differs, by manifest."""
     folder = tmp_path_factory.mktemp("manifests")
-    return asyncio.run(side_by_side(folder, MANIFESTS.values(), least_run=RUN))
+    return asyncio.run(side_by_side(servers, folder, MANIFESTS.values(), least_run=RUN))
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)

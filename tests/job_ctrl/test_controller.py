@@ -16,6 +16,7 @@ from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client import Client
 from batholith.kube.errors import ConnectionLostError
+from batholith.machinery.controller import ShardedQueue
 from batholith.model.names import (
     COMMANDS,
     CONFIGMAPS,
@@ -58,10 +59,12 @@ class Stage:
         self.notes = Notes()
 
     @asynccontextmanager
-    async def controller(self, client: Client | None = None) -> AsyncIterator[JobController]:
+    async def controller(
+        self, client: Client | None = None, *, settings: JobSettings = SETTINGS
+    ) -> AsyncIterator[JobController]:
         """A controller at work."""
         async with client or Client(self.api.credentials, user_agent="test") as client:
-            made = JobController(client, settings=SETTINGS, recorder=self.notes)
+            made = JobController(client, settings=settings, recorder=self.notes)
             async with running(made):
                 yield made
 
@@ -165,6 +168,29 @@ async def test_a_job_that_runs_through_costs_few_writes(stage: Stage) -> None:
     assert writes_of(stage, "PATCH", "/jobs/j/status") <= 5
     assert writes_of(stage, "POST", "/pods") == 20
     assert set(stage.made().values()) == {1}
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+async def test_in_a_crowd_numbers_go_along_with_the_next_phase(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, crowd: bool
+) -> None:
+    monkeypatch.setattr(ShardedQueue, "depth", lambda _: 1000 if crowd else 1)
+    settings = JobSettings(count_delay=0.0, busy_count_delay=1000.0)
+    async with stage.controller(settings=settings):
+        stage.submit()
+        await until(lambda: stage.named(PODGROUPS))
+        stage.admit()
+        await stage.until_pods(2)
+        if crowd:
+            await asyncio.sleep(0.1)  # a controller that does not wait would write them by now
+            assert "pending" not in stage.status
+        else:
+            await until(lambda: stage.status.get("pending") == 2)
+        stage.turn("Running")
+        await stage.until("Running")
+        await until(lambda: crowd or stage.status.get("running") == 2)
+    writes = writes_of(stage, "PATCH", "/jobs/j/status")
+    assert writes == 2 if crowd else writes >= 3
 
 
 async def test_commands_are_obeyed_in_order_and_then_gone(stage: Stage) -> None:

@@ -222,7 +222,7 @@ async def test_a_bookmark_moves_the_place_to_go_on_from(api: FakeApi) -> None:
     [(500, {}, 1, 2), (410, {}, 1, 2), (429, {}, 3, 1), (429, {"Retry_After": "7"}, 3, 1)],
 )
 async def test_only_what_is_no_mere_delay_lists_anew(
-    api: FakeApi, fault: int, headers: dict[str, str], times: int, lists: int
+    api: FakeApi, fault: int, headers: dict[str, Any], times: int, lists: int
 ) -> None:
     api.put(PODS, "a")
     async with following(api) as follower:

@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import os
 import ssl
 import sys
 from pathlib import Path
@@ -116,6 +117,14 @@ def test_the_home_folder_is_looked_at_before_the_files_of_a_pod(
     folder.mkdir(parents=True)
     write(folder / "config")
     assert load().server == "https://one:6443"
+
+
+def test_a_user_without_a_home_uses_the_files_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # whom no list of users has
+    with pytest.raises(ConfigError, match="not in a cluster"):
+        load()
 
 
 def test_a_pod_finds_its_server_its_namespace_and_its_token(

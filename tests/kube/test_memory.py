@@ -4,7 +4,7 @@ import copy
 import gc
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batholith.kube.memory import collection_paused, settle
@@ -50,6 +50,7 @@ PODS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(pods=st.lists(PODS, max_size=10))
 def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
     sharer = Sharer(Pod)
@@ -59,6 +60,21 @@ def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
         assert after is pod
         assert after == before
         assert msgspec.json.encode(after) == msgspec.json.encode(before)
+
+
+@settings(deadline=None)
+@given(former=PODS, pod=PODS)
+def test_parts_taken_from_a_former_state_are_what_they_would_be_without(
+    former: Pod, pod: Pod
+) -> None:
+    sharer = Sharer(Pod)
+    old, before = sharer.share(former), copy.deepcopy(pod)
+    was = msgspec.json.encode(old)
+    after = sharer.share(pod, old)
+    assert after is pod
+    assert after == before
+    assert msgspec.json.encode(after) == msgspec.json.encode(before)
+    assert msgspec.json.encode(old) == was
 
 
 def _decoded(number: int) -> Pod:
@@ -80,6 +96,14 @@ def test_like_objects_share_strings_and_parts() -> None:
     assert one.metadata.owner_references is two.metadata.owner_references
     assert one.spec.tolerations is two.spec.tolerations
     assert one.spec.node_name is two.spec.node_name
+
+
+def test_what_did_not_change_is_taken_from_the_former_state() -> None:
+    sharer = Sharer(Pod)
+    one = sharer.share(_decoded(1))
+    two = sharer.share(_decoded(1), one)
+    assert two.spec is one.spec
+    assert two.metadata.labels is one.metadata.labels
 
 
 def test_what_never_repeats_is_not_remembered_and_the_rest_not_for_ever() -> None:

@@ -1,9 +1,10 @@
 """The clocks: the real one moves by itself, the fake one only by hand."""
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 
-from batholith.machinery.clock import Clock, SystemClock
+from batholith.machinery.clock import Clock, LeaseClock, SystemClock
 from batholith.machinery.testing import FakeClock, settle
 
 
@@ -46,3 +47,13 @@ async def test_a_sleeper_that_is_cancelled_leaves_no_timer() -> None:
     await settle()
     assert clock.waiting == 0
     await clock.sleep(0)
+
+
+def test_a_lease_clock_counts_the_time_that_the_machine_sleeps() -> None:
+    kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    before, reading, after = (
+        time.clock_gettime(kind),
+        LeaseClock().monotonic(),
+        time.clock_gettime(kind),
+    )
+    assert before <= reading <= after

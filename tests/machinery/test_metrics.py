@@ -1,6 +1,8 @@
 """What Prometheus sees of a queue."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from batholith.machinery.controller import ShardedQueue
@@ -66,6 +68,60 @@ def test_a_key_on_its_way_through_the_queue(world: World) -> None:
     assert world.value("workqueue_queue_duration_seconds_bucket", le="0.1") == 1
     assert world.value("workqueue_queue_duration_seconds_bucket", le="10.0") == 2
     assert world.value("workqueue_queue_duration_seconds_bucket", le="+Inf") == 2
+
+
+class Story:
+    """A queue in any hands, and what its figures must say."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.dirty: set[str] = set()
+        self.working: set[str] = set()
+        self.gets = self.dones = 0
+        self.before = dict.fromkeys(
+            ("adds_total", "retries_total", "work_duration_seconds_sum"), 0.0
+        )
+
+    def step(self, what: str, key: str) -> None:
+        queue, shard = self.world.queue, self.world.queue.shards[0]
+        if what in ("add", "retry"):
+            queue.add(key) if what == "add" else queue.add_after(key, 0)
+            self.dirty.add(key)
+        elif what == "get" and self.dirty - self.working:
+            got = shard.get_nowait()
+            assert got is not None
+            self.dirty.remove(got)
+            self.working.add(got)
+            self.gets += 1
+        elif what == "done" and key in self.working:
+            shard.done(key)
+            self.working.remove(key)
+            self.dones += 1
+
+    def figure(self, name: str) -> float:
+        value = self.world.value(f"workqueue_{name}")
+        assert value is not None
+        return value
+
+    def check(self) -> None:
+        assert self.figure("depth") == len(self.dirty)
+        assert self.figure("adds_total") - self.gets == self.figure("depth")
+        assert self.figure("work_duration_seconds_count") == self.dones
+        now = {name: self.figure(name) for name in self.before}
+        assert all(now[name] >= before for name, before in self.before.items())
+        self.before = now
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "get", "done", "retry"]), st.sampled_from("abc")))
+)
+def test_inv_mx_figures_agree_whatever_happens(steps: list[tuple[str, str]]) -> None:
+    """INV-MX-1 to INV-MX-4, after each step."""
+    story = Story()
+    for what, key in steps:
+        story.world.clock.tick(0.1)
+        story.step(what, key)
+        story.check()
 
 
 def test_retries_are_the_adds_for_later(world: World) -> None:

@@ -8,7 +8,16 @@ from support_scheduler import World, group, node, pod
 
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 from batholith.scheduler.gangs import Gang
-from batholith.scheduler.reports import GRACE, NOTE_PAUSE, Report, report, same, stamped
+from batholith.scheduler.reports import (
+    GRACE,
+    GRACE_SHARE,
+    LONGEST_GRACE,
+    NOTE_PAUSE,
+    Report,
+    report,
+    same,
+    stamped,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -257,3 +266,25 @@ def test_each_pod_is_looked_at_once_in_a_while_only() -> None:
     again = story.told(NOTE_PAUSE / 2)
     assert again.notes == () and again.again_in == NOTE_PAUSE / 2
     assert story.told(NOTE_PAUSE / 2).notes
+
+
+def test_members_that_have_been_coming_for_long_may_pause_for_longer() -> None:
+    """A busy server makes thousands of pods with gaps; each gap would be a word for every pod."""
+    story = Story(100)
+    story.told()
+    for i in range(20):
+        story.add(pod(f"j-t-{i}", "g"))
+        assert story.told(GRACE * 0.9).notes == ()
+    filled = 19 * GRACE * 0.9
+    assert story.told(GRACE_SHARE * filled * 0.9).notes == ()
+    assert len(story.told(GRACE_SHARE * filled * 0.2).notes) == 20
+
+
+def test_no_gap_is_explained_for_ever() -> None:
+    story = Story(100)
+    story.told()
+    for i in range(80):
+        story.add(pod(f"j-t-{i}", "g"))
+        story.told(GRACE * 0.9)
+    assert GRACE_SHARE * 79 * 0.9 * GRACE > LONGEST_GRACE
+    assert len(story.told(LONGEST_GRACE).notes) == 80

@@ -106,7 +106,7 @@ def next_step(bundle: Bundle, facts: Facts, lifetimes: Lifetimes) -> tuple[Bundl
     """What *bundle*, which is sound, is to become now, if anything.
 
     Returns:
-        The new bundle or ``None``, and after how many seconds to ask again at the latest.
+        The new bundle; or ``None``, and after how many seconds to ask again at the latest.
     """
     if bundle.next_certificate:
         if facts.spread_for < 0:

@@ -7,10 +7,12 @@ its queue at once.
 
 import asyncio
 import logging
-from collections import Counter
+import time
 from collections.abc import Iterable
 
-from ...kube.errors import ApiError, ConnectionLostError, RequestTimeoutError
+from prometheus_client import CollectorRegistry, Histogram
+
+from ...kube.errors import ApiError, ConnectionLostError, UnreadableAnswerError
 from ...model.review import DeniedError, Json, Lookup, Review, Webhook
 from . import reviews
 from .patches import Operation, difference
@@ -21,6 +23,8 @@ log = logging.getLogger(__name__)
 PATIENCE = 5.0
 """Seconds for a second look; API servers wait ten for a webhook."""
 
+_NO_ANSWER = (ApiError, ConnectionLostError, UnreadableAnswerError, TimeoutError)
+
 
 class UnknownPathError(Exception):
     """No webhook is served at that path; the text is the path."""
@@ -29,11 +33,22 @@ class UnknownPathError(Exception):
 class Desk:
     """Answers the reviews of *webhooks*; to kopf it is a ``WebhookFn``."""
 
-    def __init__(self, webhooks: Iterable[Webhook], shelves: Shelves) -> None:
+    def __init__(
+        self,
+        webhooks: Iterable[Webhook],
+        shelves: Shelves,
+        *,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
         self._webhooks: dict[str, Webhook] = {}
         self._shelves = shelves
-        self.answered: Counter[tuple[str, bool]] = Counter()
-        """Reviews by path and whether they were allowed."""
+        self._seconds = Histogram(
+            "batholith_admission_review_seconds",
+            "Time to answer a review.",
+            ("path", "allowed"),
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
+            registry=registry,
+        )
         self.replace(webhooks)
 
     def replace(self, webhooks: Iterable[Webhook]) -> None:
@@ -58,12 +73,13 @@ class Desk:
         rule = self._webhooks.get(path)
         if rule is None:
             raise UnknownPathError(path)
+        started = time.perf_counter()
         asked = reviews.read(request)
         try:
             _check_subject(rule, asked)
             patch = await self._ask(rule, asked.review())
         except DeniedError as refusal:
-            self.answered[path, False] += 1
+            answer = reviews.denied(asked, str(refusal))
             log.info(
                 "refused",
                 extra={
@@ -73,9 +89,11 @@ class Desk:
                     "why": str(refusal),
                 },
             )
-            return reviews.denied(asked, str(refusal))
-        self.answered[path, True] += 1
-        return reviews.allowed(asked, patch)
+        else:
+            answer = reviews.allowed(asked, patch)
+        allowed = str(answer["response"]["allowed"]).lower()
+        self._seconds.labels(path, allowed).observe(time.perf_counter() - started)
+        return answer
 
     async def _ask(self, webhook: Webhook, review: Review) -> list[Operation]:
         reading = self._shelves.read()
@@ -84,7 +102,7 @@ class Desk:
             try:
                 async with asyncio.timeout(PATIENCE):
                     fresh = await self._shelves.look_again(reading)
-            except (ApiError, ConnectionLostError, RequestTimeoutError, TimeoutError) as error:
+            except _NO_ANSWER as error:
                 log.warning("cannot look again", extra={"path": webhook.path, "error": str(error)})
             else:
                 refusal, patch = _judge(webhook, review, fresh)

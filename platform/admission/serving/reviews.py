@@ -82,10 +82,11 @@ def read(given: object) -> Request:
         review = msgspec.convert(given, _AdmissionReview)
     except msgspec.ValidationError as error:
         raise MalformedReviewError(f"the body is no AdmissionReview: {error}") from error
-    if (review.api_version, review.kind) != (API_VERSION, "AdmissionReview"):
+    if review.kind != "AdmissionReview":
+        raise MalformedReviewError(f"a {review.kind} came in the place of an AdmissionReview")
+    if review.api_version != API_VERSION:
         raise MalformedReviewError(
-            f"the body is a {review.kind} of {review.api_version},"
-            f" not an AdmissionReview of {API_VERSION}"
+            f"an AdmissionReview is to be of {API_VERSION}, not {review.api_version}"
         )
     return review.request
 

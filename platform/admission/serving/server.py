@@ -3,7 +3,7 @@
 kopf listens, speaks TLS and ends connections in order; a :class:`~.desk.Desk` is its ``WebhookFn``.
 How a request is read is ours: kopf takes no body above 1 MiB and answers 500 to what is no review;
 so is the certificate, because kopf stops listening for a moment to change one. The reasons:
-docs/decisions/0009-kopf-serves-but-does-not-operate.md.
+docs/decisions/0008-kopf-serves-but-does-not-operate.md.
 """
 
 import asyncio
@@ -32,29 +32,40 @@ class ReviewServer(kopf.WebhookServer):
 
     def __init__(self, presenter: Presenter, *, address: str, port: int) -> None:
         super().__init__(addr=address or None, port=port or None, context=presenter.context)
+        self.leaving = False
+        """Whether each answer is the last on its connection, so that clients look elsewhere."""
 
     def _build_ssl(self) -> tuple[bytes | None, ssl.SSLContext | None]:
         """Kopf would load a certificate of its own into the context that it is given."""
         return None, self.context
 
-    @staticmethod
-    async def _serve(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
-        """Answer one request with what *fn* says to the review in it."""
-        if request.content_type != "application/json":
-            return _problem(415, f"want application/json, not {request.content_type}")
-        body = await _read(request)
-        if body is None:
-            return _problem(413, f"a review has at most {MAX_BODY} bytes")
-        try:
-            review = msgspec.json.decode(body)
-            answer = await fn(review, webhook=request.match_info["id"])
-        except UnknownPathError:
-            return _problem(404, f"no webhook is served at {request.path}")
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return _problem(400, f"the body is no JSON: {error}")
-        except MalformedReviewError as error:
-            return _problem(400, str(error))
-        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+    async def _serve(  # type: ignore[override]  # static in kopf, but called on the instance
+        self, fn: kopf.WebhookFn, request: web.Request
+    ) -> web.Response:
+        """Answer one request."""
+        response = await _answer(fn, request)
+        if self.leaving:
+            response.force_close()
+        return response
+
+
+async def _answer(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
+    """What *fn* says to the review in *request*."""
+    if request.content_type != "application/json":
+        return _problem(415, f"want application/json, not {request.content_type}")
+    body = await _read(request)
+    if body is None:
+        return _problem(413, f"a review has at most {MAX_BODY} bytes")
+    try:
+        review = msgspec.json.decode(body)
+        answer = await fn(review, webhook=request.match_info["id"])
+    except UnknownPathError:
+        return _problem(404, f"no webhook is served at {request.path}")
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return _problem(400, f"the body is no JSON: {error}")
+    except MalformedReviewError as error:
+        return _problem(400, str(error))
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ class Shelves:
         """The same view, but of what the server holds now.
 
         Raises:
-            ApiError, ConnectionLostError, RequestTimeoutError: the server does not say.
+            ApiError, ConnectionLostError, UnreadableAnswerError: the server does not say.
         """
         fresh = Reading(self._caches)
         for resource in reading.listed:

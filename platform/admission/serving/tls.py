@@ -15,14 +15,11 @@ class CertificateError(Exception):
 class Presenter:
     """What the server shows of itself."""
 
-    def __init__(self, client_ca: bytes = b"") -> None:
-        """Make a context without a certificate; *client_ca*, PEM, checks those of clients."""
+    def __init__(self) -> None:
+        """Make a context without a certificate."""
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_ciphers("ECDHE+AESGCM")
-        if client_ca:
-            self.context.verify_mode = ssl.CERT_OPTIONAL
-            self.context.load_verify_locations(cadata=client_ca.decode())
         self.shown = b""
         """The chain that is served, PEM; empty until there is one."""
 

@@ -18,6 +18,7 @@ from ...kube.client import Client, PatchKind
 from ...kube.errors import (
     AlreadyExistsError,
     ApiError,
+    ConflictError,
     ConnectionLostError,
     ForbiddenError,
     NotFoundError,
@@ -29,6 +30,7 @@ from .objects import Node
 
 log = logging.getLogger(__name__)
 
+NOT_READY = "node.kubernetes.io/not-ready"
 LEASE_NAMESPACE = "kube-node-lease"
 STATUS_EVERY = 300.0
 """Seconds between reports of a node's unchanged status."""
@@ -180,7 +182,24 @@ class NodeKeeper:
         except AlreadyExistsError:
             made = await self._client.patch(NODES, facts.name, node, view=Node)
         await self._report(facts)
+        await self._let_pods_come(facts.name)
         await self._make_lease(facts.name, owner=made.metadata.uid)
+
+    async def _let_pods_come(self, name: str) -> None:
+        """Take off the taint that a new node has; controllers that do so may forbid us to."""
+        while True:
+            node = await self._client.get(NODES, name, view=Node)
+            kept = [taint for taint in node.spec.taints if taint.key != NOT_READY]
+            if len(kept) == len(node.spec.taints):
+                return
+            version = {"resourceVersion": node.metadata.resource_version}
+            body = {"metadata": version, "spec": {"taints": kept or None}}
+            try:
+                await self._client.patch(NODES, name, body)
+            except ConflictError:
+                continue
+            except ForbiddenError:
+                return
 
     async def _report(self, facts: NodeFacts) -> None:
         status = node_status(facts, now=self._clock.now(), since=self._since)

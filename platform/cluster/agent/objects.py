@@ -341,10 +341,26 @@ class Service(Part, frozen=True):
         return self.spec.cluster_ip == "None"
 
 
+class Taint(Part, frozen=True):
+    """One reason why pods stay away from a node."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Part, frozen=True):
+    """What keeps pods away from a node."""
+
+    taints: tuple[Taint, ...] = ()
+
+
 class Node(Part, frozen=True):
-    """A node's metadata; the agent writes the rest and never reads it."""
+    """What the agent reads of a node; it writes the rest."""
 
     metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
 
 
 class TokenStatus(Part, frozen=True):

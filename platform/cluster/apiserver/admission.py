@@ -80,8 +80,11 @@ class Admission:
         Raises:
             StatusError: 403 or what a webhook says.
         """
-        if attempt.kind.resource == names.PODS and attempt.operation == "CREATE":
-            self._complete_pod(attempt, obj)
+        if attempt.operation == "CREATE":
+            if attempt.kind.resource == names.PODS:
+                self._complete_pod(attempt, obj)
+            elif attempt.kind.resource == names.NODES:
+                _keep_pods_away(obj)
         for webhook in self._matching(attempt):
             if webhook.mutate is not None:
                 try:
@@ -144,6 +147,15 @@ class Admission:
         classes = self._lookup.containing(names.PRIORITYCLASSES, b'"globalDefault":true')
         chosen = [each for each in classes if each.get("globalDefault")]
         return min(chosen, key=lambda each: int(each.get("value", 0)), default=None)
+
+
+def _keep_pods_away(node: Json) -> None:
+    """A new node gets no pods until somebody has found it ready."""
+    taint = {"key": _NOT_READY, "effect": "NoSchedule"}
+    spec = node.setdefault("spec", {})
+    taints = spec.get("taints") or []
+    if not any((each.get("key"), each.get("effect")) == tuple(taint.values()) for each in taints):
+        spec["taints"] = [*taints, taint]
 
 
 def _tolerate(spec: Json) -> None:

@@ -87,6 +87,9 @@ class KindInfo:
     field_labels: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     """Field selectors beyond name and namespace: label to (path, value of a missing field)."""
 
+    stored_labels: Mapping[str, str] = field(default_factory=dict)
+    """Those that have another name in the stored objects' kind, with that name."""
+
     update_needs_rv: bool = False
     """Whether a PUT must carry ``metadata.resourceVersion``."""
 

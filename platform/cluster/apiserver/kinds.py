@@ -66,20 +66,16 @@ _POD_LABELS = {
     **_label("spec.hostNetwork", missing="false"),
     "spec.host": (("spec", "nodeName"), ""),
 }
+_ABOUT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _EVENT_LABELS = {
-    **_label(
-        "involvedObject.kind",
-        "involvedObject.namespace",
-        "involvedObject.name",
-        "involvedObject.uid",
-        "involvedObject.apiVersion",
-        "involvedObject.resourceVersion",
-        "involvedObject.fieldPath",
-        "reason",
-        "type",
-    ),
+    **_label(*(f"involvedObject.{name}" for name in _ABOUT), "reason", "type"),
     "reportingComponent": (("reportingComponent",), ""),
     "source": (("source", "component"), ""),
+}
+_NEW_EVENT_LABELS = {f"regarding.{name}": f"involvedObject.{name}" for name in _ABOUT} | {
+    "reason": "reason",
+    "type": "type",
+    "reportingController": "reportingComponent",
 }
 _ALL = ("all",)
 _EXTENSIONS = ("api-extensions",)
@@ -129,6 +125,7 @@ _CORE = (
             Subresource("log", "Pod", ("get",)),
         ),
         field_labels=_POD_LABELS,
+        stored_labels={"spec.host": "spec.nodeName"},
         delete_returns_object=True,
         generation="spec",
     ),
@@ -199,6 +196,8 @@ _WORKLOADS = (
         Resource(_EVENTS_GROUP, "v1", "events", "Event"),
         short_names=("ev",),
         stored_as=names.EVENTS,
+        field_labels=_label(*_NEW_EVENT_LABELS),
+        stored_labels=_NEW_EVENT_LABELS,
         view=(event_views.to_core, event_views.from_core),
     ),
     _kind(

@@ -124,9 +124,9 @@ def _selection(request: Request, kind: KindInfo, target: Target) -> Selection:
         raise bad_request(str(error)) from error
     renamed = []
     for each in requirements:
-        path = "spec.nodeName" if each.path == "spec.host" else each.path
-        if kind.field_value({}, path) is None:
+        if kind.field_value({}, each.path) is None:
             raise bad_request(f"field label not supported: {each.path}")
+        path = kind.stored_labels.get(each.path, each.path)
         renamed.append(each._replace(path=path))
     return Selection(namespace=target.namespace, labels=selector, fields=tuple(renamed))
 

@@ -6,14 +6,12 @@ from dataclasses import replace
 import msgspec
 
 from ...model import names
-from ...model.meta import LabelSelector
-from ...model.selectors import from_struct
+from .budgets import spend
 from .deletes import Deleter
-from .errors import StatusError, bad_request, conflict, internal, invalid, not_found
+from .errors import bad_request, conflict, internal, invalid, not_found
 from .fields import forbidden, required
 from .kindinfo import KindInfo
 from .negotiate import decode_body, section
-from .objects import Entry
 from .options import sent_delete_options
 from .registry import Shelf
 from .relay import LogRelay, LogSource
@@ -59,11 +57,11 @@ class PodParts:
         """Delete a pod, unless a disruption budget keeps it.
 
         Raises:
-            StatusError: 404, 409, 429.
+            StatusError: 404, 409, 429, 500.
         """
         options = sent_delete_options(section(decode_body(request), "deleteOptions"))
         _, entry = self._writer.current(call)
-        self._check_budgets(entry)
+        spend(self._writer, self._kinds.budgets, entry, dry_run=call.options.dry_run)
         target = Target(namespace=call.target.namespace, name=call.target.name)
         written = self._deleter.delete(
             Call(kind=call.kind, target=target, user=call.user),
@@ -71,21 +69,6 @@ class PodParts:
         )
         await written.settled()
         return Response(status=201, body=msgspec.json.encode(_DONE) + b"\n")
-
-    def _check_budgets(self, pod: Entry) -> None:
-        for entry in self._writer.registry.shelf(self._kinds.budgets).ordered(pod.namespace):
-            budget = entry.parse()
-            wanted = (budget.get("spec") or {}).get("selector")
-            selector = from_struct(msgspec.convert(wanted, LabelSelector) if wanted else None)
-            if not selector.matches(pod.labels):
-                continue
-            if (budget.get("status") or {}).get("disruptionsAllowed", 0) <= 0:
-                cause = {
-                    "reason": "DisruptionBudget",
-                    "message": f"The disruption budget {entry.name} needs its pods",
-                }
-                text = "Cannot evict pod as it would violate the pod's disruption budget."
-                raise StatusError(429, "TooManyRequests", text, details={"causes": [cause]})
 
     async def log(self, call: Call, request: Request) -> Response:
         """What a container wrote, fetched from the agent of its node.
@@ -155,6 +138,13 @@ def _bound(pod: Json, binding: Json, node: str) -> Json:
         why = (
             f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
             f"{metadata['uid']}"
+        )
+        raise conflict(names.PODS, name, why)
+    version = said.get("resourceVersion")
+    if version and version != metadata["resourceVersion"]:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {version}, "
+            f"ResourceVersion in object meta: {metadata['resourceVersion']}"
         )
         raise conflict(names.PODS, name, why)
     for key in ("labels", "annotations"):

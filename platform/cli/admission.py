@@ -1,0 +1,318 @@
+"""``batholith admission``: the admission rules as webhooks, for real API servers."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from . import gates
+from .assembly import Instruments, new_client, told_in_a_line
+from .flags import grouped
+from .leading import ElectionFlags, election_client
+from .options import KLOG, LOOPBACK, ClusterFlags, LogFlags, ServingFlags
+from .process import run
+
+if TYPE_CHECKING:
+    from ..admission.serving.service import AdmissionService, Options
+    from ..admission.settings import AdmissionSettings
+    from ..machinery.leadership import ElectionSettings, Elector
+    from .health import Health
+
+log = logging.getLogger(__name__)
+
+PART = "admission"
+METRICS_PORT = 8081
+
+ENABLED = (
+    "/jobs/mutate,/jobs/validate,/podgroups/mutate,/podgroups/validate,"
+    "/queues/mutate,/queues/validate"
+)
+"""Without those of pods: no pod should have to wait for us."""
+
+
+LINGER = 3.0
+"""Seconds after SIGTERM until the last node knows that a Service does not lead here any more."""
+
+
+class FlagError(ValueError):
+    """Flags that cannot be used; the text names the flag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookFlags:
+    """Where reviews are taken, and how API servers find us."""
+
+    listen_address: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to take reviews at; empty: all.",
+            show_default=f"all of a pod, {LOOPBACK} elsewhere",
+        ),
+    ] = None
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 means a free one.")] = 8443
+    webhook_url: Annotated[
+        str, typer.Option(help="Where API servers reach us, if not by a Service.")
+    ] = ""
+    webhook_namespace: Annotated[
+        str, typer.Option(help="Namespace of the Service, the Secret and the Lease.")
+    ] = ""
+    webhook_service_name: Annotated[str, typer.Option(help="The Service.")] = ""
+    enabled_admission: Annotated[str, typer.Option(help="Comma-separated paths to serve.")] = (
+        ENABLED
+    )
+    register: Annotated[
+        bool,
+        typer.Option("--register", help="Create webhook configurations that are missing."),
+    ] = False
+    graceful_shutdown_time: Annotated[
+        str, typer.Option(help="What reviews in hand have at the end.")
+    ] = "30s"
+    tls_cert_file: Annotated[
+        str,
+        typer.Option(
+            help="Certificate to serve; read again when it changes.",
+            show_default="made, and kept in the Secret batholith-admission-secret",
+        ),
+    ] = ""
+    tls_private_key_file: Annotated[str, typer.Option(help="Its key.")] = ""
+    ca_cert_file: Annotated[
+        str, typer.Option(help="Its authority, for the webhook configurations.")
+    ] = ""
+
+    @property
+    def host(self) -> str:
+        """The address to listen at; empty for all."""
+        if self.listen_address is not None:
+            return self.listen_address
+        return "" if "KUBERNETES_SERVICE_HOST" in os.environ else LOOPBACK
+
+    @property
+    def namespace(self) -> str:
+        """Where Secret and Lease are."""
+        return self.webhook_namespace or "volcano-system"
+
+    @property
+    def service(self) -> str:
+        """The Service that API servers call."""
+        return self.webhook_service_name or "batholith-admission"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names that the certificate is for."""
+        if self.webhook_url:
+            return (urlsplit(self.webhook_url).hostname or "",)
+        service = f"{self.service}.{self.namespace}"
+        return (self.service, service, f"{service}.svc")
+
+    def check(self) -> None:
+        """Check what typer cannot.
+
+        Raises:
+            FlagError: something is missing or contradicts something else.
+        """
+        if not (self.webhook_url or self.webhook_namespace or self.webhook_service_name):
+            raise FlagError(
+                "one of --webhook-url, --webhook-namespace and --webhook-service-name must say"
+                " how API servers reach the webhooks"
+            )
+        if self.webhook_url and not self.webhook_url.startswith("https://"):
+            raise FlagError("--webhook-url must begin with https://")
+        if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
+            raise FlagError("--tls-cert-file and --tls-private-key-file need each other")
+        if self.ca_cert_file and not self.tls_cert_file:
+            raise FlagError("--ca-cert-file needs --tls-cert-file and --tls-private-key-file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeFlags(ElectionFlags):
+    """Which replica renews the certificate and keeps the webhook configurations."""
+
+    leader_elect_resource_name: Annotated[str, typer.Option(help="Name of the Lease.")] = (
+        "batholith-admission"
+    )
+    leader_elect_resource_namespace: Annotated[
+        str, typer.Option(help="Namespace of the Lease.", show_default="that of the webhooks")
+    ] = ""
+
+    def within(self, namespace: str) -> "ElectionSettings | None":
+        """What to contend for, in *namespace* unless flags say otherwise.
+
+        Raises:
+            ValueError: that cannot work; the text names the flag.
+        """
+        own = self.leader_elect_resource_namespace or namespace
+        return replace(self, leader_elect_resource_namespace=own).settings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFlags:
+    """What the rules depend on."""
+
+    scheduler_name: Annotated[
+        list[str], typer.Option(help="Schedulers that are ours, the first by default; repeatable.")
+    ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
+    max_queue_depth: Annotated[
+        int, typer.Option(min=1, help="Queues between the root queue and a leaf, that counted.")
+    ] = 5
+    enable_root_queue_protection: Annotated[
+        bool, typer.Option(help="The resources of the root queue are fixed.")
+    ] = True
+    enable_queue_allocated_pods_check: Annotated[
+        bool, typer.Option(help="A queue whose pods hold resources cannot be deleted.")
+    ] = False
+    admission_conf: Annotated[
+        Path | None,
+        typer.Option(help="resourceGroups for /pods/mutate; read again when it changes."),
+    ] = None
+    feature_gates: Annotated[
+        str, typer.Option(help="Name=true,…; checked, but none of them can be changed here.")
+    ] = ""
+
+    def settings(self) -> "AdmissionSettings":
+        """As the rules want them."""
+        from ..admission.settings import AdmissionSettings
+
+        return AdmissionSettings(
+            scheduler_names=tuple(self.scheduler_name),
+            max_queue_depth=self.max_queue_depth,
+            root_queue_protection=self.enable_root_queue_protection,
+            queue_allocated_pods_check=self.enable_queue_allocated_pods_check,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFlags:
+    """Where health and metrics are served. An address alone says that they are wanted."""
+
+    enable_healthz: Annotated[
+        bool | None, typer.Option(help="Serve health.", show_default="if addressed")
+    ] = None
+    healthz_address: Annotated[
+        str | None, typer.Option(help="[HOST]:PORT of /healthz, /livez and /readyz.")
+    ] = None
+    enable_metrics: Annotated[
+        bool | None, typer.Option(help="Serve /metrics.", show_default="if addressed")
+    ] = None
+    metrics_address: Annotated[str | None, typer.Option(help="[HOST]:PORT of /metrics.")] = None
+
+    def serving(self) -> ServingFlags:
+        """The same in the words of other parts, whose --listen-address is that of metrics."""
+        return ServingFlags(
+            enable_healthz=self.enable_healthz,
+            healthz_address=self.healthz_address,
+            enable_metrics=self.enable_metrics,
+            listen_address=self.metrics_address,
+        )
+
+
+def _admission(
+    cluster: ClusterFlags,
+    web: WebhookFlags,
+    rules: RuleFlags,
+    office: OfficeFlags,
+    served: HealthFlags,
+    logging_: LogFlags,
+) -> None:
+    """Serve the admission rules as webhooks over HTTPS."""
+    from ..admission.serving.service import AdmissionService
+    from ..kube.errors import ConfigError
+    from ..machinery.clock import SystemClock
+    from .health import serving
+
+    logging_.configure()
+    instruments, clock = Instruments(), SystemClock()
+    with told_in_a_line(OSError, ValueError):
+        options = _options(web, rules)
+        election = office.within(web.namespace)
+        for gate in gates.without_effect(rules.feature_gates):
+            log.warning("feature gate without effect", extra={"gate": gate})
+        doors = instruments.places(served.serving(), metrics_port=METRICS_PORT)
+
+    async def main(ready: asyncio.Event) -> None:
+        registry = instruments.registry
+        async with (
+            serving(doors),
+            new_client(cluster, PART, metrics=instruments.requests) as client,
+            _electors(election, cluster, instruments) as elector,
+        ):
+            made = replace(options, elector=elector)
+            service = AdmissionService(client, made, clock=clock, registry=registry)
+            _watch_health(service, instruments.health)
+            await service.run(ready=ready)
+
+    with told_in_a_line(OSError, ValueError, ConfigError):
+        run(main)
+
+
+def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
+    """As the service wants them.
+
+    Raises:
+        FlagError, DurationError, UnknownPathsError: a flag cannot be used.
+    """
+    from ..admission.serving.files import CertificateFiles
+    from ..admission.serving.registration import Target
+    from ..admission.serving.secret import SecretSettings
+    from ..admission.serving.service import Options, Place
+    from ..model import durations
+
+    web.check()
+    certificates: CertificateFiles | SecretSettings
+    if web.tls_cert_file:
+        certificates = CertificateFiles(
+            certificate=Path(web.tls_cert_file),
+            key=Path(web.tls_private_key_file),
+            authority=Path(web.ca_cert_file) if web.ca_cert_file else None,
+        )
+    else:
+        certificates = SecretSettings(namespace=web.namespace, hosts=web.hosts)
+    grace = durations.parse(web.graceful_shutdown_time).total_seconds()
+    options = Options(
+        paths=tuple(dict.fromkeys(filter(None, map(str.strip, web.enabled_admission.split(","))))),
+        target=Target(url=web.webhook_url, service=web.service, namespace=web.namespace),
+        certificates=certificates,
+        settings=rules.settings(),
+        place=Place(
+            address=web.host,
+            port=web.port,
+            linger=0 if web.webhook_url else min(LINGER, grace),
+            grace=grace,
+        ),
+        resource_groups=rules.admission_conf,
+        exempt=("kube-system", web.namespace),
+        register=web.register,
+    )
+    options.chosen(options.settings)
+    return options
+
+
+@asynccontextmanager
+async def _electors(
+    settings: "ElectionSettings | None", cluster: ClusterFlags, instruments: Instruments
+) -> "AsyncIterator[Callable[[], Elector] | None]":
+    """What makes a candidate for the office each time that we stand for it."""
+    from ..machinery.clock import LeaseClock
+    from ..machinery.leadership import ElectionMetrics, Elector
+
+    if settings is None:
+        yield None
+        return
+    metrics = ElectionMetrics(instruments.registry)
+    async with election_client(settings, cluster, PART, instruments=instruments) as client:
+        yield lambda: Elector(client, settings, clock=LeaseClock(), metrics=metrics)
+
+
+def _watch_health(service: "AdmissionService", health: "Health") -> None:
+    health.follow_caches(lambda: service.caches)
+    health.ready["webhooks"] = lambda: None if service.url else "no reviews are taken yet"
+
+
+_admission.__name__ = "admission"
+admission = grouped(_admission, *KLOG)

@@ -1,0 +1,42 @@
+"""The JSON patch that a mutating webhook answers with."""
+
+import copy
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batholith.admission.serving.patches import difference
+from batholith.cluster.apiserver.patches import json_patch
+
+NAMES = st.sampled_from(["a", "b", "a/b", "~", "~1", ""])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.just(1.0) | st.sampled_from(["", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
+
+
+def exact(value: Any) -> str:
+    """Text that tells true from 1 and 1 from 1.0."""
+    return json.dumps(value, sort_keys=True)
+
+
+@given(OBJECTS, OBJECTS)
+def test_applying_it_gives_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert exact(json_patch(before, difference(before, after))) == exact(after)
+
+
+@given(OBJECTS)
+def test_nothing_is_said_where_nothing_has_changed(same: dict[str, Any]) -> None:
+    assert difference(same, copy.deepcopy(same)) == []
+
+
+def test_a_field_deep_inside_is_named_alone() -> None:
+    before = {"spec": {"tasks": [{"name": "a"}, {"name": "b"}]}}
+    after = {"spec": {"tasks": [{"name": "a", "minAvailable": 1}, {"name": "b"}]}}
+    assert difference(before, after) == [
+        {"op": "add", "path": "/spec/tasks/0/minAvailable", "value": 1}
+    ]

@@ -1,0 +1,104 @@
+"""What pods of some groups are given when they are created, as the administrator wrote it down."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from support_admission import ask
+
+from batholith.admission import AdmissionSettings
+from batholith.admission.resource_groups import ResourceGroupsError, read
+
+Json = dict[str, Any]
+
+CONFIGURATION = b"""
+resourceGroups:
+- resourceGroup: management
+  object: {key: namespace, value: [mng-ns-1]}
+  schedulerName: default-scheduler
+  labels: {volcano.sh/nodetype: management}
+- resourceGroup: cpu
+  object: {key: annotation, value: ["kind: cpu", "size: 5"]}
+  schedulerName: volcano
+  tolerations: [{effect: NoSchedule, key: taint, operator: Exists}]
+- resourceGroup: gpu
+  affinity: '{"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}'
+- resourceGroup: odd
+  object: {key: colour, value: [red]}
+  schedulerName: never
+"""
+AFFINITY: Json = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+
+
+def completed(pod: Json) -> Json:
+    spec: Json = ask(pod, settings=AdmissionSettings(resource_groups=read(CONFIGURATION)))["spec"]
+    return spec
+
+
+def pod(namespace: str = "ns", annotations: Json | None = None, **spec: Any) -> Json:
+    metadata = {"name": "p", "namespace": namespace, "annotations": annotations or {}}
+    return {"kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def test_by_namespace() -> None:
+    given = completed(pod("mng-ns-1", schedulerName="volcano", nodeSelector={"zone": "a"}))
+    assert given == {
+        "schedulerName": "default-scheduler",
+        "nodeSelector": {"zone": "a", "volcano.sh/nodetype": "management"},
+    }
+
+
+@pytest.mark.parametrize("annotations", [{"kind": "cpu"}, {"size": "5"}])
+def test_by_annotation_and_tolerations_are_added_to_those_there(annotations: Json) -> None:
+    theirs = {"key": "mine", "operator": "Exists"}
+    given = completed(pod(annotations=annotations, tolerations=[theirs]))
+    added = {"effect": "NoSchedule", "key": "taint", "operator": "Exists"}
+    assert given == {"schedulerName": "volcano", "tolerations": [theirs, added]}
+
+
+def test_by_the_name_of_the_group_where_nothing_else_is_said() -> None:
+    assert completed(pod(annotations={"volcano.sh/resource-group": "gpu"})) == {
+        "affinity": AFFINITY
+    }
+
+
+def test_an_affinity_that_is_there_stays() -> None:
+    mine: Json = {"podAffinity": {}}
+    given = completed(pod(annotations={"volcano.sh/resource-group": "gpu"}, affinity=mine))
+    assert given == {"affinity": mine}
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{}, {"kind": "gpu"}, {"volcano.sh/resource-group": "management"}, {"colour": "red"}],
+)
+def test_others_are_left_as_they_are(annotations: Json) -> None:
+    assert completed(pod(annotations=annotations)) == {}
+
+
+def test_the_first_group_counts() -> None:
+    given = completed(pod("mng-ns-1", annotations={"kind": "cpu"}))
+    assert given["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.parametrize("text", [b"", b"resourceGroups: []", b"other: 1"])
+def test_none_at_all(text: bytes) -> None:
+    assert read(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("resourceGroups: [", "resource groups"),
+        ("[]", "resource groups"),
+        ("resourceGroups: [{labels: []}]", "labels"),
+        ("resourceGroups: [{resourceGroup: a, affinity: '{'}]", "resource group 'a'"),
+        ("resourceGroups: [{resourceGroup: a, affinity: '[]'}]", "resource group 'a'"),
+        ("resourceGroups: [{resourceGroup: a, object: {value: [word]}}]", "'word'"),
+        (json.dumps({"resourceGroups": [{"object": {"value": ["a: [b]"]}}]}), "a: [b]"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_where(text: str, words: str) -> None:
+    with pytest.raises(ResourceGroupsError, match=re.escape(words)):
+        read(text.encode())

@@ -1,0 +1,365 @@
+"""What API servers, and others who find the port, get from the webhook server."""
+
+import asyncio
+import base64
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support_admission import job, queue
+from support_server import EmbeddedServer, embedded_server
+
+from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
+from batholith.admission.resource_groups import ResourceGroup
+from batholith.admission.serving.desk import Desk
+from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
+from batholith.admission.serving.shelves import Shelves
+from batholith.admission.serving.tls import CertificateError, Presenter
+from batholith.cluster.apiserver.patches import json_patch
+from batholith.kube.client import Client
+from batholith.kube.config import Credentials
+from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.model import crds
+from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
+from batholith.model.review import Review, Webhook
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The server as a client sees it."""
+
+    url: str
+    desk: Desk
+    presenter: Presenter
+    authority: Identity
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=self.authority.certificate_pem.decode())
+
+    async def send(
+        self, path: str, body: bytes | Json, *, content_type: str = "application/json"
+    ) -> tuple[int, Any]:
+        """Status, and the JSON or text of the answer."""
+        raw = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        headers = {"Content-Type": content_type} if content_type else {}
+        connector = aiohttp.TCPConnector(ssl=self.trust)
+        async with (
+            aiohttp.ClientSession(
+                connector=connector, skip_auto_headers=["Content-Type"]
+            ) as session,
+            session.post(self.url + path, data=raw, headers=headers) as answer,
+        ):
+            text = await answer.text()
+            return answer.status, json.loads(text) if answer.status == 200 else text
+
+    async def ask(self, path: str, request: Json) -> Json:
+        """The response to a review."""
+        status, answer = await self.send(path, review(request))
+        assert status == 200, answer
+        assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        response: Json = answer["response"]
+        assert response["uid"] == request["uid"]
+        return response
+
+
+def review(request: Json) -> Json:
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def request(obj: Json, resource: Resource, *, operation: str = "CREATE", **more: Any) -> Json:
+    metadata = obj["metadata"]
+    gvr = {"group": resource.group, "version": resource.version, "resource": resource.plural}
+    return {
+        "uid": "e911857d-c318-11e8-bbad-025000000001",
+        "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "resource": gvr,
+        "operation": operation,
+        "name": metadata["name"],
+        "namespace": metadata.get("namespace", ""),
+        "userInfo": {"username": "jane"},
+        "object": None if operation == "DELETE" else obj,
+        "oldObject": obj if operation == "DELETE" else None,
+        "dryRun": False,
+        "options": None,
+    } | more
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path, crds=crds.load()) as started:
+        yield started
+
+
+@asynccontextmanager
+async def opened(*hooks: Webhook) -> AsyncIterator[Door]:
+    """The webhook server without an API server: no cache holds anything."""
+    now, lasts = datetime.now(UTC), timedelta(days=1)
+    authority = make_authority("tests", now=now, lasts=lasts)
+    async with nowhere() as client:
+        desk, presenter = Desk(hooks or WEBHOOKS, shelves(client)), Presenter()
+        leaf = leaf_of(authority)
+        assert presenter.show(leaf.certificate_pem, leaf.key_pem)
+        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk, grace=5)
+        async with listening as url:
+            yield Door(url, desk, presenter, authority)
+
+
+def nowhere() -> Client:
+    """A client of a server that cannot be reached."""
+    return Client(Credentials(server="http://127.0.0.1:9"), user_agent="tests")
+
+
+def shelves(client: Client) -> Shelves:
+    """Caches that have never been told of anything: as late as caches can be."""
+    return Shelves(client, (QUEUES, NAMESPACES))
+
+
+def leaf_of(authority: Identity) -> Identity:
+    wanted = LeafRequest(subject="x", lasts=timedelta(days=1), hosts=("127.0.0.1",))
+    return issue(authority, wanted, now=datetime.now(UTC))
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    async with opened() as door:
+        yield door
+
+
+# -- reviews
+
+
+async def test_defaults_come_back_as_a_patch(door: Door) -> None:
+    sent = job()
+    response = await door.ask("/jobs/mutate", request(sent, JOBS))
+    assert (response["allowed"], response["patchType"]) == (True, "JSONPatch")
+    stored = json_patch(sent, json.loads(base64.b64decode(response["patch"])))
+    assert stored["spec"]["minAvailable"] == 1
+    assert stored["spec"]["maxRetry"] == 3
+
+
+async def test_what_needs_no_defaults_gets_no_patch(door: Door) -> None:
+    first = await door.ask("/jobs/mutate", request(job(), JOBS))
+    full = json_patch(job(), json.loads(base64.b64decode(first["patch"])))
+    again = await door.ask("/jobs/mutate", request(full, JOBS))
+    assert again == {"uid": again["uid"], "allowed": True}
+
+
+async def test_a_refusal_has_a_message_and_neither_code_nor_reason(door: Door) -> None:
+    response = await door.ask("/queues/validate", request(queue("a", parent="a"), QUEUES))
+    assert response["allowed"] is False
+    assert response["status"] == {"message": "queue a cannot use itself as parent"}
+
+
+async def test_a_deletion_is_judged_by_what_was_there(door: Door) -> None:
+    gone = request(queue("default"), QUEUES, operation="DELETE")
+    response = await door.ask("/queues/validate", gone)
+    assert response["status"]["message"] == "`default` queue can not be deleted"
+
+
+async def test_what_a_cache_has_not_seen_yet_is_looked_up(server: EmbeddedServer) -> None:
+    await server.create(QUEUES.path(), queue("fresh") | {"apiVersion": QUEUES.api_version})
+    space = {"name": "ns", "annotations": {"scheduling.volcano.sh/queue-name": "fresh"}}
+    await server.create(NAMESPACES.path(), {"metadata": space})
+    sent = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"queue": "default"}}
+    asked = request(sent, PODGROUPS)
+    async with server.client() as client:
+        desk = Desk(WEBHOOKS, shelves(client))
+        answer = await desk(review(asked), webhook="podgroups/mutate")
+        patched = json_patch(sent, json.loads(base64.b64decode(answer["response"]["patch"])))
+        assert patched["spec"]["queue"] == "fresh"
+        answer = await desk(review(request(patched, PODGROUPS)), webhook="podgroups/validate")
+        assert answer["response"]["allowed"] is True
+        child = request(queue("child", parent="fresh"), QUEUES)
+        answer = await desk(review(child), webhook="queues/validate")
+        assert answer["response"]["allowed"] is True
+
+
+async def test_without_an_answer_of_the_server_the_caches_decide(door: Door) -> None:
+    response = await door.ask("/queues/validate", request(queue("c", parent="p"), QUEUES))
+    assert "failed to get parent queue p" in response["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"resource": {"group": "batch", "version": "v1", "resource": "jobs"}}, "jobs of batch/v1"),
+        ({"resource": {"group": "", "version": "v1", "resource": "pods"}}, "pods of core/v1"),
+        ({"subResource": "status"}, "not jobs/status of"),
+        ({"operation": "DELETE"}, "unexpected operation DELETE"),
+        ({"operation": "CONNECT"}, "unexpected operation CONNECT"),
+    ],
+)
+async def test_what_a_path_is_not_for_is_refused(door: Door, change: Json, words: str) -> None:
+    """A configuration that is wrong must not open the door."""
+    response = await door.ask("/jobs/validate", request(job(), JOBS) | change)
+    assert response["allowed"] is False
+    assert words in response["status"]["message"]
+
+
+async def test_o22_a_wrong_type_is_left_to_the_schema_or_named_with_its_path(door: Door) -> None:
+    wrong = job(minAvailable="two")
+    assert (await door.ask("/jobs/mutate", request(wrong, JOBS)))["allowed"] is True
+    response = await door.ask("/jobs/validate", request(wrong, JOBS))
+    assert response["status"]["message"] == "spec.minAvailable: Expected int, got str"
+
+
+async def test_rules_can_be_exchanged_while_serving(door: Door) -> None:
+    pod = {"metadata": {"name": "p", "namespace": "ns"}, "spec": {}}
+    asked = request(pod, PODS)
+    assert "patch" not in await door.ask("/pods/mutate", asked)
+    group = ResourceGroup(namespaces=frozenset({"ns"}), scheduler_name="volcano")
+    door.desk.replace(webhooks(AdmissionSettings(resource_groups=(group,))))
+    assert "patch" in await door.ask("/pods/mutate", asked)
+
+
+# -- what is no review
+
+
+def deep() -> bytes:
+    return b'{"a":' * 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b'"\xff"', "no JSON"),
+        (deep(), "no JSON"),
+        (b"[]", "no AdmissionReview"),
+        (b"null", "no AdmissionReview"),
+        (b"{}", "no AdmissionReview"),
+        ({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}, "`request`"),
+        (review({}), "`uid`"),
+        (review({"uid": "1", "operation": 3, "resource": {}}), "$.request.operation"),
+        (review(request(job(), JOBS)) | {"kind": "Pod"}, "a Pod came"),
+        (
+            review(request(job(), JOBS)) | {"apiVersion": "admission.k8s.io/v1beta1"},
+            "an AdmissionReview is to be of",
+        ),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+async def test_o6_what_is_no_review_gets_400_with_the_reason(
+    door: Door, body: bytes | Json, words: str
+) -> None:
+    status, text = await door.send("/jobs/validate", body)
+    assert (status, words in text) == (400, True), text
+    assert (await door.ask("/jobs/validate", request(job(), JOBS)))["uid"], "it goes on"
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/yaml"])
+async def test_another_content_type_gets_415(door: Door, content_type: str) -> None:
+    status, text = await door.send("/jobs/validate", b"{}", content_type=content_type)
+    assert (status, "want application/json" in text) == (415, True)
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/validate/", "/jobflows/validate", "/x"])
+async def test_an_unknown_path_gets_404_and_lets_nothing_pass(door: Door, path: str) -> None:
+    status, text = await door.send(path, review(request(job(), JOBS)))
+    assert (status, path in text) == (404, True)
+
+
+async def test_a_query_does_not_hide_the_path(door: Door) -> None:
+    status, _ = await door.send("/jobs/mutate?timeout=10s", review(request(job(), JOBS)))
+    assert status == 200
+
+
+def padded(size: int) -> bytes:
+    empty = review(request(job(pad=""), JOBS))
+    missing = size - len(json.dumps(empty).encode())
+    return json.dumps(review(request(job(pad="x" * missing), JOBS))).encode()
+
+
+async def test_three_mebibytes_are_taken_and_no_more(door: Door) -> None:
+    assert (await door.send("/jobs/mutate", padded(MAX_BODY)))[0] == 200
+    assert (await door.send("/jobs/mutate", padded(MAX_BODY + 1)))[0] == 413
+
+
+async def test_a_body_without_a_length_is_cut_off_too(door: Door) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b" " * 2**16
+
+    connector = aiohttp.TCPConnector(ssl=door.trust)
+    headers = {"Content-Type": "application/json"}
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.post(f"{door.url}/jobs/mutate", data=endless(), headers=headers) as answer,
+    ):
+        assert answer.status == 413
+
+
+async def test_other_methods_are_refused(door: Door) -> None:
+    connector = aiohttp.TCPConnector(ssl=door.trust)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(f"{door.url}/jobs/mutate") as answer,
+    ):
+        assert answer.status == 405
+
+
+# -- certificates and the end
+
+
+async def test_open_connections_go_on_with_another_certificate(door: Door) -> None:
+    connector = aiohttp.TCPConnector(ssl=door.trust, limit=1)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def answered() -> int:
+            body = review(request(job(), JOBS))
+            async with session.post(f"{door.url}/jobs/mutate", json=body) as answer:
+                return answer.status
+
+        assert await answered() == 200
+        stranger = make_authority("other", now=datetime.now(UTC), lasts=timedelta(days=1))
+        leaf = leaf_of(stranger)
+        assert door.presenter.show(leaf.certificate_pem, leaf.key_pem)
+        assert await answered() == 200, "on the connection that is open"
+    with pytest.raises(aiohttp.ClientConnectorCertificateError):
+        await door.send("/jobs/mutate", b"{}")
+
+
+async def test_a_key_of_another_certificate_is_refused_and_the_former_stays(door: Door) -> None:
+    one, other = leaf_of(door.authority), leaf_of(door.authority)
+    with pytest.raises(CertificateError, match="cannot be served"):
+        door.presenter.show(one.certificate_pem, other.key_pem)
+    assert (await door.send("/x", b"{}"))[0] == 404
+
+
+async def test_tls_below_1_2_is_not_spoken(door: Door) -> None:
+    assert door.presenter.context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert all("GCM" in each["name"] or "TLS_" in each["name"] for each in ciphers(door.presenter))
+
+
+def ciphers(presenter: Presenter) -> list[Any]:
+    return list(presenter.context.get_ciphers())
+
+
+async def test_a_review_in_hand_is_answered_at_the_end() -> None:
+    """The server is told to stop while the rule is asked; the answer must still come."""
+    stopping = asyncio.Event()
+
+    def slow(asked: Review, lookup: object) -> None:
+        stopping.set()
+
+    hook = Webhook(
+        name="x", path="/x", resource=JOBS, operations=frozenset({"CREATE"}), validate=slow
+    )
+    async with opened(hook) as door:
+        sending = asyncio.create_task(door.send("/x", review(request(job(), JOBS))))
+        await stopping.wait()
+    status, answer = await sending
+    assert (status, answer["response"]["allowed"]) == (200, True)

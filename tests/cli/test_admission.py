@@ -1,0 +1,45 @@
+"""Flags of `batholith admission` that cannot be used are told in a line, before anything starts."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from batholith.cli.main import app
+
+URL = ("--webhook-url", "https://127.0.0.1:8443")
+
+
+def said(*arguments: str) -> str:
+    answer = CliRunner().invoke(app, ["admission", *arguments])
+    assert answer.exit_code != 0
+    assert "Traceback" not in answer.output
+    return answer.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--webhook-service-name"),
+        (("--webhook-url", "http://x"), "must begin with https://"),
+        ((*URL, "--tls-cert-file", "a"), "need each other"),
+        ((*URL, "--ca-cert-file", "a"), "--ca-cert-file needs"),
+        ((*URL, "--graceful-shutdown-time", "soon"), 'invalid duration "soon"'),
+        ((*URL, "--feature-gates", "x"), "feature gate 'x'"),
+        ((*URL, "--healthz-address", "nowhere"), "is no [HOST]:PORT"),
+        ((*URL, "--port", "65536"), "65535"),
+    ],
+)
+def test_they_are_named(arguments: tuple[str, ...], words: str) -> None:
+    assert words in said(*arguments)
+
+
+def test_o12_a_path_without_rules_ends_the_start_and_is_named_with_those_that_there_are() -> None:
+    text = said(*URL, "--enabled-admission=/jobs/mutate,/hypernodes/validate")
+    assert "no admission at /hypernodes/validate" in text
+    assert "/jobs/mutate, /queues/mutate" in text
+
+
+def test_credentials_that_are_missing_are_told_in_a_line(tmp_path: Path) -> None:
+    missing = tmp_path / "kubeconfig"
+    assert f"cannot read kubeconfig {missing}" in said(*URL, "--kubeconfig", str(missing))

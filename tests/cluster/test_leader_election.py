@@ -1,0 +1,176 @@
+"""Replicas of a part as processes: one works, and another one takes over."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_parts import PartProcess, part
+from support_server import Server
+from support_servers import Servers, merge
+from support_waiting import until_true
+
+from batholith.model import crds
+from batholith.model.names import EVENTS, LEASES, NAMESPACES, QUEUES
+
+Json = dict[str, Any]
+SPACE = "volcano-system"
+PATIENT = (
+    *("--leader-elect-lease-duration", "10m"),
+    *("--leader-elect-renew-deadline", "5m"),
+    *("--leader-elect-retry-period", "3m"),
+)
+"""Whoever waited for the Lease to run out, or for the next try, would wait too long for a test."""
+HASTY = (
+    "--leader-elect-lease-duration=6s",
+    "--leader-elect-renew-deadline=4s",
+    "--leader-elect-retry-period=500ms",
+)
+NAMES = {"controllers": "vc-controller-manager", "scheduler": "volcano"}
+
+
+@pytest.fixture
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, crds=crds.load()) as started:
+        yield started
+
+
+@contextlib.asynccontextmanager
+async def replica(server: Server, name: str, *flags: str) -> AsyncIterator[PartProcess]:
+    """One more process of the part *name*."""
+    beside = ("--force-beside-volcano", "--healthz-address", "127.0.0.1:0")
+    async with part(name, "--kubeconfig", str(server.kubeconfig), *beside, *flags) as process:
+        yield process
+
+
+async def spec_of_lease(server: Server, name: str, *, namespace: str = SPACE) -> Json:
+    answer = await server.request("GET", LEASES.path(namespace, name))
+    spec: Json = answer.body["spec"] if answer.status == 200 else {}
+    return spec
+
+
+async def identity(process: PartProcess) -> str:
+    await process.line('"message": "campaigning"')
+    said = next(line for line in process.log if line["message"] == "campaigning")
+    return str(said["identity"])
+
+
+async def leads(process: PartProcess) -> None:
+    await process.line('"message": "leading"')
+
+
+async def works(server: Server, queue: str) -> None:
+    """Whoever leads makes a queue what it ought to be."""
+    body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": queue}}
+    await server.create(QUEUES.path(), body | {"spec": {"weight": 1}})
+
+    async def open_() -> bool:
+        found = await server.get(QUEUES.path("", queue))
+        return bool(found.get("status", {}).get("state") == "Open")
+
+    await until_true(open_, seconds=60)
+
+
+@contextlib.asynccontextmanager
+async def leader_and_standby(
+    server: Server, name: str, *flags: str
+) -> AsyncIterator[tuple[PartProcess, PartProcess]]:
+    async with replica(server, name, *flags) as leader:
+        await leads(leader)
+        async with replica(server, name, *flags) as standby:
+            await standby.until_ready()
+            await standby.line('"message": "holder seen"')
+            yield leader, standby
+
+
+@pytest.mark.parametrize("name", ["controllers", "scheduler"])
+async def test_a_leader_that_ends_in_order_hands_over_at_once(server: Server, name: str) -> None:
+    async with leader_and_standby(server, name, *PATIENT) as (leader, standby):
+        first, second = await identity(leader), await identity(standby)
+        assert (await spec_of_lease(server, NAMES[name]))["holderIdentity"] == first
+        assert (await standby.get("health", "/readyz"))[0] == 200
+        assert await leader.stop() == 0
+        await leads(standby)
+        spec = await spec_of_lease(server, NAMES[name])
+        assert (spec["holderIdentity"], spec["leaseTransitions"]) == (second, 1)
+        if name == "controllers":
+            await works(server, "after")
+        assert await standby.stop() == 0
+    assert (await spec_of_lease(server, NAMES[name]))["holderIdentity"] == ""
+    events = (await server.get(EVENTS.path(SPACE)))["items"]
+    about = [each for each in events if each["reason"] == "LeaderElection"]
+    assert {each["involvedObject"]["kind"] for each in about} == {"Lease"}
+    assert {each["message"] for each in about} == {
+        f"{one} {what}" for one in (first, second) for what in ("became leader", "stopped leading")
+    }
+
+
+async def test_a_killed_leader_is_followed(server: Server) -> None:
+    async with leader_and_standby(server, "controllers", *HASTY) as (leader, standby):
+        await works(server, "before")
+        leader.process.kill()
+        await leads(standby)
+        await works(server, "after")
+
+
+async def test_a_leader_that_was_stopped_for_too_long_ends_when_it_wakes(server: Server) -> None:
+    """SIGSTOP and SIGCONT."""
+    async with leader_and_standby(server, "controllers", *HASTY) as (leader, standby):
+        leader.process.send_signal(signal.SIGSTOP)
+        await leads(standby)
+        leader.process.send_signal(signal.SIGCONT)
+        assert await leader.ended() == 1
+        assert "lost the Lease volcano-system/vc-controller-manager" in leader.text
+        spec = await spec_of_lease(server, "vc-controller-manager")
+        assert spec["holderIdentity"] == await identity(standby)
+        await works(server, "after")
+
+
+async def test_a_leader_whose_lease_somebody_takes_ends_at_once(server: Server) -> None:
+    path = LEASES.path(SPACE, "vc-controller-manager")
+    async with replica(server, "controllers") as leader:
+        await leads(leader)
+        await merge(server, path, {"spec": {"holderIdentity": "somebody"}})
+        assert await leader.ended() == 1
+        assert "it is held by somebody" in leader.text
+    assert (await server.get(path))["spec"]["holderIdentity"] == "somebody"
+
+
+async def test_a_standby_writes_nothing_and_ends_in_order(server: Server) -> None:
+    async with leader_and_standby(server, "controllers", *PATIENT) as (leader, standby):
+        before = await server.get(LEASES.path(SPACE, "vc-controller-manager"))
+        assert await standby.stop() == 0
+        after = await server.get(LEASES.path(SPACE, "vc-controller-manager"))
+        assert after == before
+        assert leader.process.returncode is None
+
+
+async def test_a_namespace_that_is_not_there_is_waited_for(server: Server) -> None:
+    elsewhere = ("--lock-object-namespace", "elsewhere", *HASTY)
+    async with replica(server, "controllers", *elsewhere) as only:
+        await only.line("namespace elsewhere is not there: create it, or name another one")
+        await only.line("--lock-object-namespace: use --leader-elect-resource-namespace instead")
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}}
+        await server.create(NAMESPACES.path(), body)
+        await leads(only)
+    spec = await spec_of_lease(server, "vc-controller-manager", namespace="elsewhere")
+    assert spec["holderIdentity"] == await identity(only)
+
+
+@pytest.mark.parametrize("off", ["--leader-elect=false", "--no-leader-elect"])
+async def test_without_election_nobody_is_asked(server: Server, off: str) -> None:
+    async with replica(server, "controllers", off) as only:
+        await only.until_ready()
+        await works(server, "alone")
+        assert await only.stop() == 0
+    assert await spec_of_lease(server, "vc-controller-manager") == {}
+
+
+async def test_both_ends_at_once_leave_a_free_lease(server: Server) -> None:
+    async with leader_and_standby(server, "controllers", *HASTY) as (leader, standby):
+        codes = await asyncio.gather(leader.stop(), standby.stop())
+        assert tuple(codes) == (0, 0)
+    assert (await spec_of_lease(server, "vc-controller-manager"))["holderIdentity"] == ""

@@ -1,0 +1,169 @@
+"""Health and metrics of the parts as they are deployed: processes, with a Lease, at work."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+from support_jobs import task
+from support_parts import PartProcess, part
+from support_server import EmbeddedServer, embedded_server
+from support_waiting import until_true
+
+from batholith.model import crds
+from batholith.model.job import Job
+from batholith.model.names import JOBS
+
+OPEN = ("--healthz-address=127.0.0.1:0", "--listen-address=127.0.0.1:0")
+EVERYWHERE = {
+    "workqueue_depth",
+    "workqueue_adds",
+    "workqueue_retries",
+    "workqueue_queue_duration_seconds",
+    "workqueue_work_duration_seconds",
+    "workqueue_unfinished_work_seconds",
+    "workqueue_longest_running_processor_seconds",
+    "rest_client_requests",
+    "rest_client_request_duration_seconds",
+    "rest_client_rate_limiter_duration_seconds",
+    "leader_election_master_status",
+    "process_cpu_seconds",
+    "process_resident_memory_bytes",
+    "python_gc_collections",
+}
+OF_CONTROLLERS = {
+    *(
+        f"volcano_queue_pod_group_{phase}_count"
+        for phase in ("inqueue", "pending", "running", "unknown", "completed")
+    ),
+    "volcano_job_completed_phase_count",
+    "volcano_job_failed_phase_count",
+    "volcano_controller_job_to_pod_creation_latency_milliseconds",
+}
+OF_THE_SCHEDULER = {
+    "volcano_e2e_scheduling_latency_milliseconds",
+    "volcano_action_scheduling_latency_milliseconds",
+    "volcano_schedule_attempts",
+    "volcano_unschedule_task_count",
+    "volcano_unschedule_job_count",
+    "volcano_queue_allocated_milli_cpu",
+    "volcano_queue_allocated_memory_bytes",
+    "volcano_queue_request_milli_cpu",
+    "volcano_queue_weight",
+}
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@asynccontextmanager
+async def parts(
+    server: EmbeddedServer, folder: Path, *names: str
+) -> AsyncIterator[Sequence[PartProcess]]:
+    """Parts at work, and two pretended nodes."""
+    config = ["--kubeconfig", str(server.kubeconfig)]
+    agent = ["agent", "--data-dir", str(folder / "agent"), "--simulate=2", *config]
+    async with AsyncExitStack() as stack:
+        started = [await stack.enter_async_context(part(*agent))]
+        started += [await stack.enter_async_context(part(name, *config, *OPEN)) for name in names]
+        for one in started:
+            await one.until_ready()
+        yield started[1:]
+
+
+async def families(one: PartProcess) -> tuple[set[str], Samples]:
+    """Names of the metrics that it shows, and the values."""
+    status, text = await one.get("metrics", "/metrics")
+    assert status == 200
+    found = list(text_string_to_metric_families(text))
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in found
+        for sample in family.samples
+    }
+    return {family.name for family in found}, samples
+
+
+async def submit(server: EmbeddedServer, name: str, cpu: str) -> None:
+    one = task(replicas=2)
+    container = {
+        "name": "main",
+        "image": "busybox:1",
+        "command": ["sleep", "1"],
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    one["template"] = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    spec = {"schedulerName": "volcano", "minAvailable": 2, "queue": "default", "tasks": [one]}
+    async with server.client() as client:
+        await client.create(JOBS, {"metadata": {"name": name}, "spec": spec}, namespace="default")
+
+
+async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None:
+    async with (
+        embedded_server(tmp_path / "server", crds=crds.load()) as server,
+        parts(server, tmp_path, "controllers", "scheduler") as (controllers, scheduler),
+        server.client() as client,
+    ):
+        await submit(server, "fits", "1")
+        await submit(server, "large", "100")
+
+        async def over() -> bool:
+            job = await client.get(JOBS, "fits", namespace="default", view=Job)
+            return job.status.state.phase == "Completed"
+
+        await until_true(over, seconds=60)
+        names, values = await families(controllers)
+        assert names >= EVERYWHERE | OF_CONTROLLERS, EVERYWHERE | OF_CONTROLLERS - names
+        ended = (("job_name", "default/fits"), ("queue_name", "default"))
+        assert values["volcano_job_completed_phase_count", ended] == 1
+        created = "volcano_controller_job_to_pod_creation_latency_milliseconds_count"
+        assert values[created, ()] >= 2
+
+        async def told() -> bool:
+            names, values = await families(scheduler)
+            assert names >= EVERYWHERE | OF_THE_SCHEDULER, EVERYWHERE | OF_THE_SCHEDULER - names
+            tried = values["volcano_schedule_attempts_total", (("result", "scheduled"),)]
+            assert tried >= 1
+            allocated = values["volcano_queue_allocated_milli_cpu", (("queue_name", "default"),)]
+            return allocated == 0
+
+        await until_true(told)
+        for one in (controllers, scheduler):
+            assert (await one.get("health", "/healthz")) == (200, "ok")
+            assert (await one.get("health", "/readyz")) == (200, "ok")
+
+
+async def test_a_standby_is_as_ready_as_the_leader(tmp_path: Path) -> None:
+    async with (
+        embedded_server(tmp_path / "server", crds=crds.load()) as server,
+        parts(server, tmp_path, "controllers", "controllers") as both,
+    ):
+        masters = []
+        for one in both:
+            for path in ("/healthz", "/livez", "/readyz", "/readyz/caches", "/readyz/leader"):
+
+                async def well(one: PartProcess = one, path: str = path) -> bool:
+                    return await one.get("health", path) == (200, "ok")
+
+                await until_true(well)
+            _, values = await families(one)
+            masters += [
+                value
+                for (name, _), value in values.items()
+                if name == "leader_election_master_status"
+            ]
+        assert sorted(masters) == [0, 1]
+        # Stopped one after the other, the second takes over, and both end in order.
+        codes = [await one.stop() for one in both]
+        assert codes == [0, 0]
+
+
+async def test_not_ready_while_the_server_is_away(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path / "server", crds=crds.load()) as server:
+        config = str(server.kubeconfig)
+    async with part("scheduler", "--kubeconfig", config, *OPEN) as one:
+        async with asyncio.timeout(60):
+            status, text = await one.get("health", "/readyz")
+        assert status == 503
+        assert text.startswith("[-]caches: not")
+        assert (await one.get("health", "/livez"))[0] == 200

@@ -1,0 +1,411 @@
+"""One HTTP/1.1 connection, byte by byte: answers however they are cut, and what is no answer."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batholith.kube.errors import ConnectionLostError
+from batholith.kube.http1 import HEAD_LIMIT, HIGH_WATER, Connection, Exchange
+
+OK = b"HTTP/1.1 200 OK\r\n"
+LENGTH = OK + b"Content-Length: 5\r\n\r\nhello"
+CHUNKS = (
+    OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;note=x\r\nlo\r\n0\r\nLate: t\r\n\r\n"
+)
+UNTIL_END = OK + b"Content-Type: text/plain\r\n\r\nhello"
+BUSY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nretry-AFTER: 7\r\nContent-Length: 4\r\n"
+    b"X-Long: " + b"v" * 300 + b"\r\n\r\nwait"
+)
+
+
+class Wire(asyncio.Transport):
+    """The server's end, in the test's hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.reading = True
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+@dataclass(slots=True)
+class Line:
+    """A connection, its far end, and what its owner was told."""
+
+    wire: Wire = field(default_factory=Wire)
+    freed: int = 0
+    lost: int = 0
+    connection: Connection = field(init=False)
+
+    def __post_init__(self) -> None:
+        def freed(_: Connection) -> None:
+            self.freed += 1
+
+        def lost(_: Connection) -> None:
+            self.lost += 1
+
+        self.connection = Connection(freed=freed, lost=lost)
+        self.connection.connection_made(self.wire)
+
+    def ask(self, *, streamed: bool = False, headless: bool = False) -> Exchange:
+        return self.connection.ask(b"GET / HTTP/1.1\r\n\r\n", streamed=streamed, headless=headless)
+
+    def hear(self, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            if piece:
+                self.connection.data_received(piece)
+
+    def lose(self, error: Exception | None = None) -> None:
+        self.connection.connection_lost(error)
+
+    @property
+    def reusable(self) -> bool:
+        return self.freed == 1 and self.lost == 0 and self.connection.usable
+
+
+async def rest(exchange: Exchange) -> bytes:
+    whole = b""
+    while piece := await exchange.read():
+        whole += piece
+    return whole
+
+
+def cuts(raw: bytes) -> list[list[bytes]]:
+    """*raw* in two pieces, cut at every position, and in pieces of one byte."""
+    return [[raw[:at], raw[at:]] for at in range(len(raw) + 1)] + [
+        [raw[at : at + 1] for at in range(len(raw))]
+    ]
+
+
+SIZED = [
+    (LENGTH, 200, b"hello", None),
+    (CHUNKS, 200, b"hello", None),
+    (BUSY, 429, b"wait", "7"),
+    (b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH, 200, b"hello", None),
+    (b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + CHUNKS, 200, b"hello", None),
+    (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", None),
+    (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", 304, b"", None),
+    (OK + b"Content-Length: 0\r\n\r\n", 200, b"", None),
+]
+
+
+@pytest.mark.parametrize(("raw", "status", "body", "retry_after"), SIZED)
+async def test_an_answer_is_the_same_however_it_is_cut(
+    raw: bytes, status: int, body: bytes, retry_after: str | None
+) -> None:
+    for pieces in cuts(raw):
+        line = Line()
+        exchange = line.ask()
+        line.hear(pieces)
+        await exchange.answered
+        assert (exchange.status, exchange.body(), exchange.retry_after) == (
+            status,
+            body,
+            retry_after,
+        )
+        assert line.reusable
+
+
+@pytest.mark.parametrize(("raw", "status", "body", "retry_after"), SIZED)
+async def test_a_streamed_answer_comes_as_it_arrives(
+    raw: bytes, status: int, body: bytes, retry_after: str | None
+) -> None:
+    for pieces in cuts(raw):
+        line = Line()
+        exchange = line.ask(streamed=True)
+        reading = asyncio.create_task(rest(exchange))
+        for piece in pieces:
+            line.hear([piece])
+            await asyncio.sleep(0)
+        await exchange.answered
+        assert (exchange.status, exchange.retry_after) == (status, retry_after)
+        assert await reading == body
+        assert line.reusable
+
+
+async def test_the_head_of_a_stream_is_known_before_its_body() -> None:
+    line = Line()
+    exchange = line.ask(streamed=True)
+    line.hear([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
+    await exchange.answered
+    assert exchange.status == 200
+    reading = asyncio.create_task(exchange.read())
+    await asyncio.sleep(0)
+    line.hear([b"2\r\nab\r\n", b"1\r\nc\r\n"])
+    assert await reading == b"abc"
+    assert not exchange.ended
+
+
+@pytest.mark.parametrize("raw", [each[0] for each in SIZED])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_connection_that_ends_before_the_answer_does_is_lost(
+    raw: bytes, streamed: bool
+) -> None:
+    for at in range(len(raw)):
+        for half_close in (True, False):
+            line = Line()
+            exchange = line.ask(streamed=streamed)
+            line.hear([raw[:at]])
+            if half_close:
+                line.connection.eof_received()
+            line.lose()
+            with pytest.raises(ConnectionLostError):
+                await exchange.answered
+                await rest(exchange)
+            assert line.lost == 1
+            assert not line.connection.usable
+
+
+async def test_what_came_of_a_stream_before_it_broke_is_given() -> None:
+    line = Line()
+    exchange = line.ask(streamed=True)
+    line.hear([OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"])
+    line.lose(OSError("cable pulled"))
+    assert await exchange.read() == b"ab"
+    with pytest.raises(ConnectionLostError, match="cable pulled"):
+        await exchange.read()
+
+
+async def test_without_a_length_the_end_of_the_connection_ends_the_answer() -> None:
+    for pieces in cuts(UNTIL_END):
+        line = Line()
+        exchange = line.ask()
+        line.hear(pieces)
+        assert not exchange.answered.done()
+        line.connection.eof_received()
+        await exchange.answered
+        assert exchange.body() == b"hello"
+        assert line.lost == 1
+    line = Line()
+    exchange = line.ask()
+    line.hear([UNTIL_END])
+    line.lose(OSError("reset"))
+    with pytest.raises(ConnectionLostError, match="reset"):
+        await exchange.answered
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+async def test_a_connection_for_one_answer_is_not_used_again(raw: bytes) -> None:
+    line = Line()
+    exchange = line.ask()
+    line.hear([raw])
+    await exchange.answered
+    assert exchange.body() == b"hello"
+    assert (line.freed, line.lost, line.wire.aborted) == (0, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "Expected HTTP"),
+        (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "protocol"),
+        (OK + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "Transfer-Encoding"),
+        (OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "Content-Length"),
+        (OK + b"Content-Length: -5\r\n\r\nhello", "Content-Length"),
+        (OK + b"Content-Length: 99999999999999999999\r\n\r\n", "Content-Length"),
+        (b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", "CR"),
+        (OK + b"A: b\r\n c\r\nContent-Length: 5\r\n\r\nhello", "whitespace"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "chunk"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n", "chunk|LF|CR"),
+    ],
+)
+async def test_what_is_no_answer_breaks_the_connection(raw: bytes, why: str) -> None:
+    for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
+        line = Line()
+        exchange = line.ask()
+        line.hear(pieces)
+        with pytest.raises(ConnectionLostError, match=why):
+            await exchange.answered
+        assert (line.lost, line.wire.aborted) == (1, True)
+
+
+async def test_nothing_that_was_not_asked_for_becomes_an_answer() -> None:
+    """An answer sent ahead would be taken for that of the next request."""
+    line = Line()
+    line.hear([LENGTH])
+    assert (line.lost, line.connection.usable) == (1, False)
+
+    line = Line()
+    exchange = line.ask()
+    line.hear([LENGTH + CHUNKS])
+    await exchange.answered
+    assert exchange.body() == b"hello"
+    assert (line.lost, line.connection.usable) == (1, False)
+    with pytest.raises(ConnectionLostError, match="without being asked"):
+        line.ask()
+
+
+async def test_an_endless_head_is_cut_off() -> None:
+    line = Line()
+    exchange = line.ask()
+    line.hear([OK])
+    for _ in range(HEAD_LIMIT // 8000 + 1):
+        line.hear([b"X-More: " + b"m" * 8000 + b"\r\n"])
+    with pytest.raises(ConnectionLostError, match="head is longer"):
+        await exchange.answered
+
+
+async def test_a_large_head_below_the_limit_is_read() -> None:
+    line = Line()
+    exchange = line.ask()
+    line.hear([OK, b"X-Big: " + b"m" * (HEAD_LIMIT // 2) + b"\r\n", LENGTH.removeprefix(OK)])
+    await exchange.answered
+    assert exchange.body() == b"hello"
+
+
+async def test_the_answer_to_head_ends_with_its_head() -> None:
+    line = Line()
+    exchange = line.ask(headless=True)
+    line.hear([OK + b"Content-Length: 5\r\n\r\n"])
+    await exchange.answered
+    assert (exchange.status, exchange.body()) == (200, b"")
+    assert (line.lost, line.wire.aborted) == (1, True)
+
+
+async def test_a_server_faster_than_the_reader_is_made_to_wait() -> None:
+    line = Line()
+    exchange = line.ask(streamed=True)
+    piece = b"x" * 65536
+    line.hear([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
+    sent = 0
+    while line.wire.reading:
+        line.hear([b"%x\r\n%s\r\n" % (len(piece), piece)])
+        sent += len(piece)
+        assert sent <= HIGH_WATER + len(piece)
+    assert len(await exchange.read()) == sent
+    assert line.wire.reading
+    line.hear([b"0\r\n\r\n"])
+    assert await exchange.read() == b""
+    assert line.reusable
+
+
+async def test_a_gathered_answer_is_never_made_to_wait() -> None:
+    line = Line()
+    exchange = line.ask()
+    body = b"x" * (3 * HIGH_WATER)
+    line.hear([OK + b"Content-Length: %d\r\n\r\n" % len(body), body])
+    await exchange.answered
+    assert line.wire.reading
+    assert exchange.body() == body
+
+
+async def test_an_unfinished_answer_that_is_not_wanted_costs_the_connection() -> None:
+    line = Line()
+    exchange = line.ask()
+    exchange.abandon()
+    assert (line.lost, line.wire.aborted) == (1, True)
+    with pytest.raises(ConnectionLostError):
+        await exchange.answered
+
+    line = Line()
+    exchange = line.ask(streamed=True)
+    line.hear([LENGTH])
+    exchange.abandon()
+    assert line.reusable
+
+
+async def test_a_slow_reader_of_an_ended_answer_does_not_disturb_the_next() -> None:
+    line = Line()
+    old = line.ask(streamed=True)
+    line.hear([LENGTH])
+    new = line.ask(streamed=True)
+    line.hear([OK + b"Content-Length: %d\r\n\r\n" % (2 * HIGH_WATER), b"y" * (HIGH_WATER + 1)])
+    assert not line.wire.reading
+    assert await rest(old) == b"hello"
+    assert not line.wire.reading
+    assert len(await new.read()) == HIGH_WATER + 1
+    assert line.wire.reading
+
+
+async def test_one_thing_at_a_time_is_asked() -> None:
+    line = Line()
+    line.ask()
+    with pytest.raises(RuntimeError, match="not free"):
+        line.ask()
+
+
+async def test_a_connection_aborted_before_it_was_made_is_closed_when_it_is() -> None:
+    connection = Connection(freed=lambda _: None, lost=lambda _: None)
+    connection.abort("never mind")
+    wire = Wire()
+    connection.connection_made(wire)
+    assert wire.aborted
+
+
+@st.composite
+def chunked_bodies(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A body, and the same in chunks."""
+    parts = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=8))
+    raw = b"".join(
+        draw(st.sampled_from([b"%x\r\n%s\r\n", b"%X;a=b\r\n%s\r\n", b"000%x\r\n%s\r\n"]))
+        % (len(part), part)
+        for part in parts
+    )
+    return b"".join(parts), raw + b"0\r\n\r\n"
+
+
+@settings(deadline=None, max_examples=150)
+@given(bodies=st.lists(chunked_bodies(), min_size=1, max_size=3), data=st.data())
+def test_chunks_are_put_together_whatever_the_pieces(
+    bodies: list[tuple[bytes, bytes]], data: st.DataObject
+) -> None:
+    async def check() -> None:
+        line = Line()
+        for body, chunked in bodies:
+            streamed = data.draw(st.booleans())
+            exchange = line.ask(streamed=streamed)
+            raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked
+            places = data.draw(st.lists(st.integers(0, len(raw)), max_size=12))
+            edges = [0, *sorted(places), len(raw)]
+            line.hear(raw[start:end] for start, end in pairwise(edges))
+            await exchange.answered
+            assert (await rest(exchange) if streamed else exchange.body()) == body
+        assert line.freed == len(bodies)
+        assert line.lost == 0
+
+    asyncio.run(check())
+
+
+@settings(deadline=None, max_examples=300)
+@given(noise=st.binary(max_size=200), at=st.integers(0, len(CHUNKS)))
+def test_noise_gives_an_answer_or_a_lost_connection_and_nothing_else(noise: bytes, at: int) -> None:
+    async def check() -> None:
+        line = Line()
+        exchange = line.ask(streamed=True)
+        line.hear([CHUNKS[:at], noise])
+        line.lose()
+        try:
+            await exchange.answered
+            await rest(exchange)
+        except ConnectionLostError:
+            pass
+        assert line.lost == 1
+
+    asyncio.run(check())

@@ -1,0 +1,485 @@
+"""The pool of connections over real sockets: reuse, breaks, limits, the fence, proxies."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvloop
+from support_waiting import until
+from support_wire import OK, Peer, WireServer, wire_server
+
+from batholith.cluster import pki
+from batholith.kube.client import Client, ClientOptions
+from batholith.kube.config import Credentials
+from batholith.kube.errors import (
+    ConfigError,
+    ConnectionLostError,
+    NotFoundError,
+    RequestTimeoutError,
+)
+from batholith.kube.pool import Origin
+from batholith.kube.timing import Timing
+from batholith.kube.transport import Call, Transport
+
+
+async def no_pause(_: float) -> None:
+    await asyncio.sleep(0)
+
+
+OPTIONS = ClientOptions(timing=Timing(sleep=no_pause))
+
+
+@asynccontextmanager
+async def transport(
+    server: WireServer,
+    options: ClientOptions = OPTIONS,
+    *,
+    timeout: float = 10,
+    credentials: Credentials | None = None,
+) -> AsyncIterator[Transport]:
+    credentials = credentials or Credentials(server=f"http://127.0.0.1:{server.port}")
+    made = Transport(
+        credentials, user_agent="tests", limiter=None, timeout=timeout, options=options
+    )
+    async with made:
+        yield made
+
+
+def get(path: str = "/x") -> Call:
+    return Call("GET", path)
+
+
+def post(body: bytes = b"{}") -> Call:
+    return Call("POST", "/x", body)
+
+
+async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
+    async with wire_server() as server:
+        credentials = Credentials(
+            server=f"http://127.0.0.1:{server.port}/base/",
+            token="t",
+            impersonate=(("Impersonate-User", "ann"), ("Impersonate-Group", "a")),
+        )
+        async with transport(server, credentials=credentials) as client:
+            await client.send(Call("PATCH", "/x?y=1", b"[]", "application/json-patch+json"))
+            await client.send(get("/z"))
+        common = (
+            f"Host: 127.0.0.1:{server.port}\r\nUser-Agent: tests\r\nAccept: application/json\r\n"
+            "Impersonate-User: ann\r\nImpersonate-Group: a\r\nAuthorization: Bearer t\r\n"
+        )
+        assert [raw.decode() for raw in server.requests] == [
+            f"PATCH /base/x?y=1 HTTP/1.1\r\n{common}"
+            "Content-Type: application/json-patch+json\r\nContent-Length: 2\r\n\r\n[]",
+            f"GET /base/z HTTP/1.1\r\n{common}\r\n",
+        ]
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/a b", "/a\r\nX: y", "/ä", "/a\x00", "/a HTTP/1.1\r\n\r\nGET /b"]
+)
+async def test_a_path_that_would_change_the_request_is_refused(path: str) -> None:
+    async with wire_server() as server, transport(server) as client:
+        with pytest.raises(ValueError, match="no request line"):
+            await client.send(get(path))
+        assert server.connections == 0
+
+
+@pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "a\nb", "ä", "a\x00"])
+async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
+    tmp_path: Path, token: str
+) -> None:
+    (tmp_path / "token").write_text(token)
+    async with wire_server() as server:
+        credentials = Credentials(
+            server=f"http://127.0.0.1:{server.port}", token_file=str(tmp_path / "token")
+        )
+        async with transport(server, credentials=credentials) as client:
+            with pytest.raises(ConfigError, match="Authorization") as caught:
+                await client.send(get())
+            assert "Evil" not in str(caught.value)
+        assert server.connections == 0
+
+
+async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -> None:
+    async with wire_server() as server, transport(server) as client:
+        for _ in range(5):
+            await client.send(post())
+        assert server.connections == 1
+        await asyncio.gather(*(client.send(get()) for _ in range(8)))
+        assert server.connections <= 8
+        before = server.connections
+        await asyncio.gather(*(client.send(get()) for _ in range(8)))
+        assert server.connections == before
+
+
+async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
+    options = replace(OPTIONS, connections=2)
+
+    async def break_off(server: WireServer, peer: Peer) -> None:
+        server.requests.append(await peer.request())
+
+    async with (
+        wire_server(break_off, break_off, WireServer.answer_all) as server,
+        transport(server, options) as client,
+    ):
+        outcomes = await asyncio.gather(
+            *(client.send(post()) for _ in range(20)), return_exceptions=True
+        )
+        lost = [each for each in outcomes if isinstance(each, ConnectionLostError)]
+        assert len(lost) == 2
+        assert len(server.requests) == 20
+        assert server.connections <= 4
+
+
+async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None:
+    options = replace(OPTIONS, connections=1)
+    async with (
+        wire_server(WireServer.hold, WireServer.answer_all) as server,
+        transport(server, options) as client,
+    ):
+        first = asyncio.create_task(client.send(get()))
+        await until(lambda: server.requests)
+        waiting = [asyncio.create_task(client.send(get())) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        waiting[0].cancel()
+        first.cancel()
+        await asyncio.gather(first, waiting[0], return_exceptions=True)
+        assert await asyncio.gather(*waiting[1:]) == [b"{}", b"{}"]
+
+
+async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again() -> None:
+    async def once(server: WireServer, peer: Peer) -> None:
+        server.requests.append(await peer.request())
+        peer.say(OK)
+
+    async with wire_server(once) as server, transport(server) as client:
+        for number in range(1, 4):
+            await client.send(post())
+            await until(lambda: server.gone == number)  # noqa: B023
+            await asyncio.sleep(0.01)  # the end of the connection is on its way to us
+        assert server.connections == 3
+
+
+async def test_a_connection_is_closed_after_its_time_of_idleness() -> None:
+    options = replace(OPTIONS, keepalive=0.05)
+    async with wire_server() as server, transport(server, options) as client:
+        await asyncio.gather(*(client.send(post()) for _ in range(3)))
+        await until(lambda: server.connections and server.gone == server.connections)
+        assert await client.send(post()) == b"{}"
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 20", OK[:-1], b"HTTP/1.1 200 OK\r\n"])
+async def test_a_write_whose_connection_breaks_is_not_sent_again(sent: bytes) -> None:
+    async def break_off(server: WireServer, peer: Peer) -> None:
+        server.requests.append(await peer.request())
+        peer.say(sent)
+
+    async with (
+        wire_server(break_off, WireServer.answer_all) as server,
+        transport(server) as client,
+    ):
+        with pytest.raises(ConnectionLostError, match="POST /x: the server closed"):
+            await client.send(post())
+        assert len(server.requests) == 1
+        assert await client.send(post()) == b"{}"
+
+
+async def test_a_read_whose_connection_breaks_is_sent_again_on_another() -> None:
+    async def break_off(server: WireServer, peer: Peer) -> None:
+        server.requests.append(await peer.request())
+        peer.say(OK[:-1])
+
+    async with (
+        wire_server(break_off, break_off, WireServer.answer_all) as server,
+        transport(server) as client,
+    ):
+        assert await client.send(get()) == b"{}"
+        assert server.connections == 3
+
+
+async def test_a_refusal_sent_before_the_body_was_taken_is_understood() -> None:
+    refusal = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+
+    async def refuse(server: WireServer, peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        peer.say(refusal)
+        await peer.reader.read()
+
+    async with wire_server(refuse) as server, transport(server) as client:
+        with pytest.raises(NotFoundError):
+            await client.send(post(b"x" * 5_000_000))
+
+
+async def test_one_who_gives_up_leaves_no_answer_for_the_next() -> None:
+    async with (
+        wire_server(WireServer.hold, WireServer.answer_all) as server,
+        transport(server) as client,
+    ):
+        waiting = asyncio.create_task(client.send(post()))
+        await until(lambda: server.requests)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(lambda: server.gone == 1)
+        assert await client.send(post()) == b"{}"
+        assert server.connections == 2
+
+
+async def test_a_late_answer_is_not_taken_for_that_of_the_next_request() -> None:
+    async with (
+        wire_server(WireServer.hold, WireServer.answer_all) as server,
+        transport(server, timeout=0.05) as client,
+    ):
+        with pytest.raises(RequestTimeoutError, match=r"no answer in 0\.05 s"):
+            await client.send(post())
+        await until(lambda: server.gone == 1)
+        assert len(server.requests) == 1
+
+
+async def test_closing_the_client_fails_what_is_under_way() -> None:
+    async with wire_server(WireServer.hold) as server:
+        async with transport(server) as client:
+            waiting = asyncio.create_task(client.send(post()))
+            await until(lambda: server.requests)
+        with pytest.raises(ConnectionLostError, match="client was closed"):
+            await waiting
+        await until(lambda: server.gone == 1)
+        with pytest.raises(RuntimeError, match="outside"):
+            await client.send(post())
+
+
+async def test_a_stream_left_early_costs_its_connection() -> None:
+    async def flow(server: WireServer, peer: Peer) -> None:
+        await peer.request()
+        peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+        await peer.reader.read()
+
+    async with (
+        wire_server(flow, WireServer.answer_all) as server,
+        transport(server) as client,
+    ):
+        async with client.stream(get(), inactivity=10) as pieces:
+            async for piece in pieces():
+                assert piece == b"ab"
+                break
+        await until(lambda: server.gone == 1)
+        assert await client.send(get()) == b"{}"
+
+
+async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reader() -> None:
+    async def flow(server: WireServer, peer: Peer) -> None:
+        await peer.request()
+        peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+        await peer.reader.read()
+
+    async with wire_server(flow) as server, transport(server) as client:
+        got = []
+        with pytest.raises(RequestTimeoutError, match="silent"):
+            async with client.stream(get(), inactivity=0.1) as pieces:
+                async for piece in pieces():
+                    got.append(piece)
+                    await asyncio.sleep(0.15)  # longer than the server may be silent
+        assert got == [b"ab"]
+
+
+async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> None:
+    chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    total, told = 400, 0
+
+    async def flow(server: WireServer, peer: Peer) -> None:
+        nonlocal told
+        await peer.request()
+        peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for told in range(1, total + 1):  # noqa: B007
+            peer.say(chunk)
+            await peer.writer.drain()
+        peer.say(b"0\r\n\r\n")
+
+    async with wire_server(flow) as server, transport(server) as client:
+        size = 0
+        async with client.stream(get(), inactivity=10) as pieces:
+            before = -1
+            while before != told:  # until the server is stuck
+                before = told
+                await asyncio.sleep(0.05)
+            assert told < total
+            async for piece in pieces():
+                size += len(piece)
+        assert size == total * 65536
+
+
+async def test_the_fence_is_asked_when_nothing_but_the_write_is_left_to_do() -> None:
+    class NotNowError(Exception):
+        pass
+
+    connections: list[int] = []
+    closed = False
+
+    async with wire_server() as server:
+
+        def fence() -> None:
+            connections.append(server.connections)
+            if closed:
+                raise NotNowError
+
+        async with transport(server, replace(OPTIONS, fence=fence)) as client:
+            await client.send(post())
+            assert connections[-1] == 1  # it was there when the fence was asked last
+            closed = True
+            for method in ("POST", "PUT", "PATCH", "DELETE"):
+                with pytest.raises(NotNowError):
+                    await client.send(Call(method, "/x", b"{}"))
+            assert await client.send(get()) == b"{}"
+        assert [raw.split()[0] for raw in server.requests] == [b"POST", b"GET"]
+        assert server.connections == 1
+
+
+# Proxies.
+
+
+def proxy_to(server: WireServer, *, said: list[bytes]) -> Callable[..., "object"]:
+    """A behaviour that opens tunnels to *server*."""
+
+    async def tunnel(_: WireServer, peer: Peer) -> None:
+        said.append(await peer.request())
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        peer.say(b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n")
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                target.write(data)
+            target.close()
+
+        await asyncio.gather(copy(peer.reader, writer), copy(reader, peer.writer))
+
+    return tunnel
+
+
+def tls_of(keys: pki.Pki) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(keys.server.certificate, keys.server.key)
+    return context
+
+
+def through(proxy: WireServer, server: str, ca: bytes = b"") -> Credentials:
+    address = f"http://me:p%40ss@127.0.0.1:{proxy.port}"
+    return Credentials(server=server, ca_data=ca, proxy=address, token="t")
+
+
+async def test_a_proxy_is_asked_for_a_tunnel_and_sees_no_secrets(tmp_path: Path) -> None:
+    keys, said = pki.ensure(tmp_path), list[bytes]()
+    async with wire_server(tls=tls_of(keys)) as server:
+        async with wire_server(proxy_to(server, said=said)) as proxy:  # type: ignore[arg-type]
+            url = f"https://127.0.0.1:{server.port}"
+            credentials = through(proxy, url, keys.ca_data)
+            async with transport(server, credentials=credentials) as client:
+                assert await client.send(post()) == b"{}"
+                assert await client.send(get()) == b"{}"
+        target = f"127.0.0.1:{server.port}"
+        assert [raw.decode() for raw in said] == [
+            f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
+            "Proxy-Authorization: Basic bWU6cEBzcw==\r\n\r\n"
+        ]
+        assert len(server.requests) == 2
+        assert b"Proxy" not in server.requests[0]
+
+
+async def test_without_tls_a_proxy_is_asked_for_whole_urls() -> None:
+    async with wire_server() as proxy:
+        credentials = through(proxy, "http://api.example:8080/base")
+        async with transport(proxy, credentials=credentials) as client:
+            assert await client.send(get("/x")) == b"{}"
+        lines = proxy.requests[0].decode().split("\r\n")
+        assert lines[:2] == [
+            "GET http://api.example:8080/base/x HTTP/1.1",
+            "Host: api.example:8080",
+        ]
+        assert "Proxy-Authorization: Basic bWU6cEBzcw==" in lines
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
+        (b"HTTP/1.1 200 OK\r\n\r\nsurprise", "in the server's place"),
+        (b"x" * 20000, "too long"),
+        (b"HTTP/1.1 200", "hung up"),
+    ],
+)
+async def test_a_proxy_that_lets_nobody_through_is_a_lost_connection(
+    tmp_path: Path, answer: bytes, why: str
+) -> None:
+    async def refuse(_: WireServer, peer: Peer) -> None:
+        await peer.request()
+        peer.say(answer)
+
+    ca = pki.ensure(tmp_path).ca_data
+    async with wire_server(refuse) as proxy:
+        credentials = through(proxy, "https://127.0.0.1:1", ca)
+        async with transport(proxy, credentials=credentials) as client:
+            with pytest.raises(ConnectionLostError, match=why):
+                await client.send(post())
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://127.0.0.1:3128", "http://"])
+async def test_a_proxy_that_we_cannot_speak_with_is_named_at_once(proxy: str) -> None:
+    credentials = Credentials(server="https://127.0.0.1:1", proxy=proxy)
+    with pytest.raises(ConfigError, match="http"):
+        Client(credentials, user_agent="tests")
+
+
+# Where a URL leads.
+
+
+@pytest.mark.parametrize(
+    ("url", "authority", "path"),
+    [
+        ("https://api.example:6443", "api.example:6443", ""),
+        ("https://api.example:443/", "api.example", ""),
+        ("http://API.example/k8s/c/", "api.example", "/k8s/c"),
+        ("https://[::1]:6443", "[::1]:6443", ""),
+        ("https://bücher.example", "xn--bcher-kva.example", ""),
+    ],
+)
+def test_a_url_says_where_it_leads(url: str, authority: str, path: str) -> None:
+    origin = Origin.parse(url)
+    assert (origin.authority, origin.path) == (authority, path)
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "https://", "https://x:port", "https://[::1"])
+def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        Origin.parse(url)
+
+
+# The loop that the parts run on.
+
+
+def test_all_of_it_works_on_uvloop_too(tmp_path: Path) -> None:
+    keys = pki.ensure(tmp_path)
+
+    async def scenario() -> None:
+        async with wire_server(WireServer.hold, WireServer.answer_all, tls=tls_of(keys)) as server:
+            credentials = Credentials(
+                server=f"https://127.0.0.1:{server.port}", ca_data=keys.ca_data
+            )
+            async with transport(server, timeout=0.5, credentials=credentials) as client:
+                with pytest.raises(RequestTimeoutError):
+                    await client.send(post())
+                bodies = await asyncio.gather(
+                    *(client.send(post(b"x" * 300_000)) for _ in range(9))
+                )
+                assert bodies == [b"{}"] * 9
+                async with client.stream(get(), inactivity=5) as pieces:
+                    assert [piece async for piece in pieces()] == [b"{}"]
+        with pytest.raises(ConnectionLostError):
+            async with transport(server, credentials=credentials) as client:
+                await client.send(post())
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

@@ -1,0 +1,469 @@
+"""The admission part beside a real API server: refusals, certificates, configurations."""
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from support_admission import job, queue, task
+from support_admission_part import HASTY, LEASE, NAMESPACE, admission, options
+from support_kubectl import Kubectl, needs_kubectl
+from support_server import Server
+from support_servers import RealServers, real_servers
+from support_waiting import until, until_true
+
+from batholith.admission.serving.bundles import Lifetimes
+from batholith.admission.serving.files import CertificateFiles
+from batholith.admission.serving.service import AdmissionService, Options
+from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.model.names import JOBS, LEASES, MUTATING_CONFIGURATIONS, QUEUES, SECRETS
+from batholith.model.names import VALIDATING_CONFIGURATIONS as VALIDATING
+
+Json = dict[str, Any]
+
+DATA = Path(__file__).parents[1] / "data"
+ALL_PATHS = (
+    "/jobs/mutate",
+    "/jobs/validate",
+    "/podgroups/mutate",
+    "/podgroups/validate",
+    "/queues/mutate",
+    "/queues/validate",
+)
+SECRET = SECRETS.path(NAMESPACE, "batholith-admission-secret")
+QUEUES_VALIDATE = VALIDATING.path(name="batholith-queues-validate")
+DRY_RUN = f"{QUEUES.path()}?dryRun=All"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
+    with real_servers(tmp_path_factory.mktemp("kube")) as started:
+        yield started
+
+
+@pytest.fixture
+async def server(servers: RealServers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path) as started:
+        yield started
+
+
+def lines(name: str) -> list[Json]:
+    return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+
+
+def named(name: str, **spec: Any) -> Json:
+    return queue(name, **spec) | {"apiVersion": QUEUES.api_version}
+
+
+async def refuses(server: Server) -> bool:
+    """Whether a queue below none is refused, and by us."""
+    answer = await server.request("POST", DRY_RUN, named("lost", parent="nosuch"))
+    return answer.status == 400 and "failed to get parent queue" in answer.body["message"]
+
+
+async def until_asked(server: Server) -> None:
+    await until_true(lambda: refuses(server), seconds=40)
+
+
+async def bundle_of(server: Server, path: str = QUEUES_VALIDATE) -> str:
+    """What the configuration at *path* trusts, base64."""
+    answer = await server.request("GET", path)
+    if answer.status != 200:
+        return ""
+    bundle: str = answer.body["webhooks"][0]["clientConfig"].get("caBundle", "")
+    return bundle
+
+
+# -- what users read
+
+
+DIFFERENT = {
+    # The schema names field and type, where the reference's decoder speaks of Go's types.
+    "wrong-type": 'spec.minAvailable in body must be of type integer: "string"',
+    "gq-cap": 'spec.capability.cpu: Invalid value: "x"',
+    # More is said.
+    "volume-both": "mountPath /a has both",
+    "j" * 70: "-t-1 validate failed [name part must be no more than 63 bytes]",
+}
+"""Objects whose refusal reads otherwise than in the recordings, and how."""
+
+
+async def test_refusals_are_those_of_the_recordings_layer_by_layer(
+    server: Server, tmp_path: Path
+) -> None:
+    """Decoding first, then defaults, the schema, and the rules; one of them alone speaks."""
+    needs_kubectl()
+    known = {(o["kind"], o["metadata"]["name"]): o for o in map(_object, lines(REFUSALS))}
+    kubectl, wrong = Kubectl(server, tmp_path), []
+    async with admission(server, options(*ALL_PATHS)):
+        await until_asked(server)
+        for name in ("default", "root"):
+            await server.create(QUEUES.path(), named(name))
+        for case in lines("refusals-in-words.jsonl"):
+            text = json.dumps(known[case["kind"], case["name"]])
+            said = await kubectl.run("create", "-f", "-", stdin=text)
+            expected = DIFFERENT.get(case["name"]) or str(case["error"])
+            layer, _, words = expected.rpartition(" denied the request: ")
+            if bool(expected) != bool(said.code) or layer not in said.err or words not in said.err:
+                wrong.append((case["name"], expected, said.err))
+    assert wrong == []
+
+
+REFUSALS = "admission-refusals.jsonl"
+
+
+def _object(case: Json) -> Json:
+    found: Json = case["object"]
+    return found
+
+
+async def test_a_job_may_follow_its_queue_at_once(server: Server) -> None:
+    """No cache is that fast; so a refusal is only given after a look at the server."""
+    body = job(task(replicas=3)) | {"apiVersion": JOBS.api_version}
+    async with admission(server, options(*ALL_PATHS)):
+        await until_asked(server)
+        for number in range(10):
+            name = f"q{number}"
+            await server.create(QUEUES.path(), named(name))
+            wanted = {**body, "metadata": {"name": name}, "spec": body["spec"] | {"queue": name}}
+            answer = await server.request("POST", JOBS.path("default"), wanted)
+            # The queue controller does not run here: a queue without a state is open.
+            assert answer.status == 201, answer.body
+            assert answer.body["spec"]["minAvailable"] == 3
+
+
+# -- certificates
+
+
+async def test_two_that_start_together_serve_one_certificate(server: Server) -> None:
+    first, second = options(), options()
+    async with admission(server, first) as one, admission(server, second) as other:
+        assert await shown(one) == await shown(other)
+        stored = await server.get(SECRET)
+        assert set(stored["data"]) == {"ca.crt", "tls.crt", "tls.key"}
+        trusted = await bundle_of(server)
+        await until_asked(server)
+        assert trusted in ("", stored["data"]["ca.crt"])
+        assert await bundle_of(server) == stored["data"]["ca.crt"]
+
+
+async def shown(part: AdmissionService, context: ssl.SSLContext | None = None) -> x509.Certificate:
+    """The certificate that a new connection sees; *context* says whom it trusts, or anybody."""
+    host, port = part.url.removeprefix("https://").split(":")
+    if context is None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    raw = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return x509.load_der_x509_certificate(raw)
+
+
+LAG = 0.5
+"""Seconds by which an API server may hear late of a changed configuration."""
+
+
+async def test_no_request_fails_while_certificates_change(server: Server) -> None:
+    """Neither of the API server, nor of another one that opens new connections and hears late."""
+    lifetimes = Lifetimes(
+        lasts=timedelta(seconds=40), renew=timedelta(seconds=36), settle=3, retire=3
+    )
+    seen: set[bytes] = set()
+    done = asyncio.Event()
+
+    async def ask() -> int:
+        count = 0
+        while not done.is_set():
+            assert await refuses(server)
+            count += 1
+        return count
+
+    async def connect_late(part: AdmissionService) -> int:
+        count = 0
+        while len(seen) < 3:
+            bundle = base64.b64decode(await bundle_of(server))
+            await asyncio.sleep(LAG)
+            certificate = await shown(part, ssl.create_default_context(cadata=bundle.decode()))
+            seen.add(certificate.public_bytes(Encoding.DER))
+            count += 1
+        return count
+
+    async with admission(server, options(lifetimes=lifetimes)) as part:
+        await until_asked(server)
+        async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
+            asking = [tasks.create_task(ask()) for _ in range(3)]
+            assert await connect_late(part) > 10
+            done.set()
+    assert min(task.result() for task in asking) > 10
+
+
+async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server) -> None:
+    lifetimes = Lifetimes(settle=2, retire=2)
+    async with admission(server, options(lifetimes=lifetimes)) as part:
+        await until_asked(server)
+        before = await shown(part)
+        await server.request("DELETE", SECRET)
+
+        async def changed() -> bool:
+            assert await refuses(server), "what was trusted before still is"
+            return await shown(part) != before
+
+        await until_true(changed, seconds=40)
+
+
+@pytest.mark.parametrize("damaged", ["ca.crt", "tls.crt", "tls.key"])
+async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
+    lifetimes = Lifetimes(settle=2, retire=2)
+    async with admission(server, options(lifetimes=lifetimes)) as part:
+        await until_asked(server)
+        before = await shown(part)
+        patch = {"data": {damaged: "bm9uc2Vuc2U="}}
+        kind = "application/merge-patch+json"
+        await server.request("PATCH", SECRET, patch, content_type=kind)
+
+        async def changed() -> bool:
+            assert await refuses(server)
+            return await shown(part) != before
+
+        await until_true(changed, seconds=40)
+
+
+async def test_a_secret_of_somebody_else_is_served_and_never_written(server: Server) -> None:
+    now, lasts = datetime.now(UTC), timedelta(hours=1)
+    authority = make_authority("theirs", now=now, lasts=lasts)
+    theirs = issue(authority, LeafRequest(subject="x", lasts=lasts, hosts=("127.0.0.1",)), now=now)
+    data = {
+        "ca.crt": authority.certificate_pem.decode(),
+        "tls.crt": theirs.certificate_pem.decode(),
+        "tls.key": theirs.key_pem.decode(),
+    }
+    metadata = {"name": "batholith-admission-secret"}
+    body = {"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "stringData": data}
+    created = await server.create(SECRETS.path(NAMESPACE), body)
+    async with admission(server, options()) as part:
+        await until_asked(server)
+        assert await shown(part) == theirs.certificate
+        kept = await server.get(SECRET)
+        assert kept["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+
+
+# -- configurations
+
+
+async def test_trust_that_somebody_takes_away_is_written_again(server: Server) -> None:
+    async with admission(server, options()):
+        await until_asked(server)
+        trusted = await bundle_of(server)
+        without = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+        kind = "application/json-patch+json"
+        for path in (QUEUES_VALIDATE, MUTATING_CONFIGURATIONS.path(name="batholith-queues-mutate")):
+            taken = await server.request("PATCH", path, without, content_type=kind)
+            assert "caBundle" not in taken.body["webhooks"][0]["clientConfig"]
+
+            async def is_back(path: str = path) -> bool:
+                return await bundle_of(server, path) == trusted
+
+            await until_true(is_back)
+
+
+async def test_a_configuration_that_is_deleted_comes_back_if_we_register(
+    server: Server,
+) -> None:
+    async with admission(server, options()):
+        await until_asked(server)
+        await server.request("DELETE", QUEUES_VALIDATE)
+        await until_true(lambda: exists(server, QUEUES_VALIDATE))
+
+
+async def exists(server: Server, path: str) -> bool:
+    return (await server.request("GET", path)).status == 200
+
+
+async def test_configurations_of_others_are_left_alone(server: Server) -> None:
+    """Of the reference's name, and of ours but leading elsewhere."""
+    wanted = options()
+    theirs = {
+        "kind": VALIDATING.kind,
+        "apiVersion": VALIDATING.api_version,
+        "webhooks": [
+            {
+                "name": "x.example.com",
+                "clientConfig": {"url": "https://127.0.0.1:1/queues/validate"},
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "failurePolicy": "Ignore",
+            }
+        ],
+    }
+    names = ("volcano-admission-service-queues-validate", "batholith-queues-validate")
+    for name in names:
+        await server.create(VALIDATING.path(), {**theirs, "metadata": {"name": name}})
+    async with admission(server, wanted):
+        mutate = MUTATING_CONFIGURATIONS.path(name="batholith-queues-mutate")
+        await until_true(lambda: exists(server, mutate))
+        for name in names:
+            assert await bundle_of(server, VALIDATING.path(name=name)) == ""
+
+
+async def test_without_registering_nothing_is_made_but_trust_is_written(
+    server: Server,
+) -> None:
+    wanted = replace(options(), register=False)
+    async with admission(server, wanted):
+        service = {"webhooks": [_entry(wanted)], "metadata": {"name": "batholith-queues-validate"}}
+        head = {"kind": VALIDATING.kind, "apiVersion": VALIDATING.api_version}
+        await server.create(VALIDATING.path(), head | service)
+        await until_asked(server)
+        assert not await exists(
+            server, MUTATING_CONFIGURATIONS.path(name="batholith-queues-mutate")
+        )
+
+
+def _entry(wanted: Options) -> Json:
+    return {
+        "name": "validatequeue.volcano.sh",
+        "clientConfig": wanted.target.client_config("/queues/validate"),
+        "rules": [
+            {
+                "apiGroups": [QUEUES.group],
+                "apiVersions": [QUEUES.version],
+                "resources": [QUEUES.plural],
+                "operations": ["CREATE", "UPDATE", "DELETE"],
+            }
+        ],
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+    }
+
+
+# -- the office
+
+
+async def restores_trust(server: Server) -> None:
+    """Whether somebody looks after the configurations: one loses its trust, and gets it back."""
+    trusted = await bundle_of(server)
+    without = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+    kind = "application/json-patch+json"
+    taken = await server.request("PATCH", QUEUES_VALIDATE, without, content_type=kind)
+    assert taken.status == 200, taken.body
+
+    async def is_back() -> bool:
+        return await bundle_of(server) == trusted
+
+    await until_true(is_back, seconds=60)
+
+
+async def test_another_replica_takes_over_when_the_holder_of_the_office_ends(
+    server: Server,
+) -> None:
+    first = options()
+    second = replace(options(), target=first.target)
+    async with AsyncExitStack() as stack:
+        async with admission(server, first):
+            await until_asked(server)
+            await stack.enter_async_context(admission(server, second))
+            lease = await server.get(LEASES.path(NAMESPACE, LEASE))
+        await restores_trust(server)
+        later = await server.get(LEASES.path(NAMESPACE, LEASE))
+        assert later["spec"]["holderIdentity"] not in ("", lease["spec"]["holderIdentity"])
+
+
+async def test_losing_the_office_ends_no_review_and_it_is_stood_for_again(server: Server) -> None:
+    async with admission(server, options(), election=HASTY) as part:
+        await until_asked(server)
+        thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 1}}
+        kind = "application/merge-patch+json"
+        path = LEASES.path(NAMESPACE, LEASE)
+        assert (await server.request("PATCH", path, thief, content_type=kind)).status == 200
+
+        async def holds_again() -> bool:
+            assert await refuses(server)
+            assert part.url
+            return (await server.get(path))["spec"]["holderIdentity"] not in ("", "thief")
+
+        await until_true(holds_again, seconds=60)
+        await restores_trust(server)
+
+
+# -- the end
+
+
+async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Server) -> None:
+    """Those who call us hear of it later than we do."""
+    wanted = options()
+    lingering = replace(wanted, place=replace(wanted.place, linger=2))
+    async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
+        part = await stack.enter_async_context(admission(server, lingering))
+        url, trust = part.url, ssl.create_default_context()
+        trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+
+        async def closes() -> tuple[int, bool]:
+            async with session.post(f"{url}/nosuch", json={}, ssl=trust) as answer:
+                return answer.status, answer.headers.get("Connection") == "close"
+
+        assert await closes() == (404, False)
+        ending = asyncio.create_task(stack.aclose())
+        await until(lambda: not part.url)
+        assert await closes() == (404, True)
+        await ending
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await closes()
+
+
+# -- files
+
+
+async def test_certificate_files_are_taken_up_when_they_change(
+    server: Server, tmp_path: Path
+) -> None:
+    files = CertificateFiles(
+        certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key", authority=tmp_path / "ca.crt"
+    )
+    old, new = _authority(), _authority()
+    both = old.certificate_pem + new.certificate_pem
+    _provide(files, old, trusted=both)
+    async with admission(server, replace(options(), certificates=files)) as part:
+        await until_asked(server)
+        async with aiohttp.ClientSession() as session:
+            before = await shown(part)
+            context = ssl.create_default_context(cadata=both.decode())
+            assert await _is_404(session, part, context)
+            _provide(files, new, trusted=both)
+
+            async def changed() -> bool:
+                assert await _is_404(session, part, context), "its one connection stays open"
+                return await shown(part) != before
+
+            await until_true(changed, seconds=40)
+        assert await refuses(server)
+
+
+def _authority() -> Identity:
+    return make_authority("files", now=datetime.now(UTC), lasts=timedelta(hours=1))
+
+
+def _provide(files: CertificateFiles, authority: Identity, *, trusted: bytes) -> None:
+    request = LeafRequest(subject="x", lasts=timedelta(hours=1), hosts=("127.0.0.1",))
+    leaf = issue(authority, request, now=datetime.now(UTC))
+    files.certificate.write_bytes(leaf.certificate_pem)
+    files.key.write_bytes(leaf.key_pem)
+    assert files.authority is not None
+    files.authority.write_bytes(trusted)
+
+
+async def _is_404(
+    session: aiohttp.ClientSession, part: AdmissionService, context: ssl.SSLContext
+) -> bool:
+    async with session.post(f"{part.url}/nosuch", json={}, ssl=context) as answer:
+        return answer.status == 404

@@ -1,0 +1,54 @@
+"""Go clients on both servers: client-go, and the clientset that Volcano publishes."""
+
+from pathlib import Path
+
+from support_goclient import go_checks, needs_go_client
+from support_servers import Servers
+from support_up import up
+
+from batholith.model import crds
+
+APPLY = "the body of the request was in an unknown format"
+MISSING = {
+    "embedded": {
+        # There is no server-side apply yet: kubectl and client-go take that for an old server.
+        "apply-job": APPLY,
+        "apply-queue-status": APPLY,
+        "apply-configmap": APPLY,
+    },
+    "real": {},
+}
+"""What a server cannot do, and what it says then."""
+
+ALLOWED = {"KUBE_FEATURE_ClientsAllowCBOR": "true"}
+PREFERRED = {**ALLOWED, "KUBE_FEATURE_ClientsPreferCBOR": "true"}
+
+
+async def test_go_clients_find_what_they_expect(servers: Servers, tmp_path: Path) -> None:
+    needs_go_client()
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        said = await go_checks(server.kubeconfig)
+    missing = MISSING[servers.name]
+    assert {name: text for name, text in said.items() if text and name not in missing} == {}
+    for name, words in missing.items():
+        assert words in said[name]
+    assert len(said) > 40
+
+
+async def test_go_clients_that_know_cbor_fall_back(servers: Servers, tmp_path: Path) -> None:
+    needs_go_client()
+    async with servers.start(tmp_path, crds=crds.load()) as server:
+        said = await go_checks(
+            server.kubeconfig,
+            "-run=^(dynamic|job-create|job-update|wire-proto|watch-list)",
+            environment=ALLOWED,
+        )
+        said |= await go_checks(server.kubeconfig, "-run=^wire-cbor", environment=PREFERRED)
+    assert {name: text for name, text in said.items() if text} == {}
+
+
+async def test_a_go_program_runs_jobs_and_commands_them(tmp_path: Path) -> None:
+    needs_go_client()
+    async with up(tmp_path / "data", "--simulate", "2") as cluster:
+        said = await go_checks(cluster.data.kubeconfig, "-life")
+    assert list(said.values()) == [""] * 3, said

@@ -1,0 +1,101 @@
+"""A server whose every byte is written by the test, and what it got."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@dataclass(slots=True)
+class Peer:
+    """One connection to the server."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def request(self) -> bytes:
+        """The next request, whole.
+
+        Raises:
+            asyncio.IncompleteReadError: the client hung up instead.
+        """
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
+        return head + await self.reader.readexactly(int(length or 0))
+
+    def say(self, raw: bytes) -> None:
+        self.writer.write(raw)
+
+
+Behaviour = Callable[[Peer], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class WireServer:
+    """Serves each connection by the next of *behaviours*, and by the last of them from then on."""
+
+    behaviours: list[Behaviour]
+    connections: int = 0
+    gone: int = 0
+    """Connections that have ended."""
+    requests: list[bytes] = field(default_factory=list)
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behaviour = self.behaviours[min(self.connections, len(self.behaviours) - 1)]
+        self.connections += 1
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await behaviour(Peer(reader, writer))
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+            self.gone += 1
+
+    async def answer_all(self, peer: Peer) -> None:
+        """Answer every request with an empty object until the client hangs up."""
+        while True:
+            self.requests.append(await peer.request())
+            peer.say(OK)
+
+    async def hold(self, peer: Peer) -> None:
+        """Take a request, never answer it, and wait until the client hangs up."""
+        self.requests.append(await peer.request())
+        await peer.reader.read()
+
+
+@contextlib.asynccontextmanager
+async def wire_server(
+    *behaviours: Callable[[WireServer, Peer], Awaitable[None]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[WireServer]:
+    """A server on a free port; without *behaviours* it answers everything."""
+    made = WireServer([])
+    for behaviour in behaviours or (WireServer.answer_all,):
+
+        async def act(
+            peer: Peer, behaviour: Callable[[WireServer, Peer], Awaitable[None]] = behaviour
+        ) -> None:
+            await behaviour(made, peer)
+
+        made.behaviours.append(act)
+    running: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(made.serve(reader, writer))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    listener = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
+    made.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        listener.close()
+        await listener.wait_closed()
+        for task in list(running):
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
