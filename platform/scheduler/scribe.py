@@ -142,7 +142,7 @@ class Scribe:
         held = self._queues.get(meta.name)
         if held is None:
             return
-        if meta.uid != held.uid or int(meta.resource_version or 0) > int(held.version or 0):
+        if meta.uid != held.uid or _later(meta.resource_version, held.version):
             held.version, held.uid = meta.resource_version, meta.uid
             held.standing = queue.status.allocated
             self._queue_due(meta.name, held)
@@ -165,8 +165,9 @@ class Scribe:
             held = self._groups[report.key] = _Group(
                 report, group.status, group.metadata.resource_version, group.metadata.uid
             )
-        if held.report.group is not group:
-            held.version = group.metadata.resource_version
+        version = group.metadata.resource_version
+        if held.report.group is not group and _later(version, held.version):
+            held.version, held.standing = version, group.status  # perhaps another's word
         held.report = report
         if not same(report.status, held.standing):
             pause = 0 if _is_news(report.status, held.standing) else self._pauses.group
@@ -293,9 +294,10 @@ class Scribe:
         new = await self._client.patch(
             names.QUEUES, name, body, subresource="status", view=_Written
         )
-        held.version = new.metadata.resource_version
-        held.standing = wanted
         held.written_at = self._clock.monotonic()
+        if _later(new.metadata.resource_version, held.version):
+            held.version, held.standing = new.metadata.resource_version, wanted
+        # Else another wrote after us, and the watch was faster than our answer.
 
     def _say(self, about: ObjectReference, kind: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:
@@ -314,6 +316,11 @@ def _is_news(wanted: PodGroupStatus, standing: PodGroupStatus) -> bool:
     kinds = {(each.type, each.reason) for each in wanted.conditions}
     had = {(each.type, each.reason) for each in standing.conditions}
     return wanted.phase != standing.phase or not kinds <= had
+
+
+def _later(version: str, other: str) -> bool:
+    """Whether *version* of an object came after the *other*."""
+    return int(version or 0) > int(other or 0)
 
 
 def _only(uid: str, version: str) -> dict[str, str]:
