@@ -36,6 +36,9 @@ ENABLED = (
 )
 """Without those of pods: no pod should have to wait for us."""
 
+UNSERVED = frozenset(("/jobflows/validate", "/cronjobs/validate", "/hypernodes/validate"))
+"""Paths that Volcano's chart enables, for kinds that nobody looks after here."""
+
 
 LINGER = 3.0
 """Seconds after SIGTERM until the last node knows that a Service does not lead here any more."""
@@ -67,6 +70,9 @@ class WebhookFlags:
     enabled_admission: Annotated[str, typer.Option(help="Comma-separated paths to serve.")] = (
         ENABLED
     )
+    webhook_configuration_prefix: Annotated[
+        str, typer.Option(help="What the names of our webhook configurations begin with.")
+    ] = "batholith"
     register: Annotated[
         bool,
         typer.Option("--register", help="Create webhook configurations that are missing."),
@@ -275,7 +281,7 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
         certificates = SecretSettings(namespace=web.namespace, hosts=web.hosts)
     grace = durations.parse(web.graceful_shutdown_time).total_seconds()
     options = Options(
-        paths=tuple(dict.fromkeys(filter(None, map(str.strip, web.enabled_admission.split(","))))),
+        paths=_paths(web.enabled_admission),
         target=Target(url=web.webhook_url, service=web.service, namespace=web.namespace),
         certificates=certificates,
         settings=rules.settings(),
@@ -287,10 +293,19 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
         ),
         resource_groups=rules.admission_conf,
         exempt=("kube-system", web.namespace),
+        prefix=web.webhook_configuration_prefix,
         register=web.register,
     )
     options.chosen(options.settings)
     return options
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    """The paths to serve, each once; what Volcano has and we don't is warned about."""
+    asked = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
+    for path in UNSERVED & asked.keys():
+        log.warning("asked for admission that there is not", extra={"path": path})
+    return tuple(path for path in asked if path not in UNSERVED)
 
 
 @asynccontextmanager

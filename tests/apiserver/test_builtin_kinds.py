@@ -381,7 +381,7 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
         ("Secret", "", {"type": "Opaque"}, {"type": "x.io/y"}, "field is immutable"),
         ("Secret", "", {"type": "kubernetes.io/tls"}, None, "data[tls.crt]: Required value"),
         ("Node", "", {"spec": {"taints": [{"key": "a", "effect": "Never"}]}}, None,
-         "spec.taints[0].effect: Unsupported value"),
+         "metadata.taints[0].effect: Unsupported value"),
         ("PersistentVolumeClaim", "", {"spec": {}}, None, "spec.accessModes: Required value"),
         ("PersistentVolumeClaim", "", {"spec": CLAIM},
          {"spec": {**CLAIM, "accessModes": ["ReadWriteMany"]}}, "spec is immutable"),

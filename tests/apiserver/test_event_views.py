@@ -12,6 +12,14 @@ from batholith.cluster.apiserver.event_views import from_core, to_core
 NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
 CORE = "/api/v1/namespaces/default/events"
 
+NEEDED = {
+    "reportingInstance": "y-1",
+    "action": "Look",
+    "reason": "Looked",
+    "type": "Normal",
+    "eventTime": "2026-01-02T03:04:05.000006Z",
+}
+
 
 def event(**fields: Any) -> dict[str, Any]:
     return {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"}, **fields}
@@ -30,7 +38,7 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         note="hi",
         regarding={"kind": "Pod", "name": "p", "namespace": "default"},
         reportingController="x.io/y",
-        eventTime="2026-01-02T03:04:05.000006Z",
+        **NEEDED,
     )
     async with embedded_server(tmp_path) as server:
         made = await server.request("POST", NEW, told)
@@ -39,9 +47,10 @@ async def test_both_addresses_show_the_same_events(tmp_path: Path) -> None:
         assert [each["message"] for each in seen["items"]] == ["hi"]
         assert seen["items"][0]["reportingComponent"] == "x.io/y"
         patched = await server.request(
-            "PATCH", f"{NEW}/e", {"note": "ho"}, content_type="application/merge-patch+json"
+            "PATCH", f"{CORE}/e", {"message": "ho"}, content_type="application/merge-patch+json"
         )
-        assert patched.body["note"] == "ho"
+        assert patched.body["message"] == "ho"
+        assert (await server.request("GET", f"{NEW}/e")).body["note"] == "ho"
         core = (await server.request("GET", f"{CORE}/e")).body
         assert (core["apiVersion"], core["message"]) == ("v1", "ho")
         assert core["eventTime"] == "2026-01-02T03:04:05.000006Z"
@@ -55,7 +64,7 @@ async def test_each_address_has_field_selectors_of_its_own(tmp_path: Path) -> No
     told = event(regarding={"kind": "Pod", "name": "p"}, reportingController="x.io/y", reason="R")
     async with embedded_server(tmp_path) as server:
         for name, about in (("e", told), ("f", {**told, "reason": "S"})):
-            await server.create(NEW, {**about, "metadata": {"name": name}})
+            await server.create(NEW, {**NEEDED, **about, "metadata": {"name": name}})
         for place, selector in (
             (NEW, "regarding.name=p,reportingController=x.io/y,reason=R"),
             (CORE, "involvedObject.name=p,reportingComponent=x.io/y,reason=R"),

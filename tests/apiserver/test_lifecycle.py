@@ -15,6 +15,7 @@ from support_server import (
     PODS,
     Answer,
     EmbeddedServer,
+    Server,
     config_map,
     definition,
     embedded_server,
@@ -22,6 +23,7 @@ from support_server import (
     pod,
     until_gone,
 )
+from support_servers import Servers
 
 from batholith.cluster.apiserver.expiry import KEEP, Sweeper
 from batholith.cluster.apiserver.keepers import Tools
@@ -33,8 +35,8 @@ SPACES = "/api/v1/namespaces"
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path) as running:
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path) as running:
         yield running
 
 
@@ -52,11 +54,11 @@ def owned(name: str, *owners: Json, **reference: Any) -> Json:
     return {"metadata": {"name": name, "ownerReferences": references}}
 
 
-async def bound_pod(server: EmbeddedServer, name: str, **spec: Any) -> Json:
+async def bound_pod(server: Server, name: str, **spec: Any) -> Json:
     return await server.create(PODS, pod(name, nodeName="n1", **spec))
 
 
-async def test_dependents_go_with_their_last_owner(server: EmbeddedServer) -> None:
+async def test_dependents_go_with_their_last_owner(server: Server) -> None:
     """INV-OW-5, in the background."""
     first = await server.create(MAPS, config_map("first"))
     second = await server.create(MAPS, config_map("second"))
@@ -71,20 +73,20 @@ async def test_dependents_go_with_their_last_owner(server: EmbeddedServer) -> No
         assert (await lines.next())["type"] == "DELETED"
 
 
-async def test_an_object_whose_owner_never_was_goes(server: EmbeddedServer) -> None:
+async def test_an_object_whose_owner_never_was_goes(server: Server) -> None:
     ghost = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
     await server.create(SECRETS, owned("child", ghost))
     await until_gone(server, SECRETS, "child")
 
 
-async def test_an_owner_in_another_namespace_is_none(server: EmbeddedServer) -> None:
+async def test_an_owner_in_another_namespace_is_none(server: Server) -> None:
     await server.create(SPACES, {"metadata": {"name": "other"}})
     owner = await server.create("/api/v1/namespaces/other/configmaps", config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
     await until_gone(server, SECRETS, "child")
 
 
-async def test_inv_ow_5_no_grandchild_is_left(server: EmbeddedServer) -> None:
+async def test_inv_ow_5_no_grandchild_is_left(server: Server) -> None:
     owner = await server.create(MAPS, config_map("owner"))
     child = await server.create(MAPS, owned("child", owner))
     await server.create(SECRETS, owned("grandchild", child))
@@ -93,7 +95,7 @@ async def test_inv_ow_5_no_grandchild_is_left(server: EmbeddedServer) -> None:
     assert (await server.request("GET", f"{MAPS}/child")).status == 404
 
 
-async def test_inv_ow_1_an_object_has_one_controller_at_most(server: EmbeddedServer) -> None:
+async def test_inv_ow_1_an_object_has_one_controller_at_most(server: Server) -> None:
     first = await server.create(MAPS, config_map("first"))
     second = await server.create(MAPS, config_map("second"))
     two = owned("child", first, second, controller=True)
@@ -105,7 +107,7 @@ async def test_inv_ow_1_an_object_has_one_controller_at_most(server: EmbeddedSer
     assert later.status == 422
 
 
-async def test_foreground_deletion_ends_with_the_owner(server: EmbeddedServer) -> None:
+async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     owner = await server.create(MAPS, config_map("owner"))
     child = owned("child", owner, blockOwnerDeletion=True)
     child["metadata"]["finalizers"] = ["ex.io/hold"]
@@ -123,7 +125,7 @@ async def test_foreground_deletion_ends_with_the_owner(server: EmbeddedServer) -
     assert (await server.request("GET", f"{SECRETS}/child")).status == 404
 
 
-async def test_orphans_stay(server: EmbeddedServer) -> None:
+async def test_orphans_stay(server: Server) -> None:
     """INV-OW-5."""
     owner = await server.create(MAPS, config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
@@ -143,7 +145,7 @@ async def test_owners_that_went_while_the_server_was_down_are_noticed(tmp_path: 
 
 
 async def test_a_finalizer_holds_an_object_and_its_removal_lets_it_go(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     body = config_map("a")
     body["metadata"]["finalizers"] = ["ex.io/hold"]
@@ -160,7 +162,7 @@ async def test_a_finalizer_holds_an_object_and_its_removal_lets_it_go(
 
 
 async def test_a_namespace_is_furnished_and_takes_its_content_with_it(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     async with server.watch(
         "/api/v1/serviceaccounts?watch=1&fieldSelector=metadata.namespace%3Dspace"
@@ -189,12 +191,12 @@ async def test_a_namespace_is_furnished_and_takes_its_content_with_it(
     assert (await server.get(inside))["items"] == []
 
 
-async def test_some_namespaces_stay(server: EmbeddedServer) -> None:
+async def test_some_namespaces_stay(server: Server) -> None:
     refused = await server.request("DELETE", f"{SPACES}/kube-system")
     assert (refused.status, refused.body["reason"]) == (403, "Forbidden")
 
 
-async def test_a_running_pod_gets_its_grace_and_the_agent_ends_it(server: EmbeddedServer) -> None:
+async def test_a_running_pod_gets_its_grace_and_the_agent_ends_it(server: Server) -> None:
     await bound_pod(server, "p", terminationGracePeriodSeconds=60)
     ending = await server.request("DELETE", f"{PODS}/p")
     assert ending.body["metadata"]["deletionGracePeriodSeconds"] == 60
@@ -211,7 +213,7 @@ async def test_a_running_pod_gets_its_grace_and_the_agent_ends_it(server: Embedd
     assert (await server.request("GET", f"{PODS}/p")).status == 404
 
 
-async def test_a_pod_without_a_node_or_with_an_end_goes_at_once(server: EmbeddedServer) -> None:
+async def test_a_pod_without_a_node_or_with_an_end_goes_at_once(server: Server) -> None:
     await server.create(PODS, pod("waiting"))
     await server.request("DELETE", f"{PODS}/waiting")
     assert (await server.request("GET", f"{PODS}/waiting")).status == 404
@@ -222,9 +224,9 @@ async def test_a_pod_without_a_node_or_with_an_end_goes_at_once(server: Embedded
     assert (await server.request("GET", f"{PODS}/done")).status == 404
 
 
-async def test_a_pod_is_bound_once(server: EmbeddedServer) -> None:
+async def test_a_pod_is_bound_once(server: Server) -> None:
     await server.create(PODS, pod("p"))
-    binding = {"target": {"kind": "Node", "name": "n1"}}
+    binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
     assert (await server.request("POST", f"{PODS}/p/binding", binding)).status == 201
     again = await server.request("POST", f"{PODS}/p/binding", binding)
     assert (again.status, again.body["reason"]) == (409, "Conflict")
@@ -235,7 +237,7 @@ EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
-async def running(server: EmbeddedServer, name: str, *, ready: str = "True") -> None:
+async def running(server: Server, name: str, *, ready: str = "True") -> None:
     """A running pod of the app db."""
     made = pod(name)
     made["metadata"]["labels"] = {"app": "db"}
@@ -244,19 +246,19 @@ async def running(server: EmbeddedServer, name: str, *, ready: str = "True") -> 
     await patch_status(server, f"{PODS}/{name}", status)
 
 
-async def patch_status(server: EmbeddedServer, path: str, status: Json) -> None:
+async def patch_status(server: Server, path: str, status: Json) -> None:
     patched = await server.request(
         "PATCH", f"{path}/status", {"status": status}, content_type=MERGE
     )
     assert patched.status == 200, patched.body
 
 
-async def evict(server: EmbeddedServer, name: str) -> Answer:
+async def evict(server: Server, name: str) -> Answer:
     body = {**EVICTION, "metadata": {"name": name}}
     return await server.request("POST", f"{PODS}/{name}/eviction", body)
 
 
-async def test_an_eviction_deletes_unless_a_budget_objects(server: EmbeddedServer) -> None:
+async def test_an_eviction_deletes_unless_a_budget_objects(server: Server) -> None:
     for name in ("one", "other"):
         await running(server, name)
     await server.create(PODS, pod("free"))
@@ -279,14 +281,14 @@ async def test_an_eviction_deletes_unless_a_budget_objects(server: EmbeddedServe
         False,
     )
     (cause,) = kept.body["details"]["causes"]
-    assert cause["message"] == "The disruption budget b needs 1 healthy pods and has 2 currently"
+    assert cause["message"] == "The disruption budget b does not allow evicting pods currently"
     status = (await server.get(f"{BUDGETS}/b"))["status"]
     assert (status["disruptionsAllowed"], list(status["disruptedPods"])) == (0, ["one"])
     assert status["conditions"][0]["reason"] == "InsufficientPods"
 
 
 async def test_a_budget_lets_go_of_what_is_not_ready_or_not_running(
-    server: EmbeddedServer,
+    server: Server,
 ) -> None:
     await running(server, "sick", ready="False")
     labelled = pod("pending")
@@ -300,17 +302,17 @@ async def test_a_budget_lets_go_of_what_is_not_ready_or_not_running(
     assert (await evict(server, "pending")).status == 201
 
 
-async def test_a_pod_under_two_budgets_is_not_evicted(server: EmbeddedServer) -> None:
+async def test_a_pod_under_two_budgets_is_not_evicted(server: Server) -> None:
     await running(server, "p")
     for name in ("a", "b"):
         spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "db"}}}
         await server.create(BUDGETS, {"metadata": {"name": name}, "spec": spec})
     refused = await evict(server, "p")
-    assert (refused.status, refused.body["reason"]) == (500, "InternalError")
+    assert (refused.status, "reason" in refused.body) == (500, False)
     assert "more than one PodDisruptionBudget" in refused.body["message"]
 
 
-async def test_pods_get_a_priority_an_account_and_tolerations(server: EmbeddedServer) -> None:
+async def test_pods_get_a_priority_an_account_and_tolerations(server: Server) -> None:
     made = await server.create(PODS, pod("p", priorityClassName="system-cluster-critical"))
     spec = made["spec"]
     assert spec["priority"] == 2_000_000_000
@@ -348,7 +350,7 @@ async def test_a_definition_that_ends_takes_no_new_objects(tmp_path: Path) -> No
         await server.create(DEFINITIONS, definition())
 
 
-async def test_a_dry_run_changes_nothing(server: EmbeddedServer) -> None:
+async def test_a_dry_run_changes_nothing(server: Server) -> None:
     tried = await server.request("POST", f"{MAPS}?dryRun=All", config_map("a"))
     assert (tried.status, "resourceVersion" in tried.body["metadata"]) == (201, False)
     assert (await server.request("GET", f"{MAPS}/a")).status == 404
@@ -357,7 +359,7 @@ async def test_a_dry_run_changes_nothing(server: EmbeddedServer) -> None:
     assert await server.get(f"{MAPS}/a") == made
 
 
-async def test_a_collection_goes_by_selection(server: EmbeddedServer) -> None:
+async def test_a_collection_goes_by_selection(server: Server) -> None:
     await server.create(MAPS, config_map("a", tier="x"))
     await server.create(MAPS, config_map("b", tier="y"))
     gone = await server.request("DELETE", f"{MAPS}?labelSelector=tier%3Dx")
@@ -366,9 +368,9 @@ async def test_a_collection_goes_by_selection(server: EmbeddedServer) -> None:
     assert [item["metadata"]["name"] for item in left["items"]] == ["b"]
 
 
-async def test_the_server_says_whose_a_token_is(server: EmbeddedServer) -> None:
+async def test_the_server_says_whose_a_token_is(server: Server) -> None:
     path = "/apis/authentication.k8s.io/v1/tokenreviews"
-    token = server.running.tokens["scheduler"]
+    token = server.tokens["scheduler"]
     review = await server.create(path, {"spec": {"token": token}})
     assert review["status"]["authenticated"] is True
     assert review["status"]["user"]["username"] == "scheduler"
@@ -382,7 +384,12 @@ async def test_the_server_says_whose_a_token_is(server: EmbeddedServer) -> None:
     assert (await server.create(access, asked))["status"]["allowed"] is True
 
 
-async def test_events_last_an_hour(server: EmbeddedServer) -> None:
+async def test_events_last_an_hour(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await _let_events_pass(server)
+
+
+async def _let_events_pass(server: EmbeddedServer) -> None:
     handlers = server.running.app.handlers
     tools = Tools(
         writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
@@ -404,7 +411,7 @@ async def test_events_last_an_hour(server: EmbeddedServer) -> None:
     assert [item["metadata"]["name"] for item in left["items"]] == ["fresh"]
 
 
-async def test_logs_come_from_the_agent(server: EmbeddedServer) -> None:
+async def test_logs_come_from_the_agent(server: Server) -> None:
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -417,7 +424,7 @@ async def test_logs_come_from_the_agent(server: EmbeddedServer) -> None:
             await response.write(line)
         return response
 
-    pki = server.running.pki
+    pki = server.pki
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(pki.ca))
     context.load_cert_chain(pki.agent.certificate, pki.agent.key)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -464,14 +471,14 @@ async def test_logs_come_from_the_agent(server: EmbeddedServer) -> None:
         {"propagationPolicy": {}},
     ],
 )
-async def test_odd_delete_options_are_refused(server: EmbeddedServer, body: Json) -> None:
+async def test_odd_delete_options_are_refused(server: Server, body: Json) -> None:
     await server.create(MAPS, config_map("a"))
     refused = await server.request("DELETE", f"{MAPS}/a", body)
     assert (refused.status, refused.body["reason"]) == (400, "BadRequest")
     assert (await server.request("GET", f"{MAPS}/a")).status == 200
 
 
-async def test_odd_parts_of_pods_are_refused(server: EmbeddedServer) -> None:
+async def test_odd_parts_of_pods_are_refused(server: Server) -> None:
     await server.create(PODS, pod("p"))
     for part, body in (
         ("binding", {"target": [1]}),
@@ -483,4 +490,5 @@ async def test_odd_parts_of_pods_are_refused(server: EmbeddedServer) -> None:
     strange = {"spec": {"containers": [1]}}
     media = "application/strategic-merge-patch+json"
     merged = await server.request("PATCH", f"{PODS}/p", strange, content_type=media)
-    assert 400 <= merged.status < 500 or "merge key" in merged.body["message"]
+    assert merged.status >= 400
+    assert any(words in merged.body["message"] for words in ("merge key", "not identical"))

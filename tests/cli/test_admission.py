@@ -35,8 +35,8 @@ def test_they_are_named(arguments: tuple[str, ...], words: str) -> None:
 
 
 def test_o12_a_path_without_rules_ends_the_start_and_is_named_with_those_that_there_are() -> None:
-    text = said(*URL, "--enabled-admission=/jobs/mutate,/hypernodes/validate")
-    assert "no admission at /hypernodes/validate" in text
+    text = said(*URL, "--enabled-admission=/jobs/mutate,/nodes/validate")
+    assert "no admission at /nodes/validate" in text
     assert "/jobs/mutate, /queues/mutate" in text
 
 

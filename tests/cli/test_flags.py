@@ -9,13 +9,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from batholith.cli import controllers, scheduler
+from batholith.admission.serving.service import Options
+from batholith.cli import admission, controllers, scheduler
 from batholith.cli.controllers import WorkFlags
 from batholith.cli.flags import GoCommand, Inert, grouped
 from batholith.cli.gates import GatesError, without_effect
 from batholith.cli.leading import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
-from batholith.cli.options import ClusterFlags, LogFlags, ServingFlags
+from batholith.cli.options import KLOG, ClusterFlags, LogFlags, ServingFlags
 from batholith.cli.scheduler import SchedulingFlags
 from batholith.cli.selection import DEFAULT, OURS, SelectionError, missing, select
 
@@ -52,6 +53,23 @@ CHART_SCHEDULER = (
     "--ignored-provisioners=example.com/one",
     "--scheduler-sharding-mode=none",
     "-v=3",
+    "2>&1",
+)
+CHART_ADMISSION = (
+    "--enabled-admission=/jobs/mutate,/jobs/validate,/podgroups/validate,/queues/mutate,"
+    "/queues/validate,/hypernodes/validate,/cronjobs/validate",
+    "--tls-cert-file=/admission.local.config/certificates/tls.crt",
+    "--tls-private-key-file=/admission.local.config/certificates/tls.key",
+    "--ca-cert-file=/admission.local.config/certificates/ca.crt",
+    "--admission-conf=/admission.local.config/configmap/volcano-admission.conf",
+    "--webhook-namespace=volcano-system",
+    "--webhook-service-name=volcano-admission-service",
+    "--enable-healthz=true",
+    "--enable-queue-allocated-pods-check=false",
+    "--kube-api-qps=50",
+    "--logtostderr",
+    "--port=8443",
+    "-v=4",
     "2>&1",
 )
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
@@ -116,6 +134,32 @@ def test_the_arguments_of_volcanos_chart_for_its_scheduler() -> None:
     assert list(scheduling.scheduler_name) == ["volcano"]
     assert scheduling.scheduler_sharding_mode == "none"
     assert serving.enable_healthz is serving.enable_metrics is True
+
+
+def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
+    found: list[Options] = []
+
+    def run(
+        cluster: ClusterFlags,
+        web: admission.WebhookFlags,
+        rules: admission.RuleFlags,
+        office: admission.OfficeFlags,
+        served: admission.HealthFlags,
+        logging_: LogFlags,
+    ) -> None:
+        found.append(admission._options(web, rules))
+
+    Given().parse(grouped(run, *KLOG), CHART_ADMISSION)
+    [options] = found
+    assert options.paths == (
+        "/jobs/mutate",
+        "/jobs/validate",
+        "/podgroups/validate",
+        "/queues/mutate",
+        "/queues/validate",
+    )
+    assert options.target.service == "volcano-admission-service"
+    assert options.place.port == 8443
 
 
 def test_names_are_repeated_not_listed() -> None:

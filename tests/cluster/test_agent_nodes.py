@@ -12,6 +12,7 @@ from batholith.cluster.agent.runner import Level, probe
 from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS
 
 Json = dict[str, Any]
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @pytest.mark.parametrize("level", list(Level))
@@ -93,3 +94,25 @@ async def test_a_new_node_takes_no_pods_until_its_agent_says_that_it_is_ready(
         async with w.agent():
             node = await w.client.get(NODES, NODE, view=dict)
             assert node["spec"]["taints"] == [own]
+
+
+@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one gives no tokens
+async def test_a_pod_may_call_the_api_by_its_service_account(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The volume that the server's admission adds: token, authority, namespace."""
+    script = f'cd "$BATHOLITH_ROOT{ACCOUNT}" && cat namespace && echo && cat ca.crt && cat token'
+    async with world(servers, tmp_path) as w, w.agent():
+        await w.run(manifest("p", container("sh", "-c", script), restartPolicy="Never"))
+        assert (await w.phase("p", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+        log = await w.logs("p")
+        namespace, _, rest = log.partition("\n")
+        authority, end, token = rest.partition("-----END CERTIFICATE-----\n")
+        assert namespace == "default"
+        assert (authority + end).encode() == w.server.ca
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        who = await w.server.request("POST", path, body, token=token.strip())
+        user = who.body["status"]["userInfo"]
+        assert user["username"] == "system:serviceaccount:default:default"
+        assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]

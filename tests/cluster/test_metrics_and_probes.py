@@ -13,7 +13,8 @@ from support_waiting import until_true
 
 from batholith.model import crds
 from batholith.model.job import Job
-from batholith.model.names import JOBS
+from batholith.model.names import CRDS, JOBS, QUEUES
+from batholith.model.queue import Queue
 
 OPEN = ("--healthz-address=127.0.0.1:0", "--listen-address=127.0.0.1:0")
 EVERYWHERE = {
@@ -167,3 +168,29 @@ async def test_not_ready_while_the_server_is_away(tmp_path: Path) -> None:
         assert status == 503
         assert text.startswith("[-]caches: not")
         assert (await one.get("health", "/livez"))[0] == 200
+
+
+async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
+    tmp_path: Path,
+) -> None:
+    """Quirk O2 as well: the process is alive, and says what it is not ready for."""
+    known = {body["spec"]["names"]["plural"]: body for body in crds.load()}
+    others = [body for plural, body in known.items() if plural != "jobs"]
+    async with embedded_server(tmp_path / "server", crds=others) as server:
+        config = ["--kubeconfig", str(server.kubeconfig)]
+        async with part("controllers", *config, *OPEN) as one, server.client() as client:
+
+            async def open_() -> bool:
+                found = (await client.list(QUEUES, view=Queue)).items
+                return [each.status.state for each in found] == ["Open", "Open"]
+
+            await until_true(open_, seconds=60)
+            assert await one.get("health", "/healthz") == (200, "ok")
+            told = "[-]caches: not synced yet: jobs.batch.volcano.sh\n"
+            assert await one.get("health", "/readyz") == (503, told)
+            await client.create(CRDS, known["jobs"])
+
+            async def ready() -> bool:
+                return await one.get("health", "/readyz") == (200, "ok")
+
+            await until_true(ready, seconds=60)

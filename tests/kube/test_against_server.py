@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support_server import EmbeddedServer, embedded_server
+from support_server import Server
+from support_servers import Servers
 from support_waiting import until
 
 from batholith.cluster.apiserver.server import Settings, running
@@ -40,12 +41,12 @@ def config_map(name: str, **data: str) -> Map:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path) as server:
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path) as server:
         yield server
 
 
-async def test_every_verb_works_and_fails_as_told(server: EmbeddedServer) -> None:
+async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
     async with Client(load(str(server.kubeconfig)), user_agent="t") as client:
         made = await client.create(
             CONFIGMAPS, config_map("a", k="v"), namespace="default", view=Map
@@ -91,7 +92,7 @@ async def test_every_verb_works_and_fails_as_told(server: EmbeddedServer) -> Non
             await client.get(CONFIGMAPS, "a", namespace="default", view=Map)
 
 
-async def test_a_wrong_token_is_unauthorized(server: EmbeddedServer) -> None:
+async def test_a_wrong_token_is_unauthorized(server: Server) -> None:
     right = server.credentials
     wrong = Credentials(server=right.server, ca_data=right.ca_data, token="nobody")
     async with Client(wrong, user_agent="t") as client:
@@ -99,7 +100,7 @@ async def test_a_wrong_token_is_unauthorized(server: EmbeddedServer) -> None:
             await client.get(NODES, "n", view=Map)
 
 
-async def test_pods_are_bound_and_lists_are_paged(server: EmbeddedServer) -> None:
+async def test_pods_are_bound_and_lists_are_paged(server: Server) -> None:
     async with server.client() as client:
         await client.create(NODES, {"metadata": {"name": "n"}})
         spec = {"containers": [{"name": "c", "image": "i"}]}
@@ -122,7 +123,7 @@ async def test_pods_are_bound_and_lists_are_paged(server: EmbeddedServer) -> Non
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_a_cache_follows_the_server(server: EmbeddedServer, streaming: bool) -> None:
+async def test_a_cache_follows_the_server(server: Server, streaming: bool) -> None:
     async with server.client() as client:
         for number in range(25):
             await client.create(CONFIGMAPS, config_map(f"m{number}"), namespace="default")
@@ -181,7 +182,7 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
         await client.__aexit__(None, None, None)
 
 
-async def test_events_are_found_with_their_object(server: EmbeddedServer) -> None:
+async def test_events_are_found_with_their_object(server: Server) -> None:
     async with server.client() as client:
         recorder = EventRecorder(client, component="tests")
         task = asyncio.create_task(recorder.run())

@@ -140,6 +140,19 @@ async def test_a_template_gets_the_defaults_of_its_keys_alone(server: Server) ->
     }
 
 
+@pytest.mark.parametrize("form", ["json", "yaml"])
+async def test_whole_numbers_are_stored_as_integers(server: Server, form: str) -> None:
+    text = json.dumps(job_with(resources={"limits": {"memory": 111}}))
+    text = text.replace('"replicas": 1', '"replicas": 1.0').replace("111", "1.0e+3")
+    assert "1.0," in text and "1.0e+3" in text
+    kind = f"application/{form}"
+    made = await server.request("POST", PATH, text.encode(), content_type=kind)
+    assert made.status == 201, made.body
+    (task,) = made.body["spec"]["tasks"]
+    memory = task["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    assert [(type(each), each) for each in (task["replicas"], memory)] == [(int, 1), (int, 1000)]
+
+
 QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"

@@ -1,12 +1,18 @@
 """Go clients on both servers: client-go, and the clientset that Volcano publishes."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from support_goclient import go_checks, needs_go_client
+from support_parts import part
 from support_servers import Servers
 from support_up import up
+from support_waiting import until_true
 
+from batholith.admission.settings import AdmissionSettings
+from batholith.admission.webhooks import webhooks
 from batholith.model import crds
+from batholith.model.names import QUEUES
 
 APPLY = "the body of the request was in an unknown format"
 MISSING = {
@@ -51,4 +57,31 @@ async def test_a_go_program_runs_jobs_and_commands_them(tmp_path: Path) -> None:
     needs_go_client()
     async with up(tmp_path / "data", "--simulate", "2") as cluster:
         said = await go_checks(cluster.data.kubeconfig, "-life")
+    assert list(said.values()) == [""] * 3, said
+
+
+async def test_a_go_program_commands_our_parts_on_either_server(
+    servers: Servers, tmp_path: Path
+) -> None:
+    needs_go_client()
+    rules = webhooks(AdmissionSettings())
+    async with (
+        servers.start(tmp_path / "server", webhooks=rules, crds=crds.load()) as server,
+        AsyncExitStack() as running,
+    ):
+        known = ("--kubeconfig", str(server.kubeconfig))
+        for arguments in (
+            ("controllers", "--leader-elect=false"),
+            ("scheduler", "--leader-elect=false"),
+            ("agent", "--simulate", "2", "--data-dir", str(tmp_path / "agent")),
+        ):
+            started = await running.enter_async_context(part(*arguments, *known))
+            await started.until_ready()
+
+        async def open_for_jobs() -> bool:
+            queue = await server.request("GET", QUEUES.path(name="default"))
+            return queue.status == 200 and queue.body.get("status", {}).get("state") == "Open"
+
+        await until_true(open_for_jobs)
+        said = await go_checks(server.kubeconfig, "-life")
     assert list(said.values()) == [""] * 3, said

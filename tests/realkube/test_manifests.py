@@ -86,6 +86,15 @@ async def test_all_is_taken_without_a_warning_and_a_second_time_changes_nothing(
     assert await site.kubectl("diff", "-k", str(MANIFESTS)) == ""
 
 
+async def test_the_server_itself_can_apply_it_over_what_others_own(site: Site) -> None:
+    mine = ("apply", "--server-side", "--force-conflicts", "-k", str(MANIFESTS))
+    await site.kubectl("create", "-f", str(MANIFESTS / "crds"))
+    for _ in range(2):
+        said = await site.kubectl.run(*mine)
+        assert (said.code, said.err) == (0, "")
+    assert len(await site.versions(MANIFESTS)) == len(kustomized(MANIFESTS))
+
+
 async def test_each_overlay_is_taken_over_the_one_before(site: Site) -> None:
     for overlay in OVERLAYS:
         folder = MANIFESTS / "overlays" / overlay
@@ -106,8 +115,7 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
         each["spec"]["replicas"] for each in of_kind(kustomized(MANIFESTS), "Deployment").values()
     )
     await _pods_made(site.server, wanted)
-    edit = await site.kubectl("get", "clusterrole", "edit", "-o=jsonpath={.rules[*].apiGroups}")
-    assert JOBS.group in edit
+    await _people_may_do_what_their_roles_say(site)
     # Nobody answers the webhooks here; what is there already must not keep all from going.
     hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
     await site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
@@ -144,6 +152,27 @@ async def test_helm_installs_upgrades_and_uninstalls(site: Site) -> None:
     assert "batholith" not in left
     # Definitions stay, and with them everybody's jobs.
     assert "jobs.batch.volcano.sh" in await site.kubectl("get", "crd", "-o=name")
+
+
+async def _people_may_do_what_their_roles_say(site: Site) -> None:
+    for who, role in (("ada", "edit"), ("bob", "view")):
+        await site.kubectl("create", "rolebinding", who, f"--clusterrole={role}", f"--user={who}")
+    allowed = ("--clusterrole=batholith-queue-admin", "--user=eve")
+    await site.kubectl("create", "clusterrolebinding", "eve", *allowed)
+    jobs, queues, commands = "jobs.batch.volcano.sh", "queues.scheduling.volcano.sh", "commands"
+    for who, verb, what, yes in (
+        ("ada", "create", jobs, True),
+        ("ada", "create", commands, True),
+        ("ada", "delete", queues, False),
+        ("bob", "watch", jobs, True),
+        ("bob", "create", jobs, False),
+        ("bob", "create", commands, False),
+        ("eve", "delete", queues, True),
+        ("eve", "create", jobs, False),
+    ):
+        said = await site.kubectl.run("auth", "can-i", verb, what, f"--as={who}")
+        assert (said.out.strip() == "yes") is yes, (who, verb, what)
+    await site.kubectl("delete", "clusterrolebinding", "eve")
 
 
 async def _pods_made(server: RealServer, wanted: int) -> None:

@@ -65,6 +65,8 @@ class Options:
     """What pods are given at ``/pods/mutate``; read again when it changes."""
     exempt: Sequence[str] = ("kube-system",)
     """Namespaces that configurations of our own making leave alone."""
+    prefix: str = "batholith"
+    """What the names of our webhook configurations begin with."""
     register: bool = False
     """Whether webhook configurations that are missing are made."""
     elector: Callable[[], Elector] | None = None
@@ -114,7 +116,11 @@ class AdmissionService:
             client, options.certificates, self._presenter, clock=clock, changed=changed.set
         )
         registration = Registration(
-            webhooks=chosen, target=options.target, exempt=options.exempt, create=options.register
+            webhooks=chosen,
+            target=options.target,
+            prefix=options.prefix,
+            exempt=options.exempt,
+            create=options.register,
         )
         self._office = Office(
             Trust(client, registration, clock=clock, changed=changed.set),

@@ -80,6 +80,8 @@ class Admission:
         Raises:
             StatusError: 403 or what a webhook says.
         """
+        if attempt.operation == "UPDATE" and attempt.kind.resource == names.PODS:
+            _tolerate(obj["spec"])
         if attempt.operation == "CREATE":
             if attempt.kind.resource == names.PODS:
                 self._complete_pod(attempt, obj)

@@ -12,13 +12,20 @@ import msgspec
 from .auth import ANONYMOUS, Authenticator, User, is_open
 from .catalog import Catalog
 from .discovery import AGGREGATED_TYPE
-from .errors import StatusError, internal, method_not_allowed, too_large, unauthorized
+from .errors import (
+    StatusError,
+    internal,
+    method_not_allowed,
+    no_such_path,
+    too_large,
+    unauthorized,
+)
 from .handlers import Handlers
 from .http import BODY_LIMIT, Asked, Reply
 from .negotiate import wants_aggregated
 from .objects import new_uid
 from .requests import JSON, TEXT, Request, Response, parse_query
-from .routes import locate
+from .routes import Place, locate
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +94,17 @@ class App:
             return self._other(request)
         kind = self.catalog.get(place.group, place.version, place.plural)
         if kind is None:
+            if self._is_built_in(place):
+                raise no_such_path()
             return _NOT_FOUND
         return await self.handlers.answer(request, kind, place)
+
+    def _is_built_in(self, place: Place) -> bool:
+        """Whether *place* is of a group of Kubernetes, in a version that we serve."""
+        if "." in place.group and not place.group.endswith(".k8s.io"):
+            return False
+        path = f"/apis/{place.group}/{place.version}" if place.group else f"/api/{place.version}"
+        return self.catalog.document(path, aggregated=False, address="") is not None
 
     def _user(self, authorization: str, path: str) -> User:
         if authorization:

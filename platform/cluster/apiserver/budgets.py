@@ -8,7 +8,7 @@ import msgspec
 
 from ...model.meta import LabelSelector
 from ...model.selectors import from_struct
-from .errors import StatusError, internal
+from .errors import StatusError
 from .kindinfo import KindInfo
 from .objects import Entry
 from .requests import Json, Target
@@ -34,10 +34,11 @@ def spend(writer: Writer, kind: KindInfo, pod: Entry, *, dry_run: bool) -> None:
     if not found:
         return
     if len(found) > 1:
-        raise internal(
+        text = (
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does "
             "not support."
         )
+        raise StatusError(500, "", text)  # a real server gives no reason either
     budget = found[0].parse()
     if _is_spare(content, budget):
         return
@@ -72,9 +73,10 @@ def _check(budget: Json) -> None:
         raise _kept(text, retryAfterSeconds=_RETRY_SECONDS)
     if status.get("disruptionsAllowed", 0) <= 0:
         needs, has = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
-        raise _kept(
-            f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
-        )
+        why = f"needs {needs} healthy pods and has {has}"
+        if has > needs:
+            why = "does not allow evicting pods"
+        raise _kept(f"The disruption budget {name} {why} currently")
 
 
 def _kept(cause: str, **details: object) -> StatusError:

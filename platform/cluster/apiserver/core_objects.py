@@ -25,6 +25,7 @@ _SERVICE_TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _PREEMPTION = ("Never", "PreemptLowerPriority")
+SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
 _EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
@@ -62,7 +63,7 @@ def check_node(obj: Json, old: Json | None) -> list[FieldError]:
     errors = []
     seen = set()
     for index, taint in enumerate(obj.get("spec", {}).get("taints", ())):
-        path = f"spec.taints[{index}]"
+        path = f"metadata.taints[{index}]"  # so a real server calls it
         key, effect = taint.get("key", ""), taint.get("effect", "")
         if problem := syntax.qualified_name_problem(key):
             errors.append(invalid(f"{path}.key", key, problem))
@@ -202,6 +203,8 @@ def _check_service_port(port: Json, path: str, *, named: bool) -> list[FieldErro
     if not 1 <= number <= 65535:
         text = "must be between 1 and 65535, inclusive"
         errors.append(invalid(f"{path}.port", number, text))
+        if port.get("targetPort") == number:  # by default
+            errors.append(invalid(f"{path}.targetPort", number, text))
     if port.get("protocol") not in _PROTOCOLS:
         errors.append(not_supported(f"{path}.protocol", port.get("protocol"), _PROTOCOLS))
     return errors
@@ -277,6 +280,9 @@ def check_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
     if value > _USER_PRIORITY_LIMIT and not name.startswith("system-"):
         text = f"maximum allowed value of a user defined priority is {_USER_PRIORITY_LIMIT}"
         errors.append(forbidden("value", text))
+    if name.startswith("system-") and name not in SYSTEM_PRIORITY_CLASSES:
+        text = "priority class names with 'system-' prefix are reserved for system use only"
+        errors.append(forbidden("metadata.name", text))
     policy = obj.get("preemptionPolicy")
     if policy not in _PREEMPTION:
         errors.append(not_supported("preemptionPolicy", policy, _PREEMPTION))

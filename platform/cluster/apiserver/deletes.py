@@ -60,7 +60,7 @@ class Deleter:
     def _decide(self, call: Call, shelf: Shelf, entry: Entry, *, old: Json, obj: Json) -> Written:
         registry = self._writer.registry
         if is_finished(obj):
-            if "deletionTimestamp" not in old["metadata"]:
+            if "deletionTimestamp" not in old["metadata"] and call.kind.resource != names.PODS:
                 # Gone at once: its last state is the one that everybody knew.
                 obj = old
             removed = registry.remove(shelf, obj, entry)

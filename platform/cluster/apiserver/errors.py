@@ -90,9 +90,11 @@ def not_found(resource: Resource, name: str) -> StatusError:
     return StatusError(404, "NotFound", text, details=details_of(resource, name))
 
 
-def no_such_path() -> StatusError:
-    """404: no such resource at all."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
+def no_such_path(resource: Resource | None = None, name: str = "") -> StatusError:
+    """404: no such resource at all, or no such part of an object."""
+    details = details_of(resource, name) if resource else None
+    text = "the server could not find the requested resource"
+    return StatusError(404, "NotFound", text, details=details)
 
 
 def not_offered(part: str) -> StatusError:

@@ -65,7 +65,7 @@ class Handlers:
             }
         handler = table.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
-            raise method_not_allowed(kind.resource)
+            raise method_not_allowed(kind.resource if kind.custom else None)
         return await handler(request, kind, place)
 
     async def _get(self, request: Request, kind: KindInfo, place: Place) -> Response:
@@ -129,17 +129,21 @@ class Handlers:
         return _renderer(request, kind).many([entry.data for entry in entries], metadata)
 
     async def _misplaced(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        if not kind.custom:
+            raise method_not_allowed()
         call = Call(kind=kind, target=place.target, user=request.user)
         check_body(call, decode_body(request, kind=kind))
         raise method_not_allowed(kind.resource)
 
     async def _nameless(self, request: Request, kind: KindInfo, place: Place) -> Response:
-        raise bad_request("name must be provided")
+        raise bad_request("name must be provided") if kind.custom else method_not_allowed()
 
     async def _part(self, request: Request, kind: KindInfo, place: Place) -> Response:
         part = place.target.subresource
         if part not in kind.subresources:
-            raise not_offered(part) if part in _INTERACTIVE else no_such_path()
+            if part in _INTERACTIVE:
+                raise not_offered(part)
+            raise no_such_path(kind.resource, place.target.name) if kind.custom else no_such_path()
         if part == "status":
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
             if request.method not in table:

@@ -1,6 +1,7 @@
 """Forms of bodies: what clients may send, and the form in which they want the answer."""
 
 import json
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -114,6 +115,8 @@ def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
     else:
         custom = kind is not None and kind.custom
         raise unsupported_media(ACCEPTED[:2] if custom else ACCEPTED)
+    if obj is None and media == JSON:
+        return {}
     if not isinstance(obj, dict):
         raise bad_request("couldn't get version/kind; json parse error: the body is no object")
     return obj
@@ -131,6 +134,17 @@ def section(obj: Json, key: str) -> Json:
     return found
 
 
+def _number(text: str) -> float:
+    """Read a number as Go does: ``1.0`` and ``1e3`` are integers, and are stored as such."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("Number out of range")
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
+
+
 def parse_json(body: bytes) -> Any:
     """Read JSON.
 
@@ -138,7 +152,7 @@ def parse_json(body: bytes) -> Any:
         StatusError: 400.
     """
     try:
-        return msgspec.json.decode(body)
+        return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the object provided is unrecognized: {error}") from error
 
@@ -151,7 +165,7 @@ def parse_yaml(body: bytes) -> Any:
     """
     try:
         _check_yaml(body)
-        return msgspec.json.decode(msgspec.json.encode(yaml.load(body, Loader=_loader)))  # noqa: S506
+        return _decoder.decode(msgspec.json.encode(yaml.load(body, Loader=_loader)))  # noqa: S506
     except (yaml.YAMLError, TypeError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"the object provided is unrecognized: {error}") from error
 

@@ -13,6 +13,8 @@ from .fields import (
     too_long,
 )
 
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+
 NameRule = Callable[[str], str]
 """Returns what is wrong with a name, or ``""``."""
 
@@ -112,6 +114,19 @@ def _check_finalizers(finalizers: list[str]) -> list[FieldError]:
         text = "finalizers orphan and foregroundDeletion cannot be both set"
         errors.append(invalid("metadata.finalizers", finalizers, text))
     return errors
+
+
+def check_known_finalizers(finalizers: list[str]) -> list[FieldError]:
+    """Check that what is no domain's is one of Kubernetes' own; custom kinds are not so strict."""
+    return [
+        invalid(
+            f"metadata.finalizers[{index}]",
+            name,
+            "name is neither a standard finalizer name nor is it fully qualified",
+        )
+        for index, name in enumerate(finalizers)
+        if "/" not in name and name not in _STANDARD_FINALIZERS
+    ]
 
 
 def _check_unchanged(metadata: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:

@@ -57,7 +57,7 @@ def read_options(request: Request, kind: KindInfo, target: Target, *, watch: boo
         selection=_selection(request, kind, target),
         version=version,
         match=match,
-        limit=request.number("limit") or 0,
+        limit=max(request.number("limit") or 0, 0),
         after=_read_token(token) if token else None,
         initial_events=initial,
         bookmarks=request.flag("allowWatchBookmarks"),
@@ -90,7 +90,10 @@ def _check_watch_match(match: str, initial: bool | None) -> list[FieldError]:
     where = "resourceVersionMatch"
     if initial is None:
         text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-        return [forbidden(where, text)] if match else []
+        errors = [forbidden(where, text)] if match else []
+        if match not in ("", NOT_OLDER):
+            errors.append(not_supported(where, match, (NOT_OLDER,)))
+        return errors
     if match != NOT_OLDER:
         text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
         errors = [forbidden(where, text)]
@@ -249,7 +252,10 @@ def delete_options(request: Request) -> DeleteOptions:
     Raises:
         StatusError: 400, 415 or 422.
     """
-    sent = _sent_options(decode_body(request) if request.body.strip() else {})
+    body = decode_body(request) if request.body.strip() else {}
+    if body.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise bad_request(f"the body is of kind {body['kind']!r}, not DeleteOptions")
+    sent = _sent_options(body)
     query = request.query
     policy = sent.propagation_policy or query.get("propagationPolicy", "")
     orphan = sent.orphan_dependents

@@ -30,7 +30,7 @@ _PREEMPTION = ("PreemptLowerPriority", "Never")
 _NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
+_CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _NAMES = (
     ("hostname", syntax.dns_label_problem),
     ("subdomain", syntax.dns_label_problem),
@@ -80,10 +80,6 @@ def _check_words(spec: Json, path: str, errors: list[FieldError]) -> None:
     ]
     if not spec.get("schedulerName"):
         errors.append(required(f"{path}.schedulerName"))
-    grace = spec.get("terminationGracePeriodSeconds", 0)
-    if grace < 0:
-        text = "must be greater than or equal to 0"
-        errors.append(invalid(f"{path}.terminationGracePeriodSeconds", grace, text))
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
         text = f"must be between 1 and {2**31 - 1}, inclusive"
@@ -268,6 +264,8 @@ def _check_probe(probe: Json, path: str, errors: list[FieldError]) -> None:
     handlers = [name for name in ("exec", "httpGet", "tcpSocket", "grpc") if name in probe]
     if not handlers:
         errors.append(required(path, "must specify a handler type"))
+    if "exec" in probe and not probe["exec"].get("command"):
+        errors.append(required(f"{path}.exec.command"))
     for extra in handlers[1:]:
         text = "may not specify more than 1 handler type"
         errors.append(forbidden(f"{path}.{extra}", text))

@@ -1,8 +1,9 @@
 """What a pod gets that its author left out: defaults of pods and pod templates, first status."""
 
+from datetime import UTC, datetime
 from typing import Any
 
-from ...model import quantity
+from ...model import quantity, times
 
 Json = dict[str, Any]
 
@@ -139,12 +140,15 @@ def _default_volume(volume: Json) -> None:
 def begin_pod(pod: Json) -> None:
     """Give a new pod its first status; a gated one says so from the start."""
     spec = pod.get("spec", {})
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
     if spec.get("schedulingGates"):
         pod["status"]["conditions"] = [
             {
                 "type": "PodScheduled",
                 "status": "False",
+                "lastTransitionTime": times.format(datetime.now(UTC)),
                 "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
             }

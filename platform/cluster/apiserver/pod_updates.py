@@ -70,10 +70,11 @@ def _frozen(spec: Json, old: Json) -> Json:
     rest = {key: value for key, value in spec.items() if key not in apart}
     for name in _CONTAINER_LISTS:
         rest[name] = [{**container, "image": ""} for container in spec.get(name, ())]
-    # Lists that may only grow, at their end.
-    for name in ("tolerations", "ephemeralContainers"):
-        length = len(old.get(name, ()))
-        rest[name] = spec.get(name, [])[:length]
+    # Lists that may only grow, one of them at its end.
+    length = len(old.get("ephemeralContainers", ()))
+    rest["ephemeralContainers"] = spec.get("ephemeralContainers", [])[:length]
+    kept = spec.get("tolerations", [])
+    rest["tolerations"] = [each for each in old.get("tolerations", ()) if each in kept]
     if rest.get("terminationGracePeriodSeconds") == 1 and old["terminationGracePeriodSeconds"] < 0:
         rest["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
     if old.get("schedulingGates"):

@@ -8,8 +8,7 @@ import msgspec
 from ...model import names
 from .budgets import spend
 from .deletes import Deleter
-from .errors import bad_request, conflict, internal, invalid, not_found
-from .fields import forbidden, required
+from .errors import StatusError, bad_request, conflict, internal, not_found
 from .kindinfo import KindInfo
 from .negotiate import decode_body, section
 from .options import sent_delete_options
@@ -19,6 +18,9 @@ from .requests import TEXT, Json, Request, Response, Target
 from .writes import Call, Writer, now
 
 _DONE = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+_BINDING = replace(names.PODS, plural="pods/binding")
+"""How refusals of a binding call what they are about."""
+
 _KUBELET_PORT = 10250
 
 
@@ -40,14 +42,16 @@ class PodParts:
             StatusError: 400, 404, 409, 422.
         """
         binding = decode_body(request)
-        name = section(binding, "metadata").get("name", "") or call.target.name
-        node = section(binding, "target").get("name", "")
+        name = section(binding, "metadata").get("name", "")
+        target_kind, node = (section(binding, "target").get(key, "") for key in ("kind", "name"))
         if not isinstance(name, str) or not isinstance(node, str):
             raise bad_request("the names in a Binding are texts")
         if call.target.name and name != call.target.name:
             raise bad_request("name in URL does not match name in Binding object")
+        if target_kind not in ("", "Node"):
+            raise StatusError(500, "", f"target.kind: Unsupported value: {target_kind!r}")
         if not node:
-            raise invalid(call.kind.resource, name, [required("target.name")])
+            raise StatusError(500, "", "target.name: Required value")
         target = Target(namespace=call.target.namespace, name=name, subresource="binding")
         aimed = Call(kind=self._kinds.pods, target=target, user=call.user, options=call.options)
         await self._writer.put(aimed, lambda pod: _bound(pod, binding, node)).settled()
@@ -59,7 +63,10 @@ class PodParts:
         Raises:
             StatusError: 404, 409, 429, 500.
         """
-        options = sent_delete_options(section(decode_body(request), "deleteOptions"))
+        eviction = decode_body(request)
+        if section(eviction, "metadata").get("name", call.target.name) != call.target.name:
+            raise bad_request("name in URL does not match name in Eviction object")
+        options = sent_delete_options(section(eviction, "deleteOptions"))
         _, entry = self._writer.current(call)
         spend(self._writer, self._kinds.budgets, entry, dry_run=call.options.dry_run)
         target = Target(namespace=call.target.namespace, name=call.target.name)
@@ -122,15 +129,12 @@ def _bound(pod: Json, binding: Json, node: str) -> Json:
     name = pod["metadata"]["name"]
     spec = pod.get("spec") or {}
     if pod["metadata"].get("deletionTimestamp"):
-        raise conflict(
-            names.PODS, name, f"pod {name} is being deleted, cannot be assigned to a host"
-        )
+        raise conflict(_BINDING, name, f"pod {name} is being deleted, cannot be assigned to a host")
     if spec.get("nodeName"):
         why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
-        raise conflict(names.PODS, name, why)
+        raise conflict(_BINDING, name, why)
     if spec.get("schedulingGates"):
-        error = forbidden("spec.schedulingGates", "pod has non-empty .spec.schedulingGates")
-        raise invalid(names.PODS, name, [error])
+        raise conflict(_BINDING, name, f"pod {name} has non-empty .spec.schedulingGates")
     said = section(binding, "metadata")
     metadata = dict(pod["metadata"])
     uid = said.get("uid")

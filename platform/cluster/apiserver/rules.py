@@ -6,9 +6,9 @@ from typing import Any
 
 from ...model import syntax
 from ...model.names import Resource
-from . import core_objects, definitions, pod_defaults, pod_updates, workloads
+from . import core_objects, definitions, event_views, pod_defaults, pod_updates, workloads
 from .fields import FieldError
-from .objectmeta import NameRule, check_metadata
+from .objectmeta import NameRule, check_known_finalizers, check_metadata
 from .typed import read_object
 
 Json = dict[str, Any]
@@ -113,6 +113,7 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
     ),
     ("coordination.k8s.io", "Lease"): Hooks(check=core_objects.check_lease),
     ("discovery.k8s.io", "EndpointSlice"): Hooks(default=core_objects.default_endpoints),
+    ("events.k8s.io", "Event"): Hooks(check=event_views.check_event),
     ("networking.k8s.io", "NetworkPolicy"): Hooks(
         default=core_objects.default_network_policy, check=core_objects.check_network_policy
     ),
@@ -125,6 +126,11 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
     ),
     ("storage.k8s.io", "StorageClass"): Hooks(default=core_objects.default_storage_class),
 }
+
+
+def finalizers_of(obj: Json) -> list[str]:
+    """Its finalizers, perhaps none."""
+    return obj["metadata"].get("finalizers") or []
 
 
 class BuiltInRules:
@@ -153,4 +159,6 @@ class BuiltInRules:
             namespaced=self._resource.namespaced,
             old=old["metadata"] if old else None,
         )
+        if old is None or finalizers_of(obj) != finalizers_of(old):
+            errors += check_known_finalizers(finalizers_of(obj))
         return errors + self._hooks.check(obj, old)

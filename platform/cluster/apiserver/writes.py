@@ -259,7 +259,7 @@ class Writer:
                 call.kind.count_generation(mutated, attempt.old)
         errors = call.kind.validate(mutated, attempt.old)
         if errors:
-            raise invalid(call.kind.resource, attempt.name, errors)
+            raise invalid(call.kind.stored_as or call.kind.resource, attempt.name, errors)
         self.admission.validate(attempt, mutated)
         return mutated
 
@@ -366,14 +366,12 @@ def _prepare(call: Call, obj: Json, *, patched: bool = False) -> None:
     try:
         unknown = call.kind.prepare(obj)
     except MalformedError as error:
-        raise bad_request(str(error)) from error
+        raise _bad_patch(obj, str(error)) if patched else bad_request(str(error)) from error
     if not unknown:
         return
     said = [f'unknown field "{path}"' for path in unknown]
     if call.options.strict and patched:
-        shown = encode(obj).decode()
-        problem = invalid_field("patch", shown, f"strict decoding error: {', '.join(said)}")
-        raise invalid(Resource("", "", "", ""), "", [problem])
+        raise _bad_patch(obj, f"strict decoding error: {', '.join(said)}")
     if call.options.strict:
         text = (
             f'{resource.kind} in version "{resource.version}" cannot be handled as a '
@@ -384,7 +382,15 @@ def _prepare(call: Call, obj: Json, *, patched: bool = False) -> None:
         call.warnings.extend(said)
 
 
+def _bad_patch(patched: Json, why: str) -> StatusError:
+    """422: what a patch makes is no object of its kind."""
+    problem = invalid_field("patch", encode(patched).decode(), why)
+    return invalid(Resource("", "", "", ""), "", [problem])
+
+
 def _mind_finalizers(call: Call, metadata: Json) -> None:
+    if not call.kind.custom:
+        return  # of built-in kinds they are refused
     for name in metadata.get("finalizers") or ():
         if call.warnings is not None and "/" not in name and name not in (ORPHAN, FOREGROUND):
             call.warnings.append(

@@ -1,0 +1,50 @@
+"""What docs/install.md tells people to write works."""
+
+import os
+import re
+from pathlib import Path
+
+import yaml
+from support_manifests import MANIFESTS, helm, kustomized, of_kind, pod_spec
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "install.md").read_text()
+
+
+def test_the_folder_of_ones_own_gives_all_with_ones_own_image(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    relative = os.path.relpath(ROOT, tmp_path)  # kustomize takes no absolute paths
+    (tmp_path / "kustomization.yaml").write_text(text.replace("<this repository>", relative))
+    found = kustomized(tmp_path)
+    images = {
+        pod_spec(each)["containers"][0]["image"] for each in of_kind(found, "Deployment").values()
+    }
+    assert images == {"registry.example.com/batholith:0.1.0"}
+    assert of_kind(found, "ServiceMonitor")
+
+
+def test_the_tables_name_what_there_is() -> None:
+    found = kustomized()
+    deployments, roles = of_kind(found, "Deployment"), of_kind(found, "ClusterRole")
+    rows = re.findall(r"^\| `([\w-]+)` \|", PAGE, flags=re.MULTILINE)
+    components = [folder.name for folder in (MANIFESTS / "components").iterdir()]
+    for_people = roles.keys() - deployments.keys()
+    assert sorted(rows) == sorted([*components, *deployments, *for_people])
+    replicas = dict(re.findall(r"^\| `(batholith-\w+)` \| (\d)", PAGE, flags=re.MULTILINE))
+    assert replicas == {name: str(it["spec"]["replicas"]) for name, it in deployments.items()}
+
+
+def test_values_that_are_named_exist() -> None:
+    given = yaml.safe_load((MANIFESTS / "chart" / "values.yaml").read_text())
+    named = re.findall(r"(?:--set\s+|`)((?:image|api|admission)\.[\w.]+|networkPolicies)", PAGE)
+    assert len(named) >= 4
+    for path in named:
+        value = given
+        for key in path.split("."):
+            value = value[key]
+
+
+def test_helm_takes_the_commands_values() -> None:
+    said = helm("template", "batholith", str(MANIFESTS / "chart"),
+                "--set=image.repository=registry.example.com/batholith")  # fmt: skip
+    assert "image: registry.example.com/batholith:0.1.0" in said
