@@ -202,15 +202,16 @@ class Load:
             await self._create(script)
 
     async def _create(self, script: Script) -> None:
-        """Create a job, even if the server is down for a while."""
+        """Create a job, even if the server is down for a while, or does not know all kinds yet."""
         while True:
             try:
                 answer = await self._server.request("POST", JOBS.path(NAMESPACE), script.body)
             except aiohttp.ClientError:
-                await asyncio.sleep(0.1)
-                continue
-            assert answer.status in (201, 409), answer.body  # 409: the first answer was lost
-            return
+                answer = None
+            if answer is not None and answer.status in (201, 409):
+                return  # 409: the first answer was lost
+            assert answer is None or answer.status >= 429 or answer.status == 404, answer.body
+            await asyncio.sleep(0.1)
 
     @property
     def ended(self) -> int:

@@ -93,6 +93,7 @@ class Stage:
                 await self.living_leader(part)
             tasks.append(asyncio.create_task(self.work.submit()))
             yield
+            await tasks.pop()
         finally:
             for task in tasks:
                 task.cancel()
