@@ -38,6 +38,8 @@ class Pauses:
     """Seconds between two writes that only refresh one object."""
 
     group: float = 1.0
+    crowded_group: float = 5.0
+    """The same while more objects wait to be written than are written at once."""
     pod: float = 10.0
     queue: float = 1.0
 
@@ -94,6 +96,7 @@ class Scribe:
         self._clock = clock
         self._seen = seen
         self._pauses = pauses or Pauses()
+        self._at_once = at_once
         self._groups: dict[str, _Group] = {}
         self._pods: dict[str, _Pod] = {}
         self._queues: dict[str, _Queue] = {}
@@ -170,8 +173,13 @@ class Scribe:
             held.version, held.standing = version, group.status  # perhaps another's word
         held.report = report
         if not same(report.status, held.standing):
-            pause = 0 if _is_news(report.status, held.standing) else self._pauses.group
+            pause = 0 if _is_news(report.status, held.standing) else self._refresh()
             self._due(_GROUP + report.key, held.written_at, pause)
+
+    def _refresh(self) -> float:
+        """Seconds between two writes that only bring a PodGroup's numbers up to date."""
+        crowd = self.queue.depth() > self._at_once
+        return self._pauses.crowded_group if crowd else self._pauses.group
 
     def _due(self, key: str, written_at: float, pause: float) -> None:
         left = written_at + pause - self._clock.monotonic()
@@ -216,14 +224,15 @@ class Scribe:
         new = await self._client.patch(
             names.PODGROUPS, name, body, namespace=namespace, view=PodGroup
         )
-        held.standing = PodGroupStatus(
-            phase=wanted.phase,
-            conditions=conditions,
-            running=wanted.running,
-            succeeded=wanted.succeeded,
-            failed=wanted.failed,
-        )
-        held.version = new.metadata.resource_version
+        if _later(new.metadata.resource_version, held.version):
+            held.version = new.metadata.resource_version
+            held.standing = PodGroupStatus(
+                phase=wanted.phase,
+                conditions=conditions,
+                running=wanted.running,
+                succeeded=wanted.succeeded,
+                failed=wanted.failed,
+            )
         if wanted.phase != before.phase:
             note = {"phase": wanted.phase, "was": before.phase}
             log.info("gang phase", extra={**belonging("podgroup", new.metadata), **note})

@@ -163,6 +163,10 @@ async def patches_of_all_kinds(say: Line) -> None:
     await say("PATCH", a, {"metadata": {"resourceVersion": "1"}}, MERGE)
     await say("PATCH", a, {"metadata": {"uid": "other"}}, MERGE)
     await say("PATCH", a, {"data": 5}, MERGE)
+    wrong: tuple[Any, ...] = (None, "x", [], {"name": None})
+    for metadata in wrong:
+        await say("PATCH", a, {"metadata": metadata}, MERGE)
+        await say("PATCH", a, {"metadata": metadata}, STRATEGIC)
     await say("PATCH", a, [], MERGE)
     await say("PATCH", a, b"{bad", MERGE)
     await say("PATCH", a, {"nothing": 1}, MERGE)

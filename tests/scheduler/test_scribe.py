@@ -1,16 +1,56 @@
-"""What the scheduler writes about queues, when others write there, too."""
+"""What is written of what ought to stand, and when."""
 
 import asyncio
 from typing import Any
 
+import pytest
 from support_fakeapi import FakeApi
 from support_waiting import until
 
 from batholith.kube.client import Client
 from batholith.machinery.clock import SystemClock
-from batholith.model.names import QUEUES
+from batholith.machinery.controller import ShardedQueue
+from batholith.model.names import PODGROUPS, QUEUES
+from batholith.model.podgroup import PodGroup, PodGroupStatus
 from batholith.model.queue import Queue
+from batholith.scheduler.reports import Report
 from batholith.scheduler.scribe import Pauses, Scribe
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
+    monkeypatch: pytest.MonkeyPatch, crowd: bool
+) -> None:
+    monkeypatch.setattr(ShardedQueue, "depth", lambda _: 1000 if crowd else 1)
+    pauses = Pauses(group=0.0, crowded_group=1000.0)
+    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+        scribe = Scribe(
+            client, recorder=None, clock=SystemClock(), seen=lambda _: None, pauses=pauses
+        )
+
+        def standing() -> dict[str, Any]:
+            status: dict[str, Any] = api.objects(PODGROUPS)["d/g"].get("status", {})
+            return status
+
+        async def tell(**status: Any) -> None:
+            group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+            scribe.tell(Report("d/g", group, PodGroupStatus(**status)), {})
+
+        api.put(PODGROUPS, "g")
+        writing = asyncio.create_task(scribe.run())
+        await tell(phase="Running")
+        await until(lambda: standing().get("phase") == "Running")
+        await tell(phase="Running", running=1)
+        if crowd:
+            await asyncio.sleep(0.1)  # one that does not wait would have written by now
+            assert "running" not in standing()
+        else:
+            await until(lambda: standing().get("running") == 1)
+        await tell(phase="Completed", running=2)
+        await until(lambda: standing().get("phase") == "Completed")
+        assert standing()["running"] == 2
+        writing.cancel()
+        await asyncio.wait([writing])
 
 
 class Overtaken(Client):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,21 +25,26 @@ def _program(name: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that is reached by a socket in a folder of its own."""
-    initdb, postgres, pg_ctl = map(_program, ("initdb", "postgres", "pg_ctl"))
-    if initdb is None or postgres is None or pg_ctl is None:
+def url() -> Iterator[str]:
+    """A server that is reached by a socket in a folder of its own.
+
+    Not one of pytest's, whose parents are for our user alone; and a path to a socket is short.
+    """
+    initdb, pg_ctl = _program("initdb"), _program("pg_ctl")
+    if initdb is None or pg_ctl is None:
         if "postgres" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
             pytest.fail("PostgreSQL is required and not installed")
         pytest.skip("PostgreSQL is not installed")
-    folder = tmp_path_factory.mktemp("postgres")
     # It will not run as root; then it runs as the user that its package made.
     user = "postgres" if os.geteuid() == 0 else None
-    if user is not None:
-        for each in (folder, *folder.parents[:2]):
-            each.chmod(0o711)
-        shutil.chown(folder, user)
+    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if user is not None:
+            shutil.chown(folder, user)
+        yield from _serving(folder, user, initdb=initdb, pg_ctl=pg_ctl)
 
+
+def _serving(folder: Path, user: str | None, *, initdb: str, pg_ctl: str) -> Iterator[str]:
     def run(*command: str) -> None:
         done = subprocess.run(
             command, user=user, cwd=folder, capture_output=True, text=True, timeout=100

@@ -176,6 +176,7 @@ class Writer:
         """
         shelf, entry = self.current(call)
         obj = change(call.kind.from_stored(entry.parse()))
+        _check_still_named(obj)
         metadata = check_body(call, obj)
         if metadata.get("resourceVersion", str(entry.rv)) != str(entry.rv):
             raise stale(call.kind.resource, entry.name)
@@ -380,6 +381,15 @@ def _prepare(call: Call, obj: Json, *, patched: bool = False) -> None:
         raise bad_request(text)
     if call.options.warn and call.warnings is not None:
         call.warnings.extend(said)
+
+
+def _check_still_named(patched: Json) -> None:
+    """Refuse a patch that would take an object's name, and all else that its metadata says."""
+    metadata = patched.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise _bad_patch(patched, "metadata is no object")
+    if not (metadata or {}).get("name"):
+        raise bad_request("the name of the object must be provided")
 
 
 def _bad_patch(patched: Json, why: str) -> StatusError:
