@@ -180,8 +180,8 @@ async def test_an_orphan_is_ended_when_the_agent_comes_back(
         assert pid is not None
         await w.delete("p", grace=0)
         async with w.agent():
-            assert shim.start_time(pid) is None
-            assert not folder.path.exists()
+            await until(lambda: shim.start_time(pid) is None)
+            await until(lambda: not folder.path.exists())
 
 
 async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_policy(
