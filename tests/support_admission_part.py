@@ -1,11 +1,11 @@
 """The admission part for tests: at work in the test's own loop, against a real API server."""
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from support_controllers import running
+from support_realkube import free_ports
 from support_server import Server
 
 from batholith.admission.serving.bundles import Lifetimes
@@ -19,16 +19,9 @@ NAMESPACE = "volcano-system"
 QUEUE_PATHS = ("/queues/mutate", "/queues/validate")
 
 
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port: int = trial.getsockname()[1]
-        return port
-
-
 def options(*paths: str, lifetimes: Lifetimes | None = None) -> Options:
     """Those of a part that makes its certificate and registers itself at an URL."""
-    port = free_port()
+    port = free_ports(1)[0]
     return Options(
         paths=paths or QUEUE_PATHS,
         target=Target(url=f"https://127.0.0.1:{port}"),

@@ -230,7 +230,7 @@ class RealKube:
 
     def _start_on_free_ports(self) -> None:
         for last in (False, False, True):
-            self.port, self._etcd_port, peer, self._manager_port = _free_ports(4)
+            self.port, self._etcd_port, peer, self._manager_port = free_ports(4)
             try:
                 self._start_etcd(peer)
                 self.start_api()
@@ -413,7 +413,7 @@ async def real_server(
             yield server
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody has, below those that the kernel hands out to clients."""
     found: list[int] = []
     while len(found) < count:

@@ -113,7 +113,12 @@ class Server:
         """A watch stream; *path* has its query."""
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
         async with self.session.get(self.url + path, headers=headers) as answer:
-            yield Lines(answer)
+            try:
+                yield Lines(answer)
+            finally:
+                # To end TLS in order takes longer than the loop of a test may live.
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
 
     async def install(self, *definitions: Json) -> None:
         """Create custom resource definitions and wait until they are served."""

@@ -48,10 +48,13 @@ WAY = {
         "job phase job=default/followed phase=Completed",
     ],
     "scheduler": ["gang admitted", "gang bound", "gang phase"],
-    "agent": ["phase=Pending", "phase=Running"],
+    "agent": ["phase=Running"],
     "api": ["command asked for", "command settled"],
 }
-"""What each part tells, in order. Between two parts a millisecond decides which line is first."""
+"""What each part tells, in order. Between two parts a millisecond decides which line is first.
+
+A pod that starts at once is never reported as pending.
+"""
 
 
 async def until(cluster: Up, phase: str) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support_admission import queue
-from support_admission_part import NAMESPACE, free_port
-from support_realkube import Options, RealServer, real_server
+from support_admission_part import NAMESPACE
+from support_realkube import Options, RealServer, free_ports, real_server
 from support_server import pod
 from support_waiting import until_true
 
@@ -43,7 +43,7 @@ class Replica:
 
 @asynccontextmanager
 async def replica(server: RealServer, *arguments: str) -> AsyncIterator[Replica]:
-    port, health = free_port(), free_port()
+    port, health = free_ports(2)
     url = f"https://127.0.0.1:{port}"
     process = await asyncio.create_subprocess_exec(
         sys.executable,

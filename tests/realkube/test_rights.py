@@ -24,7 +24,7 @@ from support_realkube import (
     WORKLOADS,
     Options,
     RealServer,
-    _free_ports,
+    free_ports,
     needs_realkube,
     real_server,
 )
@@ -111,7 +111,7 @@ def _unused(found: Objects, log: Sequence[Json], part: str) -> list[Right]:
 async def _parts(server: RealServer, found: Objects, folder: Path) -> AsyncIterator["Life"]:
     """The manifests applied, two replicas of what has a leader, and nodes."""
     kubectl = Kubectl(server, folder)
-    ports = dict(zip(("webhooks", "other webhooks", "rest"), _free_ports(3), strict=True))
+    ports = dict(zip(("webhooks", "other webhooks", "rest"), free_ports(3), strict=True))
     url = f"https://127.0.0.1:{ports['webhooks']}"
     await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_redirected(found, url).values()))
     proxy = HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server)
