@@ -76,6 +76,20 @@ async def until_asked(server: Server) -> None:
     await until_true(lambda: refuses(server), seconds=40)
 
 
+async def until_asked_about_jobs(server: Server) -> None:
+    """The same, and jobs are filled in: an API server learns of that by another watch."""
+    await until_asked(server)
+    about = {"apiVersion": JOBS.api_version, "metadata": {"name": "asked"}}
+    body = job(task(replicas=3)) | about
+
+    async def filled_in() -> bool:
+        answer = await server.request("POST", f"{JOBS.path('default')}?dryRun=All", body)
+        return answer.status == 201 and answer.body["spec"].get("minAvailable") == 3
+
+    await server.create(QUEUES.path(), named("default"))
+    await until_true(filled_in, seconds=40)
+
+
 async def bundle_of(server: Server, path: str = QUEUES_VALIDATE) -> str:
     """What the configuration at *path* trusts, base64."""
     answer = await server.request("GET", path)
@@ -107,9 +121,8 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
     known = {(o["kind"], o["metadata"]["name"]): o for o in map(_object, lines(REFUSALS))}
     kubectl, wrong = Kubectl(server, tmp_path), []
     async with admission(server, options(*ALL_PATHS)):
-        await until_asked(server)
-        for name in ("default", "root"):
-            await server.create(QUEUES.path(), named(name))
+        await until_asked_about_jobs(server)
+        await server.create(QUEUES.path(), named("root"))
         for case in lines("refusals-in-words.jsonl"):
             text = json.dumps(known[case["kind"], case["name"]])
             said = await kubectl.run("create", "-f", "-", stdin=text)
@@ -134,7 +147,7 @@ async def test_a_job_may_follow_its_queue_at_once(server: Server) -> None:
     """No cache is that fast; so a refusal is only given after a look at the server."""
     body = job(task(replicas=3)) | {"apiVersion": JOBS.api_version}
     async with admission(server, options(*ALL_PATHS)):
-        await until_asked(server)
+        await until_asked_about_jobs(server)
         for number in range(10):
             name = f"q{number}"
             await server.create(QUEUES.path(), named(name))

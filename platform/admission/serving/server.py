@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
+from weakref import WeakSet
 
 import kopf
 import msgspec
@@ -34,6 +35,7 @@ class ReviewServer(kopf.WebhookServer):
         super().__init__(addr=address or None, port=port or None, context=presenter.context)
         self.leaving = False
         """Whether each answer is the last on its connection, so that clients look elsewhere."""
+        self._transports: WeakSet[asyncio.Transport] = WeakSet()
 
     def _build_ssl(self) -> tuple[bytes | None, ssl.SSLContext | None]:
         """Kopf would load a certificate of its own into the context that it is given."""
@@ -43,10 +45,18 @@ class ReviewServer(kopf.WebhookServer):
         self, fn: kopf.WebhookFn, request: web.Request
     ) -> web.Response:
         """Answer one request."""
+        if request.transport is not None:
+            self._transports.add(request.transport)
         response = await _answer(fn, request)
         if self.leaving:
             response.force_close()
         return response
+
+    async def hang_up(self) -> None:
+        """Drop connections whose clients take their time to end TLS in order."""
+        for transport in self._transports:
+            transport.abort()
+        await asyncio.sleep(0)  # the loop closes the sockets
 
 
 async def _answer(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
@@ -88,6 +98,7 @@ async def serving(server: ReviewServer, desk: Desk, *, grace: float = 30) -> Asy
                     await server.__aexit__()
             except TimeoutError:
                 log.warning("reviews were cut off at the end", extra={"grace": grace})
+            await server.hang_up()
 
 
 async def _read(request: web.Request) -> bytes | None:
