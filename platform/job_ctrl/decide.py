@@ -114,10 +114,10 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
     judged: list[Happening] = []
     waits: list[float] = []
     pods = view.pods
-    for happening in policies.happenings(view):
+    for happening in view.ledger.happenings:
         policy = policies.answer(view.job, happening, pods)
         go, target = None, None
-        if policy is not None:
+        if policy is not None and not policies.is_over(view.ledger, happening, policy):
             go = _edge(view, policy.action)
             target = Target.of(Action(policy.action), happening)
         if policy is None or go is None or target is None:

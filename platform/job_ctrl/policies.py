@@ -1,10 +1,8 @@
-"""Which policy answers a happening, and what happened unseen. Pure.
+"""Which policy answers a happening. Pure.
 
 A task's policies are asked before the job's; in a list the first that matches wins. Happenings of
 another incarnation or of an older version of the job answer to nobody.
 """
-
-from collections.abc import Iterator
 
 import msgspec
 
@@ -12,9 +10,7 @@ from ..model import durations
 from ..model.base import Part
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
-from .ledger import Happening, PodCounts
-from .pods import name_of, partition_of
-from .view import View
+from .ledger import Happening, Ledger, PodCounts
 
 
 class _Spec(Part, frozen=True):
@@ -68,6 +64,14 @@ def delay(policy: LifecyclePolicy) -> float:
         return 0.0
 
 
+def is_over(ledger: Ledger, happening: Happening, policy: LifecyclePolicy) -> bool:
+    """Whether *policy* would hit a pod that is well: one that was replaced, or has gone on."""
+    if policy.action == Action.RESTART_POD and ledger.replaced(happening):
+        return True
+    lasting = happening.event in (JobEvent.POD_PENDING, JobEvent.POD_FAILED)
+    return lasting and delay(policy) > 0 and not ledger.stands(happening)
+
+
 def waits_in_vain(job: Job, task: TaskSpec) -> bool:
     """Whether a policy waits for the failure of *task*, whose containers are never restarted."""
     if all(
@@ -102,28 +106,3 @@ def _failed(task: TaskSpec | None, pods: PodCounts) -> bool:
     if task is None or not task.replicas:
         return False
     return pods.restarts.get(task.name, 0) >= (task.max_retry or _DEFAULT_TASK_RETRIES)
-
-
-def happenings(view: View) -> Iterator[Happening]:
-    """What policies are to be asked about now, oldest first."""
-    yield from view.ledger.happenings
-    if view.first_look:
-        yield from _lost(view)
-
-
-def _lost(view: View) -> Iterator[Happening]:
-    """Pods that went while nobody looked: the status counts more of a task than there are."""
-    for task in view.job.spec.tasks:
-        recorded = view.job.status.task_status_count.get(task.name)
-        there = view.ledger.present(task.name)
-        if recorded is not None and there < min(sum(recorded.phase.values()), task.replicas):
-            index = view.ledger.missing(task.name)[0]
-            yield Happening(
-                event=JobEvent.POD_EVICTED,
-                task=task.name,
-                partition=partition_of(task, index),
-                pod=name_of(view.job, task.name, index),
-                owner=view.job.metadata.uid,
-                version=view.job.status.version,
-                since=view.uptime,
-            )

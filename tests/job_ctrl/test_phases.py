@@ -149,6 +149,13 @@ def test_a_restart_waits_for_room_and_counts_retries_first() -> None:
     assert verdict(view(job(status=two))) == P.PENDING
 
 
+def test_a_job_that_was_scaled_down_while_it_stood_still_does_not_wait_for_ever() -> None:
+    state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
+    smaller = job(task(replicas=1), status=JobStatus(state=state, version=1, min_available=3))
+    assert verdict(view(smaller)) == P.PENDING
+    assert verdict(view(smaller, entry(leaving=True))) is None
+
+
 def test_a_resume_costs_no_retry_and_never_fails_the_job() -> None:
     state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
     used_up = JobStatus(state=state, version=1, retry_count=3, min_available=2)
