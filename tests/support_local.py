@@ -12,7 +12,7 @@ from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
-from support_fakeapi import FakeApi, Object, _parse, _Target, _Watcher
+from support_fakeapi import FakeApi, Object, _parse, _Watcher
 
 from batholith.kube.client import Client, ClientOptions, Lines
 from batholith.kube.config import Credentials
@@ -51,6 +51,8 @@ class LocalApi(FakeApi):
         """Name of the client whose request is being carried out; empty for the test itself."""
         self.requests = 0
         """Of clients, without watches."""
+        self.lag = 1
+        """Rounds of the loop that an answer is under way; watches may well be faster."""
         self._serial = 0
         self._flows: dict[str, asyncio.Event] = {}
 
@@ -67,7 +69,8 @@ class LocalApi(FakeApi):
             answer = cast("web.Response", await self._answer(cast("web.Request", request)))
         finally:
             self.asked_by = ""
-        await asyncio.sleep(0)
+        for _ in range(self.lag):
+            await asyncio.sleep(0)
         if client.dead:
             raise ConnectionLostError("dead")
         body = answer.body
@@ -173,8 +176,8 @@ class LocalApi(FakeApi):
         if prefix == PODS.path():
             ended = obj.get("status", {}).get("phase") in ("Succeeded", "Failed")
             return bool(obj.get("spec", {}).get("nodeName")) and not ended
-        body = self.seen[-1].body if self.asked_by else None
-        return bool(body) and body.get("propagationPolicy") == "Foreground"
+        body = (self.asked_by and self.seen[-1].body) or {}
+        return bool(body.get("propagationPolicy") == "Foreground")
 
     def _tell(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         super()._tell(prefix, change, new, old)

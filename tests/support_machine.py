@@ -69,7 +69,7 @@ class Life:
     async def idle(self) -> None:
         """Let everybody go on until only time can bring something new."""
         await asyncio.sleep(0)
-        while self.loop._ready:  # type: ignore[attr-defined]
+        while self.loop._ready:  # type: ignore[attr-defined]  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0)
 
     async def pass_time(self, seconds: float) -> None:

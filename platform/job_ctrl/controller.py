@@ -256,7 +256,10 @@ class JobController:
         if made is None:
             return seen
         late = self._clock.monotonic() - case.podgroup_since > UNSEEN_FOR
-        if late or (seen is not None and not newer(made, seen)):
+        shown = int(self._podgroups.resource_version or 0) >= int(
+            made.metadata.resource_version or 0
+        )
+        if late or shown or (seen is not None and not newer(made, seen)):
             case.podgroup = None
             return seen
         return made

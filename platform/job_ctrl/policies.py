@@ -35,6 +35,9 @@ ACTIONS = frozenset(
 )
 """What a policy can do; any other word means: nothing but looking again."""
 
+UNANSWERED = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})
+"""Events that no policy is asked about, though it may name them."""
+
 _DEFAULT_TASK_RETRIES = 3
 
 ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
@@ -44,7 +47,7 @@ ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PART
 def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy | None:
     """The policy that answers *happening*; ``None`` if nothing is to be done about it."""
     task = next((task for task in job.spec.tasks if task.name == happening.task), None)
-    if _stale(job, happening):
+    if happening.event in UNANSWERED or _stale(job, happening):
         return None
     if happening.event is JobEvent.TASK_COMPLETED and not _completed(task, pods):
         return None

@@ -6,6 +6,7 @@ the controller has come to a rest, the world is as the job and the pods ask for.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -44,7 +45,17 @@ ACTIONS = st.sampled_from(
 )
 CAUSES = st.one_of(
     st.sampled_from(
-        ["*", "PodEvicted", "PodFailed", "PodPending", "TaskCompleted", "TaskFailed", "Unknown"]
+        [
+            "*",
+            "PodEvicted",
+            "PodEvicted",
+            "PodFailed",
+            "PodFailed",
+            "PodPending",
+            "TaskCompleted",
+            "TaskFailed",
+            "Unknown",
+        ]
     ).map(lambda event: {"event": event}),
     st.just({"exitCode": 3}),
 )
@@ -65,26 +76,26 @@ def specs(draw: st.DrawFn) -> Object:
     tasks: list[Object] = []
     for name in ("a", "b")[: draw(st.integers(1, 2))]:
         replicas = draw(st.integers(1, 3))
-        task = {
+        task: Object = {
             "name": name,
             "replicas": replicas,
             "minAvailable": draw(st.sampled_from([replicas, replicas, 1])),
             "template": TEMPLATE,
             "policies": draw(POLICIES),
         }
-        if tasks and draw(st.booleans()):
+        if draw(st.booleans()) and name != "a":
             task["dependsOn"] = {"name": ["a"]}
         if draw(st.integers(0, 3)) == 0:
             task["partitionPolicy"] = {"totalPartitions": replicas, "partitionSize": 1}
         tasks.append(task)
-    spec = {
+    spec: Object = {
         "minAvailable": sum(task["minAvailable"] for task in tasks),
         "maxRetry": draw(st.sampled_from([3, 3, 2, 1])),
         "queue": "default",
         "schedulerName": "volcano",
         "tasks": tasks,
-        "policies": draw(POLICIES),
-        "suspend": draw(st.sampled_from([False, False, False, True])),
+        "policies": draw(POLICIES) + draw(POLICIES),
+        "suspend": draw(st.sampled_from([False, False, False, False, True])),
     }
     if any("dependsOn" in task for task in tasks):
         spec["minAvailable"] = 1
@@ -97,6 +108,23 @@ def specs(draw: st.DrawFn) -> Object:
     return spec
 
 
+def _some(*phases: str, leaving: bool | None = None) -> Callable[[Any], bool]:
+    """There is a pod to pick."""
+    return lambda machine: machine._pick(0, *phases, leaving=leaving) is not None
+
+
+def _is_about(machine: Any) -> bool:
+    """There is a job that is not over."""
+    return machine.life.job is not None and machine.life.phase not in FINAL
+
+
+def _has_group(machine: Any) -> bool:
+    return machine.life.group() is not None
+
+
+ANY = ("Pending", "Running", *ENDED)
+
+
 class JobMachine(RuleBasedStateMachine):
     """A job controller under everything that may happen to it."""
 
@@ -106,11 +134,12 @@ class JobMachine(RuleBasedStateMachine):
         self.sound = True
         """Nothing has gone wrong yet that the end would only hide."""
 
-    @initialize(spec=specs())
-    def begin(self, spec: Object) -> None:
+    @initialize(spec=specs(), runs=st.sampled_from([True, True, False]))
+    def begin(self, spec: Object, runs: bool) -> None:
         self.life.submit(spec)
-        self.life.do(self.life.start())
         self._go_on(None)
+        if runs:
+            self.let_all_run(None)
 
     def teardown(self) -> None:
         try:
@@ -149,7 +178,7 @@ class JobMachine(RuleBasedStateMachine):
         self.life.submit(spec)
         self._go_on(pace)
 
-    @precondition(lambda self: self.life.job is not None)
+    @precondition(_is_about)
     @rule(which=WHICH, replicas=st.integers(0, 4), pace=PACE)
     def scale(self, which: int, replicas: int, pace: int | None) -> None:
         assert self.life.job is not None
@@ -160,11 +189,12 @@ class JobMachine(RuleBasedStateMachine):
         self.life.edit(tasks=tasks, minAvailable=least)
         self._go_on(pace)
 
-    @precondition(lambda self: self.life.job is not None)
-    @rule(pace=PACE)
-    def suspend_or_clear(self, pace: int | None) -> None:
+    @precondition(_is_about)
+    @rule(seldom=st.integers(0, 2), pace=PACE)
+    def suspend_or_clear(self, seldom: int, pace: int | None) -> None:
         assert self.life.job is not None
-        self.life.edit(suspend=not self.life.job["spec"].get("suspend", False))
+        suspended = self.life.job["spec"]["suspend"]
+        self.life.edit(suspend=not suspended and seldom == 0)
         self._go_on(pace)
 
     @precondition(lambda self: self.life.job is not None)
@@ -179,12 +209,14 @@ class JobMachine(RuleBasedStateMachine):
         self.life.delete_job(foreground=foreground)
         self._go_on(pace)
 
+    @precondition(_some(*ANY))
     @rule(which=WHICH, force=st.booleans(), pace=PACE)
     def evict(self, which: int, force: bool, pace: int | None) -> None:
-        if name := self._pick(which, "Pending", "Running", *ENDED, leaving=None if force else False):
+        if name := self._pick(which, *ANY, leaving=None if force else False):
             self.life.evict(name, force=force)
         self._go_on(pace)
 
+    @precondition(_has_group)
     @rule(pace=PACE)
     def delete_the_podgroup(self, pace: int | None) -> None:
         if name := self.life.group():
@@ -193,11 +225,13 @@ class JobMachine(RuleBasedStateMachine):
 
     # The scheduler, the kubelet, the garbage collector.
 
+    @precondition(_has_group)
     @rule(phase=st.sampled_from(["Inqueue", "Running", "Pending", "Unknown"]), pace=PACE)
     def schedule(self, phase: str, pace: int | None) -> None:
         self.life.admit(phase)
         self._go_on(pace)
 
+    @precondition(_has_group)
     @rule(pace=PACE)
     def let_all_run(self, pace: int | None) -> None:
         self.life.admit()
@@ -206,24 +240,28 @@ class JobMachine(RuleBasedStateMachine):
             self.life.turn(name, "Running")
         self._go_on(pace)
 
+    @precondition(_some("Pending", leaving=False))
     @rule(which=WHICH, pace=PACE)
     def bind(self, which: int, pace: int | None) -> None:
         if name := self._pick(which, "Pending", leaving=False):
             self.life.bind(name)
         self._go_on(pace)
 
+    @precondition(_some("Pending", leaving=False))
     @rule(which=WHICH, pace=PACE)
     def run(self, which: int, pace: int | None) -> None:
         if name := self._pick(which, "Pending", leaving=False):
             self.life.turn(name, "Running")
         self._go_on(pace)
 
-    @rule(which=WHICH, code=st.sampled_from([0, 0, 1, 3]), pace=PACE)
+    @precondition(_some("Running"))
+    @rule(which=WHICH, code=st.sampled_from([0, 1, 3]), pace=PACE)
     def end(self, which: int, code: int, pace: int | None) -> None:
         if name := self._pick(which, "Running"):
             self.life.turn(name, "Failed" if code else "Succeeded", code=code)
         self._go_on(pace)
 
+    @precondition(_some("Running", leaving=False))
     @rule(which=WHICH, restarts=st.integers(1, 3), pace=PACE)
     def restart_a_container(self, which: int, restarts: int, pace: int | None) -> None:
         if name := self._pick(which, "Running", leaving=False):
@@ -231,15 +269,17 @@ class JobMachine(RuleBasedStateMachine):
             self.life.turn(name, "Running", restarts=status["restartCount"] + restarts)
         self._go_on(pace)
 
+    @precondition(_some(*ANY, leaving=True))
     @rule(which=WHICH, pace=PACE)
     def reap(self, which: int, pace: int | None) -> None:
-        if name := self._pick(which, "Pending", "Running", *ENDED, leaving=True):
+        if name := self._pick(which, *ANY, leaving=True):
             self.life.reap(name)
         self._go_on(pace)
 
+    @precondition(_some(*ANY, leaving=True))
     @rule(pace=PACE)
     def reap_all(self, pace: int | None) -> None:
-        while name := self._pick(0, "Pending", "Running", *ENDED, leaving=True):
+        while name := self._pick(0, *ANY, leaving=True):
             self.life.reap(name)
         self._go_on(pace)
 
@@ -266,15 +306,17 @@ class JobMachine(RuleBasedStateMachine):
         path=st.sampled_from(["", "/pods", "/podgroups", "/jobs", "/status", "/commands"]),
         pace=st.sampled_from([0, 3, 12, 60]),
     )
-    def requests_fail(
-        self, what: int | str, times: int, method: str, path: str, pace: int
-    ) -> None:
+    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
         self.life.api.fail(what, times=times, method=method, path=path)
         self._go_on(pace)
 
     @rule(resource=st.sampled_from([COMMANDS, JOBS, PODGROUPS, PODS]))
     def a_watch_is_late(self, resource: Any) -> None:
         self.life.api.hold(resource)
+
+    @rule(lag=st.sampled_from([1, 4, 15]))
+    def answers_are_slow(self, lag: int) -> None:
+        self.life.api.lag = lag
 
     @rule(forget=st.booleans(), pace=PACE)
     def watches_end(self, forget: bool, pace: int | None) -> None:

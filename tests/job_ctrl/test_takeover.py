@@ -22,7 +22,7 @@ ENDS = {
     "RestartPod": "Pending",
     "RestartTask": "Pending",
 }
-EVENTS = {
+EVENTS: dict[str, dict[str, Any]] = {
     "PodFailed": {"event": "PodFailed"},
     "PodEvicted": {"event": "PodEvicted"},
     "TaskCompleted": {"event": "TaskCompleted"},
@@ -272,7 +272,9 @@ def test_a_delayed_restart_of_a_pod_spares_its_replacement(life: Life) -> None:
 
 
 def test_restarts_of_a_pending_pod_count_though_nobody_saw_them(life: Life) -> None:
-    begin(life, task("t", 2, minAvailable=1), policies=[{"action": "AbortJob", "event": "TaskFailed"}])
+    begin(
+        life, task("t", 2, minAvailable=1), policies=[{"action": "AbortJob", "event": "TaskFailed"}]
+    )
     life.evict("j-t-1", force=True)
     life.do(life.rest())
     life.do(life.kill())
@@ -283,7 +285,9 @@ def test_restarts_of_a_pending_pod_count_though_nobody_saw_them(life: Life) -> N
 
 
 def test_a_restart_seen_together_with_a_start_counts(life: Life) -> None:
-    begin(life, task("t", 2, minAvailable=1), policies=[{"action": "AbortJob", "event": "TaskFailed"}])
+    begin(
+        life, task("t", 2, minAvailable=1), policies=[{"action": "AbortJob", "event": "TaskFailed"}]
+    )
     life.evict("j-t-1", force=True)
     life.do(life.rest())
     life.turn("j-t-1", "Running", restarts=3)
