@@ -253,10 +253,10 @@ def test_a_pending_pod_that_is_made_anew_has_all_its_time(life: Life) -> None:
     life.do(life.rest())
     life.do(life.pass_time(20))
     life.turn("j-t-0", "Failed", code=1)
-    life.do(life.idle())
-    life.api.hold(PODS)  # what takes the place of the pods is seen late
-    life.do(life.pass_time(8))
+    life.do(life.pass_time(25))
     assert life.phase == "Pending"
+    life.do(life.pass_time(10))
+    assert life.phase == "Aborted"
 
 
 def test_a_delayed_restart_of_a_pod_spares_its_replacement(life: Life) -> None:
