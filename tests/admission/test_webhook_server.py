@@ -132,7 +132,8 @@ def test_a_path_that_is_served_alone_has_what_its_rules_look_at(hook: Webhook) -
         "Queue": queue("q", parent="p"),
         "PodGroup": {"spec": {"queue": "q"}},
     }
-    for obj in (given.get(hook.resource.kind, {}), {"spec": {}}):
+    empty: Json = {"spec": {}}
+    for obj in (given.get(hook.resource.kind, empty), empty):
         reading = Shelves(nowhere(), CONSULTED.get(hook.path, ())).read()
         review = Review(operation="CREATE", namespace="ns", name="x", object=obj, old=None)
         with suppress(DeniedError):  # anything else is a shelf that is missing
