@@ -4,6 +4,8 @@ A task's policies are asked before the job's; in a list the first that matches w
 another incarnation or of an older version of the job answer to nobody.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from ..model import durations
