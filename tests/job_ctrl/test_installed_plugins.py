@@ -151,6 +151,18 @@ def test_one_that_fails_to_take_its_objects_away_keeps_no_others() -> None:
     assert found == [(SECRETS, "j-ssh")]
 
 
+def test_an_object_that_is_none_is_not_sent_to_the_server() -> None:
+    class Empty:
+        def on_job_add(self, job: Job) -> Sequence[Wanted]:
+            nothing: Any = None
+            return [Wanted(resource=CONFIGMAPS, name="c", build=lambda: nothing)]
+
+    of = job(plugins={"empty": []})
+    (wanted,) = Registry({"empty": lambda given: Empty()}).team(of).wanted(of)
+    with pytest.raises(PluginError, match="the making of ConfigMap c: TypeError: it is no object"):
+        wanted.build()
+
+
 def test_what_has_no_hook_is_no_plugin() -> None:
     of = job(plugins={"dict": []})
     with pytest.raises(PluginError, match=r"it has none of on_pod_create, on_job_add"):

@@ -163,7 +163,10 @@ def _watched(plugin: str, wanted: Wanted) -> Wanted:
 
     def build() -> Made:
         with blaming(plugin, f"the making of {wanted.resource.kind} {wanted.name}"):
-            return wanted.build()
+            made = wanted.build()
+            if not isinstance(made, dict):
+                raise TypeError(f"it is no object but {made!r}")
+            return made
 
     return replace(wanted, build=build)
 
