@@ -6,7 +6,7 @@ import io
 import json
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 from support_admission import job, queue
 from support_server import EmbeddedServer, embedded_server
 
@@ -21,7 +22,7 @@ from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.admission.resource_groups import ResourceGroup
 from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
-from batholith.admission.serving.shelves import Shelves
+from batholith.admission.serving.shelves import CONSULTED, Shelves
 from batholith.admission.serving.tls import CertificateError, Presenter
 from batholith.cluster.apiserver.patches import json_patch
 from batholith.kube.client import Client
@@ -29,7 +30,7 @@ from batholith.kube.config import Credentials
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
 from batholith.model import crds
 from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
-from batholith.model.review import Review, Webhook
+from batholith.model.review import DeniedError, Review, Webhook
 
 Json = dict[str, Any]
 
@@ -125,6 +126,24 @@ def shelves(client: Client) -> Shelves:
     return Shelves(client, (QUEUES, NAMESPACES))
 
 
+@pytest.mark.parametrize("hook", WEBHOOKS, ids=lambda hook: hook.path)
+def test_a_path_that_is_served_alone_has_what_its_rules_look_at(hook: Webhook) -> None:
+    given: Json = {
+        "Job": job(),
+        "Queue": queue("q", parent="p"),
+        "PodGroup": {"spec": {"queue": "q"}},
+    }
+    empty: Json = {"spec": {}}
+    for obj in (given.get(hook.resource.kind, empty), empty):
+        reading = Shelves(nowhere(), CONSULTED.get(hook.path, ())).read()
+        review = Review(operation="CREATE", namespace="ns", name="x", object=obj, old=None)
+        with suppress(DeniedError):  # anything else is a shelf that is missing
+            if hook.mutate:
+                hook.mutate(review, reading)
+            if hook.validate:
+                hook.validate(review, reading)
+
+
 def leaf_of(authority: Identity) -> Identity:
     wanted = LeafRequest(subject="x", lasts=timedelta(days=1), hosts=("127.0.0.1",))
     return issue(authority, wanted, now=datetime.now(UTC))
@@ -146,6 +165,19 @@ async def test_defaults_come_back_as_a_patch(door: Door) -> None:
     stored = json_patch(sent, json.loads(base64.b64decode(response["patch"])))
     assert stored["spec"]["minAvailable"] == 1
     assert stored["spec"]["maxRetry"] == 3
+
+
+def test_it_answers_on_uvloop_too() -> None:
+    """On which the process runs."""
+
+    async def talk() -> None:
+        async with opened() as door:
+            for _ in range(2):
+                response = await door.ask("/queues/validate", request(queue("a"), QUEUES))
+                assert response["allowed"]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(talk())
 
 
 async def test_what_needs_no_defaults_gets_no_patch(door: Door) -> None:
