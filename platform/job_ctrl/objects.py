@@ -7,8 +7,8 @@ from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ..machinery.controller import TryAgainError
 from ..model.job import Job
 from ..model.meta import ObjectMeta, as_seen
-from ..model.names import Resource
-from .plugins.base import Wanted
+from ..model.names import JOB_NAME, Resource
+from .plugins.base import Made, Wanted
 from .plugins.registry import Team
 from .views import DataObject
 
@@ -62,7 +62,7 @@ class PluginObjects:
         return there.metadata.uid
 
     async def _create(self, job: Job, wanted: Wanted) -> str:
-        body = await asyncio.to_thread(wanted.build)
+        body = _labelled(await asyncio.to_thread(wanted.build), job)
         try:
             made = await self._client.create(
                 wanted.resource, body, namespace=job.metadata.namespace, view=DataObject
@@ -92,6 +92,13 @@ class PluginObjects:
 
 def _owned(meta: ObjectMeta, job: Job) -> bool:
     return any(owner.uid == job.metadata.uid for owner in meta.owner_references)
+
+
+def _labelled(body: Made, job: Job) -> Made:
+    """The object with a label by which it is found among all that do not belong to jobs."""
+    meta = body["metadata"]
+    labels = {**meta.get("labels", {}), JOB_NAME: job.metadata.name}
+    return {**body, "metadata": {**meta, "labels": labels}}
 
 
 def _taken(wanted: Wanted) -> AlreadyExistsError:

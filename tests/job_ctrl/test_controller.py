@@ -412,6 +412,26 @@ async def test_a_delete_that_meets_a_conflict_is_tried_again(stage: Stage, kind:
     assert set(stage.made().values()) == {1}
 
 
+async def test_quirk_g7_an_object_that_is_lost_while_all_are_seen_to_comes_back(
+    stage: Stage,
+) -> None:
+    stage.submit(plugins={"svc": [], "ssh": []})
+    async with stage.controller():
+        await stage.start()
+        for number in range(20):
+            stage.api.remove(SERVICES, "j")
+            stage.api.discard(CONFIGMAPS, "j-svc")
+            await until(lambda: stage.named(SERVICES).keys() == {"j"}, f"the Service {number}")
+        await until(lambda: "j-svc" in stage.named(CONFIGMAPS))
+        labels = stage.named(SERVICES)["j"]["metadata"]["labels"]
+        assert labels == {"volcano.sh/job-name": "j"}
+        stage.command("AbortJob")
+        await stage.until("Aborted")
+        await until(lambda: not stage.named(SERVICES))
+        await until(lambda: not stage.named(COMMANDS))
+    assert stage.named(SERVICES) == stage.named(CONFIGMAPS) == stage.named(SECRETS) == {}
+
+
 async def test_objects_of_plugins_go_though_a_delete_meets_a_conflict(stage: Stage) -> None:
     stage.submit(plugins={"svc": []})
     async with stage.controller():
