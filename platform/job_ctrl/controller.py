@@ -24,10 +24,10 @@ from ..model.podgroup import PodGroup, PodGroupPhase
 from . import ledger, podgroups
 from .case import UNSEEN_FOR, Case, Plan, newer
 from .decide import decide
-from .effects import Reason, SetStatus
+from .effects import SetStatus
 from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
-from .plugins.registry import Registry, UnknownPluginError
+from .plugins.registry import Registry
 from .settings import JobSettings
 from .view import Order, View
 from .views import Owned, Pod, PriorityClass
@@ -270,27 +270,18 @@ class JobController:
         return made
 
     def _plan(self, job: Job, case: Case) -> Plan:
-        """What follows from the job's spec; worked out anew only when that has changed.
-
-        Raises:
-            UnknownPluginError: the job names a plugin that there is not.
-        """
+        """What follows from the job's spec; worked out anew only when that has changed."""
         meta = job.metadata
         of = (meta.uid, meta.generation or meta.resource_version)
         known = case.plan
         if known is not None and (known.of, known.priorities) == (of, self._priorities_seen):
             return known
-        try:
-            team = self._plugins.team(job)
-        except UnknownPluginError as error:
-            self._executor.say(job, Reason.PLUGIN_ERROR, str(error), warning=True)
-            raise
         values = {one.metadata.name: one.value for one in self._priorities}
         return Plan(
             of=of,
             priorities=self._priorities_seen,
             gang=podgroups.wanted(job, priorities=values),
-            team=team,
+            team=self._plugins.team(job),
         )
 
     async def _next_order(self, key: str) -> Order | None:

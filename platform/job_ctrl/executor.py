@@ -29,6 +29,7 @@ from .case import Case, Plan
 from .claims import Claims, MissingClaimError
 from .metrics import JobMetrics
 from .objects import PluginObjects
+from .plugins.errors import PluginError
 from .settings import JobSettings
 from .view import Order
 from .views import Pod
@@ -104,9 +105,14 @@ class Executor:
         Raises:
             TryAgainError: somebody else was faster, or the caches are behind.
             ApiError, ConnectionLostError: the server could not be asked, or refused.
+            PluginError: a plugin of the job's failed, which the job has been told.
         """
         for effect in effects:
-            await self._by_kind[type(effect)](turn, effect)
+            try:
+                await self._by_kind[type(effect)](turn, effect)
+            except PluginError as error:
+                self.say(turn.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
+                raise
 
     async def drop_command(self, turn_key: str, order: Order) -> None:
         """Delete a Command that is carried out or void, then take it from the mailbox."""
@@ -371,7 +377,10 @@ class Executor:
 
     async def _remove_objects(self, turn: Turn, effect: fx.RemoveObjects) -> None:
         if not turn.case.objects_removed:  # the mark in the status may go later
-            await self._objects.remove(turn.job, turn.plan.team, turn.case.objects)
+            try:
+                await self._objects.remove(turn.job, turn.plan.team, turn.case.objects)
+            except PluginError as error:  # what it does not name goes with the job
+                self.say(turn.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
             turn.case.objects_of, turn.case.objects_removed = None, True
 
     # Words and times.

@@ -304,6 +304,26 @@ async def test_quirks_14_and_15_a_refused_podgroup_is_asked_for_until_it_is_take
     assert stage.phases() == ["Pending"]
 
 
+async def test_quirk_17_a_job_of_an_unknown_plugin_makes_nothing_and_can_be_ended(
+    stage: Stage,
+) -> None:
+    stage.submit(plugins={"nosuch": [], "svc": []})
+    async with stage.controller():
+        await stage.until("Pending")
+        stage.command("AbortJob", "c1")
+        await stage.until("Aborted")
+        stage.command("ResumeJob", "c2")
+        await stage.until("Pending")
+        stage.command("TerminateJob", "c3")
+        await stage.until("Terminated")
+        await until(lambda: not stage.named(COMMANDS))
+    for resource in (PODS, PODGROUPS, SERVICES, CONFIGMAPS):
+        assert stage.named(resource) == {}
+    said = [event[4] for event in stage.notes.events if event[3] == "PluginError"]
+    assert said
+    assert all("'nosuch' is not installed" in text for text in said)
+
+
 async def test_quirk_20_a_restart_that_cannot_be_written_is_counted_once(stage: Stage) -> None:
     stage.submit()
     async with stage.controller():
