@@ -11,6 +11,7 @@ import logging
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import NotFoundError
+from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
@@ -63,6 +64,7 @@ class JobController:
         )
         self._expected = UidExpectations(self._clock, ttl=UNSEEN_FOR)
         self._metrics = JobMetrics(settings.registry)
+        self._bustle = Bustle(self._clock)
         self._executor = Executor(
             Tools(
                 client=client,
@@ -72,6 +74,7 @@ class JobController:
                 recorder=recorder,
                 metrics=self._metrics,
                 settings=settings,
+                bustle=self._bustle,
             )
         )
         self._plugins = plugins or Registry.load()
@@ -147,6 +150,7 @@ class JobController:
             self._tidy(key)
         elif not books.put(entry, now=now):
             return
+        self._bustle.note()
         self._queue.add(key)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:

@@ -4,7 +4,6 @@ Each effect leaves its trace in the job's :class:`~batholith.job_ctrl.case.Case`
 the next decision sees it even if the caches do not yet.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ import msgspec
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from ..machinery.batches import all_at_once, slow_start
+from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, TryAgainError
 from ..machinery.expectations import UidExpectations
 from ..machinery.recording import Recorder, reference
+from ..machinery.turns import Turns
 from ..model import names
 from ..model.job import Job, TaskSpec
 from ..model.meta import as_seen
@@ -35,6 +36,11 @@ from .view import Order
 from .views import Pod
 
 log = logging.getLogger(__name__)
+
+_PACE = 100.0
+"""Pods a second by which a job's size counts for its place in line."""
+_MOST_TRUST = 64
+"""Pods that are tried together at most before one has been made."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +78,7 @@ class Tools:
     recorder: Recorder | None
     metrics: JobMetrics
     settings: JobSettings
+    bustle: Bustle
 
 
 class Executor:
@@ -82,6 +89,9 @@ class Executor:
         self._client = tools.client
         self._objects = PluginObjects(tools.client)
         self._claims = Claims(tools.client)
+        self._turns = Turns(tools.settings.calls_in_flight)
+        # Pods that may be made together at first, by namespace: a power of two.
+        self._trust: dict[str, int] = {}
         self._by_kind: Mapping[type, Callable[[Turn, Any], Awaitable[None]]] = {
             fx.SetStatus: self._set_status,
             fx.CreatePodGroup: self._create_podgroup,
@@ -154,10 +164,9 @@ class Executor:
     async def _set_status(self, turn: Turn, effect: fx.SetStatus) -> None:
         job, case = turn.job, turn.case
         if not effect.urgent:
-            now = self._tools.clock.monotonic()
             if case.numbers_since is None:
-                case.numbers_since = now
-            left = case.numbers_since + self._patience() - now
+                case.numbers_since = self._tools.clock.monotonic()
+            left = self._patience(case.numbers_since)
             if left > 0:
                 turn.look_in(left)
                 return
@@ -187,11 +196,12 @@ class Executor:
             log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
 
-    def _patience(self) -> float:
-        """Seconds that numbers may wait now."""
+    def _patience(self, since: float) -> float:
+        """Seconds that numbers may still wait that are wrong *since*."""
         settings = self._tools.settings
-        crowd = self._tools.queue.depth() > settings.workers
-        return settings.busy_count_delay if crowd else settings.count_delay
+        return self._tools.bustle.wait(
+            since, least=settings.count_delay, most=settings.busy_count_delay
+        )
 
     async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
         meta = turn.job.metadata
@@ -261,17 +271,21 @@ class Executor:
 
     async def _create_pods(self, turn: Turn, effect: fx.CreatePods) -> None:
         """Create pods with a slow start; what was made stands in the ledger at once."""
-        expected, gate = self._tools.expected, self._gate()
+        expected = self._tools.expected
         by_name = {task.name: task for task in turn.job.spec.tasks}
         wanted = [
             (by_name[task], index) for task, indices in effect.indices.items() for index in indices
         ]
 
+        rank = self._rank(len(wanted))
+
         async def create(pod: tuple[TaskSpec, int]) -> None:
-            async with gate:
+            async with self._turns.place(rank):
                 await self._create_pod(turn, *pod)
 
-        outcome = await slow_start(wanted, create)
+        first = self._trust.get(turn.namespace, 1)
+        outcome = await slow_start(wanted, create, initial=first)
+        self._learn(turn.namespace, len(outcome.done), failed=bool(outcome.failed))
         turn.changed = turn.changed or bool(outcome.done)
         if outcome.done:
             log.info("pods created", extra={"job": turn.key, "pods": len(outcome.done)})
@@ -284,6 +298,14 @@ class Executor:
             if isinstance(error, ApiError):
                 self.say(turn.job, fx.Reason.FAILED_CREATE, error.message, warning=True)
             raise error
+
+    def _learn(self, namespace: str, done: int, *, failed: bool) -> None:
+        """Where pods have been taken, the next job need not begin with a single one."""
+        if failed:
+            self._trust.pop(namespace, None)
+        elif done:
+            well = min(1 << (done.bit_length() - 1), _MOST_TRUST)
+            self._trust[namespace] = max(well, self._trust.get(namespace, 1))
 
     async def _create_pod(self, turn: Turn, task: TaskSpec, index: int) -> None:
         expected, name = self._tools.expected, pods.name_of(turn.job, task.name, index)
@@ -312,11 +334,11 @@ class Executor:
 
     async def _delete_pods(self, turn: Turn, effect: fx.DeletePods) -> None:
         """Ask pods to go; from before the call on, their end is our doing and no eviction."""
-        gate, books = self._gate(), turn.case.ledger
+        books, rank = turn.case.ledger, self._rank(len(effect.pods))
         books.doom(pod.uid for pod in effect.pods)
 
         async def delete(pod: ledger.Entry) -> None:
-            async with gate:
+            async with self._turns.place(rank):
                 seen = books.entry(pod.uid)
                 if seen is None:
                     return
@@ -341,8 +363,13 @@ class Executor:
                 self.say(turn.job, fx.Reason.FAILED_DELETE, error.message, warning=True)
             raise error
 
-    def _gate(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(self._tools.settings.calls_in_flight)
+    def _rank(self, pods: int) -> float:
+        """Where a job that makes or removes so many *pods* stands in line for places.
+
+        One after the other in the order in which they came, so that a gang is complete soon; but
+        small ones before the rest of a large one that came a little earlier.
+        """
+        return self._tools.clock.monotonic() + pods / _PACE
 
     # Its volumes and its plugins' objects.
 
