@@ -36,6 +36,7 @@ class Case:
     uid: str = ""
     plan: Plan | None = None
     first_look: bool = True
+    """This process has not decided anything about the job yet; it may have missed something."""
     written: Job | None = None
     """The job after our last write of its status."""
     podgroup: PodGroup | None = None

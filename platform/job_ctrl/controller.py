@@ -17,7 +17,7 @@ from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.recording import Recorder
-from ..model import names
+from ..model import names, times
 from ..model.command import Command
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
@@ -30,6 +30,7 @@ from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
 from .plugins.registry import Registry
 from .settings import JobSettings
+from .takeover import catch_up
 from .view import Order, View
 from .views import Owned, Pod, PriorityClass
 
@@ -152,7 +153,7 @@ class JobController:
         if about is None or entry is None:
             return
         key = _owner_key(about.metadata)
-        books, now = self._case(key).ledger, self._clock.monotonic()
+        books, now = self._case(key).ledger, self._when(entry)
         self._expected.creation_observed(key, entry.name)
         if new is None:
             books.drop(entry.uid, now=now)
@@ -161,6 +162,17 @@ class JobController:
             return
         self._bustle.note()
         self._queue.add(key)
+
+    def _when(self, entry: ledger.Entry) -> float:
+        """When that happened to the pod: just now, or before we came as long ago as it says."""
+        now = self._clock.monotonic()
+        if self._early is None or entry.since is None:
+            return now
+        try:
+            age = (self._clock.now() - times.parse(entry.since)).total_seconds()
+        except times.TimeError:
+            return now
+        return now - max(age, 0.0)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         about = new or old
@@ -220,13 +232,14 @@ class JobController:
                 return None
             case = self._case(key)
             case.take_up(job)
+            if case.first_look:
+                catch_up(job, case.ledger, now=self._clock.monotonic())
+                case.first_look = False
             case.ledger.drop_unseen(self._expected.awaited_creations(key))
             plan = case.plan = self._plan(job, case)
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
             await self._executor.carry_out(turn, effects)
-            if order is None:
-                case.first_look = False
             if not any(isinstance(effect, SetStatus) for effect in effects):
                 case.numbers_since = None
             if not turn.changed:
@@ -249,7 +262,6 @@ class JobController:
             ),
             objects_due=case.objects_of != case.objects_wanted(turn.plan),
             claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
-            first_look=case.first_look,
         )
 
     def _latest(self, key: str) -> Job | None:
@@ -268,7 +280,10 @@ class JobController:
         if made is None:
             return seen
         late = self._clock.monotonic() - case.podgroup_since > UNSEEN_FOR
-        if late or (seen is not None and not newer(made, seen)):
+        shown = int(self._podgroups.resource_version or 0) >= int(
+            made.metadata.resource_version or 0
+        )
+        if late or shown or (seen is not None and not newer(made, seen)):
             case.podgroup = None
             return seen
         return made

@@ -8,6 +8,7 @@ class Terminated(Part, frozen=True):
     """How a container ended."""
 
     exit_code: int = 0
+    finished_at: str | None = None
 
 
 class ContainerState(Part, frozen=True):
@@ -22,6 +23,7 @@ class ContainerStatus(Part, frozen=True):
     ready: bool = False
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodStatus(Part, frozen=True):
