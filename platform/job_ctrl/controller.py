@@ -32,9 +32,13 @@ from .plugins.registry import Registry
 from .settings import JobSettings
 from .takeover import catch_up
 from .view import Order, View
-from .views import Pod, PriorityClass
+from .views import Owned, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
+
+WATCHED = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
+"""Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
+would be the right to read everybody's."""
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
@@ -99,12 +103,17 @@ class JobController:
         self._podgroups = groups
         self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
         self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
+        made = [
+            Cache(client, kind, Owned, namespace=space, label_selector=names.JOB_NAME)
+            for kind in WATCHED
+        ]
         self._sources: list[Source] = [
             Feed(self._jobs, self._on_job),
             Feed(self._pods, self._on_pod),
             Feed(self._podgroups, self._on_podgroup),
             Feed(self._commands, self._on_command),
             Feed(self._priorities, self._on_priority),
+            *(Feed(cache, self._on_object) for cache in made),
         ]
 
     async def run(
@@ -191,6 +200,17 @@ class JobController:
         if new is None or made is None or made.metadata != new.metadata:
             self._queue.add(key)  # our own write has been looked at already
 
+    def _on_object(self, old: Owned | None, new: Owned | None) -> None:
+        """An object of a plugin's; if it went, by whomever, it is time to look after them."""
+        owner = old.metadata.controller if old is not None and new is None else None
+        if old is None or owner is None:
+            return
+        key = _owner_key(old.metadata)
+        case = self._cases.get(key)
+        if case is not None and case.uid == owner.uid:
+            case.objects_lost += 1
+            self._queue.add(key)
+
     def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None or new is None or new.target is None:
             return
@@ -254,7 +274,7 @@ class JobController:
             podgroup_leaving=bool(
                 meta.deletion_timestamp or (meta.uid and meta.uid == case.podgroup_doomed)
             ),
-            objects_due=case.objects_of != turn.plan.of,
+            objects_due=case.objects_of != case.objects_wanted(turn.plan),
             claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
         )
 

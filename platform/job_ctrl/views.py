@@ -48,6 +48,12 @@ class PriorityClass(Part, frozen=True):
     value: int = 0
 
 
+class Owned(Part, frozen=True):
+    """Any object, without what is in it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class DataObject(Part, frozen=True):
     """A ConfigMap or a Secret (whose values are base64), or any object without data."""
 
