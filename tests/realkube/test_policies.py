@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -373,6 +374,111 @@ async def test_what_is_right_is_accepted_by_both(server: Server, case: str) -> N
     answer = await offer(server, body)
     assert answer.status == 201, answer.body
     ask(body)
+
+
+async def test_policies_and_functions_agree_on_jobs_made_of_parts(server: Server) -> None:
+    await server.create(QUEUES.path(), named("default", parent="root"))
+    dice, differ, refused = Random(20), [], 0
+    for _ in range(400):
+        body = some_job(dice)
+        said = await refusal(server, body)
+        try:
+            ask(body)
+            denied = ""
+        except DeniedError as error:
+            denied = str(error)
+        refused += bool(said)
+        if bool(said) != bool(denied):
+            differ.append((body["spec"], said, denied))
+    assert differ == []
+    assert 100 < refused < 300, "both are to be seen"
+
+
+def some_job(dice: Random) -> Json:
+    """A job of parts that are right by themselves or wrong, most of them right."""
+    tasks = [some_task(dice) for _ in range(dice.choice((1, 1, 2, 3)))]
+    if dice.random() < 0.95:
+        for index, each in enumerate(tasks):
+            each["name"] = f"t{index}"
+    spec: Json = {}
+    for field, choices in JOB_PARTS.items():
+        if dice.random() < 0.1:
+            spec[field] = dice.choice(choices)
+    name = "j" if dice.random() < 0.8 else dice.choice(("1j", "j.k", "j" * 60, "j" * 64))
+    return whole(*tasks, name=name, **spec)
+
+
+def some_task(dice: Random) -> Json:
+    made = task("t", dice.choice((0, 1, 4, 6, 11)))
+    for field, choices in TASK_PARTS.items():
+        if dice.random() < 0.07:
+            made[field] = dice.choice(choices)
+    if dice.random() < 0.1:
+        made["template"] = {"spec": dice.choice(PODS_TO_BE)}
+    return made
+
+
+SOME_POLICIES: list[list[Json]] = [
+    [POLICY],
+    [POLICY, {"exitCode": 1, "action": "AbortJob"}],
+    [POLICY, {"events": ["Unknown", "TaskFailed"], "action": "AbortJob", "timeout": "1m"}],
+    [POLICY, POLICY],
+    [{"event": "*", "action": "RestartJob"}, {"exitCode": 2, "action": "CompleteJob"}],
+    [{"event": "*", "action": "RestartJob"}, POLICY],
+    [{"exitCode": 1, "action": "AbortJob"}] * 2,
+    [{"exitCode": 0, "action": "AbortJob"}],
+    [{"exitCode": 1}],
+    [{"event": "OutOfSync", "action": "AbortJob"}],
+    [POLICY | {"timeout": "1"}],
+]
+JOB_PARTS: dict[str, list[Any]] = {
+    "minAvailable": [0, 1, 2, 7],
+    "plugins": [
+        {"env": [], "svc": []},
+        {"ssh": []},
+        {"mpi": ["--master=t0"]},
+        {"mpi": ["-master", "t1"]},
+        {"mpi": []},
+        {"tensorflow": []},
+        {"x": []},
+    ],
+    "policies": SOME_POLICIES,
+    "runningEstimate": ["1h", "1.5h2s", "0", "-1ms", "1", "1 h", ""],
+    "networkTopology": [{"mode": "soft", "highestTierAllowed": 1}, BOTH_TIERS],
+    "volumes": [
+        [{"mountPath": "/a", "volumeClaimName": "c"}, {"mountPath": "/b", "volumeClaim": CLAIM}],
+        [{"mountPath": "/a", "volumeClaimName": "c"}] * 2,
+        [{"mountPath": "/a", "volumeClaimName": "c", "volumeClaim": CLAIM}],
+        [{"mountPath": "/a", "volumeClaimName": "C"}],
+        [{"mountPath": "/a"}],
+    ],
+    "minSuccess": [1],
+    "ttlSecondsAfterFinished": [0],
+}
+TASK_PARTS: dict[str, list[Any]] = {
+    "minAvailable": [0, 1, 4, 5],
+    "policies": SOME_POLICIES,
+    "topologyPolicy": ["none", "restricted"],
+    "partitionPolicy": [
+        SIX,
+        SIX | {"minPartitions": 1},
+        SIX | {"minPartitions": 3},
+        {"totalPartitions": 2, "partitionSize": 2, "minPartitions": 2},
+    ],
+    "dependsOn": [{"name": ["t0"]}, {"name": ["t1"]}, {"name": ["t2", "t1"], "iteration": "any"}],
+}
+PODS_TO_BE: list[Json] = [
+    asking(cpu="1"),
+    asking(cpu=2, memory="1Gi"),
+    asking(cpu="500m"),
+    asking(cpu="-1"),
+    mounting("here"),
+    mounting("there"),
+    {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "OnFailure"},
+    {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Seldom"},
+    {"containers": [{"name": "main"}]},
+    {"containers": []},
+]
 
 
 # -- changes
