@@ -174,12 +174,17 @@ def _queue_problems(name: str, lookup: Lookup) -> Iterator[str]:
         return
     if problem := queue_state_problem(raw, name):
         yield f"can only submit job to queue with state `Open`, {problem}"
+    yield leaf_problem(name, lookup, what="job")
+
+
+def leaf_problem(name: str, lookup: Lookup, *, what: str) -> str:
+    """Why the queue takes no *what* itself, as it is for other queues, or ``""``."""
     if name == ROOT_QUEUE:
-        yield "can not submit job to root queue"
-        return
+        return f"can not submit {what} to root queue"
     children = sum(part(other, "spec").get("parent") == name for other in lookup.list(QUEUES))
-    if children:
-        yield f"can only submit job to leaf queue, queue `{name}` has {children} child queues"
+    if not children:
+        return ""
+    return f"can only submit {what} to leaf queue, queue `{name}` has {children} child queues"
 
 
 def queue_state_problem(queue: Json, name: str) -> str:

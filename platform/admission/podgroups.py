@@ -1,25 +1,11 @@
-"""What a PodGroup gets and must fulfil when it is created; changes are not checked."""
+"""What a PodGroup must fulfil when it is created; changes are not checked."""
 
-from ..model.names import DEFAULT_QUEUE, NAMESPACES, QUEUES
+from ..model.names import QUEUES
 from ..model.podgroup import PodGroup
-from ..model.review import DeniedError, Json, Lookup, Review
-from .decoding import decode, part
-from .job_rules import queue_state_problem
+from ..model.review import DeniedError, Lookup, Review
+from .decoding import decode
+from .job_rules import leaf_problem, queue_state_problem
 from .tasks import topology_problem
-
-NAMESPACE_QUEUE = "scheduling.volcano.sh/queue-name"
-"""Annotation of a namespace: the queue of its PodGroups that name none."""
-
-
-def fill_in(review: Review, lookup: Lookup) -> Json:
-    """The PodGroup, in its namespace's queue if it would be in the default queue."""
-    group = review.object or {}
-    spec = part(group, "spec")
-    if spec.get("queue", DEFAULT_QUEUE) != DEFAULT_QUEUE:
-        return group
-    namespace = lookup.get(NAMESPACES, "", review.namespace)
-    queue = part(part(namespace, "metadata"), "annotations").get(NAMESPACE_QUEUE)
-    return group | {"spec": spec | {"queue": queue}} if queue else group
 
 
 def validate(review: Review, lookup: Lookup) -> None:
@@ -46,4 +32,5 @@ def _queue_problem(name: str, lookup: Lookup) -> str:
         return f'unable to find queue: queue.scheduling.volcano.sh "{name}" not found'
     if problem := queue_state_problem(queue, name):
         return f"can only submit PodGroup to queue with state `Open`, {problem}"
-    return ""
+    # Volcano lets a gang in that it refuses as a job.
+    return leaf_problem(name, lookup, what="PodGroup")

@@ -96,7 +96,7 @@ def _check_alone(queue: Queue, old: Queue | None, lookup: Lookup) -> None:
     if old is None or old.status.state != state:
         # The controller's Closing and Unknown must not keep anybody from changing the rest.
         problems.choice("requestBody.spec.state", state, (QueueState.OPEN, QueueState.CLOSED))
-    if text := _hierarchy_problem(queue, lookup):
+    if text := _hierarchy_problem(queue, old, lookup):
         problems.add("requestBody.metadata.annotations", text)
     if len(problems.found) == 1:
         raise DeniedError(problems.found[0])
@@ -140,7 +140,7 @@ def _read_amounts(amounts: Quantities, path: str, problems: Problems) -> dict[st
     return read
 
 
-def _hierarchy_problem(queue: Queue, lookup: Lookup) -> str:
+def _hierarchy_problem(queue: Queue, old: Queue | None, lookup: Lookup) -> str:
     """What is wrong with the annotations of the older kind of hierarchy, or ``""``."""
     annotations = queue.metadata.annotations
     path, weights = annotations.get(HIERARCHY, ""), annotations.get(HIERARCHY_WEIGHTS, "")
@@ -151,9 +151,13 @@ def _hierarchy_problem(queue: Queue, lookup: Lookup) -> str:
         return f"{HIERARCHY} {show(path)} and {HIERARCHY_WEIGHTS} {show(weights)} differ in length"
     if bad := next(_not_positive(shares), None):
         return f"{HIERARCHY_WEIGHTS}: {show(bad)} is not a number above 0"
+    is_new = old is None or old.metadata.annotations.get(HIERARCHY) != path
     for name, other in _other_paths(queue.metadata.name, lookup.list(QUEUES)):
         if other.startswith(f"{path}/"):
             return f"{path} is not the path of a leaf: queue {name} lies below it at {other}"
+        # Volcano lets such paths in; a queue that has one already can still be changed.
+        if is_new and other != ROOT_QUEUE and path.startswith(f"{other}/"):
+            return f"{path} lies below {other}, the path of queue {name}, which is a leaf"
     return ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ..model.job import Job
 from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
 from ..model.review import Json, Lookup, Review, Webhook
-from . import job_defaults, podgroups, pods, queue_rules, resource_groups
+from . import job_defaults, namespaces, podgroups, pods, queue_rules, resource_groups
 from .decoding import decode
 from .job_rules import check_new_job
 from .job_updates import check_changed_job
@@ -22,14 +22,19 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     """All admission paths under *settings*, in the order in which they are asked."""
 
     def mutate_job(review: Review, lookup: Lookup) -> Json:
-        return job_defaults.fill_in(
+        job = job_defaults.fill_in(
             review.object or {},
             scheduler_name=settings.scheduler_names[0],
             keep_zero=review.operation == "UPDATE",
         )
+        # Volcano redirects only the PodGroup, and the job and its pods show another queue.
+        return namespaces.redirect(job, review, lookup)
 
     def mutate_queue(review: Review, lookup: Lookup) -> Json:
         return queue_rules.fill_in(review.object or {})
+
+    def mutate_podgroup(review: Review, lookup: Lookup) -> Json:
+        return namespaces.redirect(review.object or {}, review, lookup)
 
     def mutate_pod(review: Review, lookup: Lookup) -> Json:
         groups = settings.resource_groups
@@ -57,7 +62,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         # out cannot be applied again. Filling in at each write cures that.
         _mutating(JOBS, _WRITE, mutate_job),
         _mutating(QUEUES, _CREATE, mutate_queue),
-        _mutating(PODGROUPS, _CREATE, podgroups.fill_in),
+        _mutating(PODGROUPS, _CREATE, mutate_podgroup),
         _mutating(PODS, _CREATE, mutate_pod),
         _validating(JOBS, _WRITE, validate_job),
         _validating(QUEUES, _WRITE | {"DELETE"}, validate_queue),

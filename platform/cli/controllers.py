@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates, selection
-from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
+from .assembly import Instruments, alone, run_all, told_in_a_line
 from .flags import Inert, grouped
-from .leading import Candidate, ElectionFlags, Led, campaigning
+from .leading import Candidate, ElectionFlags, Led, campaigning, fenced_client
 from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
@@ -104,12 +104,7 @@ def _controllers(
             await alone(cluster, beside, CONTROLLERS)
             async with (
                 campaigning(contest, cluster, "controllers", instruments=instruments) as elector,
-                new_client(
-                    cluster,
-                    "controllers",
-                    metrics=instruments.requests,
-                    fence=None if elector is None else elector.check,
-                ) as client,
+                fenced_client(elector, cluster, "controllers", instruments=instruments) as client,
             ):
                 recorder = EventRecorder(client, component="vc-controller-manager")
                 parts = _assembled(work, client, recorder, instruments.registry)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from .assembly import Instruments, credentials
+from .assembly import Instruments, credentials, new_client
 from .options import ClusterFlags
 from .process import end_at_once
 
@@ -139,6 +139,18 @@ def election_client(
         timeout=settings.request_timeout,
         options=ClientOptions(tries=1, read_tries=1, metrics=instruments.requests),
     )
+
+
+def fenced_client(
+    elector: "Elector | None", cluster: ClusterFlags, part: str, *, instruments: Instruments
+) -> "Client":
+    """A client for the work of *part*, which writes nothing unless *elector*, if any, leads.
+
+    Raises:
+        ConfigError: there are no credentials that can be used.
+    """
+    fence = None if elector is None else elector.check
+    return new_client(cluster, part, metrics=instruments.requests, fence=fence)
 
 
 @asynccontextmanager

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import gates
-from .assembly import Instruments, alone, new_client, run_all, told_in_a_line
+from .assembly import Instruments, alone, run_all, told_in_a_line
 from .flags import Inert, grouped
-from .leading import Candidate, SchedulerElectionFlags, campaigning
+from .leading import Candidate, SchedulerElectionFlags, campaigning, fenced_client
 from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
 from .process import run
 
@@ -137,12 +137,7 @@ def _scheduler(
             await alone(cluster, beside, SCHEDULER)
             async with (
                 campaigning(contest, cluster, "scheduler", instruments=instruments) as elector,
-                new_client(
-                    cluster,
-                    "scheduler",
-                    metrics=instruments.requests,
-                    fence=None if elector is None else elector.check,
-                ) as client,
+                fenced_client(elector, cluster, "scheduler", instruments=instruments) as client,
             ):
                 recorder = EventRecorder(client, component="volcano")
                 part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)

@@ -45,7 +45,7 @@ def decide(view: View, order: Order | None = None) -> list[Effect]:
     if view.job.metadata.deletion_timestamp is not None:
         return [DeleteCommand()] if order else []  # the rest goes with the job
     if not view.job.status.state.phase:
-        return [SetStatus(status.first(view), urgent=True)]
+        return [SetStatus(status.first(view), urgent=True), *_warn(view)]
     if turned := _suspend(view):
         return turned
     if order is not None:
@@ -253,6 +253,13 @@ def _started(view: View, name: str) -> bool:
     pods = view.pods
     succeeded = pods.tasks.get(name, {}).get(PodPhase.SUCCEEDED, 0)
     return succeeded + pods.ready.get(name, 0) >= task.min_available
+
+
+def _warn(view: View) -> Iterator[Effect]:
+    """Say at the start what will have no effect."""
+    for event in policies.dead(view.job):
+        said = f"a policy waits for {event}, which never happens"
+        yield RecordEvent(Reason.POLICY_VOID, said, warning=True)
 
 
 def _complain(view: View) -> Iterator[Effect]:

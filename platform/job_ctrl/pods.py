@@ -105,17 +105,18 @@ def _chosen(given: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def _mount_volumes(job: Job, spec: dict[str, Any]) -> None:
-    """Give every container each of the job's claims, once."""
+    """Give every container each of the job's claims, one that is named twice at both places."""
     seen: set[str] = set()
     for volume in job.spec.volumes:
         claim = volume.volume_claim_name
-        if not claim or claim in seen:
+        if not claim:
             continue
-        seen.add(claim)
         name = f"{job.metadata.name}-{sha256(claim.encode()).hexdigest()[:12]}"
-        spec.setdefault("volumes", []).append(
-            {"name": name, "persistentVolumeClaim": {"claimName": claim}}
-        )
+        if claim not in seen:
+            seen.add(claim)
+            spec.setdefault("volumes", []).append(
+                {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+            )
         for container in spec.get("containers", []):
             container.setdefault("volumeMounts", []).append(
                 {"mountPath": volume.mount_path, "name": name}

@@ -78,6 +78,15 @@ def waits_in_vain(job: Job, task: TaskSpec) -> bool:
     return msgspec.json.decode(task.template, type=_Template).spec.restart_policy == "Never"
 
 
+def dead(job: Job) -> Iterator[str]:
+    """Events that policies wait for and that never happen."""
+    tasks = (policy for task in job.spec.tasks for policy in task.policies)
+    events = {
+        event for each in (*tasks, *job.spec.policies) for event in (each.event, *each.events)
+    }
+    yield from sorted(events & {JobEvent.JOB_UPDATED})
+
+
 def _matches(policy: LifecyclePolicy, happening: Happening) -> bool:
     events = {policy.event, *policy.events} - {""}
     if happening.event in events or JobEvent.ANY in events:

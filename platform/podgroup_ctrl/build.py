@@ -13,7 +13,8 @@ from .views import PodView
 
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 """Annotation of a pod's owner: the size of the gang."""
-_QUEUE = "scheduling.volcano.sh/queue-name"
+QUEUE = "scheduling.volcano.sh/queue-name"
+"""Annotation of a pod: the queue of its gang."""
 _INHERITED = "volcano.sh/"
 _TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
 _TOPOLOGY_TIER = "volcano.sh/network-topology-highest-tier"
@@ -50,7 +51,7 @@ def build(pod: PodView, inherited: Mapping[str, str]) -> PodGroup:
             min_member=size,
             min_resources=_min_resources(pod, size),
             priority_class_name=pod.spec.priority_class_name,
-            queue=meta.annotations.get(_QUEUE, ""),
+            queue=meta.annotations.get(QUEUE, ""),
             network_topology=_topology(meta.annotations),
         ),
         status=PodGroupStatus(phase=PodGroupPhase.PENDING),
@@ -99,6 +100,12 @@ def misplaced_size(pod: PodView, size: int) -> str:
     """The size that the pod itself asks for in vain, or nothing."""
     asked = pod.metadata.annotations.get(MIN_MEMBER, "")
     return "" if asked == str(size) else asked
+
+
+def misplaced_queue(pod: PodView, inherited: Mapping[str, str]) -> str:
+    """The queue that the pod's owners ask for in vain, or nothing."""
+    asked = inherited.get(QUEUE, "")
+    return "" if asked == pod.metadata.annotations.get(QUEUE, "") else asked
 
 
 def _owners(pod: PodView) -> tuple[OwnerReference, ...]:

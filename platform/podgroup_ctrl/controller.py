@@ -7,7 +7,7 @@ PodGroups the job controller makes.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..kube.cache import Cache, Feed
@@ -45,7 +45,7 @@ from .views import OwnerView, PodView, by_group
 log = logging.getLogger(__name__)
 
 _GROUP = "group"
-_OWNERS = {
+OWNERS = {
     ("apps", "ReplicaSet"): Resource("apps", "v1", "replicasets", "ReplicaSet"),
     ("apps", "DaemonSet"): Resource("apps", "v1", "daemonsets", "DaemonSet"),
     ("apps", "StatefulSet"): Resource("apps", "v1", "statefulsets", "StatefulSet"),
@@ -196,13 +196,23 @@ class PodGroupController:
                 for each in pods:
                     self._warn(each, "PodGroupRefused", f"no PodGroup: {error.message}")
             raise
-        asked = build.misplaced_size(pod, group.spec.min_member)
-        if asked:
+        self._hint(pod, group.spec.min_member, inherited)
+
+    def _hint(self, pod: PodView, size: int, inherited: Mapping[str, str]) -> None:
+        """Say which annotations stand where they have no effect."""
+        if asked := build.misplaced_size(pod, size):
             self._warn(
                 pod,
                 "GroupMinMemberIgnored",
                 f"annotation {build.MIN_MEMBER}={asked} has no effect on a pod; "
                 "put it on the pod's owner",
+            )
+        if asked := build.misplaced_queue(pod, inherited):
+            self._warn(
+                pod,
+                "QueueNameIgnored",
+                f"annotation {build.QUEUE}={asked} has no effect on the pod's owner; "
+                "put it into the pod template",
             )
 
     async def _refresh(self, group: PodGroup, pod: PodView) -> None:
@@ -231,8 +241,9 @@ class PodGroupController:
             )
         except Exception as error:
             self._binding.creation_observed(pod.group_key, meta.uid)
-            if isinstance(error, ConflictError):
-                # Most likely another pod has its name by now, which the cache will say.
+            if isinstance(error, ConflictError | InvalidError):
+                # Most likely another pod has its name by now, which the cache will say: a patch
+                # with the uid of the old one is then called invalid.
                 raise TryAgainError("the pod could not be bound to its PodGroup yet") from error
             if not isinstance(error, NotFoundError):
                 raise  # otherwise the pod is gone
@@ -250,7 +261,7 @@ class PodGroupController:
 
     async def _owner(self, owner: OwnerReference, namespace: str) -> OwnerView | None:
         """The owner as it is now; none if it is of no kind that we ask, gone, or forbidden."""
-        resource = _OWNERS.get((owner.api_version.partition("/")[0], owner.kind))
+        resource = OWNERS.get((owner.api_version.partition("/")[0], owner.kind))
         if resource is None:
             return None
         try:

@@ -228,8 +228,8 @@ class QueueController:
                             note = {"queue": queue.metadata.name, "was": was}
                             log.info("queue state", extra={**note, "state": change.state})
                         self._counted_at[queue.metadata.name] = self._clock.monotonic()
-                case Tell(reason, message):
-                    self._record(queue, "Normal", reason, message)
+                case Tell(reason, message, warning):
+                    self._record(queue, "Warning" if warning else "Normal", reason, message)
                 case NotYet(message):
                     raise TryAgainError(message)
         return again_in

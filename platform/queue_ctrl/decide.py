@@ -16,6 +16,8 @@ from .phases import RULES, SHUT, StateRules
 CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 """Annotation of a queue: ``"true"`` if it opens again together with its parent."""
 
+_ACTIONS = (Action.OPEN_QUEUE, Action.CLOSE_QUEUE, Action.SYNC_QUEUE)
+
 CLOSE_SUCCEEDED = "Close queue succeed"
 """Message of the event about a close, in Volcano's words."""
 
@@ -61,10 +63,11 @@ class SetStatus:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Record an event of type Normal."""
+    """Record an event, of type Normal unless it is a warning."""
 
     reason: str
     message: str
+    warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,15 @@ def decide(view: QueueView, action: str | None = None) -> list[Change]:
         return changes + _close(view, rules, by_parent=False)
     if action == Action.OPEN_QUEUE and rules.state != QueueState.OPEN:
         return changes + _open_below(view, rules)
+    if action is not None and action not in _ACTIONS:
+        changes.append(_no_such_action(action))
     return changes + _follow(view, rules)
+
+
+def _no_such_action(action: str) -> Tell:
+    known = " and ".join((Action.OPEN_QUEUE, Action.CLOSE_QUEUE))
+    why = f"a Command asks for {action!r}, which no queue can do; there are {known}"
+    return Tell("UnknownAction", why, warning=True)
 
 
 def _follow(view: QueueView, rules: StateRules) -> list[Change]:

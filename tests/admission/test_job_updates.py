@@ -88,9 +88,12 @@ def test_this_may_change(change: Callable[[Json], object]) -> None:
         ),
     ],
 )
-def test_this_may_not_change(change: Callable[[Json], object], field: str) -> None:
+def test_quirks_a9_and_a11_this_may_not_change_and_what_may_is_told(
+    change: Callable[[Json], object], field: str
+) -> None:
     text = refusal(changed(change), old=stored())
     assert "job updates may not change fields other than `minAvailable`" in text
+    assert "`tasks[*].replicas` and `tasks[*].minAvailable` under spec" in text
     assert f"changed: {field}" in text
 
 
@@ -112,7 +115,7 @@ def test_this_is_refused(change: Callable[[Json], object], words: str) -> None:
     assert words in refusal(changed(change), old=stored())
 
 
-def test_fewer_pods_than_the_default_minimum_are_refused_with_both_fields_named() -> None:
+def test_quirk_a19_fewer_pods_than_the_default_minimum_are_refused_with_both_named() -> None:
     text = refusal(changed(lambda spec: spec["tasks"][0].update(replicas=2)), old=stored())
     assert text.startswith("'minAvailable' must be <= 'replicas' in task: a")
     assert "spec.tasks[0].minAvailable is 4" in text
@@ -127,7 +130,7 @@ def test_a_partitioned_task_cannot_be_scaled() -> None:
     assert "'Replicas' are not equal" in refusal(new, old=old)
 
 
-def test_a_manifest_without_the_defaults_can_be_applied_again() -> None:
+def test_quirk_a10_a_manifest_without_the_defaults_can_be_applied_again() -> None:
     manifest = job(task(name="", replicas=2), task("b"), plugins={"pytorch": []})
     old = ask(copy.deepcopy(manifest))
     assert ask(copy.deepcopy(manifest), old=old)["spec"] == old["spec"]

@@ -61,7 +61,7 @@ def test_pods_on_the_network_of_the_node_can_resolve_services() -> None:
         ({"hcclrank": []}, {"hcclrank": []}),
     ],
 )
-def test_plugins_bring_those_that_they_need(given_plugins: Json, stored: Json) -> None:
+def test_quirk_g17_plugins_bring_those_that_they_need(given_plugins: Json, stored: Json) -> None:
     assert spec_of(ask(job(plugins=given_plugins)))["plugins"] == stored
 
 
@@ -124,12 +124,12 @@ def test_all_faults_are_told_at_once() -> None:
         assert words in text
 
 
-def test_a_task_named_twice_does_not_hide_the_size_of_the_rest() -> None:
+def test_quirk_a7_a_task_named_twice_does_not_hide_the_size_of_the_rest() -> None:
     text = refusal(job(task("a"), task("a"), task("b", replicas=5), minAvailable=7))
     assert text == "duplicated task name a"
 
 
-def test_the_name_of_the_last_pod_must_fit() -> None:
+def test_quirk_a3_the_name_of_the_last_pod_must_fit() -> None:
     ask(job(task(replicas=10), name="n" * 59))
     assert "create pod with name" in refusal(job(task(replicas=11), name="n" * 59))
 
@@ -147,7 +147,7 @@ def test_the_name_of_the_last_pod_must_fit() -> None:
         ("a.b", {"volumes": [{"mountPath": "/a", "volumeClaimName": "c"}]}, False),
     ],
 )
-def test_the_name_must_do_for_what_is_named_after_the_job(
+def test_quirks_a4_and_g9_the_name_must_do_for_what_is_named_after_the_job(
     name: str, extra: Json, fits: bool
 ) -> None:
     sent = job(name=name, **extra)

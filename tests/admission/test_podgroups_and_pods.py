@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support_admission import Shelf, ask, queue, refusal, spec_of
+from support_admission import Shelf, ask, job, queue, refusal, spec_of
 
 from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.model.names import PODS
@@ -35,6 +35,28 @@ def test_without_an_annotation_the_queue_stays() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "got"), [("default", "theirs"), ("other", "other"), ("", "theirs"), (None, "theirs")]
+)
+def test_quirk_a16_a_queue_that_the_namespace_names_is_that_of_its_jobs_too(
+    asked: str | None, got: str
+) -> None:
+    shelf = Shelf(namespace("ns", "theirs"), queue("theirs"), queue("other"))
+    sent = job()
+    del sent["spec"]["queue"]
+    sent["spec"] |= {} if asked is None else {"queue": asked}
+    assert spec_of(ask(sent, shelf))["queue"] == got
+
+
+@pytest.mark.parametrize("stored", ["default", "theirs", "another"])
+def test_quirk_a16_a_job_that_is_applied_again_stays_in_its_queue(stored: str) -> None:
+    """Whatever the namespace said when it was made."""
+    shelf = Shelf(namespace("ns", "theirs"), queue("theirs"))
+    old = ask(job(queue=stored), Shelf(queue(stored)))
+    assert spec_of(ask(job(), shelf, old=old))["queue"] == stored
+    assert "changed: spec.queue" in refusal(job(queue="other"), shelf, old=old)
+
+
+@pytest.mark.parametrize(
     ("spec", "words"),
     [
         ({"queue": "x"}, 'unable to find queue: queue.scheduling.volcano.sh "x" not found'),
@@ -56,6 +78,18 @@ def test_without_an_annotation_the_queue_stays() -> None:
 )
 def test_a_broken_group_is_refused(spec: Json, words: str) -> None:
     assert words in refusal(group(**spec), Shelf(queue("shut", state="Closing")))
+
+
+def test_quirk_p13_a_group_may_follow_its_queue_at_once() -> None:
+    ask(group(queue="new"), Shelf(queue("new", state="")))
+
+
+def test_quirk_p14_queues_that_take_no_jobs_take_no_groups() -> None:
+    shelf = Shelf(queue("parent"), queue("child", parent="parent"))
+    ask(group(queue="child"), shelf)
+    assert "can not submit PodGroup to root queue" in refusal(group(queue="root"), shelf)
+    text = refusal(group(queue="parent"), shelf)
+    assert text == "can only submit PodGroup to leaf queue, queue `parent` has 1 child queues"
 
 
 def pod(scheduler: str = "volcano", **annotations: str) -> Json:
@@ -86,7 +120,7 @@ def pod(scheduler: str = "volcano", **annotations: str) -> Json:
         (pod("default-scheduler", least="few"), ""),
     ],
 )
-def test_annotations_of_pods(sent: Json, words: str) -> None:
+def test_quirks_a12_and_a13_annotations_of_pods(sent: Json, words: str) -> None:
     if words:
         assert words in refusal(sent)
     else:

@@ -41,7 +41,7 @@ Json = dict[str, Any]
         ([{"event": "PodPending", "action": "AbortJob", "timeout": "soon"}], "invalid timeout"),
     ],
 )
-def test_a_list_of_policies(policies: list[Json], words: str) -> None:
+def test_quirk_a5_a_list_of_policies(policies: list[Json], words: str) -> None:
     if not words:
         ask(job(policies=policies))
         ask(job(task(policies=policies)))
@@ -52,7 +52,7 @@ def test_a_list_of_policies(policies: list[Json], words: str) -> None:
     assert "spec.tasks[0].policies" in refusal(job(task(policies=policies)))
 
 
-def test_the_refusal_lists_what_is_valid_always_in_one_order() -> None:
+def test_quirk_a6_the_refusal_lists_what_is_valid_always_in_one_order() -> None:
     text = refusal(job(policies=[{"action": "AbortJob"}]))
     assert text.endswith(
         "; valid events are [* PodFailed PodEvicted PodPending Unknown TaskCompleted TaskFailed"

@@ -42,7 +42,7 @@ def test_a_queue_without_a_spec_gets_one() -> None:
     ("path", "rooted"),
     [("sci/dev", "root/sci/dev"), ("root/sci", "root/sci"), ("rootless/x", "root/rootless/x")],
 )
-def test_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
+def test_quirk_q13_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
     weights = "1/" * path.count("/") + "2"
     stored = ask(queue("q", annotations=hierarchy(path, weights)))["metadata"]["annotations"]
     assert stored[PATH] == rooted
@@ -70,7 +70,7 @@ def test_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
         ),
     ],
 )
-def test_a_queue_that_contradicts_itself_is_refused(spec: Json, words: str) -> None:
+def test_quirk_q19_what_a_queue_contradicts_itself_in_is_named(spec: Json, words: str) -> None:
     assert words in refusal(queue("q", **spec))
 
 
@@ -90,7 +90,7 @@ def test_a_new_queue_is_open_or_closed() -> None:
 
 
 @pytest.mark.parametrize("state", ["Closing", "Unknown"])
-def test_a_closing_queue_can_be_edited(state: str) -> None:
+def test_quirk_q2_a_closing_queue_can_be_edited(state: str) -> None:
     old = queue("q", state=state, weight=1)
     ask(queue("q", state=state, weight=2), Shelf(old), old=old)
 
@@ -107,15 +107,23 @@ def test_a_closing_queue_can_be_edited(state: str) -> None:
         ("root/a", "1/x", '"x" is not a number above 0'),
         ("root/sci", "1/1", "queue dev lies below it at root/sci/dev"),
         ("root/sc", "1/1", ""),
+        ("root/sci/dev/x", "1/1/1/1", "below root/sci/dev, the path of queue dev, which is a leaf"),
+        ("root/sci/devel", "1/1/1", ""),
     ],
 )
-def test_the_annotations_of_a_hierarchy(path: str, weights: str, words: str) -> None:
+def test_quirk_q13_the_annotations_of_a_hierarchy(path: str, weights: str, words: str) -> None:
     shelf = Shelf(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")))
     sent = queue("q", annotations=hierarchy(path, weights))
     if words:
         assert words in refusal(sent, shelf)
     else:
         ask(sent, shelf)
+
+
+def test_a_queue_below_a_leaf_that_was_let_in_elsewhere_can_be_edited() -> None:
+    old = queue("q", annotations=hierarchy("root/sci/dev/x", "1/1/1/1"))
+    shelf = Shelf(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")), old)
+    ask(old | {"spec": {"weight": 2}}, shelf, old=old)
 
 
 def chain(*names: str) -> list[Json]:
@@ -131,7 +139,7 @@ def test_the_tree_is_five_levels_deep_at_most() -> None:
     ask(queue("f", parent="e"), shelf, settings=AdmissionSettings(max_queue_depth=6))
 
 
-def test_a_moved_queue_takes_its_children_along() -> None:
+def test_quirk_q11_a_moved_queue_takes_its_children_along() -> None:
     shelf = Shelf(*chain("a", "b", "c", "d"), *chain("x", "y"))
     moved = queue("x", parent="d")
     assert "6 levels deep" in refusal(moved, shelf, old=queue("x", parent="root"))
@@ -147,7 +155,7 @@ def test_a_moved_queue_takes_its_children_along() -> None:
         (queue("a", parent="nosuch"), "failed to get parent queue nosuch of queue a"),
     ],
 )
-def test_a_queue_cannot_be_moved_there(moved: Json, words: str) -> None:
+def test_quirk_q10_a_queue_cannot_be_moved_there(moved: Json, words: str) -> None:
     shelf = Shelf(*chain("a", "b", "c"))
     assert words in refusal(moved, shelf, old=queue("a", parent="root"))
 
@@ -239,7 +247,7 @@ def test_the_resources_of_root_are_fixed_unless_unprotected() -> None:
     assert "has no parent" in refusal(queue("root", parent="default"), old=old)
 
 
-def test_deletion() -> None:
+def test_quirk_q17_deletion_is_checked_by_the_queue_that_goes() -> None:
     busy = queue("busy", parent="top")
     busy["status"]["allocated"] = {"pods": "1"}
     shelf = Shelf(queue("top"), busy)
@@ -257,7 +265,7 @@ moves = st.lists(st.tuples(names, st.sampled_from(["root", *"abcd"])), max_size=
 
 
 @given(moves)
-def test_no_sequence_of_moves_makes_a_circle_or_too_deep_a_tree(given_moves: Any) -> None:
+def test_quirks_q10_and_q11_no_moves_make_a_circle_or_too_deep_a_tree(given_moves: Any) -> None:
     shelf = Shelf()
     settings = AdmissionSettings(max_queue_depth=3)
     parents: dict[str, str] = {}

@@ -21,7 +21,7 @@ resourceGroups:
 - resourceGroup: cpu
   object: {key: annotation, value: ["kind: cpu", "size: 5"]}
   schedulerName: volcano
-  tolerations: [{effect: NoSchedule, key: taint, operator: Exists}]
+  tolerations: [{effect: NoExecute, key: taint, operator: Exists, tolerationSeconds: 9}]
 - resourceGroup: gpu
   affinity: '{"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}'
 - resourceGroup: odd
@@ -50,10 +50,12 @@ def test_by_namespace() -> None:
 
 
 @pytest.mark.parametrize("annotations", [{"kind": "cpu"}, {"size": "5"}])
-def test_by_annotation_and_tolerations_are_added_to_those_there(annotations: Json) -> None:
+def test_quirk_a14_by_annotation_and_tolerations_are_added_to_those_there(
+    annotations: Json,
+) -> None:
     theirs = {"key": "mine", "operator": "Exists"}
     given = completed(pod(annotations=annotations, tolerations=[theirs]))
-    added = {"effect": "NoSchedule", "key": "taint", "operator": "Exists"}
+    added = {"effect": "NoExecute", "key": "taint", "operator": "Exists", "tolerationSeconds": 9}
     assert given == {"schedulerName": "volcano", "tolerations": [theirs, added]}
 
 

@@ -6,7 +6,7 @@ import io
 import json
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.admission.resource_groups import ResourceGroup
 from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
-from batholith.admission.serving.shelves import Shelves
+from batholith.admission.serving.shelves import CONSULTED, Shelves
 from batholith.admission.serving.tls import CertificateError, Presenter
 from batholith.cluster.apiserver.patches import json_patch
 from batholith.kube.client import Client
@@ -29,7 +29,7 @@ from batholith.kube.config import Credentials
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
 from batholith.model import crds
 from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
-from batholith.model.review import Review, Webhook
+from batholith.model.review import DeniedError, Review, Webhook
 
 Json = dict[str, Any]
 
@@ -123,6 +123,24 @@ def nowhere() -> Client:
 def shelves(client: Client) -> Shelves:
     """Caches that have never been told of anything: as late as caches can be."""
     return Shelves(client, (QUEUES, NAMESPACES))
+
+
+@pytest.mark.parametrize("hook", WEBHOOKS, ids=lambda hook: hook.path)
+def test_a_path_that_is_served_alone_has_what_its_rules_look_at(hook: Webhook) -> None:
+    given: Json = {
+        "Job": job(),
+        "Queue": queue("q", parent="p"),
+        "PodGroup": {"spec": {"queue": "q"}},
+    }
+    empty: Json = {"spec": {}}
+    for obj in (given.get(hook.resource.kind, empty), empty):
+        reading = Shelves(nowhere(), CONSULTED.get(hook.path, ())).read()
+        review = Review(operation="CREATE", namespace="ns", name="x", object=obj, old=None)
+        with suppress(DeniedError):  # anything else is a shelf that is missing
+            if hook.mutate:
+                hook.mutate(review, reading)
+            if hook.validate:
+                hook.validate(review, reading)
 
 
 def leaf_of(authority: Identity) -> Identity:

@@ -142,7 +142,7 @@ async def test_a_group_goes_with_its_pod(server: Server) -> None:
         await until_true(gone)
 
 
-async def test_pods_wait_for_their_queue_and_are_told_so(server: Server) -> None:
+async def test_quirk_p17_pods_wait_for_their_queue_and_are_told_so(server: Server) -> None:
     """The queue opens and the PodGroup is made at once; the clock stands, so no retry is due."""
     notes = Notes()
     named = {"scheduling.volcano.sh/queue-name": "team"}

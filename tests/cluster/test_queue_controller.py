@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from support_controllers import running
+from support_held import HeldClient
 from support_server import Server
-from support_servers import Servers
+from support_servers import Servers, merge
 from support_waiting import until_true
 
 from batholith.admission import WEBHOOKS
@@ -127,7 +128,45 @@ async def test_children_close_with_their_parent(server: Server) -> None:
     assert marks == [None, {"volcano.sh/closed-by-parent": "true"}]
 
 
-async def test_counts_reach_the_status(server: Server) -> None:
+async def test_quirk_q12_closing_a_child_keeps_what_others_write_meanwhile(server: Server) -> None:
+    async with server.client("controllers") as client, running(QueueController(client)):
+        await make(server, "p", weight=1)
+        await make(server, "q", weight=1, parent="p")
+        await until_true(lambda: is_in(server, "q", "Open"))
+    credentials = server.credentials_of("controllers")
+    async with (
+        HeldClient(credentials, "PATCH", "/queues/q") as held,
+        running(QueueController(held)),
+    ):
+        await command(server, "CloseQueue", "p")
+        await held.held.wait()
+        note = {"metadata": {"annotations": {"theirs": "stays"}}}
+        await merge(server, QUEUES.path(name="q"), note)
+        await held.let_arrive()
+    async with server.client("controllers") as client, running(QueueController(client)):
+        await until_true(lambda: is_in(server, "q", "Closed"))
+    seen = await read(server, "q")
+    assert seen["metadata"]["annotations"] == {
+        "theirs": "stays",
+        "volcano.sh/closed-by-parent": "true",
+    }
+
+
+async def test_quirk_q14_a_state_that_somebody_wrote_by_hand_is_no_obstacle(
+    server: Server,
+) -> None:
+    async with server.client("controllers") as client, running(QueueController(client)):
+        await make(server, "q", weight=1)
+        await until_true(lambda: is_in(server, "q", "Open"))
+        for written, then in (("Closed", "Closed"), ("Closing", "Closed"), ("Unknown", "Unknown")):
+            path = f"{QUEUES.path(name='q')}/status?fieldManager=somebody"
+            await merge(server, path, {"status": {"state": written}})
+            await until_true(lambda: is_in(server, "q", then))  # noqa: B023
+            await command(server, "OpenQueue", "q")
+            await until_true(lambda: is_in(server, "q", "Open"))
+
+
+async def test_quirk_q1_counts_reach_the_status(server: Server) -> None:
     settings = QueueSettings(count_interval=0)
     async with (
         server.client("controllers") as client,

@@ -19,7 +19,7 @@ from support_waiting import until_true
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client import Client
-from batholith.kube.errors import ConflictError
+from batholith.kube.errors import ApiError, ConflictError, InvalidError
 from batholith.model import crds
 from batholith.model.names import (
     COMMANDS,
@@ -65,12 +65,14 @@ class Late:
         self._client = client
 
     @asynccontextmanager
-    async def arrives_after(self) -> AsyncIterator[None]:
+    async def arrives_after(
+        self, *, refused: type[ApiError] = ConflictError
+    ) -> AsyncIterator[None]:
         """The block is what happens while the write is on its way; it must then be refused."""
         await self._client.held.wait()
         yield
         await self._client.let_arrive()
-        assert isinstance(self._client.refused, ConflictError), self._client.refused
+        assert isinstance(self._client.refused, refused), self._client.refused
 
 
 @asynccontextmanager
@@ -207,6 +209,19 @@ async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
         assert await there(server, group)
 
 
+async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server) -> None:
+    path = PODS.path("default", "p")
+    async with leading(server, PodGroupController, method="PATCH", part="/pods/p") as late:
+        container = {"name": "main", "image": "busybox:1"}
+        spec = {"schedulerName": "volcano", "containers": [container]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+        await server.create(PODS.path("default"), pod)
+        async with late.arrives_after(refused=InvalidError):  # a patch cannot change a uid
+            await server.request("DELETE", path, {"gracePeriodSeconds": 0})
+            await server.create(PODS.path("default"), pod)
+        assert GROUP_NAME not in (await server.get(path))["metadata"].get("annotations", {})
+
+
 async def test_the_state_of_a_queue(server: Server) -> None:
     path = QUEUES.path("", "default")
     async with leading(server, QueueController, method="PATCH", part="/queues/q/status") as late:
@@ -266,7 +281,7 @@ async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Se
         assert "nodeName" not in (await server.get(PODS.path("default", "p")))["spec"]
 
 
-async def test_the_status_of_a_gang(server: Server) -> None:
+async def test_quirk_p15_the_status_of_a_gang(server: Server) -> None:
     group = PODGROUPS.path("default", "g")
     async with leading(server, scheduling, method="PATCH", part="/podgroups/g") as late:
         await add_gang(server, cpu="1")

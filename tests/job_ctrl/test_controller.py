@@ -16,11 +16,14 @@ from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client import Client
 from batholith.kube.errors import ConnectionLostError
+from batholith.machinery.clock import Clock
 from batholith.machinery.controller import ShardedQueue
+from batholith.machinery.testing import FakeClock
 from batholith.model.names import (
     COMMANDS,
     CONFIGMAPS,
     JOBS,
+    PERSISTENTVOLUMECLAIMS,
     PODGROUPS,
     PODS,
     SECRETS,
@@ -60,11 +63,15 @@ class Stage:
 
     @asynccontextmanager
     async def controller(
-        self, client: Client | None = None, *, settings: JobSettings = SETTINGS
+        self,
+        client: Client | None = None,
+        *,
+        settings: JobSettings = SETTINGS,
+        clock: Clock | None = None,
     ) -> AsyncIterator[JobController]:
         """A controller at work."""
         async with client or Client(self.api.credentials, user_agent="test") as client:
-            made = JobController(client, settings=settings, recorder=self.notes)
+            made = JobController(client, settings=settings, recorder=self.notes, clock=clock)
             async with running(made):
                 yield made
 
@@ -219,7 +226,9 @@ async def test_commands_are_obeyed_in_order_and_then_gone(stage: Stage) -> None:
     assert len(issued) == 3
 
 
-async def test_plugins_objects_come_and_go_with_the_pods(stage: Stage) -> None:
+async def test_quirk_g4_plugins_objects_come_and_go_with_the_pods_and_keys_stay(
+    stage: Stage,
+) -> None:
     stage.submit(plugins={"svc": [], "ssh": ["--nonsense"], "env": []})
     async with stage.controller():
         await stage.start()
@@ -237,6 +246,112 @@ async def test_plugins_objects_come_and_go_with_the_pods(stage: Stage) -> None:
         await until(lambda: not stage.named(SECRETS) and not stage.named(SERVICES))
         await until(lambda: "controlledResources" not in stage.status)
     assert [event[3:] for event in stage.notes.events if event[3] == "PluginError"]
+
+
+async def test_quirk_g6_what_plugins_brought_is_not_asked_for_again(stage: Stage) -> None:
+    stage.submit(plugins={"svc": [], "ssh": []})
+    async with stage.controller():
+        await stage.start()
+        before = sum("j-svc" in seen.path or "j-ssh" in seen.path for seen in stage.api.seen)
+        stage.turn("Succeeded", "j-t-0")
+        await until(lambda: stage.status.get("succeeded") == 1)
+        after = sum("j-svc" in seen.path or "j-ssh" in seen.path for seen in stage.api.seen)
+    assert after == before
+
+
+async def test_quirk_8_pods_that_are_refused_are_told_in_the_server_s_own_words(
+    stage: Stage,
+) -> None:
+    stage.submit()
+    async with stage.controller():
+        await until(lambda: stage.named(PODGROUPS))
+        stage.api.fail(403, times=3, method="POST", path="/pods")
+        stage.admit()
+        await stage.until_pods(2)
+    said = [event[3:] for event in stage.notes.events if event[3] == "FailedCreate"]
+    assert said
+    assert set(said) == {("FailedCreate", "as planned")}
+
+
+async def test_quirk_14_a_claim_is_waited_for_however_long_it_takes(stage: Stage) -> None:
+    stage.submit(volumes=[{"mountPath": "/data", "volumeClaimName": "late"}])
+    async with stage.controller(settings=JobSettings(claim_interval=0.001)):
+
+        def asked() -> int:
+            return sum("/persistentvolumeclaims/late" in seen.path for seen in stage.api.seen)
+
+        await until(lambda: asked() > 20)
+        assert stage.phase == "Pending"
+        stage.api.put(PERSISTENTVOLUMECLAIMS, "late")
+        await until(lambda: stage.named(PODGROUPS))
+    assert {event[3] for event in stage.notes.events} == {"PVCError"}
+
+
+async def test_quirks_14_and_15_a_refused_podgroup_is_asked_for_until_it_is_taken(
+    stage: Stage,
+) -> None:
+    """As after its queue is gone; however often that was, and as often again."""
+    clock = FakeClock()
+    stage.submit()
+    async with stage.controller(clock=clock):
+        for refusals in (20, 40):
+            stage.api.fail(403, times=refusals, method="POST", path="/podgroups")
+            while not stage.named(PODGROUPS):
+                await clock.advance(100)
+            assert stage.phase == "Pending"
+            assert not stage.api._faults[-1].times
+            stage.api.remove(PODGROUPS, "j-uid-j")
+    assert stage.phases() == ["Pending"]
+
+
+async def test_quirk_20_a_restart_that_cannot_be_written_is_counted_once(stage: Stage) -> None:
+    stage.submit()
+    async with stage.controller():
+        await stage.start()
+        stage.api.fail(500, times=3, method="PATCH", path="/jobs/j/status")
+        stage.command("RestartJob")
+        await until(lambda: stage.phases()[-2:] == ["Running", "Restarting"])
+        await until(lambda: not stage.named(COMMANDS))
+    assert stage.status["version"] == 1
+
+
+async def test_quirk_32_pods_belong_to_the_podgroup_that_is_looked_after(stage: Stage) -> None:
+    """Older versions of Volcano named it after the job alone; that one is not taken for ours."""
+    owner = {
+        "apiVersion": JOBS.api_version, "kind": "Job", "name": "j", "uid": "uid-j",
+        "controller": True,
+    }  # fmt: skip
+    legacy = {"ownerReferences": [owner]}
+    stage.api.put(PODGROUPS, "j", metadata=legacy, status={"phase": "Running"})
+    stage.submit()
+    async with stage.controller():
+        await until(lambda: "j-uid-j" in stage.named(PODGROUPS))
+        assert stage.named(PODS) == {}
+        await stage.start()
+    notes = [pod["metadata"]["annotations"] for pod in stage.named(PODS).values()]
+    assert {each["scheduling.k8s.io/group-name"] for each in notes} == {"j-uid-j"}
+
+
+async def test_quirk_33_a_kill_is_one_call_a_pod_and_never_too_many_at_a_time(
+    stage: Stage,
+) -> None:
+    stage.submit(task(replicas=30))
+    settings = JobSettings(count_delay=0.05, calls_in_flight=7)
+    async with stage.controller(settings=settings):
+        await until(lambda: stage.named(PODGROUPS))
+        stage.admit()
+        await stage.until_pods(30)
+        stage.api.fail("hang", times=30, method="DELETE", path="/pods/")
+        stage.command("AbortJob")
+        await until(lambda: writes_of(stage, "DELETE", "/pods/") == 7)
+        assert stage.phase == "Aborting"
+        assert len(stage.named(PODS)) == 30
+        assert writes_of(stage, "DELETE", "/pods/") == 7
+        stage.api._faults.clear()
+        stage.api._hanging.set()
+        await stage.until("Aborted")
+    assert writes_of(stage, "DELETE", "/pods/") == 30 + 7
+    assert writes_of(stage, "PATCH", "/pods/") == 0
 
 
 async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(stage: Stage) -> None:

@@ -158,7 +158,7 @@ def test_quirk_11_a_command_that_names_no_target_changes_nothing(action: str) ->
 
 
 @pytest.mark.parametrize("action", ["RestartTask", "RestartPod"])
-def test_quirk_12_restarting_a_part_keeps_what_plugins_made(action: str) -> None:
+def test_quirks_12_and_g3_restarting_a_part_keeps_what_plugins_made(action: str) -> None:
     world = started(
         task("t", 2), plugins={"svc": [], "ssh": []}, policies=[on("PodFailed", action)]
     )
@@ -346,6 +346,20 @@ def test_quirk_36_a_pod_that_ends_without_having_run_was_not_pending_too_long() 
 # Seen in the recordings.
 
 
+def test_quirk_37_what_is_done_later_is_told_when_it_is_done() -> None:
+    world = started(
+        task("t", 2, policies=[on("PodFailed", "TerminateJob", timeout="1m")]), minAvailable=1
+    )
+    world.turn("t-0", P.FAILED, exit_code=1)
+    for _ in range(3):
+        world.run()
+        assert world.again_in == [60.0]
+        assert "ExecuteAction" not in world.said
+    world.uptime += 60
+    world.run()
+    assert world.said.count("ExecuteAction") == 1
+
+
 @pytest.mark.parametrize(
     ("action", "phases"),
     [("TerminateJob", ["Terminating", "Terminated"]), ("AbortJob", ["Aborting", "Aborted"])],
@@ -413,6 +427,17 @@ def test_quirk_43_a_gang_that_can_never_be_whole_again_says_so() -> None:
     world.evict("t-1")
     world.run()
     assert "NotEnoughPods" in world.said
+
+
+def test_quirk_a1_a_policy_for_what_never_happens_is_told_at_once() -> None:
+    updated = on("JobUpdated", "RestartJob")
+    for spec in ({"policies": [updated]}, {"tasks": [task("t", policies=[updated])]}):
+        world = World(job(**spec))
+        world.run()
+        assert world.said == ["PolicyCannotFire"]
+    world = World(job(policies=[on("*", "RestartJob")]))
+    world.run()
+    assert world.said == []
 
 
 def test_quirk_45_a_policy_that_can_never_fire_is_told() -> None:

@@ -52,6 +52,18 @@ def volumes_by_claim(spec: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
+def test_quirk_a17_a_claim_that_is_named_twice_is_mounted_at_both_places() -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+    volumes = [{"mountPath": path, "volumeClaimName": "c"} for path in ("/a", "/b")]
+    spec = {"tasks": [{"name": "t", "replicas": 1, "template": template}], "volumes": volumes}
+    job = msgspec.convert({"spec": encode_templates(spec)}, Job)
+    made = pods.build(job, job.spec.tasks[0], 0)["spec"]
+    (volume,) = made["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "c"}
+    mounts = made["containers"][0]["volumeMounts"]
+    assert mounts == [{"name": volume["name"], "mountPath": path} for path in ("/a", "/b")]
+
+
 def listed(recorded: Any) -> list[Any]:
     """One object, or a list of them, as a list."""
     return recorded if isinstance(recorded, list) else [recorded]

@@ -37,7 +37,7 @@ def test_arguments_are_read_as_go_reads_flags(words: list[str], values: tuple[An
 @pytest.mark.parametrize(
     "wrong", [["--no-such"], ["--no-such", "3"], ["--port=x"], ["--on=maybe"], ["word"], ["-"]]
 )
-def test_quirk_19_an_argument_that_makes_no_sense_hides_no_other(wrong: list[str]) -> None:
+def test_quirks_19_and_a8_an_argument_that_makes_no_sense_hides_no_other(wrong: list[str]) -> None:
     read = arguments.read([*wrong, "--name=x"], DEFAULTS)
     assert read.values == {"name": "x", "port": 22, "on": False}
     assert len(read.complaints) == 1
@@ -199,6 +199,19 @@ def test_quirk_5_a_public_key_alone_is_not_used_and_a_pair_is_made() -> None:
     data = secret.build()["data"]
     assert data["id_rsa.pub"] == data["authorized_keys"] != "bWluZQ=="
     assert any("private" in said for said in Registry().team(of).complaints(of))
+
+
+def test_quirk_8_a_job_that_is_to_be_reached_from_outside_gets_no_policy_against_it() -> None:
+    of = job(plugins={"svc": ["--disable-network-policy"]})
+    kinds = [wanted.resource.kind for wanted in Registry().team(of).wanted(of)]
+    assert sorted(kinds) == ["ConfigMap", "Service"]
+
+
+def test_quirk_12_long_lists_of_hosts_can_be_kept_out_of_the_environment() -> None:
+    of = job(task("t", 3), plugins={"svc": ["--inject-hosts-env=false"]})
+    (container,) = shaped(of, "t")["spec"]["containers"]
+    assert not container.get("env")
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/volcano"]
 
 
 def test_quirk_10_a_subdomain_of_the_template_s_own_is_complained_of() -> None:

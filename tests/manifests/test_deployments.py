@@ -8,6 +8,7 @@ from support_manifests import MANIFESTS, OVERLAYS, Json, Objects, kustomized, of
 
 from batholith.admission.webhooks import WEBHOOKS
 from batholith.cli.main import app
+from batholith.podgroup_ctrl.controller import OWNERS
 
 FOLDERS = ("base", *(f"overlays/{overlay}" for overlay in OVERLAYS))
 PARTS = ("controllers", "scheduler", "admission", "api")
@@ -188,11 +189,24 @@ def test_no_webhook_is_asked_in_the_namespaces_that_must_start_without_it(found:
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for configuration in of_kind(found, kind).values():
             (webhook,) = configuration["webhooks"]
+            assert webhook["failurePolicy"] == "Fail"
+            assert "caBundle" not in webhook["clientConfig"]
+            if webhook["rules"][0]["scope"] == "Cluster":
+                continue
             (expression,) = webhook["namespaceSelector"]["matchExpressions"]
             assert expression["operator"] == "NotIn"
             assert expression["values"] == ["kube-system", "volcano-system"]
-            assert webhook["failurePolicy"] == "Fail"
-            assert "caBundle" not in webhook["clientConfig"]
+
+
+def test_quirk_q18_webhooks_of_queues_pretend_no_exception_and_are_not_asked_about_states(
+    found: Objects,
+) -> None:
+    """A selector of namespaces excepts no object of the whole cluster from anything."""
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for name, configuration in of_kind(found, kind).items():
+            (webhook,) = configuration["webhooks"]
+            assert ("namespaceSelector" in webhook) == ("queues" not in name)
+            assert all("/" not in each for each in webhook["rules"][0]["resources"])
 
 
 def test_pods_are_made_without_asking_a_webhook() -> None:
@@ -200,6 +214,21 @@ def test_pods_are_made_without_asking_a_webhook() -> None:
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for configuration in of_kind(base, kind).values():
             assert "pods" not in configuration["webhooks"][0]["rules"][0]["resources"]
+
+
+def test_quirk_p11_groups_may_keep_the_owners_of_their_pods_from_going_first(
+    found: Objects,
+) -> None:
+    rules = of_kind(found, "ClusterRole")["batholith-controllers"]["rules"]
+    may = {
+        (group, resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if "update" in rule["verbs"]
+    }
+    asked = {(owner.group, f"{owner.plural}/finalizers") for owner in OWNERS.values()}
+    assert asked | {("", "pods/finalizers")} <= may
 
 
 def test_every_pod_is_behind_a_policy_that_denies_the_rest(found: Objects) -> None:

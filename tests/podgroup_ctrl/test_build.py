@@ -8,7 +8,14 @@ import pytest
 
 from batholith.model.needs import PodNeeds, quota_usage
 from batholith.model.podgroup import PodGroup
-from batholith.podgroup_ctrl.build import build, changes, merge_owners, min_member, misplaced_size
+from batholith.podgroup_ctrl.build import (
+    build,
+    changes,
+    merge_owners,
+    min_member,
+    misplaced_queue,
+    misplaced_size,
+)
 from batholith.podgroup_ctrl.views import PodView, by_group
 
 ASKS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
@@ -112,6 +119,7 @@ def test_an_owner_gives_name_owners_size_and_annotations() -> None:
     assert [each.uid for each in group.metadata.owner_references] == ["s1"]
     assert group.metadata.annotations == {"volcano.sh/preemptable": "true"}
     assert group.spec.queue == ""
+    assert misplaced_queue(given, inherited) == "ignored"
     assert group.spec.min_member == 2
     assert group.spec.min_resources == {
         "count/pods": "2",
@@ -143,6 +151,13 @@ def test_the_pod_wins_over_its_owner_and_the_first_budget_over_the_second() -> N
         "volcano.sh/jdb-min-available": "2",
         "volcano.sh/sla-waiting-time": "1h",
     }
+
+
+def test_quirk_p11_a_group_lives_as_long_as_its_pods() -> None:
+    """Their owners are its owners; what else holds the pods holds it, too."""
+    owners = [owner("StatefulSet", "s1"), owner("ConfigMap", "c1", controller=False)]
+    group = build(pod(metadata={"ownerReferences": owners}), {})
+    assert wire(group)["metadata"]["ownerReferences"] == owners
 
 
 def test_the_first_owner_wins() -> None:

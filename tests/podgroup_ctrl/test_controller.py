@@ -38,18 +38,28 @@ class World:
             podgroups=podgroups,
         )
 
-    def pod(self, name: str, *, owner: str = "", phase: str = "Pending", **meta: Any) -> None:
+    def pod(
+        self,
+        name: str,
+        *,
+        owner: str = "",
+        owner_uid: str = "",
+        phase: str = "Pending",
+        namespace: str = "d",
+        **meta: Any,
+    ) -> None:
         controlled = {
             "apiVersion": "apps/v1",
             "kind": "StatefulSet",
             "name": owner,
-            "uid": f"{owner}-uid",
+            "uid": owner_uid or f"{owner}-uid",
             "controller": True,
         }
         owners = [controlled] if owner else []
         self.api.put(
             PODS,
             name,
+            namespace=namespace,
             metadata={"uid": f"{name}-uid", "ownerReferences": owners, **meta},
             spec={"schedulerName": "volcano", "containers": [{"name": "main"}]},
             status={"phase": phase},
@@ -65,8 +75,8 @@ class World:
             spec={"replicas": replicas},
         )
 
-    def bound(self, name: str) -> str | None:
-        meta = self.api.objects(PODS)[f"d/{name}"]["metadata"]
+    def bound(self, name: str, namespace: str = "d") -> str | None:
+        meta = self.api.objects(PODS)[f"{namespace}/{name}"]["metadata"]
         bound: str | None = meta.get("annotations", {}).get(GROUP)
         return bound
 
@@ -124,7 +134,6 @@ async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -
     """Scenario bare-pod-group; also what was bound before the start: INV-LC-4."""
     world.pod("mine", annotations={GROUP: "mine"})
     world.pod("job", labels={"volcano.sh/job-name": "j"})
-    world.pod("done", phase="Succeeded")
     world.pod("before")
     async with running(world.controller()):
         await until(lambda: world.bound("before"))
@@ -133,6 +142,15 @@ async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -
         world.pod("after")
         await until(lambda: world.bound("after"))
     assert len(world.writes) == 4
+
+
+async def test_quirk_p12_a_pod_that_is_over_gets_no_group(world: World) -> None:
+    for phase in ("Succeeded", "Failed"):
+        world.pod(phase.lower(), phase=phase)
+    async with running(world.controller()):
+        world.pod("after")
+        await until(lambda: world.bound("after"))
+    assert list(world.groups) == ["podgroup-after-uid"]
 
 
 async def test_a_group_without_its_pod_bound_is_found_again(world: World) -> None:
@@ -144,7 +162,9 @@ async def test_a_group_without_its_pod_bound_is_found_again(world: World) -> Non
     assert world.writes == ["PATCH /api/v1/namespaces/d/pods/p"]
 
 
-async def test_a_group_that_is_deleted_is_made_again_while_its_pods_live(world: World) -> None:
+async def test_quirk_p8_a_group_that_is_deleted_is_made_again_while_its_pods_live(
+    world: World,
+) -> None:
     async with running(world.controller()):
         world.pod("p")
         await until(lambda: world.bound("p"))
@@ -152,7 +172,7 @@ async def test_a_group_that_is_deleted_is_made_again_while_its_pods_live(world: 
         await until(lambda: "podgroup-p-uid" in world.groups)
 
 
-async def test_a_refusal_is_told_to_the_pods_and_an_opened_queue_tries_again(
+async def test_quirk_p17_a_refusal_is_told_and_an_opened_queue_tries_again(
     world: World,
 ) -> None:
     """Nobody has to wait for the next retry, which the standing clock never makes."""
@@ -168,7 +188,7 @@ async def test_a_refusal_is_told_to_the_pods_and_an_opened_queue_tries_again(
     ]
 
 
-async def test_failures_are_retried(world: World) -> None:
+async def test_quirk_p7_failures_are_retried(world: World) -> None:
     async with running(world.controller()):
         world.api.fail(500, times=1, watch=False)
         world.pod("p")
@@ -186,7 +206,75 @@ async def test_a_conflict_at_a_pod_is_no_proof_that_it_is_gone(world: World) -> 
             await world.clock.advance(1)
 
 
-async def test_a_size_on_the_pod_itself_is_answered_with_a_hint(world: World) -> None:
+async def test_quirk_p1_a_queue_on_the_owner_is_answered_with_a_hint(world: World) -> None:
+    world.stateful_set("s", 1, queue_name="team")
+    async with running(world.controller()):
+        world.pod("s-0", owner="s")
+        await until(lambda: world.bound("s-0"))
+    ((kind, name, level, reason, message),) = world.notes.events
+    assert (kind, name, level, reason) == ("Pod", "s-0", "Warning", "QueueNameIgnored")
+    assert "put it into the pod template" in message
+    assert "queue" not in world.groups["podgroup-s-uid"]["spec"]
+
+
+async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_a_group_each(
+    world: World,
+) -> None:
+    """By the owner's uid alone, whatever its name, labels and selector are."""
+    sizes = {"d": 2, "e": 3}
+    for space, size in sizes.items():
+        notes = {"scheduling.volcano.sh/group-min-member": str(size)}
+        meta = {"uid": f"uid-{space}", "annotations": notes}
+        world.api.put(STATEFULSETS, "s", namespace=space, metadata=meta)
+    async with running(world.controller()):
+        for space in sizes:
+            world.pod("s-0", owner="s", owner_uid=f"uid-{space}", namespace=space)
+        await until(lambda: all(world.bound("s-0", space) for space in sizes))
+    assert {space: world.bound("s-0", space) for space in sizes} == {
+        "d": "podgroup-uid-d",
+        "e": "podgroup-uid-e",
+    }
+    groups = world.api.objects(PODGROUPS)
+    made = {key: group["spec"]["minMember"] for key, group in groups.items()}
+    assert made == {"d/podgroup-uid-d": 2, "e/podgroup-uid-e": 3}
+
+
+async def test_quirk_p6_a_selector_may_have_any_form(world: World) -> None:
+    """Pods are found by their owner; the selector is not even looked at."""
+    world.stateful_set("s", 1)
+    expression = {"key": "app", "operator": "In", "values": ["other"]}
+    world.api.put(STATEFULSETS, "s", spec={"selector": {"matchExpressions": [expression]}})
+    async with running(world.controller()):
+        world.pod("s-0", owner="s")
+        await until(lambda: world.bound("s-0") == "podgroup-s-uid")
+
+
+async def test_quirk_p7_workloads_that_have_no_pods_of_ours_cost_no_request(world: World) -> None:
+    async with running(world.controller()):
+        for number in range(20):
+            world.stateful_set(f"s{number}", number % 2)
+        world.pod("p")
+        await until(lambda: world.bound("p"))
+    assert [seen.path for seen in world.api.seen if "/apps/" in seen.path] == []
+
+
+async def test_quirk_p10_a_job_of_another_kind_is_not_asked_as_one_of_kubernetes(
+    world: World,
+) -> None:
+    theirs = {
+        "apiVersion": "training.example.org/v1",
+        "kind": "Job",
+        "name": "j",
+        "uid": "j-uid",
+        "controller": True,
+    }
+    async with running(world.controller()):
+        world.pod("p", ownerReferences=[theirs])
+        await until(lambda: world.bound("p") == "podgroup-j-uid")
+    assert [seen.path for seen in world.api.seen if "/jobs" in seen.path] == []
+
+
+async def test_quirk_p16_a_size_on_the_pod_itself_is_answered_with_a_hint(world: World) -> None:
     async with running(world.controller()):
         world.pod("p", annotations={"scheduling.volcano.sh/group-min-member": "3"})
         await until(lambda: world.bound("p"))
@@ -211,7 +299,7 @@ async def test_scaling_to_none_takes_the_group_away(world: World) -> None:
             await world.clock.advance(1)
 
 
-async def test_a_later_pod_brings_the_group_up_to_its_owner_and_keeps_what_others_wrote(
+async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_alone(
     world: World,
 ) -> None:
     world.stateful_set("s", 2, group_min_member="2")

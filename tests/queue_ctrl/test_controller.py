@@ -107,7 +107,7 @@ async def test_a_tree_at_rest_is_not_written_to(world: World) -> None:
     assert world.writes() == 1
 
 
-async def test_closing_waits_for_the_last_podgroup_and_opening_takes_it_back(
+async def test_quirks_q5_and_q6_closing_waits_for_the_last_podgroup_and_for_no_more(
     world: World,
 ) -> None:
     """Scenario queue-close-open, and INV-VC-5."""
@@ -150,7 +150,7 @@ async def test_children_close_and_open_with_their_parent(world: World) -> None:
     assert world.state("byhand") == "Closed"
 
 
-async def test_commands_of_one_queue_keep_their_order(world: World) -> None:
+async def test_quirk_q3_commands_of_one_queue_keep_their_order(world: World) -> None:
     """INV-VC-2: each sees the state that the one before it has left, whatever the cache shows."""
     world.queue("q")
     async with running(world.controller()):
@@ -178,7 +178,7 @@ async def test_commands_that_were_there_first_are_carried_out_in_order_of_age(
     assert len(world.notes.events) == 1
 
 
-async def test_inv_vc_1_a_command_survives_until_it_is_carried_out(world: World) -> None:
+async def test_quirk_q9_a_command_survives_until_it_is_carried_out(world: World) -> None:
     """INV-VC-1, INV-LC-4: the server refuses the write, the controller dies, another takes over."""
     world.queue("root", parent="")
     world.queue("default")
@@ -292,7 +292,7 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Wo
     assert world.registry.get_sample_value(figure, labels) == 19
 
 
-async def test_a_podgroup_that_moves_is_counted_where_it_is(world: World) -> None:
+async def test_quirk_q4_a_podgroup_that_moves_is_counted_where_it_is(world: World) -> None:
     world.queue("a")
     world.queue("b")
     world.podgroup("g", "a", "Running")
@@ -302,6 +302,31 @@ async def test_a_podgroup_that_moves_is_counted_where_it_is(world: World) -> Non
         await until(lambda: world.status("b").get("running") == 1)
         await world.clock.advance(2)
         await until(lambda: "running" not in world.status("a"))
+
+
+async def test_quirk_q4_a_queue_made_again_sees_what_lies_in_it(world: World) -> None:
+    world.queue("q")
+    world.podgroup("g", "q", "Running")
+    async with running(world.controller()):
+        await until(lambda: world.status("q").get("running") == 1)
+        world.api.remove(QUEUES, "q")
+        world.queue("q", state="")
+        world.command("c", "CloseQueue", "q")
+        while world.commands:
+            await world.clock.advance(1)
+        assert world.state("q") == "Closing"
+
+
+async def test_quirk_q8_an_action_that_is_none_is_answered_by_a_warning(world: World) -> None:
+    world.queue("q")
+    async with running(world.controller()):
+        await until(lambda: world.state("default") == "Open")
+        world.command("c", "DanceQueue", "q")
+        await until(lambda: world.commands == 0)
+    ((kind, name, level, reason, message),) = world.notes.events
+    assert (kind, name, level, reason) == ("Queue", "q", "Warning", "UnknownAction")
+    assert "'DanceQueue'" in message
+    assert world.state("q") == "Open"
 
 
 async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -> None:

@@ -85,6 +85,19 @@ def test_the_table_of_states(state: str, action: str | None, empty: str, holding
         assert (then(decide(view(state, counts), action)) or state) == holding
 
 
+def test_quirk_q8_an_action_that_is_none_is_complained_of_and_changes_nothing() -> None:
+    (told,) = decide(view("Closed"), "Dance")
+    assert isinstance(told, Tell)
+    assert told.warning
+    assert "'Dance'" in told.message
+    assert decide(view("Closed"), "SyncQueue") == []
+
+
+def test_quirk_q15_a_closed_queue_stays_closed_whatever_somebody_puts_into_it() -> None:
+    for action in (None, "CloseQueue"):
+        assert (then(decide(view("Closed", SOME), action)) or "Closed") == "Closed"
+
+
 def test_a_state_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidStateError, match="'Ajar'"):
         decide(view("Ajar"))
@@ -107,7 +120,7 @@ def test_closing_by_hand_says_so_and_leaves_no_mark() -> None:
     assert decide(view("Open"), "CloseQueue") == [SetStatus(QueueState.CLOSED, NONE), CLOSED]
 
 
-def test_closing_by_hand_what_the_parent_closed_keeps_it_closed() -> None:
+def test_quirk_q16_closing_by_hand_what_the_parent_closed_keeps_it_closed() -> None:
     shut = view("Closed", mark="true", parent="Closed")
     assert decide(shut, "CloseQueue") == [Mark(False)]
     after = apply(shut, [Mark(False)])

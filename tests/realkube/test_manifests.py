@@ -10,8 +10,9 @@ import pytest
 from support_kubectl import Kubectl, needs_kubectl
 from support_manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
 from support_realkube import WORKLOADS, Options, RealServer, needs_realkube, real_server
+from support_waiting import until_true
 
-from batholith.model.names import JOBS, PODS, QUEUES, Resource
+from batholith.model.names import COMMANDS, JOBS, PODS, QUEUES, Resource
 
 pytestmark = pytest.mark.timeout(400)  # dozens of objects by kubectl, a fresh server each
 
@@ -129,6 +130,31 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     assert "vcjob" not in left
 
 
+@pytest.mark.parametrize("site", [LIVELY], indirect=True)
+async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(site: Site) -> None:
+    await site.kubectl("apply", "-k", str(MANIFESTS))
+    for who in ("ada", "eve"):
+        await site.kubectl("create", "rolebinding", who, "--clusterrole=edit", f"--user={who}")
+    allowed = ("--clusterrole=batholith-queue-admin", "--user=eve")
+    await site.kubectl("create", "clusterrolebinding", "eve", *allowed)
+
+    async def ordered(who: str, resource: Resource, *, really: bool = False) -> str:
+        """What *who* is told when making a Command to the queue or job q."""
+        said = await site.kubectl.run(
+            "create", "-f=-", f"--as={who}", *(() if really else ("--dry-run=server",)),
+            stdin=json.dumps(_command(resource)),
+        )  # fmt: skip
+        return said.err
+
+    async def settled() -> bool:
+        """The role is aggregated, the policy followed."""
+        return await ordered("ada", JOBS) == "" != await ordered("ada", QUEUES)
+
+    await until_true(settled, seconds=60)
+    assert "a Command to queue q needs the right to update it" in await ordered("ada", QUEUES)
+    assert await ordered("eve", QUEUES, really=True) == ""
+
+
 async def test_the_server_takes_what_the_chart_gives(site: Site) -> None:
     told = ("template", "batholith", str(CHART), f"--namespace={NAMESPACE}", "--include-crds")
     await site.kubectl("create", "namespace", NAMESPACE)
@@ -188,6 +214,17 @@ def _queue() -> dict[str, object]:
         "kind": QUEUES.kind,
         "metadata": {"name": "q"},
         "spec": {"weight": 1},
+    }
+
+
+def _command(to: Resource) -> dict[str, object]:
+    target = {"apiVersion": to.api_version, "kind": to.kind, "name": "q", "uid": "any"}
+    return {
+        "apiVersion": COMMANDS.api_version,
+        "kind": COMMANDS.kind,
+        "metadata": {"generateName": "c-"},
+        "action": "CloseQueue",
+        "target": target,
     }
 
 

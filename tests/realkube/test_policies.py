@@ -288,6 +288,10 @@ REFUSED: dict[str, tuple[Json, str]] = {
         {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"networkTopology": BOTH_TIERS}},
         "spec.networkTopology: must not specify 'highestTierAllowed' and 'highestTierName'",
     ),
+    "podgroup root": (
+        {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "root"}},
+        "spec.queue: can not submit PodGroup to root queue",
+    ),
     "podgroup inside": (
         {
             "kind": "PodGroup",
@@ -659,6 +663,9 @@ async def test_a_queue_with_children_takes_no_jobs_and_stays(server: Server) -> 
     await server.create(QUEUES.path(), named("child", parent="q", capability={"cpu": "2"}))
     told = "spec.queue: can only submit job to leaf queue, queue `q` has child queue child"
     await until_refused(server, whole(queue="q"), told)
+    group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "q"}}
+    told = "spec.queue: can only submit PodGroup to leaf queue, queue `q` has child queue child"
+    await until_refused(server, group, told)
     answer = await server.request("DELETE", QUEUES.path(name="q"))
     assert "queue q can not be deleted because it has child queue child" in answer.body["message"]
     await until_refused(
@@ -685,8 +692,14 @@ async def test_a_path_of_another_queue_is_no_leaf(server: Server) -> None:
         return named(name, annotations=notes)
 
     await server.create(QUEUES.path(), at("a", "root/x/y"))
-    told = "metadata.annotations: root/x is not the path of a leaf: queue a lies below it"
+    told = (
+        "metadata.annotations: root/x is not the path of a leaf: queue a lies below it at root/x/y"
+    )
     await until_refused(server, at("b", "root/x"), told)
+    told = (
+        "metadata.annotations: root/x/y/z lies below root/x/y, the path of queue a, which is a leaf"
+    )
+    await until_refused(server, at("b", "root/x/y/z"), told)
     assert await refusal(server, at("b", "root/xy")) == ""
 
 

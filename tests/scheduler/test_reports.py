@@ -185,7 +185,7 @@ def test_pods_are_told_what_keeps_them() -> None:
     assert "j-t-3" in notes["j-t-4"].message
 
 
-def test_a_refusal_at_the_door_is_told_to_pods_too() -> None:
+def test_quirk_p18_a_refusal_at_the_door_is_told_to_pods_too() -> None:
     world = World()
     world.add(group("g", 1, phase="", resources={"cpu": 1}), pod("g-0", "g"))
     world.decision()

@@ -15,7 +15,7 @@ from pathlib import Path
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 SOURCES = (
     *(f"base/{part}.yaml" for part in ("controllers", "scheduler", "admission", "webhooks")),
-    *(f"base/{part}.yaml" for part in ("api", "network", "user-roles")),
+    *(f"base/{part}.yaml" for part in ("policies", "api", "network", "user-roles")),
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
     *(

@@ -14,6 +14,7 @@ from ...model.names import NAMESPACES, QUEUES, Resource
 from ...model.review import Json
 
 CONSULTED: dict[str, tuple[Resource, ...]] = {
+    "/jobs/mutate": (NAMESPACES,),
     "/jobs/validate": (QUEUES,),
     "/podgroups/mutate": (NAMESPACES,),
     "/podgroups/validate": (QUEUES,),
