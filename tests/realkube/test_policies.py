@@ -495,8 +495,9 @@ def stored(**spec: Any) -> Json:
         {"name": "a", "replicas": 2, "template": template, "policies": [POLICY]},
         {"name": "b", "replicas": 1, "template": template},
     ]
-    body = job(**{"minAvailable": 1, "tasks": tasks, "plugins": {"env": []}} | spec)
-    return body | {"metadata": {"name": "j"}}
+    body = job() | {"metadata": {"name": "j"}}
+    body["spec"] |= {"minAvailable": 1, "tasks": tasks, "plugins": {"env": []}} | spec
+    return body
 
 
 def changed(change: Json, *, task: int = 0) -> Json:
@@ -647,9 +648,9 @@ async def test_a_queue_that_is_closed_takes_nothing(server: Server) -> None:
     for body in (whole(queue="q"), group):
         assert await refusal(server, body) == ""
     await merge(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Closed"}})
-    for body in (whole(queue="q"), group):
-        told = f"can only submit {body['kind'].replace('J', 'j')} to queue with state `Open`, "
-        await until_refused(server, body, f"spec.queue: {told}queue `q` status is `Closed`")
+    for what, body in (("job", whole(queue="q")), ("PodGroup", group)):
+        told = f"spec.queue: can only submit {what} to queue with state `Open`, queue `q` status is"
+        await until_refused(server, body, f"{told} `Closed`")
     await merge(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Open"}})
 
     async def is_taken() -> bool:
