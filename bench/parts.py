@@ -224,6 +224,18 @@ class Requests:
         )
         return taken("list"), taken("watch"), refused
 
+    def calls_of(self, user: str) -> Counter[str]:
+        """All that *user* asked for but watches, Events and what goes by the clock."""
+        counts: Counter[str] = Counter()
+        for asked, number in self.taken.items():
+            spared = asked.verb == "watch" or asked.what in BEATS | {"events"}
+            if asked.user == user and not spared:
+                counts[f"{asked.verb} {asked.what}"] += number
+        for (asked, code), number in self.refused.items():
+            if asked.user == user and asked.verb != "watch":
+                counts[f"{asked.verb} {asked.what} ({code})"] += number
+        return counts
+
     def writes_of(self, *users: str) -> Counter[str]:
         """Writes of *users* that took effect, by verb and resource."""
         counts: Counter[str] = Counter()

@@ -153,7 +153,7 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> None:
                 return
 
 
-def _stamp() -> str:
+def stamp() -> str:
     """Now, as the audit log writes it."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -186,7 +186,7 @@ async def measure(shape: Shape) -> None:
             await made.start_parts(client, *parts)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
-                since, before, start = _stamp(), made.cpu(), time.perf_counter()
+                since, before, start = stamp(), made.cpu(), time.perf_counter()
                 if shape.jobs:
                     bodies = (job(f"b{n}", shape.pods, cpu="1") for n in range(shape.jobs))
                     await submit(client, bodies)
@@ -195,7 +195,7 @@ async def measure(shape: Shape) -> None:
                 async with asyncio.timeout(PATIENCE):
                     await seen.done.wait()
                 spent = Counter({name: now - before[name] for name, now in made.cpu().items()})
-                until = _stamp()
+                until = stamp()
         times = {name: at - start for name, at in seen.times.items()}
         print(_row(shape, times, spent), flush=True)
         tell_requests(shape, Requests.between(made.audit(), since, until))
@@ -255,12 +255,12 @@ async def start(pods: int) -> None:
         print("| part | ready | CPU s | memory | most | writes |")
         print("| --- | ---: | ---: | ---: | ---: | ---: |")
         for name in ("controllers", "scheduler"):
-            since = _stamp()
+            since = stamp()
             part = made.start(name)
             seconds = await part.ready()
             spent, (now, most) = made.cpu()[name], memory(part.process.pid)
             cells = (f"{seconds:.1f} s", f"{spent:.1f}", f"{now:.0f} MiB", f"{most:.0f} MiB")
-            requests = Requests.between(made.audit(), since, _stamp())
+            requests = Requests.between(made.audit(), since, stamp())
             writes = requests.writes_of(name).total()
             print(f"| {name}, {pods} pods | {' | '.join(cells)} | {writes} |", flush=True)
 
@@ -272,7 +272,7 @@ async def storm(pods: int) -> None:
             await furnish(client)
             await clones.fill(made, client, pods=pods)
             await made.start_parts(client, *PARTS)
-            since, before, killed = _stamp(), made.cpu(), time.perf_counter()
+            since, before, killed = stamp(), made.cpu(), time.perf_counter()
             made.kube.kill_api()
             await asyncio.to_thread(made.kube.start_api)
             up = time.perf_counter()

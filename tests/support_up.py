@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import os
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import aiohttp
 
 from batholith.cluster.datadir import DataDir
 from batholith.cluster.supervisor import UpState, read_state
@@ -59,6 +62,18 @@ class Up:
     def rest(self) -> str:
         """Address of the REST API."""
         return f"http://127.0.0.1:{self.state.ports['rest']}"
+
+    async def log(self, pod: str, *, namespace: str = "default") -> str:
+        """What the container of a pod has printed."""
+        credentials = load(str(self.data.kubeconfig))
+        trust = ssl.create_default_context(cadata=credentials.ca_data.decode())
+        url = f"{credentials.server}/api/v1/namespaces/{namespace}/pods/{pod}/log"
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(url, ssl=trust) as answer,
+        ):
+            return await answer.text()
 
     def kill(self, part: str) -> None:
         """``kill -9`` of a part, if it runs just now."""

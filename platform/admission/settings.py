@@ -26,7 +26,7 @@ class AdmissionSettings:
     """Whether a queue whose pods hold resources can be kept from deletion."""
 
     job_plugins: frozenset[str] = JOB_PLUGINS
-    """Job plugins that the controllers know; more are found by their entry points."""
+    """Job plugins that the controllers know; the commands add those of other packages."""
 
     resource_groups: tuple[ResourceGroup, ...] = ()
     """What pods are given when they are created; the first group that takes a pod counts."""

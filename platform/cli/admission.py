@@ -183,13 +183,15 @@ class RuleFlags:
 
     def settings(self) -> "AdmissionSettings":
         """As the rules want them."""
-        from ..admission.settings import AdmissionSettings
+        from ..admission.settings import JOB_PLUGINS, AdmissionSettings
+        from ..job_ctrl.plugins import installed
 
         return AdmissionSettings(
             scheduler_names=tuple(self.scheduler_name),
             max_queue_depth=self.max_queue_depth,
             root_queue_protection=self.enable_root_queue_protection,
             queue_allocated_pods_check=self.enable_queue_allocated_pods_check,
+            job_plugins=JOB_PLUGINS | installed.names(),
         )
 
 

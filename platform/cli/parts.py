@@ -43,18 +43,20 @@ def apiserver(
     log_level: LogLevel = "INFO",
 ) -> None:
     """Run the embedded Kubernetes API server."""
-    from ..admission.settings import AdmissionSettings
+    from ..admission.settings import JOB_PLUGINS, AdmissionSettings
     from ..admission.webhooks import webhooks
     from ..cluster.apiserver.server import Settings, serve
+    from ..job_ctrl.plugins import installed
     from ..model import crds
 
     logs.configure(form=log_format, level=log_level)
 
     async def main(ready: asyncio.Event) -> None:
+        rules = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names())
         settings = Settings(
             data=data_dir,
             listener=_listener(listen_fd, listen_address),
-            webhooks=webhooks(AdmissionSettings()),
+            webhooks=webhooks(rules),
             crds=crds.load(),
         )
         await serve(settings, ready=ready)

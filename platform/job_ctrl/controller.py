@@ -11,12 +11,13 @@ import logging
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import NotFoundError
+from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.recording import Recorder
-from ..model import names
+from ..model import names, times
 from ..model.command import Command
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
@@ -25,15 +26,20 @@ from . import ledger, podgroups
 from .case import UNSEEN_FOR, Case, Plan, newer
 from .decide import decide
 from .defaults import FilledJob
-from .effects import Reason, SetStatus
+from .effects import SetStatus
 from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
-from .plugins.registry import Registry, UnknownPluginError
+from .plugins.registry import Registry
 from .settings import JobSettings
+from .takeover import catch_up
 from .view import Order, View
-from .views import Pod, PriorityClass
+from .views import Owned, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
+
+WATCHED = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
+"""Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
+would be the right to read everybody's."""
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
@@ -64,6 +70,7 @@ class JobController:
         )
         self._expected = UidExpectations(self._clock, ttl=UNSEEN_FOR)
         self._metrics = JobMetrics(settings.registry)
+        self._bustle = Bustle(self._clock)
         self._executor = Executor(
             Tools(
                 client=client,
@@ -73,6 +80,7 @@ class JobController:
                 recorder=recorder,
                 metrics=self._metrics,
                 settings=settings,
+                bustle=self._bustle,
             )
         )
         self._plugins = plugins or Registry.load()
@@ -91,12 +99,17 @@ class JobController:
         self._podgroups = groups
         self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
         self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
+        made = [
+            Cache(client, kind, Owned, namespace=space, label_selector=names.JOB_NAME)
+            for kind in WATCHED
+        ]
         self._sources: list[Source] = [
             Feed(self._jobs, self._on_job),
             Feed(self._pods, self._on_pod),
             Feed(self._podgroups, self._on_podgroup),
             Feed(self._commands, self._on_command),
             Feed(self._priorities, self._on_priority),
+            *(Feed(cache, self._on_object) for cache in made),
         ]
 
     async def run(
@@ -141,14 +154,26 @@ class JobController:
         if about is None or entry is None:
             return
         key = _owner_key(about.metadata)
-        books, now = self._case(key).ledger, self._clock.monotonic()
+        books, now = self._case(key).ledger, self._when(entry)
         self._expected.creation_observed(key, entry.name)
         if new is None:
             books.drop(entry.uid, now=now)
             self._tidy(key)
         elif not books.put(entry, now=now):
             return
+        self._bustle.note()
         self._queue.add(key)
+
+    def _when(self, entry: ledger.Entry) -> float:
+        """When that happened to the pod: just now, or before we came as long ago as it says."""
+        now = self._clock.monotonic()
+        if self._early is None or entry.since is None:
+            return now
+        try:
+            age = (self._clock.now() - times.parse(entry.since)).total_seconds()
+        except times.TimeError:
+            return now
+        return now - max(age, 0.0)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         about = new or old
@@ -170,6 +195,17 @@ class JobController:
         made = case.podgroup
         if new is None or made is None or made.metadata != new.metadata:
             self._queue.add(key)  # our own write has been looked at already
+
+    def _on_object(self, old: Owned | None, new: Owned | None) -> None:
+        """An object of a plugin's; if it went, by whomever, it is time to look after them."""
+        owner = old.metadata.controller if old is not None and new is None else None
+        if old is None or owner is None:
+            return
+        key = _owner_key(old.metadata)
+        case = self._cases.get(key)
+        if case is not None and case.uid == owner.uid:
+            case.objects_lost += 1
+            self._queue.add(key)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None or new is None or new.target is None:
@@ -197,13 +233,14 @@ class JobController:
                 return None
             case = self._case(key)
             case.take_up(job)
+            if case.first_look:
+                catch_up(job, case.ledger, now=self._clock.monotonic())
+                case.first_look = False
             case.ledger.drop_unseen(self._expected.awaited_creations(key))
             plan = case.plan = self._plan(job, case)
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
             await self._executor.carry_out(turn, effects)
-            if order is None:
-                case.first_look = False
             if not any(isinstance(effect, SetStatus) for effect in effects):
                 case.numbers_since = None
             if not turn.changed:
@@ -224,9 +261,8 @@ class JobController:
             podgroup_leaving=bool(
                 meta.deletion_timestamp or (meta.uid and meta.uid == case.podgroup_doomed)
             ),
-            objects_due=case.objects_of != turn.plan.of,
+            objects_due=case.objects_of != case.objects_wanted(turn.plan),
             claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
-            first_look=case.first_look,
         )
 
     def _latest(self, key: str) -> Job | None:
@@ -245,33 +281,27 @@ class JobController:
         if made is None:
             return seen
         late = self._clock.monotonic() - case.podgroup_since > UNSEEN_FOR
-        if late or (seen is not None and not newer(made, seen)):
+        shown = int(self._podgroups.resource_version or 0) >= int(
+            made.metadata.resource_version or 0
+        )
+        if late or shown or (seen is not None and not newer(made, seen)):
             case.podgroup = None
             return seen
         return made
 
     def _plan(self, job: Job, case: Case) -> Plan:
-        """What follows from the job's spec; worked out anew only when that has changed.
-
-        Raises:
-            UnknownPluginError: the job names a plugin that there is not.
-        """
+        """What follows from the job's spec; worked out anew only when that has changed."""
         meta = job.metadata
         of = (meta.uid, meta.generation or meta.resource_version)
         known = case.plan
         if known is not None and (known.of, known.priorities) == (of, self._priorities_seen):
             return known
-        try:
-            team = self._plugins.team(job)
-        except UnknownPluginError as error:
-            self._executor.say(job, Reason.PLUGIN_ERROR, str(error), warning=True)
-            raise
         values = {one.metadata.name: one.value for one in self._priorities}
         return Plan(
             of=of,
             priorities=self._priorities_seen,
             gang=podgroups.wanted(job, priorities=values),
-            team=team,
+            team=self._plugins.team(job),
         )
 
     async def _next_order(self, key: str) -> Order | None:

@@ -4,7 +4,6 @@ Each effect leaves its trace in the job's :class:`~batholith.job_ctrl.case.Case`
 the next decision sees it even if the caches do not yet.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ import msgspec
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from ..machinery.batches import all_at_once, slow_start
+from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, TryAgainError
 from ..machinery.expectations import UidExpectations
 from ..machinery.recording import Recorder, reference
+from ..machinery.turns import Turns
 from ..model import names
 from ..model.job import Job, TaskSpec
 from ..model.meta import as_seen
@@ -30,11 +31,17 @@ from .claims import Claims, MissingClaimError
 from .defaults import FilledJob
 from .metrics import JobMetrics
 from .objects import PluginObjects
+from .plugins.errors import PluginError
 from .settings import JobSettings
 from .view import Order
 from .views import Pod
 
 log = logging.getLogger(__name__)
+
+_PACE = 100.0
+"""Pods a second by which a job's size counts for its place in line."""
+_MOST_TRUST = 64
+"""Pods that are tried together at most before one has been made."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +79,7 @@ class Tools:
     recorder: Recorder | None
     metrics: JobMetrics
     settings: JobSettings
+    bustle: Bustle
 
 
 class Executor:
@@ -82,6 +90,9 @@ class Executor:
         self._client = tools.client
         self._objects = PluginObjects(tools.client)
         self._claims = Claims(tools.client)
+        self._turns = Turns(tools.settings.calls_in_flight)
+        # Pods that may be made together at first, by namespace: a power of two.
+        self._trust: dict[str, int] = {}
         self._by_kind: Mapping[type, Callable[[Turn, Any], Awaitable[None]]] = {
             fx.SetStatus: self._set_status,
             fx.CreatePodGroup: self._create_podgroup,
@@ -105,9 +116,14 @@ class Executor:
         Raises:
             TryAgainError: somebody else was faster, or the caches are behind.
             ApiError, ConnectionLostError: the server could not be asked, or refused.
+            PluginError: a plugin of the job's failed, which the job has been told.
         """
         for effect in effects:
-            await self._by_kind[type(effect)](turn, effect)
+            try:
+                await self._by_kind[type(effect)](turn, effect)
+            except PluginError as error:
+                self.say(turn.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
+                raise
 
     async def drop_command(self, turn_key: str, order: Order) -> None:
         """Delete a Command that is carried out or void, then take it from the mailbox."""
@@ -149,10 +165,9 @@ class Executor:
     async def _set_status(self, turn: Turn, effect: fx.SetStatus) -> None:
         job, case = turn.job, turn.case
         if not effect.urgent:
-            now = self._tools.clock.monotonic()
             if case.numbers_since is None:
-                case.numbers_since = now
-            left = case.numbers_since + self._patience() - now
+                case.numbers_since = self._tools.clock.monotonic()
+            left = self._patience(case.numbers_since)
             if left > 0:
                 turn.look_in(left)
                 return
@@ -182,11 +197,12 @@ class Executor:
             log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
 
-    def _patience(self) -> float:
-        """Seconds that numbers may wait now."""
+    def _patience(self, since: float) -> float:
+        """Seconds that numbers may still wait that are wrong *since*."""
         settings = self._tools.settings
-        crowd = self._tools.queue.depth() > settings.workers
-        return settings.busy_count_delay if crowd else settings.count_delay
+        return self._tools.bustle.wait(
+            since, least=settings.count_delay, most=settings.busy_count_delay
+        )
 
     async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
         meta = turn.job.metadata
@@ -256,17 +272,21 @@ class Executor:
 
     async def _create_pods(self, turn: Turn, effect: fx.CreatePods) -> None:
         """Create pods with a slow start; what was made stands in the ledger at once."""
-        expected, gate = self._tools.expected, self._gate()
+        expected = self._tools.expected
         by_name = {task.name: task for task in turn.job.spec.tasks}
         wanted = [
             (by_name[task], index) for task, indices in effect.indices.items() for index in indices
         ]
 
+        rank = self._rank(len(wanted))
+
         async def create(pod: tuple[TaskSpec, int]) -> None:
-            async with gate:
+            async with self._turns.place(rank):
                 await self._create_pod(turn, *pod)
 
-        outcome = await slow_start(wanted, create)
+        first = self._trust.get(turn.namespace, 1)
+        outcome = await slow_start(wanted, create, initial=first)
+        self._learn(turn.namespace, len(outcome.done), failed=bool(outcome.failed))
         turn.changed = turn.changed or bool(outcome.done)
         if outcome.done:
             log.info("pods created", extra={"job": turn.key, "pods": len(outcome.done)})
@@ -279,6 +299,14 @@ class Executor:
             if isinstance(error, ApiError):
                 self.say(turn.job, fx.Reason.FAILED_CREATE, error.message, warning=True)
             raise error
+
+    def _learn(self, namespace: str, done: int, *, failed: bool) -> None:
+        """Where pods have been taken, the next job need not begin with a single one."""
+        if failed:
+            self._trust.pop(namespace, None)
+        elif done:
+            well = min(1 << (done.bit_length() - 1), _MOST_TRUST)
+            self._trust[namespace] = max(well, self._trust.get(namespace, 1))
 
     async def _create_pod(self, turn: Turn, task: TaskSpec, index: int) -> None:
         expected, name = self._tools.expected, pods.name_of(turn.job, task.name, index)
@@ -307,11 +335,11 @@ class Executor:
 
     async def _delete_pods(self, turn: Turn, effect: fx.DeletePods) -> None:
         """Ask pods to go; from before the call on, their end is our doing and no eviction."""
-        gate, books = self._gate(), turn.case.ledger
+        books, rank = turn.case.ledger, self._rank(len(effect.pods))
         books.doom(pod.uid for pod in effect.pods)
 
         async def delete(pod: ledger.Entry) -> None:
-            async with gate:
+            async with self._turns.place(rank):
                 seen = books.entry(pod.uid)
                 if seen is None:
                     return
@@ -336,8 +364,13 @@ class Executor:
                 self.say(turn.job, fx.Reason.FAILED_DELETE, error.message, warning=True)
             raise error
 
-    def _gate(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(self._tools.settings.calls_in_flight)
+    def _rank(self, pods: int) -> float:
+        """Where a job that makes or removes so many *pods* stands in line for places.
+
+        One after the other in the order in which they came, so that a gang is complete soon; but
+        small ones before the rest of a large one that came a little earlier.
+        """
+        return self._tools.clock.monotonic() + pods / _PACE
 
     # Its volumes and its plugins' objects.
 
@@ -359,6 +392,7 @@ class Executor:
         turn.changed = True
 
     async def _ensure_objects(self, turn: Turn, effect: fx.EnsureObjects) -> None:
+        wanted = turn.case.objects_wanted(turn.plan)  # one may be lost meanwhile
         try:
             await self._objects.ensure(turn.job, turn.plan.team, turn.case.objects)
         except ApiError as error:
@@ -366,12 +400,15 @@ class Executor:
             raise
         for complaint in turn.plan.team.complaints(turn.job):
             self.say(turn.job, fx.Reason.PLUGIN_ERROR, complaint, warning=True)
-        turn.case.objects_of, turn.case.objects_removed = turn.plan.of, False
+        turn.case.objects_of, turn.case.objects_removed = wanted, False
         turn.changed = True
 
     async def _remove_objects(self, turn: Turn, effect: fx.RemoveObjects) -> None:
         if not turn.case.objects_removed:  # the mark in the status may go later
-            await self._objects.remove(turn.job, turn.plan.team, turn.case.objects)
+            try:
+                await self._objects.remove(turn.job, turn.plan.team, turn.case.objects)
+            except PluginError as error:  # what it does not name goes with the job
+                self.say(turn.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
             turn.case.objects_of, turn.case.objects_removed = None, True
 
     # Words and times.

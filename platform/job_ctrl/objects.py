@@ -2,14 +2,17 @@
 
 import asyncio
 
+import msgspec
+
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ..machinery.controller import TryAgainError
 from ..model.job import Job
 from ..model.meta import ObjectMeta, as_seen
-from ..model.names import Resource
-from .plugins.base import Wanted
+from ..model.names import JOB_NAME, Resource
+from .plugins.base import Made, Wanted
 from .plugins.registry import Team
+from .podgroups import owner
 from .views import DataObject
 
 Seen = dict[tuple[Resource, str], str]
@@ -27,13 +30,18 @@ class PluginObjects:
 
         Raises:
             AlreadyExistsError: an object of that name is somebody else's.
+            PluginError: a plugin is missing, or fails.
             TryAgainError: an object came or went while we looked.
         """
         for wanted in team.wanted(job):
             seen[wanted.resource, wanted.name] = await self._ensure(job, wanted)
 
     async def remove(self, job: Job, team: Team, seen: Seen) -> None:
-        """Remove what *team* wanted, as far as it is the job's own."""
+        """Remove what *team* wanted, as far as it is the job's own.
+
+        Raises:
+            PluginError: a plugin fails to name its objects; those of the others are gone.
+        """
         for resource, name in team.unwanted(job):
             uid = seen.pop((resource, name), "") or await self._find(job, resource, name)
             if uid:
@@ -62,7 +70,7 @@ class PluginObjects:
         return there.metadata.uid
 
     async def _create(self, job: Job, wanted: Wanted) -> str:
-        body = await asyncio.to_thread(wanted.build)
+        body = _belonging(await asyncio.to_thread(wanted.build), wanted, job)
         try:
             made = await self._client.create(
                 wanted.resource, body, namespace=job.metadata.namespace, view=DataObject
@@ -92,6 +100,18 @@ class PluginObjects:
 
 def _owned(meta: ObjectMeta, job: Job) -> bool:
     return any(owner.uid == job.metadata.uid for owner in meta.owner_references)
+
+
+def _belonging(body: Made, wanted: Wanted, job: Job) -> Made:
+    """The object with the job as its owner, whether or not the plugin has thought of that.
+
+    A label tells it from all that does not belong to jobs.
+    """
+    given = body.get("metadata") or {}
+    labels = {**(given.get("labels") or {}), JOB_NAME: job.metadata.name}
+    owners = [msgspec.to_builtins(owner(job))]
+    own = {"name": wanted.name, "labels": labels, "ownerReferences": owners}
+    return {**body, "metadata": {**given, **own}}
 
 
 def _taken(wanted: Wanted) -> AlreadyExistsError:

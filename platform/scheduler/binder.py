@@ -30,6 +30,7 @@ from ..machinery.recording import Recorder
 from ..model import names
 from ..model.meta import ObjectReference
 from .cycle import Placement
+from .standing import Standing
 from .views import Pod
 
 log = logging.getLogger(__name__)
@@ -56,10 +57,6 @@ def _by_key(gang: str) -> Mapping[str, str]:
     return {"podgroup": gang}
 
 
-def _unseen(key: str) -> Pod | None:
-    return None
-
-
 class Binder:
     """Posts bindings; one worker never has two for the same pod."""
 
@@ -72,19 +69,19 @@ class Binder:
         at_once: int,
         forget: Callable[[str], object],
         about: Callable[[str], Mapping[str, str]] = _by_key,
-        seen: Callable[[str], Pod | None] = _unseen,
+        standing: Standing | None = None,
     ) -> None:
         """Keep *at_once* bindings under way at most.
 
         *forget* is told the uid of a pod that has not got its place and shall be placed anew;
-        *about* says how the log names a gang, and *seen* gives the pod of a key as it was seen
-        last; it is bound in that version and in no other.
+        *about* says how the log names a gang, and *standing* knows the version of a pod; it is
+        bound in that one and in no other.
         """
         self._client = client
         self._recorder = recorder
         self._forget = forget
         self._about = about
-        self._seen = seen
+        self._standing = standing or Standing()
         self._errands: dict[str, _Errand] = {}
         self._gangs: dict[str, _Progress] = {}
         self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
@@ -123,7 +120,8 @@ class Binder:
             self._end(uid)
             self._forget(uid)
             return None
-        version = self._version(placement)
+        await self._standing.settled(uid)
+        version = self._standing.version(f"{placement.namespace}/{placement.name}", uid)
         try:
             await self._post(placement, version)
         except (ServerError, TooManyRequestsError):
@@ -164,11 +162,6 @@ class Binder:
     def _say(self, placement: Placement, kind: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:
             self._recorder.record(_about(placement), type=kind, reason=reason, message=message)
-
-    def _version(self, placement: Placement) -> str:
-        """In which version we know the pod; empty if we don't."""
-        pod = self._seen(f"{placement.namespace}/{placement.name}")
-        return pod.metadata.resource_version if pod and pod.metadata.uid == placement.uid else ""
 
     async def _look(self, placement: Placement) -> Pod | None:
         """The pod as it is now, if it is there.

@@ -22,7 +22,7 @@ SCHEDULABLE = "Schedulable"
 READY = "tasks in gang are ready to be scheduled"
 GRACE, LONGEST_GRACE = 1.0, 10.0
 """Seconds without a new member after which something is made of a group that lacks some: at first,
-and where members have been coming in for so long that a busy server explains the gap."""
+and where a busy server explains the gap, or they have been coming in for so long that it may."""
 
 GRACE_SHARE = 0.25
 """The grace as a share of the time for which members have been coming in."""
@@ -59,12 +59,14 @@ class Report:
     """Seconds after which the gang is to be looked at again, whatever happens."""
 
 
-def report(gang: Gang, *, now: float) -> Report:
+def report(gang: Gang, *, now: float, busy: bool = False) -> Report:
     """Say what ought to stand about *gang*; moves its phase, and remembers what was said.
 
-    *now* is a steady clock's; it only measures how long members have been missing.
+    *now* is a steady clock's; it only measures how long members have been missing. *busy* says
+    that much is going on in the cluster, so that those of a new gang may come slowly.
     """
-    left = _patience(gang, now)
+    slow = busy and gang.phase not in _STARTED
+    left = _patience(gang, now, LONGEST_GRACE if slow else GRACE)
     finding = None if left else gang.finding
     if not gang.single and gang.group is not None:
         gang.phase = phase(gang, finding, patient=left > 0)
@@ -85,8 +87,11 @@ def report(gang: Gang, *, now: float) -> Report:
     return Report(gang.key, gang.group, status, notes, left or None)
 
 
-def _patience(gang: Gang, now: float) -> float:
-    """Seconds for which nothing is to be made of missing members: they are coming in."""
+def _patience(gang: Gang, now: float, grace: float) -> float:
+    """Seconds for which nothing is to be made of missing members: they are coming in.
+
+    At least *grace* after the last one.
+    """
     if gang.is_pending or not _lacks_members(gang.finding):
         gang.lacking = Lacking()
         return 0.0
@@ -95,7 +100,7 @@ def _patience(gang: Gang, now: float) -> float:
         since = now if lacking.seen == 0 else lacking.since
         gang.lacking = lacking = Lacking(gang.tally.valid + 1, last=now, since=since)
     share = GRACE_SHARE * (lacking.last - lacking.since)
-    grace = min(max(GRACE, share), LONGEST_GRACE)
+    grace = min(max(grace, share), LONGEST_GRACE)
     return max(grace - (now - lacking.last), 0.0)
 
 

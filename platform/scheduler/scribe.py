@@ -8,12 +8,13 @@ what comes late, from a leader that leads no more, does not take effect.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..kube.client import Client, PatchKind
 from ..kube.errors import ApiError, ConflictError, NotFoundError, ServerError, TooManyRequestsError
 from ..kube.events import EventType
+from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, run_workers
 from ..machinery.limiters import Exponential
@@ -26,7 +27,7 @@ from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ..model.queue import Queue
 from .reports import SCHEDULED, UNSCHEDULABLE, Note, Report, same, says, stamped
 from .resources import Amounts, amounts, quantities
-from .views import Pod
+from .standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class Pauses:
     """Seconds between two writes that only refresh one object."""
 
     group: float = 1.0
-    crowded_group: float = 5.0
-    """The same while more objects wait to be written than are written at once."""
+    busy_group: float = 30.0
+    """The same at most while much is going on."""
     pod: float = 10.0
     queue: float = 1.0
 
@@ -53,6 +54,8 @@ class _Group:
     version: str
     uid: str
     written_at: float = float("-inf")
+    wrong_since: float | None = None
+    """Since when something else stands there, if that may wait."""
 
 
 @dataclass(slots=True)
@@ -86,17 +89,21 @@ class Scribe:
         *,
         recorder: Recorder | None,
         clock: Clock,
-        seen: Callable[[str], Pod | None],
+        standing: Standing | None = None,
         at_once: int = 16,
         pauses: Pauses | None = None,
+        bustle: Bustle | None = None,
     ) -> None:
-        """Keep *at_once* writes under way at most; *seen* gives the pod of a key as last seen."""
+        """Keep *at_once* writes under way at most.
+
+        *standing* knows the versions of pods, and *bustle* how much is going on.
+        """
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._seen = seen
+        self._standing = standing or Standing()
         self._pauses = pauses or Pauses()
-        self._at_once = at_once
+        self._bustle = bustle or Bustle(clock)
         self._groups: dict[str, _Group] = {}
         self._pods: dict[str, _Pod] = {}
         self._queues: dict[str, _Queue] = {}
@@ -173,13 +180,16 @@ class Scribe:
             held.version, held.standing = version, group.status  # perhaps another's word
         held.report = report
         if not same(report.status, held.standing):
-            pause = 0 if _is_news(report.status, held.standing) else self._refresh()
-            self._due(_GROUP + report.key, held.written_at, pause)
+            self.queue.add_after(_GROUP + report.key, self._patience(held))
 
-    def _refresh(self) -> float:
-        """Seconds between two writes that only bring a PodGroup's numbers up to date."""
-        crowd = self.queue.depth() > self._at_once
-        return self._pauses.crowded_group if crowd else self._pauses.group
+    def _patience(self, held: _Group) -> float:
+        """Seconds that the latest word on a group may still wait."""
+        if _is_news(held.report.status, held.standing):
+            return 0.0
+        if held.wrong_since is None:
+            held.wrong_since = self._clock.monotonic()
+        since, pauses = max(held.wrong_since, held.written_at), self._pauses
+        return self._bustle.wait(since, least=pauses.group, most=pauses.busy_group)
 
     def _due(self, key: str, written_at: float, pause: float) -> None:
         left = written_at + pause - self._clock.monotonic()
@@ -187,12 +197,12 @@ class Scribe:
 
     # -- writing -------------------------------------------------------------------------------
 
-    async def _write(self, key: str) -> None:
+    async def _write(self, key: str) -> float | None:
         kind, _, rest = key.partition(":")
         try:
             if kind + ":" == _GROUP:
-                await self._write_group(rest)
-            elif kind + ":" == _POD:
+                return await self._write_group(rest)
+            if kind + ":" == _POD:
                 await self._write_pod(rest)
             else:
                 await self._write_queue(rest)
@@ -202,11 +212,16 @@ class Scribe:
             # The object is gone or takes no such word: the next event about it decides.
             level = logging.DEBUG if isinstance(fault, NotFoundError) else logging.INFO
             log.log(level, "status not written", extra={"key": key, "why": str(fault)})
+        return None
 
-    async def _write_group(self, key: str) -> None:
+    async def _write_group(self, key: str) -> float | None:
+        """Write a group's status, unless it may still wait: seconds until then."""
         held = self._groups.get(key)
         if held is None or same(held.report.status, held.standing):
-            return
+            return None
+        left = self._patience(held)
+        if left > 0:
+            return left
         wanted, before = held.report.status, held.standing
         conditions = stamped(
             wanted, before, now=self._clock.now(), transition=f"{held.uid[:8]}-{self._cycles}"
@@ -236,8 +251,9 @@ class Scribe:
         if wanted.phase != before.phase:
             note = {"phase": wanted.phase, "was": before.phase}
             log.info("gang phase", extra={**belonging("podgroup", new.metadata), **note})
-        held.written_at = self._clock.monotonic()
+        held.written_at, held.wrong_since = self._clock.monotonic(), None
         self._announce(held, before)
+        return None
 
     def _announce(self, held: _Group, before: PodGroupStatus) -> None:
         """Events for what is new: that the group can start, or why it cannot."""
@@ -264,8 +280,9 @@ class Scribe:
         if held is None or held.told == (held.note.reason, held.note.message):
             return
         note = held.note
-        seen = self._seen(f"{note.namespace}/{note.name}")
-        if seen is None or seen.metadata.uid != uid or seen.spec.node_name:
+        key = f"{note.namespace}/{note.name}"
+        seen, version = self._standing.seen(key), self._standing.version(key, uid)
+        if seen is None or not version or seen.spec.node_name:
             return
         condition = {
             "type": "PodScheduled",
@@ -274,18 +291,17 @@ class Scribe:
             "message": note.message,
             "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        await self._client.patch(
-            names.PODS,
-            note.name,
-            {
-                "metadata": _only(uid, seen.metadata.resource_version),
-                "status": {"conditions": [condition]},
-            },
-            namespace=note.namespace,
-            subresource="status",
-            kind=PatchKind.STRATEGIC,
-            view=_Written,
-        )
+        with self._standing.writing(uid):
+            new = await self._client.patch(
+                names.PODS,
+                note.name,
+                {"metadata": _only(uid, version), "status": {"conditions": [condition]}},
+                namespace=note.namespace,
+                subresource="status",
+                kind=PatchKind.STRATEGIC,
+                view=_Written,
+            )
+            self._standing.written(uid, new.metadata.resource_version)
         held.told = (note.reason, note.message)
         held.written_at = self._clock.monotonic()
         about = ObjectReference(
@@ -321,8 +337,11 @@ def _wanted(held: _Queue) -> dict[str, str | int | float]:
 
 
 def _is_news(wanted: PodGroupStatus, standing: PodGroupStatus) -> bool:
-    """Whether *wanted* says more than other numbers."""
-    kinds = {(each.type, each.reason) for each in wanted.conditions}
+    """Whether *wanted* says more than other numbers.
+
+    That all have their places is none: the phase, once they are bound, will say it.
+    """
+    kinds = {(each.type, each.reason) for each in wanted.conditions if each.type != SCHEDULED}
     had = {(each.type, each.reason) for each in standing.conditions}
     return wanted.phase != standing.phase or not kinds <= had
 

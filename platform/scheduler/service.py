@@ -19,7 +19,9 @@ from prometheus_client import CollectorRegistry
 
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
+from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
+from ..machinery.delays import DelayHeap
 from ..machinery.lifecycle import run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder
@@ -38,6 +40,7 @@ from .metrics import SchedulerMetrics
 from .reports import report
 from .rules import Rules
 from .scribe import Pauses, Scribe
+from .standing import Standing
 from .views import Node, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
@@ -114,8 +117,10 @@ class Scheduler:
         self._core.timed = self._metrics.action
         self._inbox: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
-        self._to_see_again: set[str] = set()
+        self._later = DelayHeap(self._clock, self._see_again)
         self._pods = Cache(client, names.PODS, Pod)
+        self._standing = Standing(self._pods.get)
+        self._bustle = Bustle(self._clock)
         self._binder = Binder(
             client,
             recorder=recorder,
@@ -123,15 +128,16 @@ class Scheduler:
             at_once=self._settings.bindings,
             forget=lambda uid: self._put(lambda: self._cluster.forget_placement(uid)),
             about=self._about,
-            seen=self._pods.get,
+            standing=self._standing,
         )
         self._scribe = Scribe(
             client,
             recorder=recorder,
             clock=self._clock,
-            seen=self._pods.get,
+            standing=self._standing,
             at_once=self._settings.status_writes,
             pauses=self._settings.pauses,
+            bustle=self._bustle,
         )
         if self._settings.work_metrics is not None:
             for queue in (self._binder.queue, self._scribe.queue):
@@ -176,10 +182,12 @@ class Scheduler:
 
     def _hear_of_pod(self, old: Pod | None, new: Pod | None) -> None:
         self._cluster.pod(old, new)
+        self._bustle.note()
         pod = new or old
         if pod is not None and (new is None or new.spec.node_name):
             self._scribe.forget_pod(pod.metadata.uid)
             self._binder.settled(pod.metadata.uid)
+            self._standing.forget(pod.metadata.uid)
 
     def _hear_of_queue(self, old: Queue | None, new: Queue | None) -> None:
         self._cluster.queue(old, new)
@@ -234,16 +242,15 @@ class Scheduler:
 
     def _tell(self, gang: Gang) -> None:
         entered = not gang.is_pending
-        told = report(gang, now=self._clock.monotonic())
+        busy = self._bustle.calm_in() > 0
+        told = report(gang, now=self._clock.monotonic(), busy=busy)
         self._scribe.tell(told, {note.uid: gang.tasks[note.uid].told for note in told.notes})
         if entered and gang.is_pending:
             self._put(lambda: self._cluster.touch(gang))
-        elif told.again_in is not None and gang.key not in self._to_see_again:
-            self._to_see_again.add(gang.key)
-            self._clock.call_later(told.again_in, lambda: self._see_again(gang.key))
+        elif told.again_in is not None:
+            self._later.add(gang.key, told.again_in)
 
     def _see_again(self, key: str) -> None:
-        self._to_see_again.discard(key)
         gang = self._cluster.gangs.get(key)
         if gang is not None:
             self._put(lambda: self._cluster.touch(gang))

@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 from support_admission import job, queue
 from support_server import EmbeddedServer, embedded_server
 
@@ -164,6 +165,19 @@ async def test_defaults_come_back_as_a_patch(door: Door) -> None:
     stored = json_patch(sent, json.loads(base64.b64decode(response["patch"])))
     assert stored["spec"]["minAvailable"] == 1
     assert stored["spec"]["maxRetry"] == 3
+
+
+def test_it_answers_on_uvloop_too() -> None:
+    """On which the process runs."""
+
+    async def talk() -> None:
+        async with opened() as door:
+            for _ in range(2):
+                response = await door.ask("/queues/validate", request(queue("a"), QUEUES))
+                assert response["allowed"]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(talk())
 
 
 async def test_what_needs_no_defaults_gets_no_patch(door: Door) -> None:

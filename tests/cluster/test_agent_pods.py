@@ -123,6 +123,38 @@ async def test_a_missing_key_in_the_environment_is_a_configuration_error(w: Worl
     assert waiting["message"] == 'secret "no" not found'
 
 
+async def test_a_pod_runs_as_the_user_that_it_asks_for(w: World) -> None:
+    if probe().level is Level.PLAIN:
+        pytest.skip("without a sandbox pods run as the agent's user")
+    script = "id -un; id -u; id -g; pwd -P; cd; pwd; touch mine && ls; id -un 0"
+    somebody = shell(script)
+    other = shell("id -u; id -g", name="d", securityContext={"runAsUser": 0, "runAsGroup": 7})
+    shared = {"runAsUser": 4321, "runAsGroup": 1234}
+    pod = manifest("p", somebody, other, restartPolicy="Never", securityContext=shared)
+    await w.run(pod)
+    await w.phase("p", "Succeeded")
+    shown = ["pod", "4321", "1234", "/", "/home/pod", "mine", "root"]
+    assert (await w.logs("p", "?container=c")).split() == shown
+    assert (await w.logs("p", "?container=d")).split() == ["0", "7"]
+
+
+async def test_a_pod_that_must_not_be_root_is_not(w: World) -> None:
+    if probe().level is Level.PLAIN:
+        pytest.skip("without a sandbox pods run as the agent's user")
+    never = {"runAsNonRoot": True}
+    await w.run(manifest("some", shell("id -u"), restartPolicy="Never", securityContext=never))
+    root = shell("id -u", securityContext={"runAsUser": 0})
+    await w.run(manifest("root", root, restartPolicy="Never", securityContext=never))
+    await w.phase("some", "Succeeded")
+    assert await w.logs("some") == "1000\n"
+    pod = await w.when(
+        "root",
+        lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
+    )
+    waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
+    assert "breaks non-root policy" in waiting["message"]
+
+
 async def test_init_containers_go_first_and_their_failure_is_the_pod_s(w: World) -> None:
     inits = [shell("echo one", name="i1"), shell("exit 4", name="i2")]
     await w.run(manifest("p", shell("exit 0"), restartPolicy="Never", initContainers=inits))

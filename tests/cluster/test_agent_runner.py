@@ -36,7 +36,13 @@ def level(request: pytest.FixtureRequest) -> Level:
     return wanted
 
 
-def launch(base: Path, argv: Sequence[str], level: Level, *mounts: layout.Mount) -> RunFolder:
+def launch(
+    base: Path,
+    argv: Sequence[str],
+    level: Level,
+    *mounts: layout.Mount,
+    user: tuple[int, int] = (0, 0),
+) -> RunFolder:
     folder = RunFolder(base / "pods" / "uid" / "c" / "0")
     plan = layout.plan(mounts, hidden=[str(base)], home=os.path.expanduser("~"))
     folder.prepare(
@@ -47,6 +53,7 @@ def launch(base: Path, argv: Sequence[str], level: Level, *mounts: layout.Mount)
             log=base / "logs" / "0.log",
             hostname="some-pod",
             level=level,
+            user=user,
             steps=plan,
         )
     )
@@ -216,13 +223,29 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
         f"touch /etc/volcano/deep/x /usr/x 2>/dev/null || echo refused; ls -A {tmp_path}; echo $$"
     )
     ended = await run(tmp_path, ["sh", "-c", script], level, *mounts)
-    shown = [text for _, text in log_of(tmp_path)]
+    shown = [text for stream, text in log_of(tmp_path) if stream == "stdout"]
     assert shown[:2] == ["new", "keysome-pod"]
     assert "refused" in shown
     assert int(shown[-1]) < 10, "it has process ids of its own, and an init"
     assert ended.code == 0
     assert (data / "file").read_text() == "new\n"
     assert "x" not in os.listdir("/usr")
+
+
+async def test_a_sandbox_shows_the_user_that_was_asked_for(tmp_path: Path, level: Level) -> None:
+    if level is Level.PLAIN:
+        pytest.skip("plain has the agent's user")
+    data = tmp_path / "data"
+    data.mkdir()
+    script = (
+        "id -u; id -g; touch /some/file; stat -c %u:%g /some/file; test -w /etc || echo refused"
+    )
+    mounts = [layout.Mount(str(data), "/some")]
+    folder = launch(tmp_path, ["sh", "-c", script], level, *mounts, user=(1234, 4321))
+    ended = await Process(folder, folder.start(), clock=CLOCK).wait()
+    shown = [text for _, text in log_of(tmp_path)]
+    assert (shown, ended.code) == (["1234", "4321", "1234:4321", "refused"], 0)
+    assert (data / "file").stat().st_uid == os.geteuid()
 
 
 def test_a_layout_opens_only_what_mounts_need(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from support_server import Server
 from support_servers import Servers, add_node, merge
 from support_waiting import until_true
 
+from batholith.kube.client import Client
+from batholith.kube.config import Credentials
 from batholith.model import crds
 from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, QUEUES
 from batholith.scheduler.scribe import Pauses
@@ -293,6 +295,44 @@ async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: Serve
     answer = await server.request("POST", PODS.path("default", "p", "binding"), body)
     assert answer.status == 409
     assert not (await pod(server, "p"))["spec"].get("nodeName")
+
+
+class Slow(Client):
+    """A client whose PodScheduled conditions are on their way until they are let go."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__(credentials, user_agent="test")
+        self.held, self.go = asyncio.Event(), asyncio.Event()
+        self.bindings = 0
+
+    async def _send(self, method: str, path: str, *rest: Any) -> bytes:
+        if method == "PATCH" and path.endswith("/pods/p/status"):
+            self.held.set()
+            await self.go.wait()
+        self.bindings += path.endswith("/binding")
+        return await super()._send(method, path, *rest)
+
+
+async def test_a_binding_waits_for_our_own_word_about_its_pod(server: Server) -> None:
+    """Else that would change the pod's version, and the binding be refused."""
+    notes = Notes()
+    async with Slow(server.credentials_of("scheduler")) as client:
+        async with running(Scheduler(client, settings=QUICK, recorder=notes)):
+            await add_group(server, "g", 1)
+            await add_pod(server, "p", "g")
+            await client.held.wait()
+            await add_node(server, "a")
+
+            async def placed() -> bool:
+                status = (await group(server, "g")).get("status", {})
+                return any(each["type"] == "Scheduled" for each in status.get("conditions", ()))
+
+            await until_true(placed)
+            assert client.bindings == 0
+            client.go.set()
+            assert await wait_bound(server, "p") == ["a"]
+        assert client.bindings == 1
+    assert not any("refused" in message for *_, message in notes.events)
 
 
 async def test_a_pod_that_somebody_else_bound_is_left_where_it_is(server: Server) -> None:

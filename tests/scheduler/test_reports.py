@@ -34,11 +34,11 @@ class Story(World):
     def gang(self) -> Gang:
         return self.cluster.gangs["ns/g"]
 
-    def told(self, seconds: float = 0.0) -> Report:
+    def told(self, seconds: float = 0.0, *, busy: bool = False) -> Report:
         """What stands after the next cycle, *seconds* later."""
         self.now += seconds
         self.decision()
-        return report(self.gang, now=self.now)
+        return report(self.gang, now=self.now, busy=busy)
 
     def phase(self) -> str:
         return self.told().status.phase
@@ -288,3 +288,12 @@ def test_no_gap_is_explained_for_ever() -> None:
         story.told(GRACE * 0.9)
     assert GRACE_SHARE * 79 * 0.9 * GRACE > LONGEST_GRACE
     assert len(story.told(LONGEST_GRACE).notes) == 80
+
+
+def test_while_much_is_going_on_a_group_may_be_filled_slowly() -> None:
+    story = Story(5)
+    story.told()
+    story.add(pod("j-t-0", "g"))
+    story.told(busy=True)
+    assert story.told(LONGEST_GRACE * 0.9, busy=True).notes == ()
+    assert len(story.told(LONGEST_GRACE * 0.2, busy=True).notes) == 1

@@ -8,12 +8,12 @@ from support_fakeapi import FakeApi
 from support_waiting import until
 
 from batholith.kube.client import Client
+from batholith.machinery.bustle import Bustle
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.controller import ShardedQueue
 from batholith.model.names import PODGROUPS, QUEUES
-from batholith.model.podgroup import PodGroup, PodGroupStatus
+from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.model.queue import Queue
-from batholith.scheduler.reports import Report
+from batholith.scheduler.reports import READY, SCHEDULED, Report
 from batholith.scheduler.scribe import Pauses, Scribe
 
 
@@ -21,12 +21,10 @@ from batholith.scheduler.scribe import Pauses, Scribe
 async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
     monkeypatch: pytest.MonkeyPatch, crowd: bool
 ) -> None:
-    monkeypatch.setattr(ShardedQueue, "depth", lambda _: 1000 if crowd else 1)
-    pauses = Pauses(group=0.0, crowded_group=1000.0)
+    monkeypatch.setattr(Bustle, "calm_in", lambda _: 1000.0 if crowd else 0.0)
+    pauses = Pauses(group=0.0, busy_group=1000.0)
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
-        scribe = Scribe(
-            client, recorder=None, clock=SystemClock(), seen=lambda _: None, pauses=pauses
-        )
+        scribe = Scribe(client, recorder=None, clock=SystemClock(), pauses=pauses)
 
         def standing() -> dict[str, Any]:
             status: dict[str, Any] = api.objects(PODGROUPS)["d/g"].get("status", {})
@@ -49,6 +47,26 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
         await tell(phase="Completed", running=2)
         await until(lambda: standing().get("phase") == "Completed")
         assert standing()["running"] == 2
+        writing.cancel()
+        await asyncio.wait([writing])
+
+
+async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+        pauses = Pauses(group=1000.0, busy_group=1000.0)
+        scribe = Scribe(client, recorder=None, clock=SystemClock(), pauses=pauses)
+        writing = asyncio.create_task(scribe.run())
+        api.put(PODGROUPS, "g")
+        group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+        placed = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
+        for phase, conditions in (("Inqueue", ()), ("Inqueue", (placed,)), ("Running", (placed,))):
+            scribe.tell(Report("d/g", group, PodGroupStatus(phase, conditions)), {})
+            if not conditions:
+                await until(lambda: "status" in api.objects(PODGROUPS)["d/g"])
+        await until(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
+        said = api.objects(PODGROUPS)["d/g"]["status"]["conditions"]
+        assert [each["type"] for each in said] == [SCHEDULED]
+        assert api.count("PATCH") == 2
         writing.cancel()
         await asyncio.wait([writing])
 
@@ -77,7 +95,6 @@ async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> Non
             client,
             recorder=None,
             clock=SystemClock(),
-            seen=lambda key: None,
             pauses=Pauses(queue=0.01),
         )
         client.scribe = scribe

@@ -12,7 +12,6 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
-from weakref import WeakSet
 
 import kopf
 import msgspec
@@ -35,7 +34,7 @@ class ReviewServer(kopf.WebhookServer):
         super().__init__(addr=address or None, port=port or None, context=presenter.context)
         self.leaving = False
         """Whether each answer is the last on its connection, so that clients look elsewhere."""
-        self._transports: WeakSet[asyncio.Transport] = WeakSet()
+        self._transports: set[asyncio.Transport] = set()
 
     def _build_ssl(self) -> tuple[bytes | None, ssl.SSLContext | None]:
         """Kopf would load a certificate of its own into the context that it is given."""
@@ -45,8 +44,10 @@ class ReviewServer(kopf.WebhookServer):
         self, fn: kopf.WebhookFn, request: web.Request
     ) -> web.Response:
         """Answer one request."""
-        if request.transport is not None:
-            self._transports.add(request.transport)
+        if request.transport is not None and request.transport not in self._transports:
+            # uvloop's cannot be held weakly.
+            open_ones = {each for each in self._transports if not each.is_closing()}
+            self._transports = open_ones | {request.transport}
         response = await _answer(fn, request)
         if self.leaving:
             response.force_close()

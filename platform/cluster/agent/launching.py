@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import hosts, images, layout
+from . import hosts, images, layout, users
 from .environment import SEARCH_PATH, Facts, Sources, build, expand
 from .layout import Mount
 from .machine import HOST_IP, Machine
@@ -47,13 +47,18 @@ class Launcher:
         facts = Facts(
             pod_ip=self.prepared.ip, host_ip=HOST_IP, allocatable=self.machine.allocatable
         )
-        base = self._base(run)
+        user = users.user_of(self.pod, container)
+        base = self._base(run, user)
         env = build(self.pod, container, sources=self.prepared.sources, facts=facts, base=base)
         mounts = mounts_of(container, self.prepared.volumes, env)
         argv, complaint = self._argv(container, env, mounts)
         directory = container.working_dir or "/"
+        steps: list[layout.Step] = []
         if self.machine.level is Level.PLAIN:
             directory = self._plain(run, mounts, directory)
+        else:
+            of_run = [_last_words(container, run), *users.mounts_for(user, run.path)]
+            steps = self._steps(of_run, [*mounts, *_working_mount(directory, mounts, run)])
         return Launch(
             argv=argv,
             env=env,
@@ -61,15 +66,16 @@ class Launcher:
             log=log,
             hostname=self.pod.host_name,
             level=self.machine.level,
-            steps=self._steps(container, run, [*mounts, *_working_mount(directory, mounts, run)]),
+            user=(user.uid, user.gid),
+            steps=steps,
         ), complaint
 
-    def _base(self, run: RunFolder) -> dict[str, str]:
+    def _base(self, run: RunFolder, user: users.User) -> dict[str, str]:
         """The variables that come before the pod's own."""
         plain = self.machine.level is Level.PLAIN
         env = {"PATH": _search_path() if plain else SEARCH_PATH + _extra_path()}
         env |= {"HOSTNAME": self.pod.host_name, POD_VARIABLE: self.pod.metadata.uid}
-        env["HOME"] = str(run.path / "root") if plain else layout.ROOT_HOME
+        env["HOME"] = str(run.path / "root") if plain else user.home
         if plain:
             env["BATHOLITH_ROOT"] = str(run.path / "root")
             env["BATHOLITH_HOSTS"] = str(self.prepared.folder / "hosts")
@@ -108,19 +114,12 @@ class Launcher:
         inside.mkdir(parents=True, exist_ok=True)
         return str(inside)
 
-    def _steps(
-        self, container: Container, run: RunFolder, mounts: Sequence[Mount]
-    ) -> list[layout.Step]:
-        if self.machine.level is Level.PLAIN:
-            return []
+    def _steps(self, of_run: Sequence[Mount], mounts: Sequence[Mount]) -> list[layout.Step]:
         folder = self.prepared.folder
-        message = run.path / "termination-log"
-        message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        message.touch()
         own = [
             Mount(str(folder / "hosts"), "/etc/hosts"),
             Mount(str(folder / "hostname"), "/etc/hostname", read_only=True),
-            Mount(str(message), _message_path(container)),
+            *of_run,
         ]
         resolver = os.path.realpath("/etc/resolv.conf")
         if resolver.startswith("/run/"):
@@ -140,6 +139,14 @@ def _working_mount(directory: str, mounts: Sequence[Mount], run: RunFolder) -> l
     folder = run.path / "work"
     folder.mkdir(parents=True, exist_ok=True)
     return [Mount(str(folder), os.path.normpath("/" + directory))]
+
+
+def _last_words(container: Container, run: RunFolder) -> Mount:
+    """Where the container may leave a message about its end."""
+    message = run.path / "termination-log"
+    message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    message.touch()
+    return Mount(str(message), _message_path(container))
 
 
 def _message_path(container: Container) -> str:

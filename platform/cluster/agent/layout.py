@@ -112,10 +112,13 @@ def _covered(step: Step) -> Step:
     return ("tmpfs", "700", place) if os.path.isdir(source) else ("ro", os.devnull, place)
 
 
-def bubblewrap_arguments(program: str, steps: Iterable[Step], *, hostname: str) -> list[str]:
+def bubblewrap_arguments(
+    program: str, steps: Iterable[Step], *, hostname: str, user: tuple[int, int] = (0, 0)
+) -> list[str]:
     """The same root as a call of bubblewrap; ``{info}`` stands for its information pipe."""
+    uid, gid = map(str, user)
     argv = [
-        program, "--unshare-user", "--uid", "0", "--gid", "0", "--unshare-pid", "--unshare-ipc",
+        program, "--unshare-user", "--uid", uid, "--gid", gid, "--unshare-pid", "--unshare-ipc",
         "--unshare-uts", "--hostname", hostname, "--info-fd", "{info}", "--as-pid-1",
     ]  # fmt: skip
     for kind, source, place in steps:

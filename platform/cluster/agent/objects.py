@@ -66,6 +66,14 @@ class EnvFrom(Part, frozen=True):
     secret_ref: SourceName | None = None
 
 
+class SecurityContext(Part, frozen=True):
+    """As whom a container, or all of a pod, shall run; other fields ask for more than we have."""
+
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+
+
 class Container(Part, frozen=True):
     """One container of a pod's specification."""
 
@@ -78,6 +86,7 @@ class Container(Part, frozen=True):
     env_from: tuple[EnvFrom, ...] = ()
     volume_mounts: tuple[VolumeMount, ...] = ()
     resources: Resources = Resources()
+    security_context: SecurityContext = SecurityContext()
     restart_policy: str = ""
     termination_message_path: str = ""
     termination_message_policy: str = ""
@@ -199,6 +208,7 @@ class PodSpec(Part, frozen=True):
     enable_service_links: bool | None = None
     host_network: bool = False
     host_aliases: tuple[HostAlias, ...] = ()
+    security_context: SecurityContext = SecurityContext()
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()

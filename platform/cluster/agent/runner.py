@@ -87,6 +87,9 @@ class Launch:
     log: Path
     hostname: str = ""
     level: Level = Level.PLAIN
+    user: tuple[int, int] = (0, 0)
+    """User and group as the sandbox shows them; the machine sees the agent's own."""
+
     steps: Sequence[layout.Step] = ()
 
 
@@ -111,6 +114,7 @@ class RunFolder:
             "log": str(launch.log),
             "hostname": launch.hostname,
             "level": str(launch.level),
+            "user": launch.user,
             "root": str(root),
             "steps": list(launch.steps) if launch.level is Level.UNSHARE else [],
         }
@@ -201,7 +205,7 @@ def _read(path: Path, kind: type[_R]) -> _R | None:
 def _bubblewrap(launch: Launch) -> list[str]:
     program = shutil.which("bwrap") or "bwrap"
     steps = [*launch.steps, ("ro", str(_SHIM), _INNER_SHIM)]
-    argv = layout.bubblewrap_arguments(program, steps, hostname=launch.hostname)
+    argv = layout.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=launch.user)
     return [*argv, sys.executable, "-I", "-S", _INNER_SHIM]
 
 

@@ -9,8 +9,8 @@ It is started by path with `python -I -S shim.py RUN_FOLDER` and imports nothing
    SIGUSR1 kills everything at once.
 4. When the main process is gone, kill what it left behind and write the exit file, by rename.
 
-`launch.json` says what to run: argv, env, cwd, log, stdin; and for a sandbox the level, hostname
-and mounts (`layout`). Exit codes: n, 128+signal, 128 when the program cannot be executed.
+`launch.json` says what to run: argv, env, cwd, log, stdin; and for a sandbox the level, hostname,
+user and mounts (`layout`). Exit codes: n, 128+signal, 128 when the program cannot be executed.
 """
 
 import ctypes
@@ -124,7 +124,7 @@ class Run:
         info_read, info_write = os.pipe()
         level = launch["level"]
         if level == "unshare":
-            unshare(_NEW_USER | _NEW_PID)
+            unshare(_NEW_USER | _NEW_PID, launch["user"])
         self.main = self.target = os.fork()
         if self.main == 0:
             _in_child(launch, (out_write, err_write), failed_write, info_write)
@@ -305,8 +305,8 @@ def _plain_signals() -> None:
 # --- the sandbox made with system calls -----------------------------------------------------
 
 
-def unshare(flags: int) -> None:
-    """Leave the given namespaces; a new user namespace maps this user to root.
+def unshare(flags: int, user: tuple[int, int] = (0, 0)) -> None:
+    """Leave the given namespaces; in a new user namespace this user is *user* (and group).
 
     Raises:
         CannotStartError: the kernel does not permit it.
@@ -315,8 +315,8 @@ def unshare(flags: int) -> None:
     _check(_LIBC.unshare(flags), "unshare")
     if flags & _NEW_USER:
         write_plain("/proc/self/setgroups", "deny")
-        write_plain("/proc/self/uid_map", f"0 {uid} 1")
-        write_plain("/proc/self/gid_map", f"0 {gid} 1")
+        write_plain("/proc/self/uid_map", f"{user[0]} {uid} 1")
+        write_plain("/proc/self/gid_map", f"{user[1]} {gid} 1")
 
 
 def _sandboxed(launch: dict, failed: int) -> None:  # type: ignore[type-arg]

@@ -2,27 +2,28 @@
 
 Plugins act in a fixed order, the one of :data:`ORDER`: frameworks before ``svc``, ``ssh`` and
 ``env``, so that a container that they add is served too; ``hcclrank``, which reads what others
-wrote, last. Those of other packages (entry points of the group ``batholith.job_plugins``) come
-before all of them.
+wrote, last. Those of other packages (see ``installed``) come before all of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ...model.job import Job
 from ...model.names import Resource
 from ..pods import Pod
+from . import installed
 from .base import (
     BringsObjects,
     ChecksJobs,
     Factory,
     HasComplaints,
+    Made,
     ShapesPods,
     TakesObjectsAway,
     Wanted,
 )
 from .env import Env
+from .errors import PluginError, UnknownPluginError, blaming
 from .hcclrank import HcclRank
 from .mpi import Mpi
 from .pytorch import PyTorch
@@ -31,7 +32,6 @@ from .ssh import Ssh
 from .svc import Svc
 from .tensorflow import TensorFlow
 
-GROUP = "batholith.job_plugins"
 BUILT_IN: Mapping[str, Factory] = {
     "tensorflow": TensorFlow,
     "pytorch": PyTorch,
@@ -43,47 +43,85 @@ BUILT_IN: Mapping[str, Factory] = {
     "hcclrank": HcclRank,
 }
 ORDER = tuple(BUILT_IN)
-
-
-class UnknownPluginError(Exception):
-    """The job names a plugin that there is not."""
-
-    def __init__(self, plugin: str, known: Iterable[str]) -> None:
-        super().__init__(f"there is no job plugin {plugin!r}; known are {', '.join(sorted(known))}")
-        self.plugin = plugin
+_HOOKS = (ShapesPods, BringsObjects, TakesObjectsAway, ChecksJobs)
 
 
 class Team:
-    """The plugins of one job, in the order in which they act."""
+    """The plugins of one job, in the order in which they act.
 
-    def __init__(self, members: Sequence[object]) -> None:
+    One that fails holds up what it has a part in, and nothing else: while a plugin is missing the
+    job gets no pods and no objects, but a job that has its pods comes to its end.
+    """
+
+    def __init__(
+        self, members: Sequence[tuple[str, object]], missing: PluginError | None = None
+    ) -> None:
+        """*members* are plugins by name; *missing* is why there is one less than there should."""
         self._members = members
+        self._missing = missing
+        self._shapers = [
+            (name, plugin) for name, plugin in members if isinstance(plugin, ShapesPods)
+        ]
 
     def shape(self, pod: Pod, job: Job) -> None:
-        """Let each plugin change *pod* in place."""
-        for member in self._members:
-            if isinstance(member, ShapesPods):
-                member.on_pod_create(pod, job)
+        """Let each plugin change *pod* in place.
+
+        Raises:
+            PluginError: a plugin is missing, or fails.
+        """
+        self._be_complete()
+        for name, plugin in self._shapers:
+            with blaming(name, "on_pod_create"):
+                plugin.on_pod_create(pod, job)
 
     def wanted(self, job: Job) -> Iterator[Wanted]:
-        """The objects that the plugins need beside the pods."""
-        for member in self._members:
-            if isinstance(member, BringsObjects):
-                yield from member.on_job_add(job)
+        """The objects that the plugins need beside the pods.
+
+        Raises:
+            PluginError: a plugin is missing, or fails.
+        """
+        self._be_complete()
+        for name, plugin in self._members:
+            if isinstance(plugin, BringsObjects):
+                with blaming(name, "on_job_add"):
+                    found = [_watched(name, one) for one in plugin.on_job_add(job)]
+                yield from found
 
     def unwanted(self, job: Job) -> Iterator[tuple[Resource, str]]:
-        """The objects to remove when the job ends."""
-        for member in self._members:
-            if isinstance(member, TakesObjectsAway):
-                yield from member.on_job_delete(job)
+        """The objects to remove when the job ends.
+
+        Raises:
+            PluginError: a plugin fails; only after the objects of all others.
+        """
+        failed: PluginError | None = None
+        for name, plugin in self._members:
+            if isinstance(plugin, TakesObjectsAway):
+                try:
+                    with blaming(name, "on_job_delete"):
+                        found = list(plugin.on_job_delete(job))
+                except PluginError as error:
+                    failed = error
+                else:
+                    yield from found
+        if failed is not None:
+            raise failed
 
     def complaints(self, job: Job) -> Iterator[str]:
         """What the plugins could not make sense of."""
-        for member in self._members:
-            if isinstance(member, HasComplaints):
-                yield from member.complaints
-            if isinstance(member, ChecksJobs):
-                yield from member.complaints_about(job)
+        for name, plugin in self._members:
+            if isinstance(plugin, HasComplaints):
+                yield from plugin.complaints
+            if isinstance(plugin, ChecksJobs):
+                try:
+                    with blaming(name, "complaints_about"):
+                        found = list(plugin.complaints_about(job))
+                except PluginError as error:
+                    found = [str(error)]
+                yield from found
+
+    def _be_complete(self) -> None:
+        if self._missing is not None:
+            raise self._missing.with_traceback(None)  # it is raised at every look
 
 
 class Registry:
@@ -95,20 +133,42 @@ class Registry:
     @classmethod
     def load(cls) -> "Registry":
         """The built-in plugins and those of installed packages, which may replace them."""
-        found = {entry.name: cast(Factory, entry.load()) for entry in entry_points(group=GROUP)}
-        return cls({**BUILT_IN, **found})
+        return cls({**BUILT_IN, **installed.load()})
 
     def team(self, job: Job) -> Team:
-        """The plugins that *job* names.
+        """The plugins that *job* names; the team tells of those that there are not."""
+        members: list[tuple[str, object]] = []
+        missing: PluginError | None = None
+        for name, arguments in sorted(job.spec.plugins.items(), key=lambda one: _rank(one[0])):
+            try:
+                members.append((name, self._make(name, arguments)))
+            except PluginError as error:
+                missing = missing or error
+        return Team(members, missing)
 
-        Raises:
-            UnknownPluginError: there is no plugin of a name that it names.
-        """
-        for name in job.spec.plugins:
-            if name not in self._factories:
-                raise UnknownPluginError(name, self._factories)
-        ordered = sorted(job.spec.plugins.items(), key=lambda plugin: _rank(plugin[0]))
-        return Team([self._factories[name](arguments) for name, arguments in ordered])
+    def _make(self, name: str, arguments: Sequence[str]) -> object:
+        factory = self._factories.get(name)
+        if factory is None:
+            raise UnknownPluginError(name, self._factories)
+        with blaming(name, "its making"):
+            made = factory(arguments)
+            if not isinstance(made, _HOOKS):
+                hooks = "on_pod_create, on_job_add, on_job_delete and complaints_about"
+                raise TypeError(f"it has none of {hooks}")
+            return made
+
+
+def _watched(plugin: str, wanted: Wanted) -> Wanted:
+    """*wanted*, with the plugin's name in what its making raises."""
+
+    def build() -> Made:
+        with blaming(plugin, f"the making of {wanted.resource.kind} {wanted.name}"):
+            made = wanted.build()
+            if not isinstance(made, dict):
+                raise TypeError(f"it is no object but {made!r}")
+            return made
+
+    return replace(wanted, build=build)
 
 
 def _rank(plugin: str) -> tuple[int, str]:
