@@ -25,6 +25,7 @@ from ..model.podgroup import PodGroup, PodGroupPhase
 from . import ledger, podgroups
 from .case import UNSEEN_FOR, Case, Plan, newer
 from .decide import decide
+from .defaults import FilledJob
 from .effects import SetStatus
 from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
@@ -96,7 +97,7 @@ class JobController:
 
     def _watch(self, groups: Cache[PodGroup] | None) -> None:
         client, space = self._client, self._settings.namespace
-        self._jobs = Cache(client, names.JOBS, Job, namespace=space)
+        self._jobs = Cache(client, names.JOBS, FilledJob, namespace=space)
         self._pods = Cache(client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME)
         if groups is None:
             groups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)

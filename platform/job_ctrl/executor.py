@@ -28,6 +28,7 @@ from . import effects as fx
 from . import ledger, podgroups, pods, status
 from .case import Case, Plan
 from .claims import Claims, MissingClaimError
+from .defaults import FilledJob
 from .metrics import JobMetrics
 from .objects import PluginObjects
 from .plugins.errors import PluginError
@@ -184,7 +185,7 @@ class Executor:
                 {"metadata": version, "status": patch},
                 namespace=turn.namespace,
                 subresource="status",
-                view=Job,
+                view=FilledJob,
             )
         except ConflictError as error:
             raise TryAgainError("the job has changed meanwhile") from error
