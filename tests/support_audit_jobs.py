@@ -52,6 +52,7 @@ class JobAudit:
         """By uid of a PodGroup: the job and version it was made for."""
         self._evicted: defaultdict[str, set[str]] = defaultdict(set)
         self._failed: defaultdict[str, set[str]] = defaultdict(set)
+        self._doomed: set[str] = set()
         self.phases: list[str] = []
         """That jobs have gone through."""
         self.broken: list[str] = []
@@ -67,6 +68,10 @@ class JobAudit:
         """A pod fails."""
         self._failed[owner_of(self._pod(name))].add(name)
 
+    def going(self, job: Object) -> None:
+        """The controller has seen that the job is being deleted."""
+        self._doomed.add(job["metadata"]["uid"])
+
     def _pod(self, name: str) -> Object:
         return self._api.objects(PODS)[f"d/{name}"]
 
@@ -81,6 +86,8 @@ class JobAudit:
 
     def _check(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         assert sum(one.get("controller", False) for one in _owners(new)) <= 1, "INV-OW-1"
+        if change == "ADDED" and self._api.asked_by:
+            assert owner_of(new) not in self._doomed, "INV-OW-4: a child of a job that goes"
         if prefix == JOBS.path() and change != "DELETED":
             self._job(new, old or {})
         elif prefix == PODS.path() and self._api.asked_by:
