@@ -154,6 +154,8 @@ class JobMachine(RuleBasedStateMachine):
         if pace is None:
             self.life.api.heal()
             self.life.do(self.life.rest())
+            if self.life.sweep():
+                self.life.do(self.life.rest())
             self._at_rest()
         else:
             self.life.do(self.life.rounds(pace))
