@@ -35,6 +35,10 @@ from .views import Pod, PriorityClass
 
 log = logging.getLogger(__name__)
 
+_BUSY_PAUSE = 0.05
+"""Seconds for which changes of a job's pods are collected while much is going on: a job that
+thousands of pods start for is not looked at for each of them."""
+
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
 
@@ -124,6 +128,7 @@ class JobController:
         about = new or old
         if about is None:
             return
+        self._bustle.note()
         key = about.metadata.key
         if new is None:
             self._metrics.gone(about)
@@ -151,7 +156,10 @@ class JobController:
         elif not books.put(entry, now=now):
             return
         self._bustle.note()
-        self._queue.add(key)
+        if self._bustle.calm_in():
+            self._queue.add_after(key, _BUSY_PAUSE)
+        else:
+            self._queue.add(key)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         about = new or old
@@ -159,6 +167,7 @@ class JobController:
         ours = (names.JOBS.api_version, names.JOBS.kind)
         if about is None or owner is None or (owner.api_version, owner.kind) != ours:
             return
+        self._bustle.note()
         key = _owner_key(about.metadata)
         case = self._case(key)
         books = case.ledger
