@@ -43,9 +43,10 @@ class _Request:
 class LocalApi(FakeApi):
     """The server; pods that have been placed go in two steps, and specs have generations."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: FakeClock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.clock = clock
+        self._loop = loop
         self.told: Change | None = None
         self.asked_by = ""
         """Name of the client whose request is being carried out; empty for the test itself."""
@@ -54,7 +55,8 @@ class LocalApi(FakeApi):
         self.lag = 1
         """Rounds of the loop that an answer is under way; watches may well be faster."""
         self._serial = 0
-        self._flows: dict[str, asyncio.Event] = {}
+        self._flows: dict[str, asyncio.Future[bool]] = {}
+        """Watches held back, by collection: whether they go on from there."""
 
     # What a client does.
 
@@ -114,20 +116,31 @@ class LocalApi(FakeApi):
 
     async def _lines(self, watcher: _Watcher) -> AsyncIterator[Lines]:
         while (line := await watcher.lines.get()) is not None:
-            if watcher.prefix in self._flows:
-                await self._flows[watcher.prefix].wait()
+            if watcher.prefix in self._flows and not await self._flows[watcher.prefix]:
+                return
             yield [line]
 
     # What goes wrong.
 
     def hold(self, resource: Resource) -> None:
         """Let watches of *resource* tell nothing more until :meth:`release`."""
-        self._flows.setdefault(resource.path(), asyncio.Event())
+        path = resource.path()
+        if path not in self._flows:
+            self._flows[path] = self._loop.create_future()
 
     def release(self) -> None:
         """Let all watches go on."""
-        for event in self._flows.values():
-            event.set()
+        self._let_go(True)
+
+    def lose(self) -> None:
+        """Break all watches, and never tell what has not been told; it must be listed anew."""
+        self.forget_history()
+        self.end_watches()
+        self._let_go(False)
+
+    def _let_go(self, goes_on: bool) -> None:
+        for flow in self._flows.values():
+            flow.set_result(goes_on)
         self._flows.clear()
 
     def heal(self) -> None:

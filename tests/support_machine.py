@@ -46,7 +46,7 @@ class Life:
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(_Here())
         self.clock = FakeClock()
-        self.api = LocalApi(self.clock)
+        self.api = LocalApi(self.clock, self.loop)
         self.audit = JobAudit(self.api)
         self.api.told = self.audit.hear
         self.notes = Notes()

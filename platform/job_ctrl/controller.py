@@ -45,6 +45,11 @@ _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
 
 
+_UNSEEN_LOOK = 3.0
+"""Seconds until a job is looked at again of which the caches do not show all that we wrote. Mostly
+they do by then; what went while a watch was broken they never will."""
+
+
 class JobController:
     """Runs Volcano's Jobs; see :meth:`run`."""
 
@@ -236,7 +241,7 @@ class JobController:
             if case.first_look:
                 catch_up(job, case.ledger, now=self._clock.monotonic())
                 case.first_look = False
-            case.ledger.drop_unseen(self._expected.awaited_creations(key))
+            self._drop_unseen(key, case.ledger)
             plan = case.plan = self._plan(job, case)
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
@@ -244,8 +249,17 @@ class JobController:
             if not any(isinstance(effect, SetStatus) for effect in effects):
                 case.numbers_since = None
             if not turn.changed:
+                if case.podgroup is not None or case.ledger.has_unseen:
+                    turn.look_in(_UNSEEN_LOOK)
                 return turn.again_in
         return 0.0
+
+    def _drop_unseen(self, key: str, books: ledger.Ledger) -> None:
+        """Strike pods that we made and that went before any cache could show them."""
+        for pod in books.overtaken(int(self._pods.resource_version or 0)):
+            self._expected.creation_observed(key, pod.name)
+            books.drop(pod.uid, now=self._clock.monotonic())
+        books.drop_unseen(self._expected.awaited_creations(key))
 
     def _view(self, turn: Turn) -> View:
         """What there is to see of the job, our own last writes included."""

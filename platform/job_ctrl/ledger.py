@@ -247,6 +247,16 @@ class Ledger:
         self._take_out(entry)
         self._doomed.discard(uid)
 
+    @property
+    def has_unseen(self) -> bool:
+        """Whether there are pods that we made, or may have made, and that nobody has seen."""
+        return bool(self._unseen)
+
+    def overtaken(self, version: int) -> list[Entry]:
+        """Pods that we made, and that a cache which has come to *version* should have shown."""
+        made = (self._entries.get(uid) for uid in self._unseen.values())
+        return [pod for pod in made if pod is not None and int(pod.revision or 0) <= version]
+
     def drop_unseen(self, awaited: Collection[str]) -> None:
         """Pods that we made, that were not seen and are not *awaited* any longer, do not exist."""
         for name, uid in list(self._unseen.items()):

@@ -320,9 +320,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(forget=st.booleans(), pace=PACE)
     def watches_end(self, forget: bool, pace: int | None) -> None:
-        if forget:
-            self.life.api.forget_history()
-        self.life.api.end_watches()
+        (self.life.api.lose if forget else self.life.api.end_watches)()
         self._go_on(pace)
 
     @rule(seconds=st.sampled_from([0.5, 3, 15, 45, 400]), pace=PACE)
@@ -360,6 +358,8 @@ class JobMachine(RuleBasedStateMachine):
         self._counts_equal_the_pods(pods)
         if life.phase in SERVED:
             self._served(job)
+            for pod in pods:
+                self._was_answered(job, pod)
         elif life.phase == "Restarting":
             assert self._leaving(pods), f"nothing is left to wait for: {life.status}"
         else:
@@ -402,6 +402,21 @@ class JobMachine(RuleBasedStateMachine):
         if group.get("status", {}).get("phase") in ("Inqueue", "Running", "Unknown"):
             assert wanted <= life.named(PODS).keys()
         assert (f"{JOB}-svc" in life.named(CONFIGMAPS)) == ("svc" in spec.get("plugins", {}))
+
+    def _was_answered(self, job: Object, pod: Object) -> None:
+        """No pod stands there failed that a policy answers at once."""
+        notes = pod["metadata"]["annotations"]
+        old = int(notes["volcano.sh/job-version"]) < job["status"].get("version", 0)
+        if old or _phase(pod) != "Failed" or _leaves(pod):
+            return
+        code = pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
+        named = notes["volcano.sh/task-spec"]
+        (task,) = [one for one in job["spec"]["tasks"] if one["name"] == named]
+        for policy in (*task["policies"], *job["spec"]["policies"]):
+            if policy.get("event") in ("*", "PodFailed") or policy.get("exitCode") == code:
+                lacks = policy["action"] == "RestartPartition" and "partitionPolicy" not in task
+                assert lacks or "timeout" in policy, f"{policy} was forgotten"
+                return
 
     def _ended(self, job: Object, pods: list[Object]) -> None:
         """Nothing is left that lives, and as soon as the last pod has gone it is said."""

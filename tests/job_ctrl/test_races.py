@@ -7,7 +7,7 @@ import pytest
 from support_jobs import task
 from support_machine import Life
 
-from batholith.model.names import PODGROUPS
+from batholith.model.names import PODGROUPS, PODS
 
 
 @pytest.fixture
@@ -38,3 +38,31 @@ def test_a_podgroup_that_goes_before_its_creation_is_answered_is_made_again(life
     life.do(life.rest())
     assert gone
     assert life.group() is not None
+
+
+def test_a_podgroup_that_no_cache_ever_showed_is_known_to_be_gone(life: Life) -> None:
+    life.do(life.start())
+    life.do(life.idle())
+    life.api.hold(PODGROUPS)
+    submit(life)
+    life.do(life.pass_time(2))
+    assert life.group() is not None
+    life.command("RestartJob")
+    life.do(life.pass_time(2))
+    assert (life.phase, life.group()) == ("Restarting", None)
+    life.api.lose()
+    life.do(life.rest())
+    assert life.phase == "Pending"
+    assert life.group() is not None
+
+
+def test_a_pod_that_no_cache_ever_showed_is_known_to_be_gone(life: Life) -> None:
+    submit(life)
+    life.do(life.rest())
+    life.api.hold(PODS)
+    life.admit()
+    life.do(life.pass_time(2))
+    life.evict("j-t-1", force=True)
+    life.api.lose()
+    life.do(life.rest())
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
