@@ -52,6 +52,11 @@ class JobAudit:
         """By uid of a PodGroup: the job and version it was made for."""
         self._evicted: defaultdict[str, set[str]] = defaultdict(set)
         self._failed: defaultdict[str, set[str]] = defaultdict(set)
+        self._doomed: set[str] = set()
+        self._made: set[tuple[str, str, str]] = set()
+        """(uid of a job, pod, version) that must not be made again without a reason."""
+        self._fewest: dict[tuple[str, str], int] = {}
+        """Replicas that a task has had at least, by uid of its job and name."""
         self.phases: list[str] = []
         """That jobs have gone through."""
         self.broken: list[str] = []
@@ -62,10 +67,15 @@ class JobAudit:
     def evicted(self, name: str) -> None:
         """Somebody other than the controller deletes a pod."""
         self._evicted[owner_of(self._pod(name))].add(name)
+        self._made.discard(_made_as(self._pod(name)))
 
     def failed(self, name: str) -> None:
         """A pod fails."""
         self._failed[owner_of(self._pod(name))].add(name)
+
+    def going(self, job: Object) -> None:
+        """The controller has seen that the job is being deleted."""
+        self._doomed.add(job["metadata"]["uid"])
 
     def _pod(self, name: str) -> Object:
         return self._api.objects(PODS)[f"d/{name}"]
@@ -81,6 +91,8 @@ class JobAudit:
 
     def _check(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         assert sum(one.get("controller", False) for one in _owners(new)) <= 1, "INV-OW-1"
+        if change == "ADDED" and self._api.asked_by:
+            assert owner_of(new) not in self._doomed, "INV-OW-4: a child of a job that goes"
         if prefix == JOBS.path() and change != "DELETED":
             self._job(new, old or {})
         elif prefix == PODS.path() and self._api.asked_by:
@@ -91,6 +103,9 @@ class JobAudit:
             self._commands.add(new["metadata"]["uid"])
 
     def _job(self, new: Object, old: Object) -> None:
+        for task in new["spec"]["tasks"]:
+            key = new["metadata"]["uid"], task["name"]
+            self._fewest[key] = min(task["replicas"], self._fewest.get(key, task["replicas"]))
         was, now = phase_of(old), phase_of(new)
         before, after = old.get("status", {}), new.get("status", {})
         if was != now:
@@ -100,7 +115,6 @@ class JobAudit:
         version, retries = after.get("version", 0), after.get("retryCount", 0)
         assert version - before.get("version", 0) in (0, 1), after
         assert retries - before.get("retryCount", 0) in (0, 1), after
-        assert retries <= new["spec"]["maxRetry"], "retries beyond what the job may"
         if retries > before.get("retryCount", 0):
             assert (was in SERVED, now) == (True, "Restarting")
         if self._api.asked_by:
@@ -125,13 +139,19 @@ class JobAudit:
 
     def _pod_by_controller(self, change: str, pod: Object) -> None:
         body = self._api.seen[-1].body
-        if change != "ADDED":
-            assert body["preconditions"]["uid"] == pod["metadata"]["uid"], "INV-OW-2"
-            return
         name, notes = pod["metadata"]["name"], pod["metadata"]["annotations"]
         job = self._api.objects(JOBS).get("d/j")
+        if change != "ADDED":
+            assert body["preconditions"]["uid"] == pod["metadata"]["uid"], "INV-OW-2"
         if job is None or job["metadata"]["uid"] != owner_of(pod):
             return  # its job went in this moment
+        if change != "ADDED":
+            fewest = self._fewest.get((owner_of(pod), notes["volcano.sh/task-spec"]), 0)
+            if phase_of(job) == "Restarting" or int(notes["volcano.sh/task-index"]) >= fewest:
+                self._made.discard(_made_as(pod))
+            return
+        assert _made_as(pod) not in self._made, f"{name} is made twice for a version"
+        self._made.add(_made_as(pod))
         version = int(notes["volcano.sh/job-version"])
         assert phase_of(job) in SERVED, f"{name} is made while the job is {phase_of(job)}"
         assert version == job["status"].get("version", 0), f"{name} is made for another version"
@@ -154,3 +174,8 @@ class JobAudit:
 def _owners(obj: Object) -> list[Object]:
     owners: list[Object] = obj["metadata"].get("ownerReferences", [])
     return owners
+
+
+def _made_as(pod: Object) -> tuple[str, str, str]:
+    meta = pod["metadata"]
+    return owner_of(pod), meta["name"], meta["annotations"]["volcano.sh/job-version"]

@@ -24,8 +24,6 @@ Object = dict[str, Any]
 PLUGINS = Registry.load()
 SETTINGS = JobSettings(workers=2)
 JOB = "j"
-WATCHES = 5
-"""That a controller keeps open."""
 TICK, QUIET, LONG = 0.5, 4.0, 900.0
 """Seconds: a step of time, how long no request makes a rest, and how long one may take to come."""
 
@@ -54,6 +52,8 @@ class Life:
         self._client: LocalClient | None = None
         self._running: asyncio.Task[None] | None = None
         self._lives = 0
+        self._watches = 0
+        """The most that a controller has kept open."""
 
     # The loop.
 
@@ -90,10 +90,12 @@ class Life:
             await self.start()
         began = quiet = self.clock.monotonic()
         await self.idle()
+        self._watches = max(self._watches, self.api.watches)
         while self.clock.waiting and self.clock.monotonic() - quiet < QUIET:
             asked = self.api.requests
             await self.pass_time(TICK)
-            if asked != self.api.requests or self.api.watches < WATCHES:
+            self._watches = max(self._watches, self.api.watches)
+            if asked != self.api.requests or self.api.watches < self._watches:
                 quiet = self.clock.monotonic()
             assert quiet - began < LONG, "INV-PIPE-1: it never comes to a rest"
 

@@ -345,14 +345,17 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_change_kept_the_rules(self) -> None:
-        """INV-OW-1, INV-OW-2, INV-VC-1, INV-VC-6, and that terminal phases stay."""
+        """INV-OW-1, INV-OW-2, INV-OW-4, INV-VC-1, INV-VC-4, INV-VC-6; terminal phases stay."""
         assert self.life.audit.broken == []
 
     def _at_rest(self) -> None:
         life = self.life
         assert life.named(COMMANDS) == {}
         job = life.job
-        if job is None or "deletionTimestamp" in job["metadata"]:
+        if job is None:
+            return
+        if "deletionTimestamp" in job["metadata"]:
+            life.audit.going(job)
             return
         pods = [pod for pod in life.named(PODS).values() if _owned(pod, job)]
         self._counts_equal_the_pods(pods)

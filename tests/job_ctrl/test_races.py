@@ -1,23 +1,11 @@
 """Small histories that a random machine found, told again step by step."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from support_jobs import task
 from support_machine import Life
 
 from batholith.model.names import PODGROUPS, PODS
-
-
-@pytest.fixture
-def life() -> Iterator[Life]:
-    made = Life()
-    try:
-        yield made
-        assert made.audit.broken == []
-    finally:
-        made.close()
 
 
 def submit(life: Life, **spec: Any) -> None:

@@ -4,7 +4,6 @@ What counts is what the pods, the PodGroup and the job's status show. Delayed ac
 when the pods say that it happened, and hit nothing that is healthy by then.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,16 +29,6 @@ EVENTS: dict[str, dict[str, Any]] = {
     "exit code": {"exitCode": 3},
     "any": {"event": "*"},
 }
-
-
-@pytest.fixture
-def life() -> Iterator[Life]:
-    made = Life()
-    try:
-        yield made
-        assert made.audit.broken == []
-    finally:
-        made.close()
 
 
 def begin(life: Life, *tasks: dict[str, Any], **spec: Any) -> None:
