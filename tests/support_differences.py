@@ -145,6 +145,14 @@ ALLOWED = (
         places=("/final/groups/*/conditions/0/2",),
     ),
     Allowed(
+        what="What plugins make beside the pods has the label `volcano.sh/job-name`.",
+        scenarios=("*",),
+        places=tuple(
+            f"/made/{kind}/?/metadata/labels"
+            for kind in ("ConfigMap", "NetworkPolicy", "Secret", "Service")
+        ),
+    ),
+    Allowed(
         what="Host names that will not resolve are complained about.",
         scenarios=("task-fields",),
         places=("/events/Job/+PluginError",),

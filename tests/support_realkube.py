@@ -370,9 +370,11 @@ class RealKube:
             connection.request(method, path, data, headers)
             return connection.getresponse().status
 
-    def await_status(self, status: int, path: str) -> None:
-        """Wait until a GET is answered so."""
-        self._await("kube-apiserver", lambda: self.ask("GET", path) == status)
+    def await_status(
+        self, status: int, path: str, *, method: str = "GET", body: Json | None = None
+    ) -> None:
+        """Wait until a request is answered so."""
+        self._await("kube-apiserver", lambda: self.ask(method, path, body) == status)
 
 
 @dataclass(slots=True)

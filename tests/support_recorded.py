@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.events import EventRecorder
 from batholith.machinery.testing import FakeClock
 from batholith.model import crds, names
+from batholith.model.review import Webhook
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
 from batholith.scheduler.service import Scheduler
@@ -238,12 +239,16 @@ def _left(seen: Json) -> Json:
 
 @asynccontextmanager
 async def theatre(
-    servers: Servers, folder: Path, *, least_run: float = 0.0
+    servers: Servers,
+    folder: Path,
+    *,
+    least_run: float = 0.0,
+    webhooks: Sequence[Webhook] = WEBHOOKS,
 ) -> AsyncIterator[Theatre]:
     """A cluster for the length of the block, whose containers run at least so long."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
-            servers.start(folder, webhooks=WEBHOOKS, crds=crds.load())
+            servers.start(folder, webhooks=webhooks, crds=crds.load())
         )
         users = ("controllers", "scheduler", "agent")
         manager, planner, kubelet = [

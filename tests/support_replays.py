@@ -1,13 +1,16 @@
 """Runs recorded scenarios, several at a time or one by one, and tells what differs."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from support_differences import ALLOWED
 from support_lives import Json, differences, ending
 from support_recorded import Replay, Theatre, theatre
 from support_servers import Servers
+
+from batholith.admission import WEBHOOKS
+from batholith.model.review import Webhook
 
 AT_ONCE = 12
 """Scenarios that run at the same time."""
@@ -51,7 +54,12 @@ def unforeseen(replay: Replay) -> list[str]:
 
 
 async def side_by_side(
-    servers: Servers, folder: Path, scenarios: Iterable[Json], *, least_run: float = 0.0
+    servers: Servers,
+    folder: Path,
+    scenarios: Iterable[Json],
+    *,
+    least_run: float = 0.0,
+    webhooks: Sequence[Webhook] = WEBHOOKS,
 ) -> Found:
     """Replay scenarios at the same time on one cluster."""
     room = asyncio.Semaphore(AT_ONCE)
@@ -60,7 +68,8 @@ async def side_by_side(
         async with room:
             return await live(it, scenario)
 
-    async with theatre(servers, folder, least_run=least_run) as it, asyncio.TaskGroup() as group:
+    cluster = theatre(servers, folder, least_run=least_run, webhooks=webhooks)
+    async with cluster as it, asyncio.TaskGroup() as group:
         tasks = {each["name"]: group.create_task(one(each)) for each in scenarios}
     return {name: task.result() for name, task in tasks.items()}
 

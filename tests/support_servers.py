@@ -6,7 +6,7 @@ each time, the real one is started once and brought back to its beginnings each 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -91,15 +91,23 @@ class RealServers(Servers):
 
 @contextmanager
 def real_servers(
-    folder: Path, *, controllers: Sequence[str] = CONTROLLERS
+    folder: Path,
+    *,
+    controllers: Sequence[str] = CONTROLLERS,
+    prepare: Callable[[RealKube], None] | None = None,
 ) -> Iterator[RealServers]:
-    """A real server with our definitions for the length of the block."""
+    """A real server with our definitions for the length of the block.
+
+    *prepare* puts more there, for all tests.
+    """
     crds = definitions.load()
     with RealKube(folder, Options(controllers=controllers, crds=crds)) as kube:
         kube.ask("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
         for namespace in NAMESPACES_FROM_THE_START:
             for path in _of_each_namespace(namespace):
                 kube.await_status(200, path)
+        if prepare is not None:
+            prepare(kube)
         kube.keep()
         yield RealServers(kube)
 

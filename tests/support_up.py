@@ -63,11 +63,11 @@ class Up:
         """Address of the REST API."""
         return f"http://127.0.0.1:{self.state.ports['rest']}"
 
-    async def log(self, pod: str) -> str:
-        """What the container of a pod in ``default`` has printed."""
+    async def log(self, pod: str, *, namespace: str = "default") -> str:
+        """What the container of a pod has printed."""
         credentials = load(str(self.data.kubeconfig))
         trust = ssl.create_default_context(cadata=credentials.ca_data.decode())
-        url = f"{credentials.server}/api/v1/namespaces/default/pods/{pod}/log"
+        url = f"{credentials.server}/api/v1/namespaces/{namespace}/pods/{pod}/log"
         headers = {"Authorization": f"Bearer {self.token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,

@@ -11,6 +11,7 @@ from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.ledger import Entry, Ledger
 from batholith.job_ctrl.pods import partition_of
+from batholith.job_ctrl.takeover import catch_up
 from batholith.job_ctrl.view import Order, View
 from batholith.model.job import Job
 from batholith.model.pod import PodPhase
@@ -79,11 +80,13 @@ class World:
         """What the controller sees now."""
         assert self.job is not None
         self.ledger.adapt(self.job)
+        if self._first_look:
+            catch_up(self.job, self.ledger, now=self.uptime)
+            self._first_look = False
         seen = view(
             self.job,
             podgroup=None,
             objects_due=self._objects_due,
-            first_look=self._first_look,
         )
         return dataclasses.replace(
             seen, ledger=self.ledger, podgroup=self.podgroup, uptime=self.uptime
@@ -105,8 +108,6 @@ class World:
         self.again_in = []
         for effect in asked:
             self._do(effect)
-        if order is None:
-            self._first_look = False
         self.ledger.validate()
         return not all(isinstance(effect, fx.RecordEvent | fx.LookAgain) for effect in asked)
 

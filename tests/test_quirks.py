@@ -18,8 +18,6 @@ LAST = {"api": 19, "controller": 45, "plugins": 20, "queues": 19, "podgroups": 1
 """The last number of each list; they begin with 1."""
 LETTERS = {"a": "api", "g": "plugins", "q": "queues", "p": "podgroups"}
 ELSEWHERE: dict[tuple[str, int], str] = {
-    ("controller", 17): "a job of an unknown plugin is told so, but cannot be stopped yet",
-    ("plugins", 7): "what is deleted by hand comes back with the next change of the job's spec",
     ("api", 15): "the gate is not there yet, and its flag says that it has no effect",
 }
 """Numbers without a test, and why."""

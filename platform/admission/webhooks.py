@@ -46,7 +46,10 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         if review.old is None:
             check_new_job(job, lookup, settings)
         else:
-            check_changed_job(job, obj, review.old)
+            # It may be from a time without webhooks: what /jobs/mutate fills in is no change.
+            names = settings.scheduler_names
+            old = job_defaults.fill_in(review.old, scheduler_name=names[0], keep_zero=True)
+            check_changed_job(job, obj, old)
 
     def validate_queue(review: Review, lookup: Lookup) -> None:
         queue_rules.validate(review, lookup, settings)

@@ -36,6 +36,7 @@ class Case:
     uid: str = ""
     plan: Plan | None = None
     first_look: bool = True
+    """This process has not decided anything about the job yet; it may have missed something."""
     written: Job | None = None
     """The job after our last write of its status."""
     podgroup: PodGroup | None = None
@@ -47,7 +48,9 @@ class Case:
     objects: dict[tuple[Resource, str], str] = field(default_factory=dict)
     """Uids of the plugins' objects that we have seen to."""
     objects_of: tuple[object, ...] | None = None
-    """The plan by which we have seen to them."""
+    """The plan by which we have seen to them, with the number of those lost before."""
+    objects_lost: int = 0
+    """How many of them have gone since we know the job."""
     claims_of: tuple[object, ...] | None = None
     """The plan by which we have seen to the claims of volumes."""
     objects_removed: bool = False
@@ -56,6 +59,10 @@ class Case:
     """Since when the status has wrong numbers that may still wait."""
     said: dict[str, str] = field(default_factory=dict)
     """The last warning of each reason, so that it is not repeated at every look."""
+
+    def objects_wanted(self, plan: Plan) -> tuple[object, ...]:
+        """What *objects_of* must be for the objects to be there as *plan* wants them."""
+        return (*plan.of, self.objects_lost)
 
     def take_up(self, job: Job) -> None:
         """Start over, but for the pods, if this is not the job that the notes are about."""

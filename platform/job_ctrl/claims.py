@@ -14,6 +14,7 @@ from ..kube.errors import AlreadyExistsError, InvalidError, NotFoundError
 from ..machinery.controller import TryAgainError
 from ..model import names
 from ..model.job import Job, VolumeSpec
+from .defaults import FilledJob
 from .podgroups import owner
 from .views import DataObject
 
@@ -83,7 +84,7 @@ class Claims:
                 [same, *names_made],
                 namespace=meta.namespace,
                 kind=PatchKind.JSON,
-                view=Job,
+                view=FilledJob,
             )
         except (NotFoundError, InvalidError) as error:
             raise TryAgainError("the job has changed meanwhile") from error

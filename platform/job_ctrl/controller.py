@@ -17,7 +17,7 @@ from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.recording import Recorder
-from ..model import names
+from ..model import names, times
 from ..model.command import Command
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
@@ -25,22 +25,32 @@ from ..model.podgroup import PodGroup, PodGroupPhase
 from . import ledger, podgroups
 from .case import UNSEEN_FOR, Case, Plan, newer
 from .decide import decide
+from .defaults import FilledJob
 from .effects import SetStatus
 from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
 from .plugins.registry import Registry
 from .settings import JobSettings
+from .takeover import catch_up
 from .view import Order, View
-from .views import Pod, PriorityClass
+from .views import Owned, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
 
 _BUSY_PAUSE = 0.05
 """Seconds for which changes of a job's pods are collected while much is going on: a job that
 thousands of pods start for is not looked at for each of them."""
+WATCHED = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
+"""Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
+would be the right to read everybody's."""
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
+
+
+_UNSEEN_LOOK = 3.0
+"""Seconds until a job is looked at again of which the caches do not show all that we wrote. Mostly
+they do by then; what went while a watch was broken they never will."""
 
 
 class JobController:
@@ -90,19 +100,24 @@ class JobController:
 
     def _watch(self, groups: Cache[PodGroup] | None) -> None:
         client, space = self._client, self._settings.namespace
-        self._jobs = Cache(client, names.JOBS, Job, namespace=space)
+        self._jobs = Cache(client, names.JOBS, FilledJob, namespace=space)
         self._pods = Cache(client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME)
         if groups is None:
             groups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)
         self._podgroups = groups
         self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
         self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
+        made = [
+            Cache(client, kind, Owned, namespace=space, label_selector=names.JOB_NAME)
+            for kind in WATCHED
+        ]
         self._sources: list[Source] = [
             Feed(self._jobs, self._on_job),
             Feed(self._pods, self._on_pod),
             Feed(self._podgroups, self._on_podgroup),
             Feed(self._commands, self._on_command),
             Feed(self._priorities, self._on_priority),
+            *(Feed(cache, self._on_object) for cache in made),
         ]
 
     async def run(
@@ -148,7 +163,7 @@ class JobController:
         if about is None or entry is None:
             return
         key = _owner_key(about.metadata)
-        books, now = self._case(key).ledger, self._clock.monotonic()
+        books, now = self._case(key).ledger, self._when(entry)
         self._expected.creation_observed(key, entry.name)
         if new is None:
             books.drop(entry.uid, now=now)
@@ -160,6 +175,17 @@ class JobController:
             self._queue.add_after(key, _BUSY_PAUSE)
         else:
             self._queue.add(key)
+
+    def _when(self, entry: ledger.Entry) -> float:
+        """When that happened to the pod: just now, or before we came as long ago as it says."""
+        now = self._clock.monotonic()
+        if self._early is None or entry.since is None:
+            return now
+        try:
+            age = (self._clock.now() - times.parse(entry.since)).total_seconds()
+        except times.TimeError:
+            return now
+        return now - max(age, 0.0)
 
     def _on_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
         about = new or old
@@ -182,6 +208,17 @@ class JobController:
         made = case.podgroup
         if new is None or made is None or made.metadata != new.metadata:
             self._queue.add(key)  # our own write has been looked at already
+
+    def _on_object(self, old: Owned | None, new: Owned | None) -> None:
+        """An object of a plugin's; if it went, by whomever, it is time to look after them."""
+        owner = old.metadata.controller if old is not None and new is None else None
+        if old is None or owner is None:
+            return
+        key = _owner_key(old.metadata)
+        case = self._cases.get(key)
+        if case is not None and case.uid == owner.uid:
+            case.objects_lost += 1
+            self._queue.add(key)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None or new is None or new.target is None:
@@ -209,18 +246,28 @@ class JobController:
                 return None
             case = self._case(key)
             case.take_up(job)
-            case.ledger.drop_unseen(self._expected.awaited_creations(key))
+            if case.first_look:
+                catch_up(job, case.ledger, now=self._clock.monotonic())
+                case.first_look = False
+            self._drop_unseen(key, case.ledger)
             plan = case.plan = self._plan(job, case)
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
             await self._executor.carry_out(turn, effects)
-            if order is None:
-                case.first_look = False
             if not any(isinstance(effect, SetStatus) for effect in effects):
                 case.numbers_since = None
             if not turn.changed:
+                if case.podgroup is not None or case.ledger.has_unseen:
+                    turn.look_in(_UNSEEN_LOOK)
                 return turn.again_in
         return 0.0
+
+    def _drop_unseen(self, key: str, books: ledger.Ledger) -> None:
+        """Strike pods that we made and that went before any cache could show them."""
+        for pod in books.overtaken(int(self._pods.resource_version or 0)):
+            self._expected.creation_observed(key, pod.name)
+            books.drop(pod.uid, now=self._clock.monotonic())
+        books.drop_unseen(self._expected.awaited_creations(key))
 
     def _view(self, turn: Turn) -> View:
         """What there is to see of the job, our own last writes included."""
@@ -236,9 +283,8 @@ class JobController:
             podgroup_leaving=bool(
                 meta.deletion_timestamp or (meta.uid and meta.uid == case.podgroup_doomed)
             ),
-            objects_due=case.objects_of != turn.plan.of,
+            objects_due=case.objects_of != case.objects_wanted(turn.plan),
             claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
-            first_look=case.first_look,
         )
 
     def _latest(self, key: str) -> Job | None:
@@ -257,7 +303,10 @@ class JobController:
         if made is None:
             return seen
         late = self._clock.monotonic() - case.podgroup_since > UNSEEN_FOR
-        if late or (seen is not None and not newer(made, seen)):
+        shown = int(self._podgroups.resource_version or 0) >= int(
+            made.metadata.resource_version or 0
+        )
+        if late or shown or (seen is not None and not newer(made, seen)):
             case.podgroup = None
             return seen
         return made

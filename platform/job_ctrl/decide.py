@@ -46,6 +46,8 @@ def decide(view: View, order: Order | None = None) -> list[Effect]:
         return [DeleteCommand()] if order else []  # the rest goes with the job
     if not view.job.status.state.phase:
         return [SetStatus(status.first(view), urgent=True), *_warn(view)]
+    if order is not None and order.uid in view.job.status.state.message:
+        return [DeleteCommand()]  # it was obeyed before a crash, or could not be deleted
     if turned := _suspend(view):
         return turned
     if order is not None:
@@ -86,9 +88,7 @@ def _edge(view: View, action: str) -> Go | None:
 
 
 def _obey(view: View, order: Order) -> list[Effect]:
-    """Carry a Command out, unless the status says that this was done before a crash."""
-    if order.uid in view.job.status.state.message:
-        return [DeleteCommand()]
+    """Carry a Command out."""
     go = _edge(view, order.action) if order.action in policies.ORDERS else None
     effects: list[Effect] = []
     if go is not None:
@@ -114,10 +114,10 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
     judged: list[Happening] = []
     waits: list[float] = []
     pods = view.pods
-    for happening in policies.happenings(view):
+    for happening in view.ledger.happenings:
         policy = policies.answer(view.job, happening, pods)
         go, target = None, None
-        if policy is not None:
+        if policy is not None and not policies.is_over(view.ledger, happening, policy):
             go = _edge(view, policy.action)
             target = Target.of(Action(policy.action), happening)
         if policy is None or go is None or target is None:

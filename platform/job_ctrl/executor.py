@@ -28,6 +28,7 @@ from . import effects as fx
 from . import ledger, podgroups, pods, status
 from .case import Case, Plan
 from .claims import Claims, MissingClaimError
+from .defaults import FilledJob
 from .metrics import JobMetrics
 from .objects import PluginObjects
 from .plugins.errors import PluginError
@@ -184,7 +185,7 @@ class Executor:
                 {"metadata": version, "status": patch},
                 namespace=turn.namespace,
                 subresource="status",
-                view=Job,
+                view=FilledJob,
             )
         except ConflictError as error:
             raise TryAgainError("the job has changed meanwhile") from error
@@ -391,6 +392,7 @@ class Executor:
         turn.changed = True
 
     async def _ensure_objects(self, turn: Turn, effect: fx.EnsureObjects) -> None:
+        wanted = turn.case.objects_wanted(turn.plan)  # one may be lost meanwhile
         try:
             await self._objects.ensure(turn.job, turn.plan.team, turn.case.objects)
         except ApiError as error:
@@ -398,7 +400,7 @@ class Executor:
             raise
         for complaint in turn.plan.team.complaints(turn.job):
             self.say(turn.job, fx.Reason.PLUGIN_ERROR, complaint, warning=True)
-        turn.case.objects_of, turn.case.objects_removed = turn.plan.of, False
+        turn.case.objects_of, turn.case.objects_removed = wanted, False
         turn.changed = True
 
     async def _remove_objects(self, turn: Turn, effect: fx.RemoveObjects) -> None:

@@ -53,6 +53,8 @@ class Entry:
     """How often its containers have been started anew, taken together."""
     revision: str = field(default="", compare=False)
     """The ``resourceVersion`` that all this was read from."""
+    since: str | None = field(default=None, compare=False)
+    """When what policies may ask about happened to it last, as the pod says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +65,34 @@ class Happening:
     task: str = ""
     partition: str = ""
     pod: str = ""
+    uid: str = ""
+    """Of the pod; empty if nobody has seen it."""
     owner: str = ""
     version: int | None = None
     """Version of the job that it concerns; ``None`` for whichever is there."""
     exit_code: int = 0
     since: float = 0.0
-    """When it was noticed, on the monotonic clock."""
+    """When it happened, on the monotonic clock."""
+
+    @classmethod
+    def of(cls, event: JobEvent, pod: Entry, *, since: float) -> "Happening":
+        """What happened to *pod*."""
+        return cls(
+            event=event,
+            task=pod.task,
+            partition=pod.partition,
+            pod=pod.name,
+            uid=pod.uid,
+            owner=pod.owner,
+            version=pod.version,
+            exit_code=pod.exit_code if event is JobEvent.POD_FAILED else 0,
+            since=since,
+        )
+
+    @property
+    def key(self) -> tuple[str, JobEvent]:
+        """Of two with the same key only one is kept: a task is completed by its last pod."""
+        return self.task if self.event is JobEvent.TASK_COMPLETED else self.pod, self.event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +165,22 @@ def read(pod: Pod) -> Entry | None:
         exit_code=next((end.exit_code for end in ended if end.exit_code), 0) if ended else 0,
         restarts=sum([one.restart_count for one in (*containers, *before)]),
         revision=pod.metadata.resource_version,
+        since=_since(pod, phase),
     )
+
+
+def _since(pod: Pod, phase: PodPhase) -> str | None:
+    """When *pod* was made, if it still waits; else when the last of its containers ended."""
+    if phase is PodPhase.PENDING:
+        return pod.metadata.creation_timestamp
+    status = pod.status
+    ends = [
+        state.terminated.finished_at
+        for one in (*status.container_statuses, *status.init_container_statuses)
+        for state in (one.state, one.last_state)
+        if state.terminated is not None and state.terminated.finished_at
+    ]
+    return max(ends, default=None)
 
 
 class Ledger:
@@ -208,6 +247,16 @@ class Ledger:
         self._take_out(entry)
         self._doomed.discard(uid)
 
+    @property
+    def has_unseen(self) -> bool:
+        """Whether there are pods that we made, or may have made, and that nobody has seen."""
+        return bool(self._unseen)
+
+    def overtaken(self, version: int) -> list[Entry]:
+        """Pods that we made, and that a cache which has come to *version* should have shown."""
+        made = (self._entries.get(uid) for uid in self._unseen.values())
+        return [pod for pod in made if pod is not None and int(pod.revision or 0) <= version]
+
     def drop_unseen(self, awaited: Collection[str]) -> None:
         """Pods that we made, that were not seen and are not *awaited* any longer, do not exist."""
         for name, uid in list(self._unseen.items()):
@@ -239,7 +288,7 @@ class Ledger:
 
     def note(self, happening: Happening) -> None:
         """Something happened that no pod shows; an earlier one like it stands."""
-        self._happenings.setdefault((happening.pod, happening.event), happening)
+        self._happenings.setdefault(happening.key, happening)
 
     def strike(self, event: JobEvent) -> None:
         """What was noted of *event* is over."""
@@ -248,9 +297,8 @@ class Ledger:
     def forget(self, happenings: Iterable[Happening]) -> None:
         """These have been judged."""
         for happening in happenings:
-            key = (happening.pod, happening.event)
-            if self._happenings.get(key) == happening:
-                del self._happenings[key]
+            if self._happenings.get(happening.key) == happening:
+                del self._happenings[happening.key]
 
     # What a decision asks.
 
@@ -286,6 +334,19 @@ class Ledger:
         """The pod as it was seen last."""
         return self._entries.get(uid)
 
+    def replaced(self, happening: Happening) -> bool:
+        """Whether another pod has the name of its pod by now."""
+        stem, _, index = happening.pod.rpartition("-")
+        holder = self._slots.get((happening.task, int(index))) if stem else None
+        return holder not in (None, happening.uid)
+
+    def stands(self, happening: Happening) -> bool:
+        """Whether its pod is still in the phase that it came into then, and is to stay."""
+        pod = self._entries.get(happening.uid)
+        if pod is None or self._place(pod) not in (Place.LIVE, Place.DONE):
+            return False
+        return _ENTERED.get(pod.phase) is happening.event
+
     def missing(self, task: str) -> list[int]:
         """Indices of *task* that no pod holds, in order."""
         return sorted(self._missing.get(task, ()))
@@ -301,6 +362,10 @@ class Ledger:
     def done(self) -> Iterator[Entry]:
         """Pods that have ended and are kept, of any version."""
         return iter(self._places[Place.DONE].values())
+
+    def leaving(self) -> Iterator[Entry]:
+        """Pods that are being deleted, or were asked to go."""
+        return iter(self._places[Place.LEAVING].values())
 
     def surplus(self) -> Iterator[Entry]:
         """Pods that the job has no place for."""
@@ -397,23 +462,18 @@ class Ledger:
         entry = new or old
         if entry is None or entry.uid in self._doomed:
             return
-        event = _event(old, new)
-        if old is not None and old.phase is PodPhase.PENDING and event is not None:
+        if old is not None and (new is None or new.phase is not PodPhase.PENDING):
             self._happenings.pop((entry.name, JobEvent.POD_PENDING), None)
-        if event is JobEvent.POD_RUNNING:  # the pod, or its replacement, is well
-            for undone in (JobEvent.POD_FAILED, JobEvent.POD_EVICTED):
-                self._happenings.pop((entry.name, undone), None)
-        elif event is not None:
-            self._happenings[entry.name, event] = Happening(
-                event=event,
-                task=entry.task,
-                partition=entry.partition,
-                pod=entry.name,
-                owner=entry.owner,
-                version=entry.version,
-                exit_code=entry.exit_code if event is JobEvent.POD_FAILED else 0,
-                since=now,
-            )
+        for event in _events(old, new):
+            if event is JobEvent.POD_RUNNING:  # the pod, or its replacement, is well
+                for undone in (JobEvent.POD_FAILED, JobEvent.POD_EVICTED):
+                    self._happenings.pop((entry.name, undone), None)
+                continue
+            happening = Happening.of(event, entry, since=now)
+            before = self._happenings.pop(happening.key, happening)
+            if event is JobEvent.TASK_COMPLETED and before.since > now:
+                happening = before  # pods that ended unseen come in any order
+            self._happenings[happening.key] = happening
 
 
 _ENTERED = {
@@ -424,17 +484,17 @@ _ENTERED = {
 }
 
 
-def _event(old: Entry | None, new: Entry | None) -> JobEvent | None:
+def _events(old: Entry | None, new: Entry | None) -> Iterator[JobEvent]:
     """What it means that a pod went from *old* to *new*."""
     if new is None:
-        return JobEvent.POD_EVICTED
+        yield JobEvent.POD_EVICTED
+        return
     if new.leaving and (old is None or new.phase is PodPhase.FAILED):
-        return None  # it was asked to go, and fails because of that; once it is gone it was evicted
-    if old is None and new.restarts and new.phase is PodPhase.RUNNING:
-        return JobEvent.TASK_FAILED  # perhaps, and before we were there
-    if old is not None and old.phase is new.phase:
-        return JobEvent.TASK_FAILED if new.restarts > old.restarts else None  # perhaps
-    return _ENTERED.get(new.phase)
+        return  # it was asked to go, and fails because of that; once it is gone it was evicted
+    if (old is None or old.phase is not new.phase) and new.phase in _ENTERED:
+        yield _ENTERED[new.phase]
+    if new.phase not in FINISHED and new.restarts > (old.restarts if old else 0):
+        yield JobEvent.TASK_FAILED  # perhaps, likewise
 
 
 def _add(counter: Counter[Key], key: Key, number: int) -> None:

@@ -9,7 +9,7 @@ from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ..machinery.controller import TryAgainError
 from ..model.job import Job
 from ..model.meta import ObjectMeta, as_seen
-from ..model.names import Resource
+from ..model.names import JOB_NAME, Resource
 from .plugins.base import Made, Wanted
 from .plugins.registry import Team
 from .podgroups import owner
@@ -103,10 +103,15 @@ def _owned(meta: ObjectMeta, job: Job) -> bool:
 
 
 def _belonging(body: Made, wanted: Wanted, job: Job) -> Made:
-    """The object with the job as its owner, whether or not the plugin has thought of that."""
+    """The object with the job as its owner, whether or not the plugin has thought of that.
+
+    A label tells it from all that does not belong to jobs.
+    """
     given = body.get("metadata") or {}
+    labels = {**(given.get("labels") or {}), JOB_NAME: job.metadata.name}
     owners = [msgspec.to_builtins(owner(job))]
-    return {**body, "metadata": {**given, "name": wanted.name, "ownerReferences": owners}}
+    own = {"name": wanted.name, "labels": labels, "ownerReferences": owners}
+    return {**body, "metadata": {**given, **own}}
 
 
 def _taken(wanted: Wanted) -> AlreadyExistsError:

@@ -130,13 +130,13 @@ class Restarting(PhaseRules):
     def settle(self, view: View) -> Go | None:
         """Fails when its retries are used up, before anything is made again.
 
-        Otherwise it waits until enough pods can be made; whoever asks has seen to it that all
-        that must go was asked to.
+        Otherwise it waits until enough pods can be made, by the spec of now: it may have been
+        scaled since it ran. Whoever asks has seen to it that all that must go was asked to.
         """
-        status = view.job.status
-        if status.retry_count >= view.job.spec.max_retry and not view.resuming:
+        spec, status = view.job.spec, view.job.status
+        if status.retry_count >= spec.max_retry and not view.resuming:
             return Go(then=JobPhase.FAILED, renew=True)
-        if view.total - view.pods.terminating >= status.min_available:
+        if view.total - view.pods.terminating >= spec.min_available:
             return Go(then=JobPhase.PENDING)
         return None
 

@@ -48,6 +48,9 @@ def build(job: Job, task: TaskSpec, index: int) -> Pod:
     spec["schedulerName"] = (
         spec.get("schedulerName") or job.spec.scheduler_name or names.SCHEDULER_NAME
     )
+    if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
+        # Names of services could not be resolved with the node's own DNS settings.
+        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     if job.spec.priority_class_name and not spec.get("priorityClassName"):
         spec["priorityClassName"] = job.spec.priority_class_name
     _mount_volumes(job, spec)

@@ -1,4 +1,4 @@
-"""Which policy answers a happening, and what happened unseen. Pure.
+"""Which policy answers a happening. Pure.
 
 A task's policies are asked before the job's; in a list the first that matches wins. Happenings of
 another incarnation or of an older version of the job answer to nobody.
@@ -12,9 +12,7 @@ from ..model import durations
 from ..model.base import Part
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
-from .ledger import Happening, PodCounts
-from .pods import name_of, partition_of
-from .view import View
+from .ledger import Happening, Ledger, PodCounts
 
 
 class _Spec(Part, frozen=True):
@@ -39,6 +37,9 @@ ACTIONS = frozenset(
 )
 """What a policy can do; any other word means: nothing but looking again."""
 
+UNANSWERED = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})
+"""Events that no policy is asked about, though it may name them."""
+
 _DEFAULT_TASK_RETRIES = 3
 
 ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
@@ -48,7 +49,7 @@ ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PART
 def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy | None:
     """The policy that answers *happening*; ``None`` if nothing is to be done about it."""
     task = next((task for task in job.spec.tasks if task.name == happening.task), None)
-    if _stale(job, happening):
+    if happening.event in UNANSWERED or _stale(job, happening):
         return None
     if happening.event is JobEvent.TASK_COMPLETED and not _completed(task, pods):
         return None
@@ -66,6 +67,14 @@ def delay(policy: LifecyclePolicy) -> float:
         return durations.parse(policy.timeout or "0s").total_seconds()
     except durations.DurationError:
         return 0.0
+
+
+def is_over(ledger: Ledger, happening: Happening, policy: LifecyclePolicy) -> bool:
+    """Whether *policy* would hit a pod that is well: one that was replaced, or has gone on."""
+    if policy.action == Action.RESTART_POD and ledger.replaced(happening):
+        return True
+    lasting = happening.event in (JobEvent.POD_PENDING, JobEvent.POD_FAILED)
+    return lasting and delay(policy) > 0 and not ledger.stands(happening)
 
 
 def waits_in_vain(job: Job, task: TaskSpec) -> bool:
@@ -111,28 +120,3 @@ def _failed(task: TaskSpec | None, pods: PodCounts) -> bool:
     if task is None or not task.replicas:
         return False
     return pods.restarts.get(task.name, 0) >= (task.max_retry or _DEFAULT_TASK_RETRIES)
-
-
-def happenings(view: View) -> Iterator[Happening]:
-    """What policies are to be asked about now, oldest first."""
-    yield from view.ledger.happenings
-    if view.first_look:
-        yield from _lost(view)
-
-
-def _lost(view: View) -> Iterator[Happening]:
-    """Pods that went while nobody looked: the status counts more of a task than there are."""
-    for task in view.job.spec.tasks:
-        recorded = view.job.status.task_status_count.get(task.name)
-        there = view.ledger.present(task.name)
-        if recorded is not None and there < min(sum(recorded.phase.values()), task.replicas):
-            index = view.ledger.missing(task.name)[0]
-            yield Happening(
-                event=JobEvent.POD_EVICTED,
-                task=task.name,
-                partition=partition_of(task, index),
-                pod=name_of(view.job, task.name, index),
-                owner=view.job.metadata.uid,
-                version=view.job.status.version,
-                since=view.uptime,
-            )

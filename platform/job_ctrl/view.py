@@ -37,8 +37,6 @@ class View:
     """The plugins' objects have not been seen to since the spec changed, or since we started."""
     claims_due: bool = False
     """The claims of the job's volumes have not been seen to, likewise."""
-    first_look: bool = False
-    """This process has not looked at the job before; it may have missed something."""
 
     @property
     def phase(self) -> JobPhase:

@@ -8,6 +8,7 @@ class Terminated(Part, frozen=True):
     """How a container ended."""
 
     exit_code: int = 0
+    finished_at: str | None = None
 
 
 class ContainerState(Part, frozen=True):
@@ -22,6 +23,7 @@ class ContainerStatus(Part, frozen=True):
     ready: bool = False
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodStatus(Part, frozen=True):
@@ -44,6 +46,12 @@ class PriorityClass(Part, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
+
+
+class Owned(Part, frozen=True):
+    """Any object, without what is in it."""
+
+    metadata: ObjectMeta = ObjectMeta()
 
 
 class DataObject(Part, frozen=True):

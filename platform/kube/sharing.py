@@ -8,6 +8,7 @@ Of an object that only changed, the parts that did not change are taken from its
 which is one comparison for each instead of a walk through them.
 """
 
+import functools
 from collections.abc import Callable
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -93,7 +94,7 @@ class Sharer(Generic[T]):
         if kind in self._busy:
             return _leave  # a struct that contains itself: its inner ones are not worth the trouble
         self._busy.add(kind)
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         plan = [
             (field, share)
             for field in kind.__struct_fields__
@@ -115,6 +116,10 @@ class Sharer(Generic[T]):
         return run
 
 
+_hints = functools.cache(get_type_hints)
+"""Of a struct; to read them takes a millisecond, and each cache asks for the same few."""
+
+
 def _leave(value: Any, _: Any) -> Any:
     return value
 
@@ -127,7 +132,7 @@ def _repeats(kind: Any, above: frozenset[Any] = frozenset()) -> bool:
         fields = kind.__struct_fields__
         if not kind.__struct_config__.frozen or any(field.endswith(_PASSING) for field in fields):
             return False
-        hints, here = get_type_hints(kind), above | {kind}
+        hints, here = _hints(kind), above | {kind}
         return kind not in above and all(_repeats(hints[field], here) for field in fields)
     parts = [part for part in get_args(kind) if part is not Ellipsis]
     composed = get_origin(kind) is tuple or NoneType in parts

@@ -6,7 +6,7 @@ import msgspec
 
 from ..model.job import NetworkTopology
 from ..model.meta import ObjectMeta, OwnerReference
-from ..model.names import PODS
+from ..model.names import DEFAULT_QUEUE, PODS
 from ..model.needs import quota_usage
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
 from .views import PodView
@@ -105,7 +105,7 @@ def misplaced_size(pod: PodView, size: int) -> str:
 def misplaced_queue(pod: PodView, inherited: Mapping[str, str]) -> str:
     """The queue that the pod's owners ask for in vain, or nothing."""
     asked = inherited.get(QUEUE, "")
-    return "" if asked == pod.metadata.annotations.get(QUEUE, "") else asked
+    return "" if asked == (pod.metadata.annotations.get(QUEUE) or DEFAULT_QUEUE) else asked
 
 
 def _owners(pod: PodView) -> tuple[OwnerReference, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support_admission import ask, container, job, refusal, task
+from support_admission import ask, container, job, refusal, spec_of, task
 
 Json = dict[str, Any]
 
@@ -150,3 +150,16 @@ def test_a_job_may_be_edited_whatever_its_queue_and_status() -> None:
     new = copy.deepcopy(old)
     new["metadata"]["labels"] = {"a": "b"}
     ask(new, old=old)
+
+
+def test_a_job_from_before_the_webhooks_can_be_written() -> None:
+    """Whoever made it without them, none must be kept from writing labels or finalizers now."""
+    bare = job({"replicas": 2, "template": task()["template"]}, plugins={"mpi": []})
+    del bare["spec"]["queue"]
+    wrong = {**bare, "spec": bare["spec"] | {"minAvailable": 9}}
+    for before in (bare, wrong):
+        after = {**before, "metadata": before["metadata"] | {"labels": {"a": "b"}}}
+        stored = ask(after, old=before)
+        assert spec_of(stored)["tasks"][0]["name"] == "default0"
+    more = {**bare, "spec": bare["spec"] | {"maxRetry": 9}}
+    assert refusal(more, old=bare).endswith("changed: spec.maxRetry")

@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+from support_packages import install
 from typer.testing import CliRunner
 
+from batholith.cli.admission import RuleFlags
 from batholith.cli.main import app
+from batholith.job_ctrl.plugins.installed import GROUP
+from batholith.job_ctrl.plugins.registry import BUILT_IN
 
 URL = ("--webhook-url", "https://127.0.0.1:8443")
 
@@ -43,3 +47,11 @@ def test_o12_a_path_without_rules_ends_the_start_and_is_named_with_those_that_th
 def test_credentials_that_are_missing_are_told_in_a_line(tmp_path: Path) -> None:
     missing = tmp_path / "kubeconfig"
     assert f"cannot read kubeconfig {missing}" in said(*URL, "--kubeconfig", str(missing))
+
+
+def test_job_plugins_of_other_packages_are_known_without_running_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "acme", modules={}, points={"mine": "nowhere:Mine"}, group=GROUP)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert RuleFlags().settings().job_plugins == {*BUILT_IN, "mine"}

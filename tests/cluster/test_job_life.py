@@ -12,7 +12,7 @@ import pytest
 from support_controllers import Notes, running
 from support_jobs import task
 from support_servers import Servers
-from support_waiting import until
+from support_waiting import until, until_true
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
@@ -321,6 +321,27 @@ async def test_claims_are_made_named_in_the_job_and_mounted(play: Play) -> None:
     mounts = spec["containers"][0]["volumeMounts"]
     paths = [mount["mountPath"] for mount in mounts if mount["name"] in claims]
     assert paths == ["/own", "/given"]
+
+
+async def test_quirk_g7_what_svc_made_comes_back_when_somebody_deletes_it(play: Play) -> None:
+    await play.submit(plugins={"svc": []})
+    await play.admit()
+    await play.start(2)
+    await play.until_phase("Running")
+    for resource, name in ((SERVICES, "j"), (NETWORKPOLICIES, "j"), (CONFIGMAPS, "j-svc")):
+        await play.client.delete(resource, name, namespace="default")
+
+        async def is_back(resource: Resource = resource, name: str = name) -> bool:
+            return name in await play.names(resource)
+
+        await until_true(is_back)
+    await play.turn("Succeeded")
+    await play.until_phase("Completed")
+
+    async def all_gone() -> bool:
+        return not await play.names(NETWORKPOLICIES) and "j" not in await play.names(SERVICES)
+
+    await until_true(all_gone)
 
 
 async def test_a_finished_job_goes_when_its_time_is_over(play: Play) -> None:

@@ -24,6 +24,8 @@ from batholith.kube.errors import ApiError
 from batholith.model.job import Job
 from batholith.model.names import CONFIGMAPS, EVENTS, JOBS
 
+pytestmark = pytest.mark.timeout(240)
+
 Json = dict[str, Any]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
@@ -79,7 +81,7 @@ async def warning(cluster: Up, job: str) -> str:
         )
         return bool(said)
 
-    await until_true(told)
+    await until_true(told, seconds=60)
     return said[0]
 
 
@@ -127,7 +129,7 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
             there = (await client.list(CONFIGMAPS, namespace="default", view=dict)).items
             return not any(one["metadata"]["name"] == "behind-a-proxy-proxy" for one in there)
 
-        await until_true(tidy)
+        await until_true(tidy, seconds=60)
         assert cluster.state.parts["controllers"].restarts == 0
         assert "no such pod, please" in (cluster.data.logs / "controllers.log").read_text()
 

@@ -304,6 +304,26 @@ async def test_quirks_14_and_15_a_refused_podgroup_is_asked_for_until_it_is_take
     assert stage.phases() == ["Pending"]
 
 
+async def test_quirk_17_a_job_of_an_unknown_plugin_makes_nothing_and_can_be_ended(
+    stage: Stage,
+) -> None:
+    stage.submit(plugins={"nosuch": [], "svc": []})
+    async with stage.controller():
+        await stage.until("Pending")
+        stage.command("AbortJob", "c1")
+        await stage.until("Aborted")
+        stage.command("ResumeJob", "c2")
+        await stage.until("Pending")
+        stage.command("TerminateJob", "c3")
+        await stage.until("Terminated")
+        await until(lambda: not stage.named(COMMANDS))
+    for resource in (PODS, PODGROUPS, SERVICES, CONFIGMAPS):
+        assert stage.named(resource) == {}
+    said = [event[4] for event in stage.notes.events if event[3] == "PluginError"]
+    assert said
+    assert all("'nosuch' is not installed" in text for text in said)
+
+
 async def test_quirk_20_a_restart_that_cannot_be_written_is_counted_once(stage: Stage) -> None:
     stage.submit()
     async with stage.controller():
@@ -410,6 +430,26 @@ async def test_a_delete_that_meets_a_conflict_is_tried_again(stage: Stage, kind:
         await stage.start()
     assert stage.phases() == ["Pending", "Running", "Restarting", "Pending", "Running"]
     assert set(stage.made().values()) == {1}
+
+
+async def test_quirk_g7_an_object_that_is_lost_while_all_are_seen_to_comes_back(
+    stage: Stage,
+) -> None:
+    stage.submit(plugins={"svc": [], "ssh": []})
+    async with stage.controller():
+        await stage.start()
+        for number in range(20):
+            stage.api.remove(SERVICES, "j")
+            stage.api.discard(CONFIGMAPS, "j-svc")
+            await until(lambda: stage.named(SERVICES).keys() == {"j"}, f"the Service {number}")
+        await until(lambda: "j-svc" in stage.named(CONFIGMAPS))
+        labels = stage.named(SERVICES)["j"]["metadata"]["labels"]
+        assert labels == {"volcano.sh/job-name": "j"}
+        stage.command("AbortJob")
+        await stage.until("Aborted")
+        await until(lambda: not stage.named(SERVICES))
+        await until(lambda: not stage.named(COMMANDS))
+    assert stage.named(SERVICES) == stage.named(CONFIGMAPS) == stage.named(SECRETS) == {}
 
 
 async def test_objects_of_plugins_go_though_a_delete_meets_a_conflict(stage: Stage) -> None:

@@ -124,6 +124,14 @@ def test_a_command_that_the_status_names_is_only_deleted() -> None:
     assert status_of(world).version == version
 
 
+def test_a_command_that_was_obeyed_is_deleted_before_the_status_says_something_else() -> None:
+    """INV-VC-1: what names it would be gone, and it would be obeyed again."""
+    state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
+    seen = view(job(suspend=True, status=JobStatus(state=state, version=1)))
+    order = Order(name="c", uid="uid-c", action="AbortJob")
+    assert decide(seen, order) == [DeleteCommand()]
+
+
 @pytest.mark.parametrize("action", ["DanceJob", "", "ResumeJob", "RestartPod", "SyncQueue"])
 def test_a_command_that_makes_no_sense_changes_nothing(action: str) -> None:
     effects = decide(view(job(status=RUN)), Order(name="c", uid="uid-c", action=action))

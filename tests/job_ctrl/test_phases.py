@@ -1,11 +1,14 @@
 """The phase table, cell by cell, and the rules by which a job moves on by itself."""
 
+import msgspec
 import pytest
 from support_jobs import entry, job, task, view
 
 from batholith.job_ctrl import status
+from batholith.job_ctrl.decide import decide
+from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
 from batholith.job_ctrl.phases import RULES, Go
-from batholith.job_ctrl.view import View
+from batholith.job_ctrl.view import Order, View
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -13,6 +16,7 @@ P, A = JobPhase, Action
 FINISHED = (P.COMPLETED, P.FAILED, P.TERMINATED)
 STOP = {A.ABORT_JOB: P.ABORTING, A.COMPLETE_JOB: P.COMPLETING, A.TERMINATE_JOB: P.TERMINATING}
 RESTART = (A.RESTART_JOB, A.RESTART_TASK, A.RESTART_POD, A.RESTART_PARTITION)
+RESTART_A_PART = RESTART[1:]
 
 # (phase, action) -> (next phase, retries used up, versions raised); all other cells do nothing.
 TABLE = {
@@ -47,6 +51,50 @@ def test_an_action_leads_where_the_table_says(phase: JobPhase, action: Action) -
 @pytest.mark.parametrize("phase", JobPhase)
 def test_each_phase_has_its_rules(phase: JobPhase) -> None:
     assert RULES[phase].phase is phase
+
+
+def becomes(effects: list[Effect]) -> JobPhase | None:
+    """The phase that is written, if it is another or entered anew."""
+    for effect in effects:
+        if isinstance(effect, SetStatus) and effect.urgent:
+            return JobPhase(effect.status.state.phase)
+    return None
+
+
+@pytest.mark.parametrize("phase", JobPhase)
+@pytest.mark.parametrize("action", Action)
+def test_a_command_does_in_each_phase_what_the_table_says(phase: JobPhase, action: Action) -> None:
+    seen = view(job(status=at(phase, min_available=2)), entry("t-0"), entry("t-1"))
+    effects = decide(seen, Order(name="c", uid="uid-c", action=action))
+    then = TABLE.get((phase, action)) if action not in RESTART_A_PART else None
+    assert becomes(effects) == (then[0] if then else None)
+    assert effects[-1] == DeleteCommand()
+
+
+def failed_in(phase: JobPhase, action: Action) -> View:
+    """A pod of a job in *phase* has just failed, which a policy answers by *action*."""
+    answer = {"action": action, "event": "PodFailed"}
+    of = job(
+        task("t", 2, partitionPolicy={"totalPartitions": 2, "partitionSize": 1}),
+        policies=[answer],
+        maxRetry=9,
+        status=at(phase, min_available=2),
+    )
+    podgroup = "Running" if phase in (P.PENDING, P.RUNNING) else None
+    failed = entry("t-0", PodPhase.FAILED, exit_code=1, partition="0")
+    return view(of, failed, entry("t-1", partition="1"), podgroup=podgroup)
+
+
+@pytest.mark.parametrize("phase", JobPhase)
+@pytest.mark.parametrize("action", Action)
+def test_a_policy_does_in_each_phase_what_the_table_says(phase: JobPhase, action: Action) -> None:
+    seen = failed_in(phase, action)
+    by_itself = view(msgspec.structs.replace(seen.job, spec=job(maxRetry=9).spec),
+                     entry("t-0", PodPhase.FAILED), entry("t-1"),
+                     podgroup="Running" if seen.podgroup else None)  # fmt: skip
+    then = TABLE.get((phase, action))
+    expected = then[0] if then else becomes(decide(by_itself))
+    assert becomes(decide(seen)) == expected
 
 
 def running(of: Job, **pods: str) -> View:
@@ -147,6 +195,13 @@ def test_a_restart_waits_for_room_and_counts_retries_first() -> None:
     two = JobStatus(state=state, version=1, retry_count=2, min_available=2)
     assert verdict(view(job(status=two), entry(leaving=True))) is None
     assert verdict(view(job(status=two))) == P.PENDING
+
+
+def test_a_job_that_was_scaled_down_while_it_stood_still_does_not_wait_for_ever() -> None:
+    state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
+    smaller = job(task(replicas=1), status=JobStatus(state=state, version=1, min_available=3))
+    assert verdict(view(smaller)) == P.PENDING
+    assert verdict(view(smaller, entry(leaving=True))) is None
 
 
 def test_a_resume_costs_no_retry_and_never_fails_the_job() -> None:

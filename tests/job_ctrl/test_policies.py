@@ -6,13 +6,12 @@ import pytest
 from support_jobs import entry, job, task, view
 
 from batholith.job_ctrl import policies
-from batholith.job_ctrl.ledger import Happening
-from batholith.model.job import JobEvent, JobStatus
+from batholith.job_ctrl.ledger import Happening, PodCounts
+from batholith.model.job import JobEvent as E
+from batholith.model.job import JobStatus
 from batholith.model.pod import PodPhase
 
-FAILED = Happening(
-    event=JobEvent.POD_FAILED, task="t", pod="j-t-0", owner="uid-j", version=0, exit_code=3
-)
+FAILED = Happening(event=E.POD_FAILED, task="t", pod="j-t-0", owner="uid-j", version=0, exit_code=3)
 
 
 def answer(happening: Happening = FAILED, **spec: Any) -> str | None:
@@ -54,21 +53,88 @@ def test_a_tasks_policies_come_before_the_jobs() -> None:
 def test_what_concerns_an_earlier_job_or_version_is_answered_by_nobody() -> None:
     """INV-VC-4."""
     any_event = [{"action": "AbortJob", "event": "*"}]
-    strange = Happening(event=JobEvent.POD_FAILED, task="t", owner="uid-earlier", version=0)
+    strange = Happening(event=E.POD_FAILED, task="t", owner="uid-earlier", version=0)
     assert answer(strange, policies=any_event) is None
     of = job(policies=any_event, status=JobStatus(version=1))
     assert policies.answer(of, FAILED, view(of).pods) is None
 
 
 def test_pending_needs_a_timeout_and_a_task_all_its_pods() -> None:
-    pending = Happening(event=JobEvent.POD_PENDING, task="t", owner="uid-j", version=0)
+    pending = Happening(event=E.POD_PENDING, task="t", owner="uid-j", version=0)
     assert answer(pending, policies=[{"action": "AbortJob", "event": "*"}]) is None
     timed = [{"action": "AbortJob", "event": "PodPending", "timeout": "1m"}]
     assert answer(pending, policies=timed) == "AbortJob"
-    completed = Happening(event=JobEvent.TASK_COMPLETED, task="t", owner="uid-j", version=0)
+    completed = Happening(event=E.TASK_COMPLETED, task="t", owner="uid-j", version=0)
     assert answer(completed, policies=[{"action": "AbortJob", "event": "TaskCompleted"}]) is None
 
 
 def test_an_unknown_gang_asks_the_jobs_policies() -> None:
-    unknown = Happening(event=JobEvent.JOB_UNKNOWN, owner="uid-j")
+    unknown = Happening(event=E.JOB_UNKNOWN, owner="uid-j")
     assert answer(unknown, policies=[{"action": "AbortJob", "event": "Unknown"}]) == "AbortJob"
+
+
+COMPLETE = PodCounts(tasks={"t": {PodPhase.SUCCEEDED: 1}}, ready={}, restarts={"t": 3})
+"""All pods of task ``t`` have succeeded, and its containers have been restarted too often."""
+
+
+NEVER_ASKED = (E.OUT_OF_SYNC, E.COMMAND_ISSUED, E.POD_RUNNING)
+
+
+@pytest.mark.parametrize("timeout", [None, "5s"])
+@pytest.mark.parametrize("asked", E)
+@pytest.mark.parametrize("event", [event for event in E if event is not E.ANY])
+def test_a_policy_answers_its_own_event_and_no_other(
+    event: E, asked: E, timeout: str | None
+) -> None:
+    happening = Happening(event=event, task="t", pod="j-t-0", owner="uid-j", version=0)
+    fits = asked in (event, E.ANY) and event not in NEVER_ASKED
+    fits = fits and (event is not E.POD_PENDING or timeout is not None)
+    for named in ({"event": asked}, {"events": [asked]}, {"event": "x", "events": ["y", asked]}):
+        one = {"action": "AbortJob", "timeout": timeout, **named}
+        for of in (job(task("t", 1, policies=[one])), job(task("t", 1), policies=[one])):
+            answer = policies.answer(of, happening, COMPLETE)
+            assert (answer is not None) == fits
+
+
+@pytest.mark.parametrize("event", [E.POD_FAILED, E.POD_EVICTED, E.TASK_FAILED, E.JOB_UNKNOWN])
+@pytest.mark.parametrize("code", [0, 3, 4])
+def test_an_exit_code_is_answered_by_its_policy_alone(event: E, code: int) -> None:
+    happening = Happening(event=event, task="t", owner="uid-j", version=0, exit_code=code)
+    of = job(task("t", 1), policies=[{"action": "AbortJob", "exitCode": 3}])
+    assert (policies.answer(of, happening, COMPLETE) is not None) == (code == 3)
+
+
+LISTS = {
+    "first": [{"action": "RestartTask", "event": "PodFailed"}],
+    "second": [{"action": "AbortJob", "event": "PodEvicted"},
+               {"action": "CompleteJob", "event": "*"}],
+    "none": [{"action": "AbortJob", "event": "PodEvicted"}],
+    "void": [{"action": "SyncJob", "event": "PodFailed"}, {"action": "AbortJob", "event": "*"}],
+    "empty": [],
+}  # fmt: skip
+ANSWERS = {"first": "RestartTask", "second": "CompleteJob", "void": None}
+
+
+@pytest.mark.parametrize("own", LISTS)
+@pytest.mark.parametrize("jobs", LISTS)
+@pytest.mark.parametrize("of_task", ["t", "other", ""])
+def test_the_task_is_asked_before_the_job_and_the_first_in_a_list_wins(
+    own: str, jobs: str, of_task: str
+) -> None:
+    of = job(task("t", 1, policies=LISTS[own]), policies=LISTS[jobs])
+    happening = Happening(event=E.POD_FAILED, task=of_task, owner="uid-j", version=0)
+    answer = policies.answer(of, happening, COMPLETE)
+    asked = own if of_task == "t" and own in ANSWERS else jobs
+    assert (answer.action if answer else None) == ANSWERS.get(asked)
+
+
+@pytest.mark.parametrize("owner", ["uid-j", "uid-before"])
+@pytest.mark.parametrize("version", [None, 0, 1, 2])
+def test_what_another_job_or_an_older_version_did_is_not_answered(
+    owner: str, version: int | None
+) -> None:
+    """INV-VC-4, cell by cell."""
+    of = job(task("t", 1), policies=LISTS["first"], status=JobStatus(version=1))
+    happening = Happening(event=E.POD_FAILED, task="t", owner=owner, version=version)
+    answered = policies.answer(of, happening, COMPLETE) is not None
+    assert answered == (owner == "uid-j" and version != 0)

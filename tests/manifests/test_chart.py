@@ -25,6 +25,7 @@ SAME_AS = {
     "monitoring": ("monitoring.enabled=true",),
     "pod-webhooks": ("admission.pods=true",),
     "postgres": ("api.store.secretName=batholith-api-store",),
+    "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),
     "single": ("controllers.replicas=1", "scheduler.replicas=1", "admission.replicas=1"),
 }
 """The values that give each overlay."""

@@ -153,6 +153,19 @@ def test_the_pod_wins_over_its_owner_and_the_first_budget_over_the_second() -> N
     }
 
 
+@pytest.mark.parametrize(
+    ("own", "asked", "in_vain"),
+    [("", "team", "team"), ("other", "team", "team"), ("team", "team", ""), ("", "default", ""),
+     ("team", "default", "default"), ("team", "", "")],
+)  # fmt: skip
+def test_quirk_p1_a_queue_on_the_owner_is_in_vain_unless_it_is_the_pods(
+    own: str, asked: str, in_vain: str
+) -> None:
+    key = "scheduling.volcano.sh/queue-name"
+    given = pod(metadata={"annotations": {key: own} if own else {}})
+    assert misplaced_queue(given, {key: asked} if asked else {}) == in_vain
+
+
 def test_quirk_p11_a_group_lives_as_long_as_its_pods() -> None:
     """Their owners are its owners; what else holds the pods holds it, too."""
     owners = [owner("StatefulSet", "s1"), owner("ConfigMap", "c1", controller=False)]

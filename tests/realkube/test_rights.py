@@ -36,12 +36,14 @@ from batholith.model.names import (
     JOBS,
     LEASES,
     NAMESPACES,
+    NETWORKPOLICIES,
     NODES,
     PERSISTENTVOLUMECLAIMS,
     PODGROUPS,
     PODS,
     QUEUES,
     SECRETS,
+    SERVICES,
     Resource,
 )
 
@@ -184,8 +186,21 @@ class Life:
         await self._command("gang", "resume")
         await self._until(job, _says("Running"))
         assert (await self._ask(f"/v1/namespaces/{HERE}/jobs"))["items"]
+        for kind in (SERVICES, NETWORKPOLICIES):
+            await self._comes_back(kind.path(HERE, "gang"))
         await self._job("brief", "exit 0", ttlSecondsAfterFinished=1)
         await self._until_gone(JOBS.path(HERE, "brief"))
+
+    async def _comes_back(self, path: str) -> None:
+        """Somebody deletes an object, and there is another one."""
+        uid = (await self.server.get(path))["metadata"]["uid"]
+        await self.server.request("DELETE", path)
+
+        async def another() -> bool:
+            seen = await self.server.request("GET", path)
+            return seen.status == 200 and seen.body["metadata"]["uid"] != uid
+
+        await _until_true(another, f"{path} comes back")
 
     async def of_jobs_in_trouble(self) -> None:
         """Fits nowhere, a claim that is not there, a name that is taken, a Command for nobody."""

@@ -18,6 +18,10 @@ SOURCES = (
     *(f"base/{part}.yaml" for part in ("policies", "api", "network", "user-roles")),
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
+    *(
+        f"components/policies/{about}-policies.yaml"
+        for about in ("job", "job-update", "queue", "podgroup", "pod", "relation")
+    ),
 )
 """What the chart is made of. The namespace is Helm's business."""
 _WHOLE = re.compile(r"^(\s*)# helm: (.*)$")

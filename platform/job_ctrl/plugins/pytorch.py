@@ -17,7 +17,7 @@ _PAUSE = 2
 _WAIT = """\
 echo "waiting for {host}:{port}"
 waited=0
-while ! {{ nc -z {host} {port} || true > /dev/tcp/{host}/{port}; }} 2>/dev/null; do
+while ! {{ nc -z {host} {port} || bash -c 'true > /dev/tcp/{host}/{port}'; }} 2>/dev/null; do
   if [ "$waited" -ge {limit} ]; then
     echo "{host}:{port} did not answer within {limit} s"
     exit 1

@@ -1,0 +1,69 @@
+"""Jobs as the controller reads them: what their authors left out is filled in.
+
+Admission writes the same into a job before it is stored. A cluster may do without admission, or
+have had none when a job was made; then the job means the same all the same.
+"""
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from ..model.job import Job, JobSpec, TaskSpec
+
+MAX_RETRY = 3
+_NOT_GIVEN = -1
+_NEEDS_SERVICE = frozenset(("tensorflow", "mpi", "pytorch", "ray"))
+
+
+class FilledSpec(JobSpec, frozen=True):
+    """``spec`` of a Job with its defaults.
+
+    A ``minAvailable`` of 0 that stands there is meant: an update may have asked for it.
+    """
+
+    min_available: int = _NOT_GIVEN
+
+    def __post_init__(self) -> None:
+        if not all(map(_is_whole, self.tasks)):
+            tasks = tuple(_filled(each, index) for index, each in enumerate(self.tasks))
+            force_setattr(self, "tasks", tasks)
+        if self.min_available == _NOT_GIVEN:
+            force_setattr(self, "min_available", sum(_least(each) for each in self.tasks))
+        if not self.max_retry:
+            force_setattr(self, "max_retry", MAX_RETRY)
+        if added := self._implied():
+            force_setattr(self, "plugins", {**self.plugins, **dict.fromkeys(added, ())})
+
+    def _implied(self) -> list[str]:
+        """Plugins that others cannot do without."""
+        given = self.plugins.keys()
+        wanted = {"svc": bool(given & _NEEDS_SERVICE), "ssh": "mpi" in given}
+        return [name for name, needed in wanted.items() if needed and name not in given]
+
+
+def _is_whole(task: TaskSpec) -> bool:
+    return bool(task.name and task.max_retry) and task.min_available is not None
+
+
+def _filled(task: TaskSpec, index: int) -> TaskSpec:
+    return msgspec.structs.replace(
+        task,
+        name=task.name or f"default{index}",
+        min_available=_least(task),
+        max_retry=task.max_retry or MAX_RETRY,
+    )
+
+
+def _least(task: TaskSpec) -> int:
+    """How many pods of *task* the job cannot run without."""
+    if task.min_available is not None:
+        return task.min_available
+    cut = task.partition_policy
+    if cut is not None and cut.min_partitions > 0:
+        return cut.min_partitions * cut.partition_size
+    return task.replicas
+
+
+class FilledJob(Job, frozen=True):
+    """A Job with the defaults of its spec."""
+
+    spec: FilledSpec = FilledSpec()

@@ -1,0 +1,69 @@
+"""What a controller that has just taken over reads out of a job's status.
+
+Its forerunner kept in memory which pods it had asked to go. The status says enough to tell them
+from those that somebody evicts, and which pods went while nobody looked.
+"""
+
+from collections.abc import Iterator
+
+from ..model.job import Job, JobEvent, JobPhase, TaskSpec
+from .ledger import Entry, Happening, Ledger
+from .pods import name_of, partition_of
+from .restarts import Target
+
+
+def catch_up(job: Job, ledger: Ledger, *, now: float) -> None:
+    """Give *ledger* what it would know if the job had been watched all the time.
+
+    *now* is the reading of the monotonic clock. To be called before the first decision.
+    """
+    replicas = {task.name: task.replicas for task in job.spec.tasks}
+    ledger.doom(
+        [
+            pod.uid
+            for pod in ledger.leaving()
+            if pod.index >= replicas.get(pod.task, 0)
+            or _let_go(job, pod, JobPhase.RESTARTING, JobPhase.PENDING)
+        ]
+    )
+    for happening in _lost(job, ledger, now):
+        ledger.note(happening)
+
+
+def _lost(job: Job, ledger: Ledger, now: float) -> Iterator[Happening]:
+    """Pods that went while nobody looked: the status counts more of a task than there are.
+
+    One of a task is enough to ask its policies.
+    """
+    for task in job.spec.tasks:
+        recorded = job.status.task_status_count.get(task.name)
+        if recorded is None:
+            continue
+        missing = [_gone(job, task, index) for index in ledger.missing(task.name)]
+        others = [pod for pod in missing if not _let_go(job, pod, JobPhase.RESTARTING)]
+        number = min(sum(recorded.phase.values()), task.replicas) - ledger.present(task.name)
+        if number > len(missing) - len(others):
+            yield Happening.of(JobEvent.POD_EVICTED, others[0], since=now)
+
+
+def _gone(job: Job, task: TaskSpec, index: int) -> Entry:
+    """A pod that nobody has seen."""
+    return Entry(
+        uid="",
+        name=name_of(job, task.name, index),
+        owner=job.metadata.uid,
+        task=task.name,
+        index=index,
+        version=job.status.version,
+        partition=partition_of(task, index),
+    )
+
+
+def _let_go(job: Job, pod: Entry, *phases: JobPhase) -> bool:
+    """Whether the status says that *pod* was asked to go, by a restart of a part of the job.
+
+    *phases* are those in which it is believed.
+    """
+    state = job.status.state
+    target = Target.read(state)
+    return state.phase in phases and not target.everything and target.hits(pod)

@@ -1,0 +1,128 @@
+"""What the plugins give reaches the programs in the pods: each variable and file as recorded."""
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_up import Up, up
+
+from batholith.model.job import Job
+from batholith.model.names import JOBS, NAMESPACES, PODS, SECRETS
+
+Json = dict[str, Any]
+
+MADE: Json = json.loads((Path(__file__).parents[1] / "data" / "job_ctrl" / "made.json").read_text())
+SCENARIOS = (
+    "plugin-env-svc", "plugin-hcclrank", "plugin-mpi", "plugin-pytorch", "plugin-ssh",
+    "plugin-ssh-path", "plugin-svc-args", "plugin-tensorflow", "plugin-tensorflow-names",
+)  # fmt: skip
+"""Not among them: ray, which runs its own program, and waiting, which takes a master's port."""
+
+OURS = re.compile(r"V[CK]_\w+|TF_CONFIG|MPI_HOST|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK")
+PROGRAM = """
+import json, os, sys
+root = os.environ.get("BATHOLITH_ROOT", "")
+files = {}
+for folder in sys.argv[1:]:
+    for name in os.listdir(root + folder):
+        with open(f"{root}{folder}/{name}", "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o7777
+            files[f"{folder}/{name}"] = [mode, file.read().decode()]
+print(json.dumps({"env": dict(os.environ), "files": files}))
+"""
+
+
+def telling(scenario: str) -> Json:
+    """The job of a scenario, with containers that tell what they see."""
+    spec = json.loads(json.dumps(MADE[scenario]["Job"]["spec"]))
+    folders = [
+        mount["mountPath"]
+        for mount in MADE[scenario]["Pod"][0]["spec"]["containers"][0].get("volumeMounts", ())
+    ]
+    for task in spec["tasks"]:
+        for container in task["template"]["spec"]["containers"]:
+            container["command"] = ["python3", "-c", PROGRAM, *folders]
+    return {"metadata": {"name": "j"}, "spec": spec}
+
+
+async def see(cluster: Up, scenario: str) -> None:
+    """Run the job of a scenario, in a namespace that is called like it, to its end."""
+    await cluster.client.create(NAMESPACES, {"metadata": {"name": scenario}})
+    await cluster.client.create(JOBS, telling(scenario), namespace=scenario)
+    async for event in cluster.client.watch(JOBS, namespace=scenario, view=Job):
+        if event.object.status.state.phase == "Completed":
+            return
+
+
+async def keys(cluster: Up, scenario: str) -> dict[str, str]:
+    """The entries of the job's Secret, in clear; it goes when the job ends."""
+    async for event in cluster.client.watch(SECRETS, namespace=scenario, view=dict):
+        entries = event.object["data"].items()
+        return {key: base64.b64decode(text).decode() for key, text in entries}
+    raise AssertionError("the watch ended")
+
+
+def variables(recorded: Json, scenario: str) -> dict[str, str]:
+    """What the recorded pod's variables are worth."""
+    values = {}
+    for one in recorded["spec"]["containers"][0].get("env", ()):
+        source = one.get("valueFrom", {}).get("configMapKeyRef")
+        text = MADE[scenario]["ConfigMap"]["data"][source["key"]] if source else one["value"]
+        values[one["name"]] = text
+    return values
+
+
+def files(recorded: Json, scenario: str, secret: Json) -> Iterator[tuple[str, list[Any]]]:
+    """Path, mode and content of each file that the recorded pod mounts."""
+    volumes = {volume["name"]: volume for volume in recorded["spec"].get("volumes", ())}
+    for mount in recorded["spec"]["containers"][0].get("volumeMounts", ()):
+        volume = volumes[mount["name"]]
+        if "configMap" in volume:
+            mode = volume["configMap"].get("defaultMode", 0o644)
+            for name, text in MADE[scenario]["ConfigMap"]["data"].items():
+                yield f"{mount['mountPath']}/{name}", [mode, text]
+        else:
+            for item in volume["secret"]["items"]:
+                name = item["path"].removeprefix(f"{mount['subPath']}/")
+                yield (
+                    f"{mount['mountPath']}/{name}",
+                    [volume["secret"]["defaultMode"], secret[item["key"]]],
+                )
+
+
+async def check(cluster: Up, scenario: str, secret: Json) -> None:
+    """Compare what each pod tells with what the recorded one was given."""
+    there = (await cluster.client.list(PODS, namespace=scenario, view=dict)).items
+    pods = {pod["metadata"]["name"]: pod for pod in there}
+    recorded = {pod["metadata"]["name"]: pod for pod in MADE[scenario]["Pod"]}
+    assert pods.keys() >= recorded.keys(), scenario
+    for name, pod in recorded.items():
+        told = json.loads(await cluster.log(name, namespace=scenario))
+        given = {key: text for key, text in told["env"].items() if OURS.fullmatch(key)}
+        assert given == variables(pod, scenario), (scenario, name)
+        assert told["files"] == dict(files(pod, scenario, secret)), (scenario, name)
+        assert told["env"]["HOSTNAME"] == pod["spec"].get("hostname", name)
+        rank = pod["metadata"]["annotations"].get("hccl/rankIndex")
+        assert pods[name]["metadata"]["annotations"].get("hccl/rankIndex") == rank
+
+
+@pytest.mark.timeout(240)
+async def test_programs_see_the_variables_and_files_that_were_recorded(tmp_path: Path) -> None:
+    with_keys = [scenario for scenario in SCENARIOS if "Secret" in MADE[scenario]]
+    assert len(with_keys) == 3
+    async with up(tmp_path / "data") as cluster, asyncio.timeout(200):
+        async with asyncio.TaskGroup() as group:
+            secrets = {one: group.create_task(keys(cluster, one)) for one in with_keys}
+            for scenario in SCENARIOS:
+                group.create_task(see(cluster, scenario))
+        for scenario in SCENARIOS:
+            secret = secrets[scenario].result() if scenario in secrets else {}
+            await check(cluster, scenario, secret)
+        for scenario in with_keys:
+            recorded = MADE[scenario]["Secret"]["data"]["config"]
+            assert secrets[scenario].result()["config"] == base64.b64decode(recorded).decode()

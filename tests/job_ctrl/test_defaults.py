@@ -1,0 +1,63 @@
+"""A job that no admission has filled in is read as if one had."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support_jobs import encode_templates
+
+from batholith.admission.job_defaults import fill_in
+from batholith.job_ctrl import pods
+from batholith.job_ctrl.defaults import FilledJob
+from batholith.model.meta import ObjectMeta
+
+Json = dict[str, Any]
+
+DATA = Path(__file__).parents[1] / "data"
+RECORDED = [json.loads(line) for line in (DATA / "job-defaults.jsonl").read_text().splitlines()]
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "busybox:1.36"}]}}
+
+
+def read(spec: Json) -> FilledJob:
+    """A stored job, as the controller reads it; the definition has filled in the queue."""
+    made = msgspec.convert({"spec": encode_templates({"queue": "default"} | spec)}, FilledJob)
+    return msgspec.structs.replace(made, metadata=ObjectMeta(name="j", namespace="ns"))
+
+
+def means(spec: Json) -> Json:
+    """What comes of it: all that the controller asks of the spec, and a pod of each task."""
+    job = read(spec)
+    built = [pods.build(job, task, 0) for task in job.spec.tasks]
+    bare = [msgspec.structs.replace(task, template=msgspec.Raw(b"{}")) for task in job.spec.tasks]
+    whole = msgspec.structs.replace(job.spec, tasks=tuple(bare), scheduler_name="")
+    return {"spec": whole, "pods": built}
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: str(case["recording"]))
+def test_it_means_what_the_recorded_admission_stored(case: Json) -> None:
+    assert means(case["sent"]) == means(case["stored"])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"maxRetry": 0},
+        {"plugins": {"mpi": [], "svc": ["--disable-network-policy=true"]}},
+        {"plugins": {"ray": []}},
+        {"plugins": {"env": []}},
+        {"minAvailable": 1},
+        {},
+    ],
+)
+def test_it_means_what_our_admission_would_store(spec: Json) -> None:
+    sent = {"tasks": [{"replicas": 3, "template": TEMPLATE}], **spec}
+    stored = fill_in({"spec": sent}, scheduler_name="volcano")["spec"]
+    assert means(sent) == means(stored)
+
+
+def test_no_gang_that_was_asked_for_is_kept() -> None:
+    task = {"name": "t", "replicas": 3, "minAvailable": 1, "template": TEMPLATE}
+    assert read({"tasks": [task], "minAvailable": 0}).spec.min_available == 0
+    assert read({"tasks": [task]}).spec.min_available == 1

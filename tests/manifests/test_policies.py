@@ -1,0 +1,30 @@
+"""What policies in CEL have in common with the code that says the same."""
+
+import ast
+from typing import Any
+
+from support_policies import policies
+
+from batholith.admission.policies import ACTIONS, EVENTS
+from batholith.job_ctrl.plugins.registry import BUILT_IN
+
+Json = dict[str, Any]
+BY_NAME: dict[tuple[str, str], Json] = {
+    (each["kind"], each["metadata"]["name"]): each["spec"] for each in policies()
+}
+
+
+def test_words_that_a_job_may_use_are_those_of_the_code() -> None:
+    spec = BY_NAME["ValidatingAdmissionPolicy", "batholith-new-jobs"]
+    found = {each["name"]: each["expression"] for each in spec["variables"]}
+    for name, wanted in (("actions", ACTIONS), ("events", EVENTS), ("knownPlugins", BUILT_IN)):
+        assert sorted(ast.literal_eval(found[name])) == sorted(wanted)
+
+
+def test_each_policy_is_bound_and_refuses_only_what_it_has_looked_at() -> None:
+    names = {name for kind, name in BY_NAME if kind == "ValidatingAdmissionPolicy"}
+    assert len(names) == len(BY_NAME) / 2
+    for name in names:
+        assert BY_NAME["ValidatingAdmissionPolicy", name]["failurePolicy"] == "Ignore"
+        binding = BY_NAME["ValidatingAdmissionPolicyBinding", name]
+        assert (binding["policyName"], binding["validationActions"]) == (name, ["Deny"])

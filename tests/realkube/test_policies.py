@@ -1,0 +1,774 @@
+"""The rules that hold without webhooks: policies in CEL, on a real API server."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from support_admission import ask, job, queue, task
+from support_policies import RESOURCES, install
+from support_realkube import RealKube
+from support_server import Answer, Server
+from support_servers import RealServers, merge, real_servers
+from support_waiting import until_true
+from support_webhooks import serve_webhooks
+
+from batholith.admission import WEBHOOKS
+from batholith.model.names import JOBS, QUEUES
+from batholith.model.review import DeniedError
+
+Json = dict[str, Any]
+
+DATA = Path(__file__).parents[1] / "data"
+BY_A_POLICY = "ValidatingAdmissionPolicy"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
+    def prepare(kube: RealKube) -> None:
+        wrong = stored(minAvailable=9, plugins={"nosuch": []}) | {"metadata": {"name": "before"}}
+        assert kube.ask("POST", JOBS.path("default"), wrong) == 201
+        install(kube)
+
+    with real_servers(tmp_path_factory.mktemp("kube"), prepare=prepare) as started:
+        yield started
+
+
+@pytest.fixture
+async def server(servers: RealServers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path) as started:
+        yield started
+
+
+def lines(name: str) -> list[Json]:
+    return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+
+
+def path_for(body: Json) -> str:
+    resource = RESOURCES[body["kind"]]
+    return resource.path("default" if resource.namespaced else "")
+
+
+async def offer(server: Server, body: Json) -> Answer:
+    """Send an object of which only the outcome counts."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "namespace"}
+    resource = RESOURCES[body["kind"]]
+    whole = {**body, "apiVersion": resource.api_version, "metadata": metadata}
+    return await server.request("POST", f"{path_for(body)}?dryRun=All", whole)
+
+
+async def refusal(server: Server, body: Json) -> str:
+    """With what words a policy refuses an object; empty if none does."""
+    answer = await offer(server, body)
+    if answer.status == 201:
+        return ""
+    message = str(answer.body["message"])
+    assert BY_A_POLICY in message, message
+    assert (answer.status, answer.body["reason"]) == (422, "Invalid")
+    return message
+
+
+# -- what was recorded
+
+LEFT_OUT = {
+    "no-queue": "a policy sees the queues that there are, not that one is missing",
+    "pg-queue": "the same",
+    "gq-parent": "the same",
+}
+"""Recorded refusals that policies cannot give."""
+
+
+async def test_what_was_refused_by_rules_is_refused_in_the_same_words(server: Server) -> None:
+    await server.create(QUEUES.path(), named("default", parent="root"))
+    (parent,) = (
+        each["object"] for each in RECORDED if each["object"]["metadata"]["name"] == "gq-ok"
+    )
+    await server.create(QUEUES.path(), parent)
+    wrong = []
+    for case in RECORDED:
+        body = case["object"]
+        if case["refused_by"] != "rules" or body["metadata"]["name"] in LEFT_OUT:
+            continue
+        answer = await offer(server, body)
+        said = str(answer.body.get("message", ""))
+        # Of several faults a policy tells the first.
+        if BY_A_POLICY not in said or case["says"][0] not in said:
+            wrong.append((body["metadata"]["name"], case["says"], said))
+    assert wrong == []
+
+
+RECORDED = lines("admission-refusals.jsonl")
+
+
+async def test_what_was_accepted_is_accepted(server: Server) -> None:
+    taken = [case["object"] for case in RECORDED if case["refused_by"] == "nobody"]
+    taken += list(accepted_by_the_reference())
+    assert len(taken) > 100
+    wrong = []
+    for body in taken:
+        answer = await offer(server, body)
+        if BY_A_POLICY in str(answer.body):
+            wrong.append((body["metadata"]["name"], answer.body["message"]))
+    assert wrong == []
+
+
+def accepted_by_the_reference() -> Iterator[Json]:
+    """All that was applied in the recorded lives, and taken."""
+    for name in ("manifests", "scenarios", "workloads"):
+        for life in lines(f"recorded/{name}.jsonl"):
+            fates = (life.get("ending") or life["life"])["applied"]
+            taken = {(kind, name) for kind, name, wrong in fates if wrong is None}
+            applied = (each for step in life["steps"] for each in step.get("apply", []))
+            for body in applied:
+                kind = RESOURCES.get(body["kind"])
+                ours = kind is not None and body["apiVersion"] == kind.api_version
+                if ours and (body["kind"], body["metadata"]["name"]) in taken:
+                    yield body
+
+
+def named(name: str, **spec: Any) -> Json:
+    return queue(name, **spec) | {"apiVersion": QUEUES.api_version}
+
+
+# -- each rule, and that policies and functions agree
+
+
+def whole(*tasks: Json, name: str = "j", **spec: Any) -> Json:
+    """A job that names all, so that a server without webhooks sees what the functions see."""
+    return job(*tasks, name=name, **spec)
+
+
+POLICY = {"event": "PodFailed", "action": "RestartJob"}
+BOTH_TIERS = {"highestTierAllowed": 1, "highestTierName": "rack"}
+SIX = {"totalPartitions": 2, "partitionSize": 3}
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+def asking(**requests: Any) -> Json:
+    """The pod spec of a container that asks for something."""
+    container = {"name": "main", "image": "busybox", "resources": {"requests": requests}}
+    return {"containers": [container]}
+
+
+def mounting(name: str) -> Json:
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "volumeMounts": [{"name": name, "mountPath": "/a"}],
+    }
+    return {"containers": [container], "volumes": [{"name": "here", "emptyDir": {}}]}
+
+
+REFUSED: dict[str, tuple[Json, str]] = {
+    "C2": (
+        whole(task("m"), plugins={"mpi": ["--master", "boss"]}),
+        'spec.plugins.mpi: The specified mpi master task was not found: no task is named "boss"',
+    ),
+    "C3": (whole(networkTopology=BOTH_TIERS), "spec.networkTopology: must not specify"),
+    "C4": (
+        whole(task(), task("u", 1, minAvailable=2)),
+        "spec.tasks[1]: 'minAvailable' is greater than 'replicas' in task: u, job: j",
+    ),
+    "C5": (whole(task("a"), task("t"), task("t")), "spec.tasks[1]: duplicated task name t"),
+    "C6": (
+        whole(task("a"), task("t", policies=[POLICY | {"action": "SyncJob"}])),
+        'spec.tasks[1].policies: Invalid value: "SyncJob": invalid policy action',
+    ),
+    "C7": (
+        whole(task("t", 11), name="j" * 60),
+        f"create pod with name {'j' * 60}-t-10 validate failed [name part must be no more than 63",
+    ),
+    "C8 no container": (
+        whole(task(), task("u", pod={"containers": []})),
+        "spec.task[1].template.spec.containers: Required value",
+    ),
+    "C8 no image": (
+        whole(task(pod={"containers": [{"name": "main", "image": "x"}, {"name": "other"}]})),
+        "spec.task[0].template.spec.containers[1].image: Required value",
+    ),
+    "C8 requests": (
+        whole(task(pod=asking(memory="-1Gi"))),
+        "spec.task[0].template.spec.containers[0].resources.requests[memory]: Invalid value:",
+    ),
+    "C8 mounts": (
+        whole(task(pod=mounting("there"))),
+        'spec.task[0].template.spec.containers[0].volumeMounts[0].name: Not found: "there"',
+    ),
+    "C9": (
+        whole(task(topologyPolicy="restricted", pod=asking(cpu="1500m"))),
+        "spec.tasks[0]: the cpu request isn't an integer in task: t",
+    ),
+    "C9 no cpu": (whole(task(topologyPolicy="restricted")), "the cpu request isn't an integer"),
+    "C10 size": (
+        whole(task("t", 5, partitionPolicy=SIX)),
+        "spec.tasks[0]: 'Replicas' are not equal to TotalPartitions*PartitionSize in task: t",
+    ),
+    "C10 least": (
+        whole(task("t", 6, minAvailable=4, partitionPolicy=SIX | {"minPartitions": 1})),
+        "spec.tasks[0]: 'MinAvailable' is not equal to MinPartitions*PartitionSize in task: t",
+    ),
+    "C10 topology": (
+        whole(task("t", 6, partitionPolicy=SIX | {"networkTopology": BOTH_TIERS})),
+        "spec.tasks[0]: must not specify 'highestTierAllowed' and 'highestTierName'",
+    ),
+    "C11": (
+        whole(name="j.k", volumes=[{"mountPath": "/a", "volumeClaimName": "c"}]),
+        "metadata.name",
+    ),
+    "C11 svc": (whole(name="1j", plugins={"svc": []}), "metadata.name: plugin svc makes a Service"),
+    "C11 implied": (
+        whole(name="1j", plugins={"ray": []}),
+        "metadata.name: plugin svc makes a Service",
+    ),
+    "C12": (
+        whole(task("a", 2), task("b", 1), minAvailable=4),
+        "spec.minAvailable: job 'minAvailable' should not be greater than total replicas in tasks",
+    ),
+    "C13 both": (
+        whole(policies=[POLICY | {"exitCode": 1}]),
+        "spec.policies: must not specify event",
+    ),
+    "C13 none": (whole(policies=[{"action": "RestartJob"}]), "spec.policies: either event and"),
+    "C13 events": (
+        whole(policies=[{"events": ["PodFailed", "PodRunning"], "action": "RestartJob"}]),
+        'spec.policies: Invalid value: "PodRunning": invalid policy event',
+    ),
+    "C13 twice": (
+        whole(policies=[POLICY, {"events": ["Unknown", "PodFailed"], "action": "AbortJob"}]),
+        "spec.policies: duplicate event PodFailed across different policy",
+    ),
+    "C13 timeout": (whole(policies=[POLICY | {"timeout": "5 m"}]), 'Invalid value: "5 m": invalid'),
+    "C14": (whole(plugins={"env": [], "no": []}), "spec.plugins: unable to find job plugin: no"),
+    "estimate": (whole(runningEstimate="soon"), "spec.runningEstimate: Invalid value"),
+    "C15 twice": (
+        whole(volumes=[{"mountPath": "/a", "volumeClaimName": name} for name in "bc"]),
+        "spec.volumes[0]: duplicated mountPath: /a",
+    ),
+    "C15 neither": (whole(volumes=[{"mountPath": "/a"}]), "spec.volumes[0]: either VolumeClaim or"),
+    "C15 name": (
+        whole(volumes=[{"mountPath": "/a", "volumeClaimName": "A_b"}]),
+        "spec.volumes[0]: invalid VolumeClaimName A_b",
+    ),
+    "C18": (whole(queue="root"), "spec.queue: can not submit job to root queue"),
+    "C20 unknown": (
+        whole(task("a", dependsOn={"name": ["z"]})),
+        "form a directed acyclic graph(DAG): task a depends on z, which is no task",
+    ),
+    "C20 circle": (
+        whole(*(task(a, dependsOn={"name": [b]}) for a, b in ("ab", "bc", "ca", "dc"))),
+        "spec.tasks: job has dependencies between tasks, but doesn't form a directed acyclic"
+        " graph(DAG): a, b, c, d",
+    ),
+    "C20 twice": (
+        whole(task("b"), task("a", dependsOn={"name": ["b", "b"]})),
+        "spec.tasks[1].dependsOn",
+    ),
+    "queue amount": (
+        named("q", capability={"cpu": "-1"}),
+        'requestBody.spec.capability.cpu: Invalid value: "-1": must be greater than or equal to 0',
+    ),
+    "queue whole": (
+        named("q", capability={"example.com/gpu": "500m"}),
+        'requestBody.spec.capability.example.com/gpu: Invalid value: "500m": must be an integer',
+    ),
+    "queue path": (
+        named("q", annotations={"volcano.sh/hierarchy": "root/a"}),
+        "volcano.sh/hierarchy and volcano.sh/hierarchy-weights differ in length",
+    ),
+    "queue weights": (
+        named(
+            "q",
+            annotations={"volcano.sh/hierarchy": "root/a", "volcano.sh/hierarchy-weights": "1/0"},
+        ),
+        'volcano.sh/hierarchy-weights: "0" is not a number above 0',
+    ),
+    "podgroup": (
+        {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"networkTopology": BOTH_TIERS}},
+        "spec.networkTopology: must not specify 'highestTierAllowed' and 'highestTierName'",
+    ),
+    "podgroup root": (
+        {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "root"}},
+        "spec.queue: can not submit PodGroup to root queue",
+    ),
+    "podgroup inside": (
+        {
+            "kind": "PodGroup",
+            "metadata": {"name": "g"},
+            "spec": {"subGroupPolicy": [{"name": "s", "networkTopology": BOTH_TIERS}]},
+        },
+        "in networkTopology simultaneously in subGroupPolicy s",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -> None:
+    body, words = REFUSED[rule]
+    assert words in await refusal(server, body)
+    with pytest.raises(DeniedError):
+        ask(body)
+
+
+ACCEPTED: dict[str, Json] = {
+    "little": {
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"tasks": [{"template": task()["template"]}]},
+    },
+    "no names": whole(*({"template": task()["template"]} for _ in range(2))),
+    "no replicas": whole({"name": "t", "template": task()["template"]}),
+    "mpi": whole(task("boss"), plugins={"mpi": ["--master", "worker", "--master=boss"]}),
+    "cpus": whole(task(topologyPolicy="restricted", pod=asking(cpu="2000m"))),
+    "limits": whole(
+        task(
+            topologyPolicy="restricted",
+            pod={
+                "containers": [
+                    {"name": "m", "image": "x", "resources": {"limits": {"cpu": 2}}},
+                ]
+            },
+        )
+    ),
+    "partitions": whole(task("t", 6, minAvailable=3, partitionPolicy=SIX | {"minPartitions": 1})),
+    "policies": whole(
+        policies=[
+            {"event": "*", "action": "RestartJob", "timeout": "1h30m"},
+            {"exitCode": 3, "action": "AbortJob", "timeout": "-1.5s"},
+        ]
+    ),
+    "same event": whole(
+        policies=[{"event": "Unknown", "events": ["Unknown"], "action": "AbortJob"}]
+    ),
+    "volumes": whole(
+        volumes=[
+            {"mountPath": "/a", "volumeClaim": CLAIM},
+            {"mountPath": "/b", "volumeClaimName": "b.c"},
+        ]
+    ),
+    "mounts": whole(task(pod=mounting("here"))),
+    "dotted": whole(name="j.k"),
+    "depends": whole(task("b", dependsOn={"name": ["a", "c"]}), task("a"), task("c")),
+    "chain": whole(
+        *(task(a, dependsOn={"name": [b]}) for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+        task("i"),
+    ),
+    "long chain": whole(
+        *(task(f"t{n}", dependsOn={"name": [f"t{n + 1}"]}) for n in range(30)), task("t30")
+    ),
+    "estimate": whole(runningEstimate="1h30m"),
+    "long": whole(name="j" * 59),
+    "queue": named(
+        "q",
+        capability={"cpu": "4", "nvidia.com/gpu": 8},
+        deserved={"cpu": "2500m"},
+        guarantee={"resource": {"cpu": 1}},
+    ),
+    "queue path": named(
+        "q",
+        annotations={"volcano.sh/hierarchy": "root/a", "volcano.sh/hierarchy-weights": "1/0.5e1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+async def test_what_is_right_is_accepted_by_both(server: Server, case: str) -> None:
+    body = ACCEPTED[case]
+    answer = await offer(server, body)
+    assert answer.status == 201, answer.body
+    ask(body)
+
+
+async def test_policies_and_functions_agree_on_jobs_made_of_parts(server: Server) -> None:
+    await server.create(QUEUES.path(), named("default", parent="root"))
+    dice, differ, refused = Random(20), [], 0
+    for _ in range(400):
+        body = some_job(dice)
+        said = await refusal(server, body)
+        try:
+            ask(body)
+            denied = ""
+        except DeniedError as error:
+            denied = str(error)
+        refused += bool(said)
+        if bool(said) != bool(denied):
+            differ.append((body["spec"], said, denied))
+    assert differ == []
+    assert 100 < refused < 300, "both are to be seen"
+
+
+def some_job(dice: Random) -> Json:
+    """A job of parts that are right by themselves or wrong, most of them right."""
+    tasks = [some_task(dice) for _ in range(dice.choice((1, 1, 2, 3)))]
+    if dice.random() < 0.95:
+        for index, each in enumerate(tasks):
+            each["name"] = f"t{index}"
+    spec: Json = {}
+    for field, choices in JOB_PARTS.items():
+        if dice.random() < 0.1:
+            spec[field] = dice.choice(choices)
+    name = "j" if dice.random() < 0.8 else dice.choice(("1j", "j.k", "j" * 60, "j" * 64))
+    return whole(*tasks, name=name, **spec)
+
+
+def some_task(dice: Random) -> Json:
+    made = task("t", dice.choice((0, 1, 4, 6, 11)))
+    for field, choices in TASK_PARTS.items():
+        if dice.random() < 0.07:
+            made[field] = dice.choice(choices)
+    if dice.random() < 0.1:
+        made["template"] = {"spec": dice.choice(PODS_TO_BE)}
+    return made
+
+
+SOME_POLICIES: list[list[Json]] = [
+    [POLICY],
+    [POLICY, {"exitCode": 1, "action": "AbortJob"}],
+    [POLICY, {"events": ["Unknown", "TaskFailed"], "action": "AbortJob", "timeout": "1m"}],
+    [POLICY, POLICY],
+    [{"event": "*", "action": "RestartJob"}, {"exitCode": 2, "action": "CompleteJob"}],
+    [{"event": "*", "action": "RestartJob"}, POLICY],
+    [{"exitCode": 1, "action": "AbortJob"}] * 2,
+    [{"exitCode": 0, "action": "AbortJob"}],
+    [{"exitCode": 1}],
+    [{"event": "OutOfSync", "action": "AbortJob"}],
+    [POLICY | {"timeout": "1"}],
+]
+JOB_PARTS: dict[str, list[Any]] = {
+    "minAvailable": [0, 1, 2, 7],
+    "plugins": [
+        {"env": [], "svc": []},
+        {"ssh": []},
+        {"mpi": ["--master=t0"]},
+        {"mpi": ["-master", "t1"]},
+        {"mpi": []},
+        {"tensorflow": []},
+        {"x": []},
+    ],
+    "policies": SOME_POLICIES,
+    "runningEstimate": ["1h", "1.5h2s", "0", "-1ms", "1", "1 h", ""],
+    "networkTopology": [{"mode": "soft", "highestTierAllowed": 1}, BOTH_TIERS],
+    "volumes": [
+        [{"mountPath": "/a", "volumeClaimName": "c"}, {"mountPath": "/b", "volumeClaim": CLAIM}],
+        [{"mountPath": "/a", "volumeClaimName": "c"}] * 2,
+        [{"mountPath": "/a", "volumeClaimName": "c", "volumeClaim": CLAIM}],
+        [{"mountPath": "/a", "volumeClaimName": "C"}],
+        [{"mountPath": "/a"}],
+    ],
+    "minSuccess": [1],
+    "ttlSecondsAfterFinished": [0],
+}
+TASK_PARTS: dict[str, list[Any]] = {
+    "minAvailable": [0, 1, 4, 5],
+    "policies": SOME_POLICIES,
+    "topologyPolicy": ["none", "restricted"],
+    "partitionPolicy": [
+        SIX,
+        SIX | {"minPartitions": 1},
+        SIX | {"minPartitions": 3},
+        {"totalPartitions": 2, "partitionSize": 2, "minPartitions": 2},
+    ],
+    "dependsOn": [{"name": ["t0"]}, {"name": ["t1"]}, {"name": ["t2", "t1"], "iteration": "any"}],
+}
+PODS_TO_BE: list[Json] = [
+    asking(cpu="1"),
+    asking(cpu=2, memory="1Gi"),
+    asking(cpu="500m"),
+    asking(cpu="-1"),
+    mounting("here"),
+    mounting("there"),
+    {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "OnFailure"},
+    {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Seldom"},
+    {"containers": [{"name": "main"}]},
+    {"containers": []},
+]
+
+
+# -- changes
+
+
+def stored(**spec: Any) -> Json:
+    """A job as it lies there, whose author has left out what may be left out."""
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox", "command": ["true"]}]}}
+    tasks = [
+        {"name": "a", "replicas": 2, "template": template, "policies": [POLICY]},
+        {"name": "b", "replicas": 1, "template": template},
+    ]
+    body = job() | {"metadata": {"name": "j"}}
+    body["spec"] |= {"minAvailable": 1, "tasks": tasks, "plugins": {"env": []}} | spec
+    return body
+
+
+def changed(change: Json, *, task: int = 0) -> Json:
+    """Fields of one task changed."""
+    body = stored()
+    body["spec"]["tasks"][task] |= change
+    return body
+
+
+async def put(server: Server, body: Json) -> Answer:
+    """Replace what is stored under a name, for show."""
+    at = f"{path_for(body)}/{body['metadata']['name']}"
+    version = (await server.get(at))["metadata"]["resourceVersion"]
+    whole = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
+    return await server.request("PUT", f"{at}?dryRun=All", whole)
+
+
+OTHER = {"spec": {"containers": [{"name": "main", "image": "alpine", "command": ["true"]}]}}
+WRONG_CHANGES: dict[str, tuple[Json, str]] = {
+    "U2": (
+        changed({"replicas": 1, "minAvailable": 2}),
+        "spec.tasks[0]: 'minAvailable' must be <= 'replicas' in task: a (minAvailable is 2",
+    ),
+    "U3": (
+        changed({"partitionPolicy": SIX}),
+        "spec.tasks[0]: 'Replicas' are not equal to TotalPartitions*PartitionSize in task: a",
+    ),
+    "U4": (
+        stored(minAvailable=4),
+        "spec.minAvailable: job 'minAvailable' must not be greater than total replicas",
+    ),
+    "U7": (
+        stored(tasks=stored()["spec"]["tasks"][:1]),
+        "spec.tasks: job updates may not add or remove tasks",
+    ),
+    "queue": (stored(queue="other"), "under spec; changed: spec.queue"),
+    "several": (
+        stored(maxRetry=5, minSuccess=1),
+        "changed: spec.maxRetry, spec.minSuccess",
+    ),
+    "plugins": (stored(plugins={"env": ["-x"]}), "changed: spec.plugins"),
+    "policies": (stored(policies=[POLICY]), "changed: spec.policies"),
+    "ttl": (stored(ttlSecondsAfterFinished=0), "changed: spec.ttlSecondsAfterFinished"),
+    "volumes": (
+        stored(volumes=[{"mountPath": "/a", "volumeClaimName": "c"}]),
+        "changed: spec.volumes",
+    ),
+    "topology": (stored(networkTopology={"mode": "soft"}), "changed: spec.networkTopology"),
+    "estimate": (stored(runningEstimate="1h"), "changed: spec.runningEstimate"),
+    "name": (changed({"name": "c"}), "changed: spec.tasks[*].name"),
+    "template": (changed({"template": OTHER}, task=1), "changed: spec.tasks[*].template"),
+    "task policies": (changed({"policies": []}), "changed: spec.tasks[*].policies"),
+    "task topology": (changed({"topologyPolicy": "none"}), "changed: spec.tasks[*].topologyPolicy"),
+    "depends": (changed({"dependsOn": {"name": ["b"]}}), "changed: spec.tasks[*].dependsOn"),
+    "task retries": (changed({"maxRetry": 1}), "changed: spec.tasks[*].maxRetry"),
+}
+
+
+@pytest.mark.parametrize("rule", WRONG_CHANGES)
+async def test_what_may_not_change(server: Server, rule: str) -> None:
+    body, words = WRONG_CHANGES[rule]
+    before = await server.create(JOBS.path("default"), stored())
+    answer = await put(server, body)
+    assert (answer.status, answer.body["reason"]) == (422, "Invalid")
+    assert words in answer.body["message"]
+    with pytest.raises(DeniedError):
+        ask(body, old=before)
+
+
+RIGHT_CHANGES = {
+    "nothing": stored(),
+    "least": stored(minAvailable=2),
+    "priority": stored(priorityClassName="high"),
+    "suspend": stored(suspend=True),
+    "replicas": changed({"replicas": 5}),
+    "defaults by hand": stored(queue="default", schedulerName="volcano", maxRetry=3, policies=[]),
+    "defaults by webhook": changed({"maxRetry": 3, "minAvailable": 2}),
+    "defaults left out": {
+        **stored(),
+        "spec": {"tasks": stored()["spec"]["tasks"], "plugins": {"env": []}},
+    },
+}
+
+
+@pytest.mark.parametrize("case", RIGHT_CHANGES)
+async def test_what_may_change(server: Server, case: str) -> None:
+    before = await server.create(JOBS.path("default"), stored())
+    answer = await put(server, RIGHT_CHANGES[case])
+    assert answer.status == 200, answer.body
+    ask(RIGHT_CHANGES[case], old=before)
+
+
+async def test_names_of_claims_may_be_written(server: Server) -> None:
+    volumes = [{"mountPath": "/a", "volumeClaim": CLAIM}]
+    await server.create(JOBS.path("default"), stored(volumes=volumes))
+    written = [volumes[0] | {"volumeClaimName": "j-pvc-0"}]
+    answer = await put(server, stored(volumes=written))
+    assert answer.status == 200, answer.body
+
+
+async def test_a_wrong_job_from_before_can_still_be_written_but_for_its_spec(
+    server: Server,
+) -> None:
+    """Its labels, its finalizers, its status, and so its end."""
+    at = JOBS.path("default", "before")
+    await merge(
+        server, at, {"metadata": {"finalizers": ["example.com/held"], "labels": {"a": "b"}}}
+    )
+    await merge(server, f"{at}/status", {"status": {"state": {"phase": "Failed"}}})
+    await merge(server, at, {"metadata": {"finalizers": []}})
+    assert (await server.request("DELETE", at)).status == 200
+
+
+async def test_such_a_job_can_go_where_webhooks_fill_it_in(server: Server) -> None:
+    """They add to the spec of a job from before at each write, be it that of its last finalizer."""
+    at = JOBS.path("default", "before")
+    await server.create(QUEUES.path(), named("default"))
+    await merge(server, at, {"metadata": {"finalizers": ["example.com/held"]}})
+    async with serve_webhooks(server, WEBHOOKS):
+        assert (await server.request("DELETE", at)).status == 200
+        await merge(server, at, {"metadata": {"finalizers": []}})
+        assert (await server.request("GET", at)).status == 404
+
+
+async def test_the_root_queue_is_fixed_and_may_be_relabelled(server: Server) -> None:
+    await server.create(QUEUES.path(), named("root", capability={"cpu": "4"}))
+    same = named("root", capability={"cpu": "4000m"}, annotations={"a": "b"}, priority=3)
+    assert (await put(server, same)).status == 200
+    for body in (named("root", capability={"cpu": 5}), named("root"), named("root", deserved={})):
+        answer = await put(server, body)
+        assert "guarantee of the root queue may not be changed" in answer.body["message"]
+    moved = named("root", capability={"cpu": "4"}, parent="other")
+    assert "spec.parent: queue root has no parent" in (await put(server, moved)).body["message"]
+
+
+@pytest.mark.parametrize("name", ["root", "default"])
+async def test_two_queues_stay(server: Server, name: str) -> None:
+    await server.create(QUEUES.path(), named(name))
+    answer = await server.request("DELETE", QUEUES.path(name=name))
+    assert (answer.status, answer.body["reason"]) == (422, "Invalid")
+    assert f"metadata.name: `{name}` queue can not be deleted" in answer.body["message"]
+
+
+# -- beside other queues
+
+
+async def until_refused(server: Server, body: Json, words: str) -> None:
+    """A policy sees other objects as the API server's cache shows them, which may be late."""
+
+    async def is_refused() -> bool:
+        return words in await refusal(server, body)
+
+    await until_true(is_refused)
+
+
+async def test_a_queue_that_is_closed_takes_nothing(server: Server) -> None:
+    await server.create(QUEUES.path(), named("q"))
+    group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "q"}}
+    for body in (whole(queue="q"), group):
+        assert await refusal(server, body) == ""
+    await merge(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Closed"}})
+    for what, body in (("job", whole(queue="q")), ("PodGroup", group)):
+        told = f"spec.queue: can only submit {what} to queue with state `Open`, queue `q` status is"
+        await until_refused(server, body, f"{told} `Closed`")
+    await merge(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Open"}})
+
+    async def is_taken() -> bool:
+        return await refusal(server, whole(queue="q")) == ""
+
+    await until_true(is_taken)
+
+
+async def test_a_queue_with_children_takes_no_jobs_and_stays(server: Server) -> None:
+    await server.create(QUEUES.path(), named("q", capability={"cpu": 4}))
+    await server.create(QUEUES.path(), named("child", parent="q", capability={"cpu": "2"}))
+    told = "spec.queue: can only submit job to leaf queue, queue `q` has child queue child"
+    await until_refused(server, whole(queue="q"), told)
+    group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "q"}}
+    told = "spec.queue: can only submit PodGroup to leaf queue, queue `q` has child queue child"
+    await until_refused(server, group, told)
+    answer = await server.request("DELETE", QUEUES.path(name="q"))
+    assert "queue q can not be deleted because it has child queue child" in answer.body["message"]
+    await until_refused(
+        server,
+        named("other", parent="q", capability={"cpu": 5}),
+        "spec.capability: queue other capability[cpu]=5 exceeds its ancestor's capability=4",
+    )
+    less = await put(server, named("q", capability={"cpu": "1500m"}))
+    assert "capability[cpu]=1500m is less than its children's capability=2" in less.body["message"]
+    circle = await put(server, named("q", parent="child"))
+    assert "queue q cannot have parent child, which lies below it" in circle.body["message"]
+    assert (await server.request("DELETE", QUEUES.path(name="child"))).status == 200
+
+    async def may_go() -> bool:
+        return (await server.request("DELETE", QUEUES.path(name="q"))).status == 200
+
+    await until_true(may_go)
+
+
+async def test_a_path_of_another_queue_is_no_leaf(server: Server) -> None:
+    def at(name: str, path: str) -> Json:
+        weights = "/".join("1" for _ in path.split("/"))
+        notes = {"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": weights}
+        return named(name, annotations=notes)
+
+    await server.create(QUEUES.path(), at("a", "root/x/y"))
+    told = (
+        "metadata.annotations: root/x is not the path of a leaf: queue a lies below it at root/x/y"
+    )
+    await until_refused(server, at("b", "root/x"), told)
+    told = (
+        "metadata.annotations: root/x/y/z lies below root/x/y, the path of queue a, which is a leaf"
+    )
+    await until_refused(server, at("b", "root/x/y/z"), told)
+    assert await refusal(server, at("b", "root/xy")) == ""
+
+
+# -- pods
+
+
+def pod(scheduler: str = "volcano", **annotations: str) -> Json:
+    notes = {f"volcano.sh/jdb-{key.replace('_', '-')}": value for key, value in annotations.items()}
+    spec = {"schedulerName": scheduler, "containers": [{"name": "main", "image": "busybox"}]}
+    return {"kind": "Pod", "metadata": {"name": "p", "annotations": notes}, "spec": spec}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "", "0%", "100%", "5%0", "1.5", "50%%"])
+async def test_a_pod_with_a_wrong_amount(server: Server, value: str) -> None:
+    body = pod(min_available=value)
+    told = f'invalid value of annotation volcano.sh/jdb-min-available: "{value}"'
+    assert told in await refusal(server, body)
+    with pytest.raises(DeniedError):
+        ask(body)
+
+
+async def test_other_pods(server: Server) -> None:
+    for body in (
+        pod(),
+        pod(min_available="1"),
+        pod(max_unavailable="99%"),
+        pod("x", min_available="x"),
+    ):
+        assert await refusal(server, body) == ""
+        ask(body)
+    both = pod(min_available="1", max_unavailable="1")
+    assert "only one of the annotations" in await refusal(server, both)
+
+
+# -- beside webhooks, and under load
+
+
+async def test_where_both_are_there_the_policy_speaks_first(server: Server) -> None:
+    await server.create(QUEUES.path(), named("default"))
+    async with serve_webhooks(server, WEBHOOKS):
+        body = whole(task("t"), task("t"))
+        assert "duplicated task name t" in await refusal(server, body)
+        lost = await offer(server, whole(queue="nosuch"))
+        assert lost.body["message"].startswith('admission webhook "validatejob.volcano.sh" denied')
+
+
+async def test_no_job_is_refused_for_its_size(server: Server) -> None:
+    """Not even where that many tasks cost more than the API server lets a rule cost."""
+    for number in (100, 500, 2000):
+        tasks = [task(f"t{index}", policies=[POLICY]) for index in range(number)]
+        answer = await offer(server, whole(*tasks))
+        assert answer.status == 201, answer.body
+
+
+async def test_rules_hold_for_jobs_of_a_hundred_tasks(server: Server) -> None:
+    tasks = [task(f"t{index}", 2, policies=[POLICY]) for index in range(100)]
+    tasks[50]["name"] = "t7"
+    assert "spec.tasks[7]: duplicated task name t7" in await refusal(server, whole(*tasks))
+    tasks[50] |= {"name": "t50", "policies": [{"action": "AbortJob"}]}
+    assert "spec.tasks[50].policies: either event" in await refusal(server, whole(*tasks))

@@ -1,0 +1,43 @@
+"""A cluster without webhooks: what authors leave out is filled in when a job is read."""
+
+import re
+from pathlib import Path
+
+from support_policies import install
+from support_recorded import recorded
+from support_replays import side_by_side
+from support_servers import real_servers
+
+LEAVE_SOMETHING_OUT = frozenset(
+    (
+        "default-names",
+        "partition",
+        "plugin-hcclrank",
+        "plugin-mpi",
+        "plugin-pytorch",
+        "plugin-ray",
+        "plugin-tensorflow",
+        "policy-taskfailed",
+        "scale-down",
+        "task-fields",
+        "task-min-available",
+        "zero-replicas",
+    )
+)
+"""Recorded lives of jobs that admission filled something in for."""
+
+_STORED = re.compile(r"/(final/jobs/[^/]+|made/Job/\d+)/spec/")
+"""Where the recordings have what admission wrote into a job; here it stays as it was sent."""
+
+
+async def test_jobs_live_as_recorded_with_webhooks(tmp_path: Path) -> None:
+    scenarios = [
+        each for each in recorded("scenarios.jsonl") if each["name"] in LEAVE_SOMETHING_OUT
+    ]
+    assert len(scenarios) == len(LEAVE_SOMETHING_OUT)
+    with real_servers(tmp_path / "kube", prepare=install) as servers:
+        found = await side_by_side(servers, tmp_path, scenarios, webhooks=())
+    wrong = {
+        name: [each for each in said if not _STORED.match(each)] for name, said in found.items()
+    }
+    assert {name: said for name, said in wrong.items() if said} == {}
