@@ -24,9 +24,9 @@ from .parts import PARTS, Requests
 from .realkube import PATIENCE, Milestones, Shape, furnish, platform, stamp, submitter
 
 SMALL = 10
-"""Pods of the small job; as many pods of the large one have events."""
-EVENTS = 200
-"""Events of each of them."""
+"""Pods of the small job."""
+EVENTFUL, EVENTS = 5, 600
+"""So many of a job's pods have events, and how many each; the others stay pending."""
 IN_FLIGHT = 64
 
 
@@ -77,14 +77,14 @@ async def _sync_cost(pods: int) -> float:
             async with seen.watching():
                 await _submit_admitted(client, pods)
                 await _until(lambda: _reached(seen, "created"))
-                await in_parallel(range(SMALL), lambda n: _events(client, n, 2), workers=SMALL)
-                await asyncio.sleep(3)  # what waits for a calm moment is written now
+                await in_parallel(range(EVENTFUL), lambda n: _events(client, n, 2))
+                await asyncio.sleep(10)  # what waits for a calm moment is written now
                 before = made.cpu()["controllers"]
-                await in_parallel(range(SMALL), lambda n: _events(client, n, EVENTS), workers=SMALL)
+                await in_parallel(range(EVENTFUL), lambda n: _events(client, n, EVENTS))
                 await asyncio.sleep(1)
                 spent = made.cpu()["controllers"] - before
-    cost = 1000 * spent / (SMALL * EVENTS)
-    print(f"| {pods} | {SMALL * EVENTS} | {cost:.3f} |", flush=True)
+    cost = 1000 * spent / (EVENTFUL * EVENTS)
+    print(f"| {pods} | {EVENTFUL * EVENTS} | {cost:.3f} |", flush=True)
     return cost
 
 

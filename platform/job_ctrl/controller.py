@@ -37,6 +37,9 @@ from .views import Owned, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
 
+_BUSY_PAUSE = 0.05
+"""Seconds for which changes of a job's pods are collected while much is going on: a job that
+thousands of pods start for is not looked at for each of them."""
 WATCHED = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
 """Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
 would be the right to read everybody's."""
@@ -140,6 +143,7 @@ class JobController:
         about = new or old
         if about is None:
             return
+        self._bustle.note()
         key = about.metadata.key
         if new is None:
             self._metrics.gone(about)
@@ -167,7 +171,10 @@ class JobController:
         elif not books.put(entry, now=now):
             return
         self._bustle.note()
-        self._queue.add(key)
+        if self._bustle.calm_in():
+            self._queue.add_after(key, _BUSY_PAUSE)
+        else:
+            self._queue.add(key)
 
     def _when(self, entry: ledger.Entry) -> float:
         """When that happened to the pod: just now, or before we came as long ago as it says."""
@@ -186,6 +193,7 @@ class JobController:
         ours = (names.JOBS.api_version, names.JOBS.kind)
         if about is None or owner is None or (owner.api_version, owner.kind) != ours:
             return
+        self._bustle.note()
         key = _owner_key(about.metadata)
         case = self._case(key)
         books = case.ledger

@@ -17,7 +17,8 @@ class Bustle:
     """How many changes a second were noted lately."""
 
     def __init__(self, clock: Clock, *, lively: float = 50.0) -> None:
-        """From *lively* changes a second on it is no longer calm: some fifteen pods that start."""
+        """From *lively* changes a second on it is no longer calm: some fifteen pods that start,
+        or five jobs of one pod."""
         self._clock = clock
         self._lively = lively
         self._level = 0.0

@@ -173,6 +173,10 @@ class WorkerSettings:
     """Told of a key that is given up, when its retries or its sense have run out. It takes the
     mail that cannot be carried out, or that is tried again at the key's next turn."""
 
+    hands: int = 1
+    """Workers of each shard. With more than one, keys of a shard may overtake each other; one key
+    is still in one hand only. It spares shards where some would be long and others empty."""
+
     grace: float = 5.0
     """Seconds that a stop waits for the keys in work and queued: a process has ten in all."""
 
@@ -180,7 +184,7 @@ class WorkerSettings:
 async def run_workers(
     queue: ShardedQueue, reconcile: Reconcile, *, settings: WorkerSettings | None = None
 ) -> None:
-    """Serve each shard of *queue* by one worker, until cancelled or the queue is shut down.
+    """Serve each shard of *queue* by its worker, until cancelled or the queue is shut down.
 
     When cancelled, it shuts the queue down and lets the workers finish what is queued, for the
     grace period at most (a second cancel ends that too); then nothing runs any more.
@@ -189,7 +193,7 @@ async def run_workers(
 
     async def serve() -> None:
         async with asyncio.TaskGroup() as group:
-            for shard in queue.shards:
+            for shard in queue.shards * settings.hands:
                 group.create_task(_work(queue, shard, reconcile, settings))
 
     serving = asyncio.create_task(serve())

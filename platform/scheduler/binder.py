@@ -24,7 +24,7 @@ from ..kube.errors import (
 )
 from ..kube.events import EventType
 from ..machinery.clock import Clock
-from ..machinery.controller import ShardedQueue, run_workers
+from ..machinery.controller import ShardedQueue, WorkerSettings, run_workers
 from ..machinery.limiters import Exponential
 from ..machinery.recording import Recorder
 from ..model import names
@@ -58,7 +58,7 @@ def _by_key(gang: str) -> Mapping[str, str]:
 
 
 class Binder:
-    """Posts bindings; one worker never has two for the same pod."""
+    """Posts bindings, in the order of the placements; never two at once for the same pod."""
 
     def __init__(
         self,
@@ -85,9 +85,8 @@ class Binder:
         self._errands: dict[str, _Errand] = {}
         self._gangs: dict[str, _Progress] = {}
         self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
-        self.queue = ShardedQueue(
-            name="bindings", shards=at_once, limiter=Exponential(0.05, 5.0), clock=clock
-        )
+        self._workers = WorkerSettings(hands=at_once)
+        self.queue = ShardedQueue(name="bindings", limiter=Exponential(0.05, 5.0), clock=clock)
 
     def bind(self, placements: Iterable[Placement]) -> None:
         """Have *placements* carried out."""
@@ -109,7 +108,7 @@ class Binder:
 
     async def run(self) -> None:
         """Post bindings until cancelled; what is under way then is finished first."""
-        await run_workers(self.queue, self._carry_out)
+        await run_workers(self.queue, self._carry_out, settings=self._workers)
 
     async def _carry_out(self, uid: str) -> float | None:
         errand = self._errands.get(uid)

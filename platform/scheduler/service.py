@@ -47,6 +47,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=HasMeta)
 
+_BUSY_PAUSE = 0.02
+"""Seconds for which changes are collected before a cycle while much is going on: several make one
+cycle then, for a delay that nobody notices."""
+
 _SLICE = 200
 """Events applied before others on the loop get a turn: some 5 ms."""
 
@@ -155,7 +159,7 @@ class Scheduler:
             self._feed(self._cache(names.PRIORITYCLASSES, PriorityClass), cluster.priority_class),
             self._feed(self._cache(names.QUEUES, Queue), self._hear_of_queue),
             self._feed(self._cache(names.NODES, Node), cluster.node),
-            self._feed(self._cache(names.PODGROUPS, PodGroup), cluster.group),
+            self._feed(self._cache(names.PODGROUPS, PodGroup), self._hear_of_group),
             self._feed(self._pods, self._hear_of_pod),
         )
         await run_controller(sources, self._work, ready=ready, lead=lead)
@@ -189,6 +193,10 @@ class Scheduler:
             self._binder.settled(pod.metadata.uid)
             self._standing.forget(pod.metadata.uid)
 
+    def _hear_of_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        self._cluster.group(old, new)
+        self._bustle.note()
+
     def _hear_of_queue(self, old: Queue | None, new: Queue | None) -> None:
         self._cluster.queue(old, new)
         if new is None and old is not None:
@@ -200,7 +208,7 @@ class Scheduler:
 
     async def _round(self) -> None:
         """Let a burst come in, apply it, decide, and hand the decision on."""
-        await asyncio.sleep(0)
+        await self._clock.sleep(_BUSY_PAUSE if self._bustle.calm_in() else 0)
         self._wake.clear()
         await self._apply()
         if not self._cluster.has_news():

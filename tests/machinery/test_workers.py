@@ -117,6 +117,27 @@ async def test_inv_wk_5_a_failing_key_does_not_slow_another_down() -> None:
     assert calls == {"bad": 1, "good": 20}
 
 
+async def test_several_hands_take_keys_of_one_shard_in_order_and_never_the_same() -> None:
+    queue, log, under_way = make_queue(), list[str](), set[str]()
+    go = asyncio.Event()
+
+    async def reconcile(key: str) -> None:
+        assert key not in under_way
+        under_way.add(key)
+        log.append(key)
+        await go.wait()
+        under_way.discard(key)
+
+    async with working(queue, reconcile, WorkerSettings(hands=2)):
+        for key in ("a", "b", "c", "a"):
+            queue.add(key)
+            await settle()
+        assert log == ["a", "b"]
+        go.set()
+        await settle()
+    assert log == ["a", "b", "c", "a"]
+
+
 async def test_a_terminal_error_rests_until_something_new_happens() -> None:
     clock, calls = FakeClock(), list[str]()
     queue = make_queue(clock)

@@ -611,6 +611,17 @@ async def test_a_wrong_job_from_before_can_still_be_written_but_for_its_spec(
     assert (await server.request("DELETE", at)).status == 200
 
 
+async def test_such_a_job_can_go_where_webhooks_fill_it_in(server: Server) -> None:
+    """They add to the spec of a job from before at each write, be it that of its last finalizer."""
+    at = JOBS.path("default", "before")
+    await server.create(QUEUES.path(), named("default"))
+    await merge(server, at, {"metadata": {"finalizers": ["example.com/held"]}})
+    async with serve_webhooks(server, WEBHOOKS):
+        assert (await server.request("DELETE", at)).status == 200
+        await merge(server, at, {"metadata": {"finalizers": []}})
+        assert (await server.request("GET", at)).status == 404
+
+
 async def test_the_root_queue_is_fixed_and_may_be_relabelled(server: Server) -> None:
     await server.create(QUEUES.path(), named("root", capability={"cpu": "4"}))
     same = named("root", capability={"cpu": "4000m"}, annotations={"a": "b"}, priority=3)
