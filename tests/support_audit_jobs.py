@@ -86,7 +86,6 @@ class JobAudit:
             uid, name = owner_of(pod), pod["metadata"]["name"]
             if job is None or job["metadata"]["uid"] != uid or not _shows(job, pod):
                 self._evicted[uid].add(name)
-        self._asked.clear()
 
     def going(self, job: Object) -> None:
         """The controller has seen that the job is being deleted."""
