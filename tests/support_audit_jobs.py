@@ -52,6 +52,8 @@ class JobAudit:
         """By uid of a PodGroup: the job and version it was made for."""
         self._evicted: defaultdict[str, set[str]] = defaultdict(set)
         self._failed: defaultdict[str, set[str]] = defaultdict(set)
+        self._asked: dict[str, Object] = {}
+        """Pods that the controller has asked to go, by uid."""
         self._doomed: set[str] = set()
         self._made: set[tuple[str, str, str]] = set()
         """(uid of a job, pod, version) that must not be made again without a reason."""
@@ -72,6 +74,19 @@ class JobAudit:
     def failed(self, name: str) -> None:
         """A pod fails."""
         self._failed[owner_of(self._pod(name))].add(name)
+
+    def taken_over(self) -> None:
+        """A new controller starts; it may take for evicted what nothing shows to be its own doing.
+
+        Its forerunner asked pods to go, and neither a restart of a part of the job under way nor
+        the number of replicas says so any longer.
+        """
+        job = self._api.objects(JOBS).get("d/j")
+        for pod in self._asked.values():
+            uid, name = owner_of(pod), pod["metadata"]["name"]
+            if job is None or job["metadata"]["uid"] != uid or not _shows(job, pod):
+                self._evicted[uid].add(name)
+        self._asked.clear()
 
     def going(self, job: Object) -> None:
         """The controller has seen that the job is being deleted."""
@@ -149,6 +164,7 @@ class JobAudit:
             fewest = self._fewest.get((owner_of(pod), notes["volcano.sh/task-spec"]), 0)
             if phase_of(job) == "Restarting" or int(notes["volcano.sh/task-index"]) >= fewest:
                 self._made.discard(_made_as(pod))
+                self._asked[pod["metadata"]["uid"]] = pod
             return
         assert _made_as(pod) not in self._made, f"{name} is made twice for a version"
         self._made.add(_made_as(pod))
@@ -179,3 +195,16 @@ def _owners(obj: Object) -> list[Object]:
 def _made_as(pod: Object) -> tuple[str, str, str]:
     meta = pod["metadata"]
     return owner_of(pod), meta["name"], meta["annotations"]["volcano.sh/job-version"]
+
+
+def _shows(job: Object, pod: Object) -> bool:
+    """Whether *job* says that *pod* was asked to go."""
+    meta, state = pod["metadata"], job["status"]["state"]
+    task = meta["annotations"]["volcano.sh/task-spec"]
+    part = meta["labels"].get("volcano.sh/partition-id", "")
+    replicas = {one["name"]: one["replicas"] for one in job["spec"]["tasks"]}
+    if int(meta["annotations"]["volcano.sh/task-index"]) >= replicas.get(task, 0):
+        return True
+    targets = {f"pod {meta['name']}", f"task {task}", f"partition {task}/{part}"}
+    restarts = state["phase"] in ("Restarting", "Pending")
+    return restarts and state.get("message", "").partition(":")[0] in targets

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from support_audit_jobs import JobAudit
+from support_audit_jobs import JobAudit, owner_of
 from support_controllers import Notes
 from support_local import LocalApi, LocalClient
 
@@ -106,6 +106,7 @@ class Life:
         if self.controller is not None:
             return
         self._lives += 1
+        self.audit.taken_over()
         self._client = LocalClient(self.api, f"controller-{self._lives}")
         self.controller = JobController(
             self._client,
@@ -232,6 +233,19 @@ class Life:
         self.api.take_away(PODS, name)
 
     # The garbage collector.
+
+    def sweep(self) -> bool:
+        """Remove all but pods whose owner is gone; whether there was something."""
+        uids = {job["metadata"]["uid"] for job in self.named(JOBS).values()}
+        left = [
+            (prefix, key)
+            for prefix, objects in self.api.stores.items()
+            for key, obj in sorted(objects.items())
+            if prefix != PODS.path() and (owner := owner_of(obj)) and owner not in uids
+        ]
+        for prefix, key in left:
+            self.api._drop(prefix, key)
+        return bool(left)
 
     def collect(self) -> None:
         """Ask everything to go whose owner is gone or going; then let a waiting owner go."""

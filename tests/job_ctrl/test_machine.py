@@ -122,7 +122,7 @@ def _has_group(machine: Any) -> bool:
     return machine.life.group() is not None
 
 
-ANY = ("Pending", "Running", *ENDED)
+ANY = ("Pending", "Running", "Unknown", *ENDED)
 
 
 class JobMachine(RuleBasedStateMachine):
@@ -154,6 +154,8 @@ class JobMachine(RuleBasedStateMachine):
         if pace is None:
             self.life.api.heal()
             self.life.do(self.life.rest())
+            if self.life.sweep():
+                self.life.do(self.life.rest())
             self._at_rest()
         else:
             self.life.do(self.life.rounds(pace))
@@ -252,6 +254,14 @@ class JobMachine(RuleBasedStateMachine):
     def run(self, which: int, pace: int | None) -> None:
         if name := self._pick(which, "Pending", leaving=False):
             self.life.turn(name, "Running")
+        self._go_on(pace)
+
+    @precondition(_some("Running", "Unknown"))
+    @rule(which=WHICH, pace=PACE)
+    def lose_or_find_its_node(self, which: int, pace: int | None) -> None:
+        if name := self._pick(which, "Running", "Unknown"):
+            lost = _phase(self.life.named(PODS)[name]) == "Unknown"
+            self.life.turn(name, "Running" if lost else "Unknown")
         self._go_on(pace)
 
     @precondition(_some("Running"))
@@ -370,7 +380,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def _counts_equal_the_pods(self, pods: list[Object]) -> None:
         status, phase = self.life.status, self.life.phase
-        for name in ("Pending", "Running", *ENDED):
+        for name in ANY:
             number = sum(_phase(pod) == name and not _leaves(pod) for pod in pods)
             counted = status.get(name.lower(), 0)
             kept = phase in FINAL and name in ENDED and counted >= number

@@ -125,6 +125,23 @@ def test_a_delayed_action_waits_from_when_the_pod_says_that_it_happened(
     assert life.phase in ("Aborting", "Aborted")
 
 
+@pytest.mark.parametrize("when", ["soon", None, "2999-01-01T00:00:00Z"])
+def test_a_pod_that_does_not_know_when_it_failed_has_failed_just_now(
+    life: Life, when: str | None
+) -> None:
+    begin(life, policies=[{"action": "AbortJob", "event": "PodFailed", "timeout": "60s"}])
+    life.do(life.kill())
+    ended = {"terminated": {"exitCode": 1, "finishedAt": when}}
+    status = {"phase": "Failed", "containerStatuses": [{"state": ended}]}
+    life.audit.failed("j-t-0")
+    life.api.put(PODS, "j-t-0", status=status)
+    life.do(life.start())
+    life.do(life.pass_time(50))
+    assert life.phase == "Running"
+    goes_on(life, seconds=15)
+    assert life.phase == "Aborted"
+
+
 def test_a_task_was_completed_when_its_last_pod_was(life: Life) -> None:
     begin(life, policies=[{"action": "AbortJob", "event": "TaskCompleted", "timeout": "60s"}])
     life.turn("j-t-0", "Succeeded")
