@@ -162,7 +162,8 @@ async def test_a_job_starts_and_completes(servers: Servers, tmp_path: Path) -> N
         await it.finish_pods()
         await until(lambda: it.phases["job j"][-1:] == ["Completed"])
         assert it.phases["job j"] == ["Pending", "Running", "Completed"]
-        assert ("PodGroup", group, "Normal", "Scheduled", "pod group is ready") in it.notes.events
+        told = ("PodGroup", group, "Normal", "Scheduled", "pod group is ready")
+        await until(lambda: told in it.notes.events)
 
 
 async def test_a_small_job_costs_few_writes(servers: Servers, tmp_path: Path) -> None:
