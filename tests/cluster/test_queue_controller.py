@@ -61,6 +61,10 @@ async def count(server: Server, path: str) -> int:
     return len((await server.get(path))["items"])
 
 
+async def no_commands(server: Server) -> bool:
+    return await count(server, COMMANDS.path("default")) == 0
+
+
 async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -> None:
     """Scenario queue-close-open, by the same steps; its events too."""
     async with server.client("controllers") as client:
@@ -164,6 +168,8 @@ async def test_quirk_q14_a_state_that_somebody_wrote_by_hand_is_no_obstacle(
             await until_true(lambda: is_in(server, "q", then))  # noqa: B023
             await command(server, "OpenQueue", "q")
             await until_true(lambda: is_in(server, "q", "Open"))
+            # What is written before a Command is done with, the Command answers as well.
+            await until_true(lambda: no_commands(server))
 
 
 async def test_quirk_q1_counts_reach_the_status(server: Server) -> None:
