@@ -55,6 +55,8 @@ class Case:
     """The plan by which we have seen to the claims of volumes."""
     objects_removed: bool = False
     """The plugins' objects were removed after the job's end."""
+    refusal: str = ""
+    """Why the server refused the last pod that was to be made; empty since one was taken."""
     numbers_since: float | None = None
     """Since when the status has wrong numbers that may still wait."""
     said: dict[str, str] = field(default_factory=dict)

@@ -285,6 +285,7 @@ class JobController:
             ),
             objects_due=case.objects_of != case.objects_wanted(turn.plan),
             claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
+            refusal=case.refusal,
         )
 
     def _latest(self, key: str) -> Job | None:

@@ -174,6 +174,9 @@ def _serve(view: View) -> Iterator[Effect]:
             if view.ledger.present(task.name) < task.replicas and _may_start(view, task)
         }
         if any(missing.values()):
+            told = status.recounted(view)
+            if told.state != view.job.status.state:
+                yield SetStatus(told, urgent=True)  # it may be refused again, and end this look
             yield CreatePods(missing)
     yield from _recount(view)
 

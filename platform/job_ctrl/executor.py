@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 
 from ..kube.client import Client
-from ..kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from ..kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+)
 from ..machinery.batches import all_at_once, slow_start
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock
@@ -295,10 +302,14 @@ class Executor:
                 name = pods.name_of(turn.job, task.name, index)
                 expected.creation_observed(turn.key, name)
         error = outcome.first_error
-        if error is not None:
-            if isinstance(error, ApiError):
-                self.say(turn.job, fx.Reason.FAILED_CREATE, error.message, warning=True)
-            raise error
+        if error is None:
+            turn.case.refusal = ""
+            return
+        if isinstance(error, ApiError):
+            self.say(turn.job, fx.Reason.FAILED_CREATE, error.message, warning=True)
+            if isinstance(error, ForbiddenError | InvalidError):  # time alone does not cure it
+                turn.case.refusal = error.message
+        raise error
 
     def _learn(self, namespace: str, done: int, *, failed: bool) -> None:
         """Where pods have been taken, the next job need not begin with a single one."""

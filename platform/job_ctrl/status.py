@@ -13,6 +13,7 @@ import msgspec
 from ..model import durations, times
 from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
 from ..model.pod import FINISHED, PodPhase
+from .effects import Reason
 from .phases import FINAL, RULES, Go, Upkeep
 from .view import View
 
@@ -39,7 +40,7 @@ def first(view: View) -> JobStatus:
 def moved(view: View, go: Go, *, reason: str = "", message: str = "") -> JobStatus:
     """The status after *go*; without a reason the job keeps the one it has, until it runs."""
     before = view.job.status
-    kept = JobState() if go.then is JobPhase.RUNNING else before.state
+    kept = JobState() if go.then is JobPhase.RUNNING else _hindered(before.state, "")
     state = JobState(
         phase=go.then,
         reason=reason or kept.reason,
@@ -64,6 +65,7 @@ def recounted(view: View) -> JobStatus:
     marks = _marks(job) | _claims(job) if serving and not view.claims_due else {}
     return msgspec.structs.replace(
         job.status,
+        state=_hindered(job.status.state, view.refusal) if serving else job.status.state,
         pending=_sum(tasks, PodPhase.PENDING),
         running=_sum(tasks, PodPhase.RUNNING),
         succeeded=_sum(tasks, PodPhase.SUCCEEDED),
@@ -79,6 +81,15 @@ def recounted(view: View) -> JobStatus:
         controlled_resources=job.status.controlled_resources | marks,
         running_duration=None if serving else _duration(job),
     )
+
+
+def _hindered(state: JobState, refusal: str) -> JobState:
+    """The state with the *refusal* of pods as its reason, or with no such reason any more."""
+    if refusal:
+        return msgspec.structs.replace(state, reason=Reason.FAILED_CREATE, message=refusal)
+    if state.reason == Reason.FAILED_CREATE:
+        return msgspec.structs.replace(state, reason="", message="")
+    return state
 
 
 def without_marks(status: JobStatus) -> JobStatus:

@@ -37,6 +37,8 @@ class View:
     """The plugins' objects have not been seen to since the spec changed, or since we started."""
     claims_due: bool = False
     """The claims of the job's volumes have not been seen to, likewise."""
+    refusal: str = ""
+    """Why the server takes no more of the job's pods."""
 
     @property
     def phase(self) -> JobPhase:

@@ -70,6 +70,13 @@ def group_of(name: str) -> str:
     return f"{name}-uid-{name}"
 
 
+def state(api: FakeApi, name: str) -> dict[str, str]:
+    """What the job's status says of its phase."""
+    job = api.objects(JOBS)[f"d/{name}"]
+    said: dict[str, str] = job.get("status", {}).get("state", {})
+    return said
+
+
 def made(api: FakeApi) -> list[str]:
     """The jobs whose pods were made, pod by pod."""
     return [
@@ -124,6 +131,9 @@ async def test_where_pods_were_taken_the_next_job_begins_with_several_until_one_
         client.full = True
         api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
         await until(lambda: len(client.sizes) >= 3)
+        await until(lambda: state(api, "second").get("message") == "exceeded quota")
+        assert state(api, "second")["reason"] == "FailedCreate"
         client.full = False
         await until(lambda: len(made(api)) == 18)
+        await until(lambda: "reason" not in state(api, "second"))
     assert client.sizes[:2] == [8, 1]

@@ -1,0 +1,65 @@
+"""Jobs in a namespace whose quota is used up, where a server watches over quotas."""
+
+from pathlib import Path
+from typing import Any
+
+from support_controllers import running
+from support_jobs import task
+from support_server import Server
+from support_servers import RealServers, merge
+from support_waiting import until_true
+
+from batholith.job_ctrl.controller import JobController
+from batholith.model import crds
+from batholith.model.names import JOBS, PODGROUPS, PODS
+
+Json = dict[str, Any]
+QUOTAS = "/api/v1/namespaces/default/resourcequotas"
+
+
+async def allow(server: Server, pods: int, *, used: int) -> None:
+    """Set the quota, and what its controller would write, which does not run here."""
+    hard = {"hard": {"pods": str(pods)}}
+    await merge(server, f"{QUOTAS}/few", {"spec": hard})
+    await merge(server, f"{QUOTAS}/few/status", {"status": {**hard, "used": {"pods": str(used)}}})
+
+
+async def test_a_quota_is_told_in_the_status_and_waited_for(
+    real: RealServers, tmp_path: Path
+) -> None:
+    async with real.start(tmp_path, crds=crds.load()) as server, server.client() as client:
+
+        async def state() -> Json:
+            found: Json = (await server.get(JOBS.path("default", "j")))["status"]["state"]
+            return found
+
+        async def pods() -> int:
+            return len((await server.get(PODS.path("default")))["items"])
+
+        async def refused() -> bool:
+            said = await state()
+            told = "exceeded quota: few" in said.get("message", "")
+            return said.get("reason") == "FailedCreate" and told and await pods() == 2
+
+        async def whole() -> bool:
+            return await pods() == 3 and "reason" not in await state()
+
+        async def group() -> str:
+            found = (await server.get(PODGROUPS.path("default")))["items"]
+            return str(found[0]["metadata"]["name"]) if found else ""
+
+        async def has_group() -> bool:
+            return bool(await group())
+
+        await server.create(QUOTAS, {"metadata": {"name": "few"}, "spec": {}})
+        await allow(server, 2, used=0)
+        async with running(JobController(client)):
+            spec = {"schedulerName": "volcano", "minAvailable": 1, "tasks": [task(replicas=3)]}
+            body = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": "j"}}
+            await server.create(JOBS.path("default"), body | {"spec": spec})
+            await until_true(has_group)
+            path = PODGROUPS.path("default", await group())
+            await merge(server, path, {"status": {"phase": "Inqueue"}})
+            await until_true(refused)
+            await allow(server, 3, used=2)
+            await until_true(whole)
