@@ -182,9 +182,9 @@ class Life:
         await self._patch(job, [{"op": "replace", "path": at, "value": to} for at, to in grown])
         await self._until(job, lambda it: it["status"].get("running") == 3)
         await self._command("gang", "suspend")
-        await self._until(job, _says("Aborted"))
+        await self._until(job, _is_in("Aborted"))
         await self._command("gang", "resume")
-        await self._until(job, _says("Running"))
+        await self._until(job, _is_in("Running"))
         assert (await self._ask(f"/v1/namespaces/{HERE}/jobs"))["items"]
         for kind in (SERVICES, NETWORKPOLICIES):
             await self._comes_back(kind.path(HERE, "gang"))
@@ -476,6 +476,10 @@ _EVENTS = Resource("", "v1", "events", "Event")
 
 def _says(word: str) -> Any:
     return lambda it: f'"{word}"' in json.dumps(it)
+
+
+def _is_in(phase: str) -> Any:
+    return lambda it: it.get("status", {}).get("state", {}).get("phase") == phase
 
 
 def _held_by_another_than(holder: str) -> Any:
