@@ -38,6 +38,11 @@ def _matches(text: str, patterns: tuple[str, ...]) -> bool:
 
 ALLOWED = (
     Allowed(
+        what="Which pods run of those that do not all fit is chance.",
+        scenarios=("gang-elastic-partly",),
+        places=("/final/pods/j-t-*",),
+    ),
+    Allowed(
         what="Resuming a job uses up none of its retries.",
         scenarios=("command-abort-resume",),
         places=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
