@@ -123,7 +123,7 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
         await client.create(JOBS, yaml.safe_load(block("yaml")), namespace="default")
         await see(cluster, "behind-a-proxy", has_ended)
         said = await cluster.log("behind-a-proxy-main-0")
-        assert said == "http://proxy.example.com:8080\npip.conf\n"
+        assert said == "http://gate.example:3128\npip.conf\n"
 
         async def tidy() -> bool:
             there = (await client.list(CONFIGMAPS, namespace="default", view=dict)).items
