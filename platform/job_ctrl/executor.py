@@ -201,6 +201,7 @@ class Executor:
         was, phase = job.status.state.phase, effect.status.state.phase
         if phase != was:
             self._tools.metrics.entered(job, phase)
+            case.refusal = ""  # the next phase finds out for itself
             log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
 

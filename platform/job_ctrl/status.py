@@ -65,7 +65,7 @@ def recounted(view: View) -> JobStatus:
     marks = _marks(job) | _claims(job) if serving and not view.claims_due else {}
     return msgspec.structs.replace(
         job.status,
-        state=_hindered(job.status.state, view.refusal) if serving else job.status.state,
+        state=_hindered(job.status.state, view.hindrance) if serving else job.status.state,
         pending=_sum(tasks, PodPhase.PENDING),
         running=_sum(tasks, PodPhase.RUNNING),
         succeeded=_sum(tasks, PodPhase.SUCCEEDED),

@@ -54,6 +54,13 @@ class View:
         return sum(task.replicas for task in self.job.spec.tasks)
 
     @property
+    def hindrance(self) -> str:
+        """Why pods are missing that the server refused; empty if none are missing any more."""
+        present, tasks = self.ledger.present, self.job.spec.tasks
+        lacks = any(present(task.name) < task.replicas for task in tasks)
+        return self.refusal if lacks else ""
+
+    @property
     def restart(self) -> Target:
         """Which pods a restarting job lets go; meaningless in other phases."""
         return Target.read(self.job.status.state)

@@ -137,3 +137,17 @@ async def test_where_pods_were_taken_the_next_job_begins_with_several_until_one_
         await until(lambda: len(made(api)) == 18)
         await until(lambda: "reason" not in state(api, "second"))
     assert client.sizes[:2] == [8, 1]
+
+
+async def test_what_was_refused_is_not_told_any_more_when_it_is_not_wanted() -> None:
+    async with FakeApi() as api, Refused(api) as client, running(JobController(client)):
+        submit(api, "j", 2)
+        await until(lambda: len(api.objects(PODGROUPS)) == 1)
+        api.put(PODGROUPS, group_of("j"), status={"phase": "Inqueue"})
+        await until(lambda: len(made(api)) == 2)
+        client.full = True
+        wanted = api.objects(JOBS)["d/j"]["spec"]
+        for replicas, generation in ((3, 2), (2, 3)):
+            spec = {**wanted, "tasks": [task(replicas=replicas)]}
+            api.put(JOBS, "j", metadata={"generation": generation}, spec=spec)
+            await until(lambda: ("reason" in state(api, "j")) == (replicas == 3))  # noqa: B023
