@@ -40,7 +40,7 @@ ALLOWED = (
     Allowed(
         what="Which pods run of those that do not all fit is chance.",
         scenarios=("gang-elastic-partly",),
-        places=("/final/pods/j-t-*",),
+        places=("/final/pods/j-t-*", "/pods/j-t-*"),
     ),
     Allowed(
         what="Resuming a job uses up none of its retries.",
