@@ -1,7 +1,8 @@
 """Measures Batholith on a real kube-apiserver: ``python -m bench.realkube [NAME ...] [--pods N]``.
 
-Names: ``shapes`` (the bare client among them), ``start``, ``storm``; none means all. Rows are in
-Markdown, for bench/README.md. Nothing is asserted: machines differ, so read ratios and counts.
+Names: ``shapes`` (the bare client among them), ``ratios`` (each shape right after the bare client,
+again and again), ``start``, ``storm``; none means all. Rows are in Markdown, for bench/README.md.
+Nothing is asserted: machines differ, so read ratios and counts.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import uvloop
@@ -34,6 +36,10 @@ from .parts import PARTS, SIMULATED, SUBMITTER, Platform, Requests, memory
 
 PATIENCE = 1200.0
 """Seconds after which a run is given up."""
+ROUNDS = 3
+"""How often a shape is measured against the bare client."""
+SHAPES = ((20, 500), (500, 20), (10000, 1), (1, 10000))
+"""Jobs, and pods of each."""
 COLUMNS = ("kube-apiserver", "etcd", *PARTS, "bench")
 
 
@@ -177,8 +183,19 @@ async def bare(client: Client, pods: int) -> None:
     await in_parallel(range(pods), one)
 
 
-async def measure(shape: Shape) -> None:
-    """Run one shape and print its rows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one run of a shape gave."""
+
+    times: dict[str, float]
+    """Seconds from the first submission to each milestone."""
+    spent: Counter[str]
+    """CPU seconds of each process until then."""
+    requests: Requests
+
+
+async def measure(shape: Shape) -> Figures:
+    """Run one shape on a server of its own."""
     with platform() as made:
         async with submitter(made) as client:
             await furnish(client)
@@ -196,12 +213,15 @@ async def measure(shape: Shape) -> None:
                     await seen.done.wait()
                 spent = Counter({name: now - before[name] for name, now in made.cpu().items()})
                 until = stamp()
-        times = {name: at - start for name, at in seen.times.items()}
-        print(_row(shape, times, spent), flush=True)
-        tell_requests(shape, Requests.between(made.audit(), since, until))
+        return Figures(
+            times={name: at - start for name, at in seen.times.items()},
+            spent=spent,
+            requests=Requests.between(made.audit(), since, until),
+        )
 
 
-def _row(shape: Shape, times: dict[str, float], spent: Counter[str]) -> str:
+def _row(shape: Shape, figures: Figures) -> str:
+    times, spent = figures.times, figures.spent
     cells = [str(shape), *(f"{times[name]:.1f} s" for name in ("created", "bound", "running"))]
     cells.append(f"{shape.total / times['running']:.0f}")
     cells.append(" / ".join(f"{spent[name]:.1f}" if spent[name] else "-" for name in COLUMNS))
@@ -233,9 +253,35 @@ async def shapes(pods: int) -> None:
     """Jobs of several shapes, and the bare client, until all pods run."""
     print(f"| shape | created | bound | running | pods/s | CPU s: {' / '.join(COLUMNS)} |")
     print("| --- | ---: | ---: | ---: | ---: | --- |")
-    wanted = [(0, pods), (20, 500), (500, 20), (10000, 1), (1, 10000)]
-    for jobs, size in wanted:
-        await measure(_scaled(jobs, size, pods))
+    for jobs, size in ((0, pods), *SHAPES):
+        shape = _scaled(jobs, size, pods)
+        figures = await measure(shape)
+        print(_row(shape, figures), flush=True)
+        tell_requests(shape, figures.requests)
+
+
+async def ratios(pods: int) -> None:
+    """Each shape right after the bare client, several times: what they cost as multiples of it."""
+    print("| shape | time until all ran | CPU of all processes | of the API server |")
+    print("| --- | --- | --- | --- |")
+    for jobs, size in SHAPES:
+        shape, rounds = _scaled(jobs, size, pods), []
+        for _ in range(ROUNDS):
+            least = await measure(Shape(jobs=0, pods=shape.total))
+            ours = await measure(shape)
+            rounds.append(
+                [one / other for one, other in zip(_cost(ours), _cost(least), strict=True)]
+            )
+        told = (
+            f"{median(each):.2f} ({min(each):.2f}-{max(each):.2f})"
+            for each in zip(*rounds, strict=True)
+        )
+        print(f"| {shape} | {' | '.join(told)} |", flush=True)
+
+
+def _cost(figures: Figures) -> tuple[float, float, float]:
+    """Seconds until all ran, CPU seconds of all processes, and of the API server."""
+    return figures.times["running"], figures.spent.total(), figures.spent["kube-apiserver"]
 
 
 def _scaled(jobs: int, size: int, pods: int) -> Shape:
@@ -295,10 +341,11 @@ async def storm(pods: int) -> None:
 
 BENCHES: dict[str, Callable[[int], Coroutine[None, None, None]]] = {
     "shapes": shapes,
+    "ratios": ratios,
     "start": start,
     "storm": storm,
 }
-PODS_OF = {"shapes": 10000, "start": 50000, "storm": 50000}
+PODS_OF = {"shapes": 10000, "ratios": 5000, "start": 50000, "storm": 50000}
 
 
 def main() -> None:
