@@ -7,27 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import hosts, images, layout, users
-from .environment import SEARCH_PATH, Facts, Sources, build, expand
+from .environment import SEARCH_PATH, Facts, build, expand
 from .layout import Mount
 from .machine import HOST_IP, Machine
 from .objects import Container, Pod
+from .preparing import Prepared
 from .runner import POD_VARIABLE, Launch, Level, RunFolder
 from .volumes import link_into, mounts_of
 
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What was made ready for a pod before its containers start."""
-
-    sources: Sources
-    volumes: Mapping[str, Path]
-    folder: Path
-    """The pod's own folder, with its hosts file and hostname."""
-
-    ip: str
 
 
 @dataclass(frozen=True, slots=True)
