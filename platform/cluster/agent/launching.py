@@ -17,6 +17,10 @@ from .volumes import link_into, mounts_of
 
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
+_TAIL = 16 * 1024
+"""Bytes of a log that are looked at for what happened last."""
+
+_PORT_TAKEN = ("address already in use", "eaddrinuse", "port is already allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +167,23 @@ def termination_message(container: Container, run: RunFolder, log: Path, *, fail
             text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
         if text:
             return text
-    if failed and container.termination_message_policy == "FallbackToLogsOnError" and log.exists():
-        lines = log.read_text(errors="replace").splitlines()[-_FALLBACK_LINES:]
-        words = [parts[3] for line in lines if len(parts := line.split(" ", 3)) == 4]
-        return "\n".join(words)[-_FALLBACK_BYTES:]
+    if failed and container.termination_message_policy == "FallbackToLogsOnError":
+        return "\n".join(_last_lines(log)[-_FALLBACK_LINES:])[-_FALLBACK_BYTES:]
     return ""
+
+
+def found_port_taken(log: Path) -> bool:
+    """Whether the end of a log complains of a port that somebody else listens at."""
+    words = "\n".join(_last_lines(log)).lower()
+    return any(complaint in words for complaint in _PORT_TAKEN)
+
+
+def _last_lines(log: Path) -> list[str]:
+    """What was written last, without times and streams."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return [parts[3] for line in lines if len(parts := line.split(" ", 3)) == 4]

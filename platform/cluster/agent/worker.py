@@ -21,12 +21,12 @@ from ...model.names import PODS
 from . import lifecycle, status
 from .environment import ConfigError
 from .hosts import Peer
-from .launching import Launcher, termination_message
+from .launching import Launcher, found_port_taken, termination_message
 from .machine import HOST_IP, Machine
 from .objects import Pod
 from .preparing import PROBLEMS, Prepared, Preparer, retry_delay
 from .records import PodFolder, PodRecord
-from .reporter import Reporter, may_pass
+from .reporter import Reporter, after
 from .runner import Ended, Level, Process, RunFolder, lost, start_claimed, sweep
 from .status import Accepted, Blocked, Ending, Event, Exited, PodState, Started
 
@@ -40,6 +40,11 @@ _GRAIN = 0.01
 _PLAIN_NOTE = (
     "There is no sandbox on this machine: volumes lie under $BATHOLITH_ROOT, "
     "the hosts file at $BATHOLITH_HOSTS"
+)
+
+_PORT_NOTE = (
+    "A port is taken, says the log. Pods share the machine's network: choose another port, or "
+    "listen at the pod's own address (status.podIP), which is"
 )
 
 
@@ -343,9 +348,11 @@ class PodWorker:
 
     def _exited(self, name: str, run: RunFolder, ended: Ended) -> Exited:
         container, log_file = self.pod.containers[name], self.folder.log_of(run)
-        message = ended.message or termination_message(
-            container, run, log_file, failed=ended.code != 0
-        )
+        failed = ended.code != 0
+        message = ended.message or termination_message(container, run, log_file, failed=failed)
+        if failed and found_port_taken(log_file):
+            address = self.state.pod_ip
+            self._machine.tell(self.pod, "PortTaken", f"{_PORT_NOTE} {address}", warning=True)
         return Exited(name, ended.moment, ended.code, ended.reason, message)
 
     def _stop(self, name: str, kill_at: datetime) -> None:
@@ -398,7 +405,8 @@ class PodWorker:
             except NotFoundError:
                 return
             except (ApiError, ConnectionLostError) as error:
-                if not may_pass(error):
+                again, _ = await after(error, self._machine.client, self.pod)
+                if not again:
                     log.info("not deleted", extra={"pod": meta.key, "error": str(error)})
                     return
             await self._clock.sleep(1.0)
