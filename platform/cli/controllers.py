@@ -57,7 +57,10 @@ class WorkFlags:
     ] = 5
     max_requeue_num: Annotated[
         int,
-        typer.Option(help="Retries of a queue or its Command; negative: no limit. Jobs: no limit."),
+        typer.Option(
+            help="Retries before a queue is left alone for a minute, and a Command to it that is "
+            "refused for good; negative: no limit. Jobs: no limit."
+        ),
     ] = 15
     scheduler_name: Annotated[
         list[str], typer.Option(help="Pods of this scheduler get PodGroups; may be repeated.")
