@@ -62,6 +62,9 @@ class WorkFlags:
             "refused for good; negative: no limit. Jobs: no limit."
         ),
     ] = 15
+    default_queue: Annotated[
+        str, typer.Option(help="Made if it is missing, as root is; the scheduler's, too.")
+    ] = "default"
     scheduler_name: Annotated[
         list[str], typer.Option(help="Pods of this scheduler get PodGroups; may be repeated.")
     ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
@@ -141,6 +144,7 @@ def _assembled(
     queues = QueueSettings(
         workers=work.worker_threads_for_queue,
         max_requeues=work.max_requeue_num,
+        default_queue=work.default_queue,
         registry=registry,
         work_metrics=work_metrics,
     )
