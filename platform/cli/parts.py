@@ -52,7 +52,7 @@ def apiserver(
     logs.configure(form=log_format, level=log_level)
 
     async def main(ready: asyncio.Event) -> None:
-        rules = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names())
+        rules = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names(), queue_gates=True)
         settings = Settings(
             data=data_dir,
             listener=_listener(listen_fd, listen_address),
