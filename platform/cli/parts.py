@@ -60,7 +60,7 @@ def apiserver(
     listener = _listener(listen_fd, listen_address)
 
     async def main(ready: asyncio.Event) -> None:
-        rules = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names())
+        rules = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names(), queue_gates=True)
         settings = Settings(
             data=data_dir,
             listener=listener,

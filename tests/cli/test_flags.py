@@ -13,7 +13,7 @@ from batholith.admission.serving.service import Options
 from batholith.cli import admission, controllers, scheduler
 from batholith.cli.controllers import WorkFlags
 from batholith.cli.flags import GoCommand, Inert, grouped
-from batholith.cli.gates import GatesError, without_effect
+from batholith.cli.gates import QUEUE_GATES, GatesError, is_open, without_effect
 from batholith.cli.leading import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
 from batholith.cli.options import KLOG, ClusterFlags, LogFlags, ServingFlags
@@ -334,6 +334,10 @@ def test_feature_gates() -> None:
         "WorkLoadSupport=false",
         "DynamicResourceAllocation=true",
     ]
+    assert without_effect(f"{QUEUE_GATES}=true") == [f"{QUEUE_GATES}=true"]
+    assert without_effect(f"{QUEUE_GATES}=true", heeded=[QUEUE_GATES]) == []
+    assert not is_open("", QUEUE_GATES)
+    assert is_open(f"{QUEUE_GATES}=false, {QUEUE_GATES}=T", QUEUE_GATES)
     for wrong in ("WorkLoadSupport", "WorkLoadSupport=yes", "=true"):
         with pytest.raises(GatesError):
             without_effect(wrong)
