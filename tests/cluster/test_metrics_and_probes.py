@@ -194,3 +194,21 @@ async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
                 return await one.get("health", "/readyz") == (200, "ok")
 
             await until_true(ready)
+
+
+async def test_the_default_queue_may_have_another_name(tmp_path: Path) -> None:
+    flags = ("--default-queue=research", "--no-leader-elect")
+    async with (
+        embedded_server(tmp_path / "server", crds=crds.load()) as server,
+        part("controllers", "--kubeconfig", str(server.kubeconfig), *flags),
+        server.client() as client,
+    ):
+
+        async def open_queues() -> dict[str, str]:
+            found = (await client.list(QUEUES, view=Queue)).items
+            return {one.metadata.name: one.spec.parent for one in found if one.status.state}
+
+        async def both_are_there() -> bool:
+            return await open_queues() == {"root": "", "research": "root"}
+
+        await until_true(both_are_there)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from support_server import Server
 from support_servers import Servers, add_node, merge
 from support_waiting import until_equal, until_true
 
+from batholith.admission import AdmissionSettings, webhooks
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
 from batholith.model import crds
-from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, QUEUES
+from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, QUEUE_GATE, QUEUES
 from batholith.scheduler.scribe import Pauses
 from batholith.scheduler.service import Scheduler, SchedulerSettings
 
@@ -29,10 +31,14 @@ QUICK = SchedulerSettings(
 @pytest.fixture
 async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, crds=crds.load()) as started:
-        body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "default"}}
-        await started.create(QUEUES.path(), body | {"spec": {"weight": 1}})
-        await merge(started, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}})
+        await open_queue(started)
         yield started
+
+
+async def open_queue(server: Server, **spec: Any) -> None:
+    body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "default"}}
+    await server.create(QUEUES.path(), body | {"spec": {"weight": 1} | spec})
+    await merge(server, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}})
 
 
 @asynccontextmanager
@@ -67,12 +73,14 @@ async def add_pod(
     *,
     cpu: str = "1",
     scheduler: str = "volcano",
+    annotations: Json | None = None,
 ) -> None:
     resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
+    annotations = (annotations or {}) | ({GROUP_NAME: group} if group else {})
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "annotations": {GROUP_NAME: group} if group else {}},
+        "metadata": {"name": name, "annotations": annotations},
         "spec": {
             "schedulerName": scheduler,
             "containers": [{"name": "main", "image": "busybox", "resources": resources}],
@@ -310,6 +318,35 @@ async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: Serve
     answer = await server.request("POST", PODS.path("default", "p", "binding"), body)
     assert answer.status == 409
     assert not (await pod(server, "p"))["spec"].get("nodeName")
+
+
+async def test_a_pod_shows_its_gate_until_its_queue_has_room(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """Then it looks for a node, and only now a cluster that grows on demand should look at it."""
+    asks = {QUEUE_GATE: "true"}
+    rules = [each for each in webhooks(AdmissionSettings(queue_gates=True)) if "/pods" in each.path]
+    async with servers.start(tmp_path, webhooks=rules, crds=crds.load()) as server:
+        await open_queue(server, capability={"cpu": "2"})
+        async with scheduling(server, settings=replace(QUICK, queue_gates=True)):
+            await add_group(server, "g", 1)
+            await add_group(server, "h", 1)
+            await asyncio.gather(*(add_node(server, name, cpu="1") for name in ("a", "b", "c")))
+            await add_pod(server, "g-0", "g", cpu="2", annotations=asks)
+            await until_true(lambda: is_told(server, "g"))  # of the node, hence let in
+            found = await pod(server, "g-0")
+            assert "schedulingGates" not in found["spec"]
+            await add_pod(server, "h-0", "h", cpu="2", annotations=asks)
+            await until_true(lambda: is_told(server, "h"))
+            told = (await group(server, "h"))["status"]["conditions"][0]["message"]
+            assert "queue resource quota insufficient" in told
+            found = await pod(server, "h-0")
+            assert found["spec"]["schedulingGates"] == [{"name": QUEUE_GATE}]
+            assert [each["reason"] for each in found["status"]["conditions"]] == ["SchedulingGated"]
+            await add_node(server, "large", cpu="8")
+            await wait_bound(server, "g-0")
+            await phase_of_pod(server, "g-0", "Succeeded")
+            await wait_bound(server, "h-0")
 
 
 class Slow(Client):
