@@ -5,7 +5,6 @@ what changed is fetched once, however many pods read it.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,8 +20,6 @@ from ...model.names import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Resource
 from .environment import Sources
 from .objects import ConfigMap, Pod, Secret, TokenRequest
 from .volumes import Needs, needs_of
-
-log = logging.getLogger(__name__)
 
 _OLDEST_TOKEN = timedelta(hours=24)
 _PART_OF_LIFE = 0.8
