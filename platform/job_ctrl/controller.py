@@ -158,18 +158,23 @@ class JobController:
             self._queue.add(key)  # our own write has been looked at already
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        about = new or old
-        entry = ledger.read(about) if about is not None else None
-        if about is None or entry is None:
-            return
-        key = _owner_key(about.metadata)
-        books, now = self._case(key).ledger, self._when(entry)
+        was, entry = _entry(old), _entry(new)
+        if old is not None and was is not None and (entry is None or entry.owner != was.owner):
+            self._lose(_owner_key(old.metadata), was)  # deleted, or not its job's any longer
+        if new is not None and entry is not None:
+            key = _owner_key(new.metadata)
+            self._expected.creation_observed(key, entry.name)
+            if self._case(key).ledger.put(entry, now=self._when(entry)):
+                self._mark(key)
+
+    def _lose(self, key: str, entry: ledger.Entry) -> None:
         self._expected.creation_observed(key, entry.name)
-        if new is None:
-            books.drop(entry.uid, now=now)
-            self._tidy(key)
-        elif not books.put(entry, now=now):
-            return
+        self._case(key).ledger.drop(entry.uid, now=self._when(entry))
+        self._tidy(key)
+        self._mark(key)
+
+    def _mark(self, key: str) -> None:
+        """Have a look at a job of whose pods something is new."""
         self._bustle.note()
         if self._bustle.calm_in():
             self._queue.add_after(key, _BUSY_PAUSE)
@@ -371,6 +376,10 @@ class JobController:
     def statistics(self) -> dict[str, int]:
         """How many jobs are remembered, and how many keys wait for a worker."""
         return {"cases": len(self._cases), "queued": self._queue.depth()}
+
+
+def _entry(pod: Pod | None) -> ledger.Entry | None:
+    return ledger.read(pod) if pod is not None else None
 
 
 def _owner_key(meta: ObjectMeta) -> str:

@@ -48,6 +48,8 @@ def decide(view: View, order: Order | None = None) -> list[Effect]:
         return [SetStatus(status.first(view), urgent=True), *_warn(view)]
     if order is not None and order.uid in view.job.status.state.message:
         return [DeleteCommand()]  # it was obeyed before a crash, or could not be deleted
+    if view.phase is JobPhase.RESTARTING and (failed := _fail(view)):
+        return failed
     if turned := _suspend(view):
         return turned
     if order is not None:
@@ -150,6 +152,15 @@ def _settle(view: View) -> list[Effect]:
     return [SetStatus(status.moved(view, go), urgent=True)] if go else []
 
 
+def _fail(view: View) -> list[Effect]:
+    """End a job that restarts with no retries left.
+
+    No order comes before that: a job that is stopped and resumed now would go on past its limit.
+    """
+    go = RULES[view.phase].settle(view)
+    return _settle(view) if go is not None and go.then in FINAL else []
+
+
 def _serve(view: View) -> Iterator[Effect]:
     """Pending and Running: see to it that everything is there that should be."""
     if view.claims_due and view.phase is JobPhase.PENDING:
@@ -183,9 +194,6 @@ def _serve(view: View) -> Iterator[Effect]:
 
 def _clear(view: View) -> list[Effect]:
     """Restarting: let the old go, then move on. Nothing is made in this phase."""
-    go = RULES[view.phase].settle(view)
-    if go is not None and go.then in FINAL:
-        return _settle(view)
     unwanted = tuple(_outgoing(view))
     if unwanted:
         return [DeletePods(unwanted)]

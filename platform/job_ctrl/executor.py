@@ -341,6 +341,8 @@ class Executor:
         entry = ledger.read(found)
         if entry is None or entry.owner != turn.job.metadata.uid:
             raise error
+        if names.JOB_NAME not in found.metadata.labels:
+            raise error  # no watch will ever show it
         if entry.version != turn.job.status.version or entry.leaving:
             raise TryAgainError(f"an older pod {name} is still there") from error
         return found

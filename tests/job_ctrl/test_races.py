@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pytest
 from support_jobs import task
 from support_machine import Life
 
-from batholith.model.names import PODGROUPS, PODS
+from batholith.model.names import JOBS, PODGROUPS, PODS
 
 
 def submit(life: Life, **spec: Any) -> None:
@@ -54,3 +55,62 @@ def test_a_pod_that_no_cache_ever_showed_is_known_to_be_gone(life: Life) -> None
     life.api.lose()
     life.do(life.rest())
     assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+
+
+def test_pods_that_are_left_to_themselves_are_forgotten(life: Life) -> None:
+    """INV-VC-3: a job deleted with propagation Orphan."""
+    submit(life)
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    for name in ("j-t-0", "j-t-1"):
+        life.api.put(PODS, name, metadata={"ownerReferences": []})
+    life.delete_job()
+    life.sweep()
+    life.do(life.rest())
+    assert life.controller is not None
+    assert life.controller.statistics() == {"cases": 0, "queued": 0}
+    submit(life)
+    life.do(life.rest())
+    life.admit()
+    for name in ("j-t-0", "j-t-1"):
+        life.api.take_away(PODS, name)
+    life.do(life.rest())
+    (uid,) = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in life.named(PODS).values()}
+    assert life.job is not None
+    assert uid == life.job["metadata"]["uid"]
+
+
+def test_a_pod_that_somebody_hides_is_not_evicted_again_and_again(life: Life) -> None:
+    submit(life, policies=[{"action": "RestartPod", "event": "PodEvicted"}], maxRetry=9)
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    life.audit.evicted("j-t-0")
+    life.api.put(PODS, "j-t-0", metadata={"labels": {"volcano.sh/job-name": None}})
+    for _ in range(5):
+        life.do(life.rest())
+        life.admit()
+        life.do(life.pass_time(20))
+    assert life.status["retryCount"] == 1
+
+
+@pytest.mark.parametrize("stop", ["AbortJob", "suspend"])
+def test_a_stop_does_not_save_a_job_without_retries_left(life: Life, stop: str) -> None:
+    submit(life, maxRetry=1, policies=[{"action": "RestartJob", "event": "PodFailed"}])
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    life.api.fail(500, times=50, method="PATCH", path="/status")
+    life.turn("j-t-0", "Failed", code=1)
+    life.do(life.idle())
+    life.do(life.kill())
+    life.api.heal()
+    status = life.status | {"state": {"phase": "Restarting", "reason": "RestartJob"}}
+    life.api.put(JOBS, "j", status=status | {"retryCount": 1, "version": 1})
+    if stop == "suspend":
+        life.edit(suspend=True)
+    else:
+        life.command(stop)
+    life.do(life.rest())
+    assert (life.phase, life.status["retryCount"]) == ("Failed", 1)
