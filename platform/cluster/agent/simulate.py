@@ -88,11 +88,6 @@ class Simulator:
         self._to_write: asyncio.Queue[str] = asyncio.Queue()
         self._pods = Cache(client, PODS, Pod)
 
-    @property
-    def active(self) -> int:
-        """Number of pods that are not at their end."""
-        return len(self._records)
-
     async def run(self, ready: asyncio.Event, stop: Stop) -> None:
         """Pretend until *stop* is asked for; there is nothing to be ended."""
         keeper = NodeKeeper(self._client, self._nodes, clock=self._clock)

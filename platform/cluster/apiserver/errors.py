@@ -177,11 +177,6 @@ def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
     return invalid(Resource("meta.k8s.io", "v1", "", kind), "", errors)
 
 
-def unavailable(message: str) -> StatusError:
-    """503: not now."""
-    return StatusError(503, "ServiceUnavailable", message)
-
-
 def version_too_large(wanted: int, current: int) -> StatusError:
     """504: the client has seen a future that we have not reached."""
     text = "Too large resource version"
