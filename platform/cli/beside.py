@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ..kube.client import Client
+from ..kube.complaints import Complaints
 from ..kube.errors import (
     ApiError,
     ConnectionLostError,
@@ -98,14 +99,13 @@ async def refuse(client: Client, counterpart: Counterpart) -> None:
     Raises:
         BesideVolcanoError: it is deployed, with more than no replicas.
     """
-    complaint = ""
+    complaints = Complaints(client.timing)
     while True:
         try:
             listing = await client.list(DEPLOYMENTS, view=Deployment)
         except (ServerError, TooManyRequestsError, ConnectionLostError) as error:
-            known, complaint = complaint, str(error)
-            level = logging.DEBUG if complaint == known else logging.WARNING
-            log.log(level, "waiting for the API server", extra={"error": complaint})
+            level = complaints.level(str(error))
+            log.log(level, "waiting for the API server", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
         except (ApiError, UnreadableAnswerError) as error:
             log.warning(

@@ -245,6 +245,24 @@ async def test_pauses_between_failures_double(api: FakeApi) -> None:
         assert follower.pauses[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
 
 
+async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "batholith.kube.reflector")
+    api.fail("drop", times=20)
+    async with following(api) as follower:
+        api.put(PODS, "a")
+        await follower.caught_up()
+        assert len(follower.pauses) > 3
+    told = [(line.levelname, line.message) for line in caplog.records if "reflector" in line.name]
+    assert told == [
+        ("INFO", "watch broken"),
+        ("WARNING", "watch broken"),
+        ("INFO", "followed again"),
+    ]
+    assert "?" not in vars(caplog.records[0])["error"]
+
+
 async def test_nobody_listening_is_waited_for() -> None:
     api = FakeApi()
     pauses: list[float] = []
