@@ -21,6 +21,7 @@ from ..kube.errors import (
     ConnectionLostError,
     ServerError,
     TooManyRequestsError,
+    UnauthorizedError,
     UnreadableAnswerError,
 )
 from ..model.base import Part
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 FORCE = "--force-beside-volcano"
 RETRY_SECONDS = 1.0
+
+_NOT_NOW = (ServerError, TooManyRequestsError, ConnectionLostError, UnauthorizedError)
+"""Answers that are none. A server that does not know us may do so once our token is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ async def refuse(client: Client, counterpart: Counterpart) -> None:
     while True:
         try:
             listing = await client.list(DEPLOYMENTS, view=Deployment)
-        except (ServerError, TooManyRequestsError, ConnectionLostError) as error:
+        except _NOT_NOW as error:
             level = complaints.level(str(error))
             log.log(level, "waiting for the API server", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)

@@ -17,6 +17,11 @@ class Complaints:
         self._since: float | None = None
 
     @property
+    def lasting(self) -> float:
+        """Seconds since it has failed without working again; 0 while it works."""
+        return 0.0 if self._since is None else self._timing.monotonic() - self._since
+
+    @property
     def pending(self) -> bool:
         """It has failed, and not worked since."""
         return self._since is not None
@@ -37,6 +42,7 @@ class Complaints:
 
     def over(self) -> float:
         """It works: seconds since the first failure, all of which is forgotten."""
-        since, self._since = self._since, None
+        lasted = self.lasting
+        self._since = None
         self._told.clear()
-        return 0.0 if since is None else self._timing.monotonic() - since
+        return lasted

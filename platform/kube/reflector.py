@@ -127,6 +127,11 @@ class Reflector(Generic[T]):
         self._complaints = Complaints(self._timing)
         self._log = {"resource": scope.resource.plural, "namespace": scope.namespace}
 
+    @property
+    def out_of_touch(self) -> float:
+        """Seconds for which no list or watch has worked; 0 while one does."""
+        return self._complaints.lasting
+
     async def run(self) -> None:
         """Follow the server until cancelled; failures are logged and retried with back-off."""
         backoff = Backoff(timing=self._timing)

@@ -14,6 +14,7 @@ def test_each_failure_is_told_once_a_minute_until_it_works() -> None:
         now[0] = at
         told.append(logging.getLevelName(complaints.level(text)))
     assert told == ["INFO", "WARNING", "DEBUG", "WARNING", "DEBUG", "WARNING", "DEBUG"]
-    assert complaints.over() == 62
+    assert complaints.lasting == complaints.over() == 62
     assert not complaints.pending
+    assert complaints.lasting == 0
     assert complaints.level("a") == logging.INFO
