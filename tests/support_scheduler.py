@@ -1,7 +1,7 @@
 """Builders for the scheduler's tests: objects as they would come from a watch."""
 
 from batholith.model.meta import ObjectMeta
-from batholith.model.names import GROUP_NAME, TASK_SPEC
+from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
 from batholith.model.needs import ContainerNeeds, Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
@@ -52,7 +52,8 @@ def pod(
     on: str = "",
     phase: str = "Pending",
     leaving: bool = False,
-    gated: bool = False,
+    gates: tuple[str, ...] = (),
+    vetted: bool = False,
     scheduler: str = "volcano",
     selector: dict[str, str] | None = None,
     affinity: Affinity | None = None,
@@ -69,7 +70,8 @@ def pod(
             namespace="ns",
             uid=f"uid-{name}",
             annotations=({GROUP_NAME: group} if group else {})
-            | ({TASK_SPEC: role} if role else {}),
+            | ({TASK_SPEC: role} if role else {})
+            | ({QUEUE_GATE: "true"} if vetted else {}),
             deletion_timestamp="2026-01-01T00:00:00Z" if leaving else None,
         ),
         spec=PodSpec(
@@ -82,7 +84,7 @@ def pod(
             node_selector=selector or {},
             affinity=affinity,
             tolerations=tolerations,
-            scheduling_gates=(Gate(name="held"),) if gated else (),
+            scheduling_gates=tuple(Gate(name=gate) for gate in gates),
         ),
         status=PodStatus(phase=phase),
     )
@@ -134,9 +136,15 @@ def queue(
 class World:
     """A cluster, and who decides over it."""
 
-    def __init__(self, text: str = conf.DEFAULT, *, single: str = "default-scheduler") -> None:
+    def __init__(
+        self,
+        text: str = conf.DEFAULT,
+        *,
+        single: str = "default-scheduler",
+        queue_gates: bool = False,
+    ) -> None:
         read = conf.load(text)
-        self.cluster = Cluster(single_names=(single,))
+        self.cluster = Cluster(single_names=(single,), queue_gates=queue_gates)
         self.core = Core(self.cluster, Rules(read), read.actions)
         self.cluster.queue(None, queue())
         self.seen: dict[str, Pod] = {}

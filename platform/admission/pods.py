@@ -1,7 +1,8 @@
-"""What the annotations of a pod of ours must fulfil when it is created."""
+"""What the annotations of a pod of ours mean when it is created, and must fulfil."""
 
-from ..model.review import DeniedError, Review
-from .decoding import part
+from ..model.names import QUEUE_GATE
+from ..model.review import DeniedError, Json, Review
+from .decoding import entries, part
 from .problems import show
 from .settings import AdmissionSettings
 
@@ -27,6 +28,19 @@ def validate(review: Review, settings: AdmissionSettings) -> None:
             raise DeniedError(f"invalid value of annotation {key}: {problem}")
     if len(given) > 1:
         raise DeniedError(f"only one of the annotations {' and '.join(given)} may be given")
+
+
+def gated(pod: Json, settings: AdmissionSettings) -> Json:
+    """*pod* with the gate of its queue, if its annotation asks for it.
+
+    Only if one of our schedulers places it: nobody else would ever lift the gate.
+    """
+    spec = part(pod, "spec")
+    asks = part(part(pod, "metadata"), "annotations").get(QUEUE_GATE) == "true"
+    if not asks or spec.get("schedulerName") not in settings.scheduler_names:
+        return pod
+    gate, there = {"name": QUEUE_GATE}, entries(spec, "schedulingGates")
+    return pod if gate in there else pod | {"spec": spec | {"schedulingGates": [*there, gate]}}
 
 
 def _amount_problem(text: str) -> str:

@@ -28,5 +28,8 @@ class AdmissionSettings:
     job_plugins: frozenset[str] = JOB_PLUGINS
     """Job plugins that the controllers know; the commands add those of other packages."""
 
+    queue_gates: bool = False
+    """Whether pods that ask for it get the gate of their queue when they are created."""
+
     resource_groups: tuple[ResourceGroup, ...] = ()
     """What pods are given when they are created; the first group that takes a pod counts."""

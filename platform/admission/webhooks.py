@@ -38,7 +38,8 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
 
     def mutate_pod(review: Review, lookup: Lookup) -> Json:
         groups = settings.resource_groups
-        return resource_groups.fill_in(review.object or {}, review.namespace, groups)
+        pod = resource_groups.fill_in(review.object or {}, review.namespace, groups)
+        return pods.gated(pod, settings) if settings.queue_gates else pod
 
     def validate_job(review: Review, lookup: Lookup) -> None:
         obj = review.object or {}

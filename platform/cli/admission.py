@@ -178,7 +178,7 @@ class RuleFlags:
         typer.Option(help="resourceGroups for /pods/mutate; read again when it changes."),
     ] = None
     feature_gates: Annotated[
-        str, typer.Option(help="Name=true,…; checked, but none of them can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {gates.QUEUE_GATES} can be changed here.")
     ] = ""
 
     def settings(self) -> "AdmissionSettings":
@@ -192,6 +192,7 @@ class RuleFlags:
             root_queue_protection=self.enable_root_queue_protection,
             queue_allocated_pods_check=self.enable_queue_allocated_pods_check,
             job_plugins=JOB_PLUGINS | installed.names(),
+            queue_gates=gates.is_open(self.feature_gates, gates.QUEUE_GATES),
         )
 
 
@@ -239,8 +240,7 @@ def _admission(
     with told_in_a_line(OSError, ValueError):
         options = _options(web, rules)
         election = office.within(web.namespace)
-        for gate in gates.without_effect(rules.feature_gates):
-            log.warning("feature gate without effect", extra={"gate": gate})
+        _warn_of_gates(rules.feature_gates, options)
         doors = instruments.places(served.serving(), metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
@@ -300,6 +300,14 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
     )
     options.chosen(options.settings)
     return options
+
+
+def _warn_of_gates(text: str, options: "Options") -> None:
+    for gate in gates.without_effect(text, heeded=[gates.QUEUE_GATES]):
+        log.warning("feature gate without effect", extra={"gate": gate})
+    if options.settings.queue_gates and "/pods/mutate" not in options.paths:
+        why = "--enabled-admission is without /pods/mutate"
+        log.warning("feature gate without effect", extra={"gate": gates.QUEUE_GATES, "why": why})
 
 
 def _paths(text: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Self
 from ..cluster import kubeconfig, pki, tokens
 from ..cluster.datadir import DataDir
 from ..cluster.supervisor import Part, Supervisor
+from .gates import QUEUE_GATES
 
 LOOPBACK = "127.0.0.1"
 API_PORT = 7443
@@ -23,6 +24,8 @@ AGENT_GRACE = 60.0
 OURS = ("--leader-elect=false", "--force-beside-volcano")
 """There is one of each, which the supervisor starts again, and nobody else runs in the cluster,
 whichever Deployments lie there."""
+SCHEDULING = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
+"""Pods ask for the gate of their queue by an annotation: nobody is gated unasked."""
 PARTS = ("controllers", "scheduler", "agent", "api")
 """Parts with credentials of their own."""
 
@@ -170,7 +173,7 @@ class Embedded:
             ),
             Part(
                 name="scheduler",
-                arguments=self._client("scheduler", *OURS, "--default-scheduler"),
+                arguments=self._client("scheduler", *OURS, *SCHEDULING),
                 environment=trust,
             ),
             Part(

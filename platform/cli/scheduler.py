@@ -34,7 +34,7 @@ INERT = (
     Inert("minimum-feasible-nodes", _MATRIX),
     Inert("minimum-percentage-nodes-to-find", _MATRIX),
     Inert("percentage-nodes-to-find", _MATRIX),
-    Inert("gate-removal-worker-num", "there is no admission by scheduling gates here."),
+    Inert("gate-removal-worker-num", "as many gates are lifted at once as pods are bound."),
     Inert("resource-sync-timeout", "it waits for as long as it takes; see /readyz."),
     Inert("ignored-provisioners", "volumes are not looked at yet."),
     Inert("csi-storage", "volumes are not looked at yet.", switch=True),
@@ -63,7 +63,7 @@ class SchedulingFlags:
     ] = False
     default_queue: Annotated[str, typer.Option(help="Queue of gangs that name none.")] = "default"
     feature_gates: Annotated[
-        str, typer.Option(help="Name=true,…; checked, but none of them can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {gates.QUEUE_GATES} can be changed here.")
     ] = ""
     node_selector: Annotated[
         list[str], typer.Option(help="Not supported: refused, as pods might go elsewhere.")
@@ -87,21 +87,35 @@ def _check(flags: SchedulingFlags) -> None:
         raise UnsupportedError("--scheduler-sharding-mode: only none is supported")
     if flags.plugins_dir:
         raise UnsupportedError("--plugins-dir: Go plugins cannot be loaded")
-    for gate in gates.without_effect(flags.feature_gates):
+    for gate in gates.without_effect(flags.feature_gates, heeded=[gates.QUEUE_GATES]):
         log.warning("feature gate without effect", extra={"gate": gate})
 
 
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--scheduler-conf: {error}") from error
+
+
 def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "SchedulerSettings":
+    """As the scheduler wants them.
+
+    Raises:
+        ValueError: the configuration cannot be read or used.
+    """
     from ..machinery.metrics import WorkQueueMetrics
     from ..scheduler import conf
     from ..scheduler.service import SchedulerSettings
 
-    given = flags.scheduler_conf
+    text = conf.DEFAULT if flags.scheduler_conf is None else _read(flags.scheduler_conf)
+    conf.load(text)  # what is wrong with it is told now, not when we come to lead
     return SchedulerSettings(
-        conf=conf.DEFAULT if given is None else given.read_text(),
+        conf=text,
         gang_names=tuple(flags.scheduler_name),
         single_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
+        queue_gates=gates.is_open(flags.feature_gates, gates.QUEUE_GATES),
         registry=registry,
         work_metrics=WorkQueueMetrics(registry),
     )
@@ -119,7 +133,6 @@ def _scheduler(
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
-    from ..scheduler.conf import ConfError
     from ..scheduler.service import Scheduler
     from .beside import SCHEDULER, BesideVolcanoError
     from .health import CannotListenError, serving
@@ -143,7 +156,7 @@ def _scheduler(
                 part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
                 await run_all(recorder, Candidate(part, elector), ready=ready)
 
-    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError, ConfError):
+    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
         run(main)
 
 

@@ -95,6 +95,9 @@ PARTITION_ID = "volcano.sh/partition-id"
 TEMPLATE_UID = "volcano.sh/template-uid"
 GROUP_NAME = "scheduling.k8s.io/group-name"
 """Annotation of a pod: the PodGroup that it belongs to."""
+QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
+"""Annotation of a pod (``true``) that is to have the scheduling gate of the same name, which goes
+when the pod's queue has room for it."""
 
 # Ours.
 SIMULATE_PREFIX = "simulate.batholith.io/"

@@ -28,9 +28,10 @@ class Cluster:
         gang_names: Collection[str] = (names.SCHEDULER_NAME,),
         single_names: Collection[str] = (),
         default_queue: str = names.DEFAULT_QUEUE,
+        queue_gates: bool = False,
     ) -> None:
         """Serve pods whose ``schedulerName`` is one of *gang_names* as gangs, those of
-        *single_names* one by one.
+        *single_names* one by one; *queue_gates* says that the gate of queues is ours to lift.
         """
         self.snapshot = Snapshot()
         self.shapes = ShapeBook()
@@ -38,10 +39,11 @@ class Cluster:
         self.queues: dict[str, Queue] = {}
         self.openings = 0
         self.waiting: dict[str, Gang] = {}
-        """Gangs with something to do: to be admitted, or with tasks to be placed."""
+        """Gangs with something to do: to be admitted, or with tasks to be let in or placed."""
         self._gang_names = frozenset(gang_names)
         self._single_names = frozenset(single_names)
         self._default_queue = default_queue
+        self._queue_gates = queue_gates
         self._classes: dict[str, PriorityClass] = {}
         self._tasks: dict[str, tuple[Gang, Task]] = {}
         self._others: dict[str, tuple[int, Shape]] = {}
@@ -66,7 +68,7 @@ class Cluster:
         self._forget_pod(new.metadata.uid)
         gang = self._gang_of(new)
         if gang is not None:
-            self._add_task(gang, Task(new, self.shapes.of(new.spec)))
+            self._add_task(gang, self._task(new, self.shapes.of(new.spec)))
         elif new.spec.node_name and new.status.phase not in FINISHED:
             shape = self.shapes.of(new.spec)
             slot = self.snapshot.charge(new.spec.node_name, self._vector(shape))
@@ -145,6 +147,11 @@ class Cluster:
         self.touch(gang)
         return gang
 
+    def lift(self, gang: Gang, tasks: Iterable[Task]) -> None:
+        """*tasks* of *gang* have been let in by their queue."""
+        for task in tasks:
+            gang.lift(task)
+
     def enter(self, gang: Gang) -> None:
         """*gang* has been admitted to its queue."""
         gang.phase = PodGroupPhase.INQUEUE
@@ -174,7 +181,8 @@ class Cluster:
         while self._unsettled:
             gang = self._unsettled.popitem()[1]
             self._recount(gang)
-            if gang.waiting or (gang.is_pending and gang.group is not None):
+            is_new = gang.is_pending and gang.group is not None
+            if gang.waiting or gang.at_queue or is_new:
                 self.waiting[gang.key] = gang
             else:
                 self.waiting.pop(gang.key, None)
@@ -190,7 +198,7 @@ class Cluster:
     def backlog(self) -> int:
         """How many tasks a cycle would try to place."""
         return sum(
-            len(gang.waiting)
+            len(gang.waiting) + len(gang.at_queue)
             for gang in self.waiting.values()
             if gang.tried != (self.openings, gang.version)
         )
@@ -237,7 +245,7 @@ class Cluster:
         shape = self.shapes.of(pod.spec)
         if self._gang_of(pod) is not gang or shape is not task.shape:
             return False
-        now = Task(pod, shape)
+        now = self._task(pod, shape)
         if task.slot < 0:
             if not now.asks_the_same(task):
                 return False
@@ -248,6 +256,9 @@ class Cluster:
             gang.move(task, now.status)
             self.touch(gang)
         return True
+
+    def _task(self, pod: Pod, shape: Shape) -> Task:
+        return Task(pod, shape, lift=self._queue_gates)
 
     def _add_task(self, gang: Gang, task: Task) -> None:
         request = self._vector(task.shape)  # makes its resources known before the next cycle

@@ -14,7 +14,7 @@ from .actions.backfill import backfill
 from .actions.enqueue import enqueue
 from .cluster import Cluster
 from .explain import explain
-from .gangs import Finding, Gang, Queue, Task
+from .gangs import Finding, Gang, Queue, Task, in_order
 from .masks import Masks
 from .placer import Placer
 from .plugins.points import Refusal
@@ -49,6 +49,9 @@ class Decision:
 
     gangs: list[Gang] = field(default_factory=list)
     """Gangs whose status may have to be written."""
+
+    lifted: list[Task] = field(default_factory=list)
+    """Pods that lose the gate of their queue."""
 
     queues: Mapping[str, dict[str, int]] = field(default_factory=dict)
     """What is allocated in queues where that may have changed."""
@@ -96,10 +99,14 @@ class Cycle:
         made = queue.object.metadata.creation_timestamp if queue.object else ""
         return (*views, made or "", queue.name)
 
-    def tasks(self, gang: Gang) -> list[Task]:
-        """The tasks of *gang* that may be placed, in order; askers of nothing last."""
+    def tasks(self, gang: Gang, *, at_queue: bool = False) -> list[Task]:
+        """The tasks of *gang* that may be placed, in order; askers of nothing last.
+
+        Or those that are to be let in by the queue.
+        """
         views = self._rules.task_ranks
-        return gang.ordered(lambda task: tuple(view.rank_task(task) for view in views))
+        among = (gang.at_queue if at_queue else gang.waiting).values()
+        return in_order(among, lambda task: tuple(view.rank_task(task) for view in views))
 
     # -- limits --------------------------------------------------------------------------------
 
@@ -192,6 +199,12 @@ class Cycle:
             Placement(task.namespace, task.name, task.uid, task.node, key) for task, _ in kept
         ]
 
+    def let_in(self, gang: Gang, tasks: list[Task]) -> None:
+        """Have *tasks* of *gang* lose the gate of their queue."""
+        gang.finding = None
+        self.cluster.lift(gang, tasks)
+        self.decision.lifted += tasks
+
     def refuse(self, gang: Gang, finding: Finding) -> None:
         """Remember why *gang*, or the rest of it, waits."""
         gang.tried = (self.cluster.openings, gang.version)
@@ -235,7 +248,7 @@ def _look_back(cycle: Cycle, gang: Gang) -> None:
     If it lost members for good, that is the reason why it is not whole; if it is on its way out,
     there is nothing to say.
     """
-    if gang.waiting or gang.is_pending:
+    if gang.waiting or gang.at_queue or gang.is_pending:
         return
     gang.finding = None
     if gang.tasks and not gang.is_ready() and not _is_ending(gang):

@@ -7,6 +7,7 @@ Every change of a task goes through :class:`Gang`, so that its counters and sums
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -94,9 +95,11 @@ class Task:
     """A pod to place, or placed. Made by :func:`task_of`; only its gang changes it."""
 
     __slots__ = (
+        "at_queue",
         "created",
-        "gated",
+        "gates",
         "index",
+        "lifted",
         "name",
         "namespace",
         "node",
@@ -107,10 +110,14 @@ class Task:
         "status",
         "told",
         "uid",
+        "vetted",
     )
 
-    def __init__(self, pod: Pod, shape: Shape) -> None:
-        """Read *pod*; its request has been read into *shape*."""
+    def __init__(self, pod: Pod, shape: Shape, *, lift: bool = False) -> None:
+        """Read *pod*; its request has been read into *shape*.
+
+        *lift* says that the gate of queues is ours to lift.
+        """
         meta, spec = pod.metadata, pod.spec
         self.uid = meta.uid
         self.name = meta.name
@@ -120,7 +127,13 @@ class Task:
         self.priority = _task_priority(pod)
         self.created = meta.creation_timestamp or ""
         self.index = _index(meta.name)
-        self.gated = bool(spec.scheduling_gates)
+        self.gates = tuple(gate.name for gate in spec.scheduling_gates)
+        self.vetted = lift and meta.annotations.get(names.QUEUE_GATE) == "true"
+        """Whether the pod was to be let in by its queue."""
+        self.at_queue = self.vetted and self.gates == _QUEUE_GATE_ALONE
+        """Whether nothing but that keeps it from being placed."""
+        self.lifted = False
+        """Whether it has been let in, and its gate is on its way out."""
         self.status = status_of(pod)
         self.node = spec.node_name
         self.slot = -1
@@ -136,13 +149,13 @@ class Task:
     @property
     def is_waiting(self) -> bool:
         """Whether the task may be placed."""
-        return self.status is TaskStatus.PENDING and not self.gated
+        return self.status is TaskStatus.PENDING and not self.gates
 
     def asks_the_same(self, other: "Task") -> bool:
         """Whether two readings of a pod differ in nothing that placing it depends on."""
-        return (self.status, self.gated, self.role, self.priority, self.node) == (
+        return (self.status, self.gates, self.role, self.priority, self.node) == (
             other.status,
-            other.gated,
+            other.gates,
             other.role,
             other.priority,
             other.node,
@@ -237,7 +250,13 @@ class Gang:
         self.best_effort = 0
         """How many of those ask for nothing but a node."""
         self.gated: Amounts = {}
-        """What tasks ask for that may not be placed yet."""
+        """What tasks ask for that others hold back."""
+        self.held: dict[str, Task] = {}
+        """Those tasks."""
+        self.at_queue: dict[str, Task] = {}
+        """Tasks that are to be let in by the queue."""
+        self.promised: Amounts = {}
+        """What those ask for that have been let in and are not placed yet."""
         self.finding: Finding | None = None
         """Why it waits, if it was tried and refused."""
         self.allocated: Amounts = {}
@@ -303,6 +322,18 @@ class Gang:
         """The counts of one role."""
         return self.roles.get(role) or _NOBODY
 
+    def is_entering(self) -> bool:
+        """Whether tasks that it needs to start show the gate of their queue still."""
+        if not self.at_queue or self.is_ready():
+            return False
+        if self.tally.ready + len(self.waiting) < self.min_member:
+            return True
+        there = Counter(task.role for task in self.waiting.values())
+        return any(
+            self.role_tally(role).ready + there[role] < minimum
+            for role, minimum in self.role_minima.items()
+        )
+
     def wants_room(self) -> bool:
         """Whether a task that may be placed asks for an amount of anything."""
         return len(self.waiting) > self.best_effort
@@ -311,20 +342,13 @@ class Gang:
         """Whether a task that may be placed asks for nothing but a node."""
         return self.best_effort > 0
 
-    def ordered(self, rank: Callable[[Task], tuple[float, ...]]) -> list[Task]:
-        """Tasks that may be placed, in order of *rank*, then age; askers of nothing come last."""
-        return sorted(
-            self.waiting.values(),
-            key=lambda task: (task.shape.best_effort, rank(task), task.age()),
-        )
-
     # -- changes -------------------------------------------------------------------------------
 
     def add(self, task: Task) -> None:
         """Take in *task* as it is."""
         self.tasks[task.uid] = task
         self._count(task, 1)
-        self.version += task.is_waiting
+        self.version += task.is_waiting or task.at_queue
 
     def remove(self, task: Task) -> None:
         """Forget *task*."""
@@ -336,6 +360,12 @@ class Gang:
         """Note that *task* is *status* now."""
         self._count(task, -1)
         task.status = status
+        self._count(task, 1)
+
+    def lift(self, task: Task) -> None:
+        """Note that *task* has been let in by the queue."""
+        self._count(task, -1)
+        task.lifted = True
         self._count(task, 1)
 
     def set_group(self, group: PodGroup | None) -> bool:
@@ -371,18 +401,33 @@ class Gang:
             add(self.requested, request, sign)
         elif status is TaskStatus.PENDING:
             add(self.requested, request, sign)
-            if task.gated:
-                add(self.gated, request, sign)
-                return
+            self._count_pending(task, sign)
+
+    def _count_pending(self, task: Task, sign: int) -> None:
+        request = task.shape.request
+        if task.lifted or (task.vetted and not task.gates):
+            add(self.promised, request, sign)
+        if task.gates and task.gates != _QUEUE_GATE_ALONE:
+            add(self.gated, request, sign)
+        if not task.gates:
             self.best_effort += sign if task.shape.best_effort else 0
-            if sign > 0:
-                self.waiting[task.uid] = task
-            else:
-                self.waiting.pop(task.uid, None)
+            among = self.waiting
+        else:
+            among = self.at_queue if task.at_queue else self.held
+        if sign > 0:
+            among[task.uid] = task
+        else:
+            among.pop(task.uid, None)
 
 
 _NOBODY = Tally()
+_QUEUE_GATE_ALONE = (names.QUEUE_GATE,)
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
+
+
+def in_order(tasks: Iterable[Task], rank: Callable[[Task], tuple[float, ...]]) -> list[Task]:
+    """*tasks* in order of *rank*, then age; askers of nothing come last."""
+    return sorted(tasks, key=lambda task: (task.shape.best_effort, rank(task), task.age()))
 
 
 def add(into: Amounts, what: Amounts, times: int = 1) -> None:

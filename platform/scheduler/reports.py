@@ -15,7 +15,7 @@ from datetime import datetime
 
 from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
 from .gangs import Finding, Gang, Lacking, Task, TaskStatus
-from .plugins.gang import NOT_ENOUGH_OF_ROLE, NOT_ENOUGH_TASKS
+from .plugins.gang import GATED, NOT_ENOUGH_OF_ROLE, NOT_ENOUGH_TASKS
 
 SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
 SCHEDULABLE = "Schedulable"
@@ -30,6 +30,7 @@ GRACE_SHARE = 0.25
 NOTE_PAUSE = 1.0
 """Seconds between two looks at what each single pod of a gang is to be told."""
 
+_LACKING = (NOT_ENOUGH_TASKS, NOT_ENOUGH_OF_ROLE, GATED)
 _STARTED = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
 _SETTLED = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 
@@ -142,7 +143,7 @@ def summary(gang: Gang, finding: Finding) -> str:
 
 
 def _lacks_members(finding: Finding | None) -> bool:
-    return finding is not None and finding.reason in (NOT_ENOUGH_TASKS, NOT_ENOUGH_OF_ROLE)
+    return finding is not None and finding.reason in _LACKING
 
 
 def _conditions(gang: Gang, finding: Finding | None) -> tuple[PodGroupCondition, ...]:

@@ -41,6 +41,7 @@ from .reports import report
 from .rules import Rules
 from .scribe import Pauses, Scribe
 from .standing import Standing
+from .usher import Usher
 from .views import Node, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
@@ -71,8 +72,11 @@ class SchedulerSettings:
     default_queue: str = names.DEFAULT_QUEUE
     """Queue of groups that name none."""
 
+    queue_gates: bool = False
+    """Whether pods lose the gate of their queue when that has room for them."""
+
     bindings: int = 64
-    """Bindings under way at once."""
+    """Bindings under way at once, and gates that are being lifted."""
 
     status_writes: int = 16
     """Status writes under way at once."""
@@ -115,6 +119,7 @@ class Scheduler:
             gang_names=self._settings.gang_names,
             single_names=self._settings.single_names,
             default_queue=self._settings.default_queue,
+            queue_gates=self._settings.queue_gates,
         )
         self._core = Core(self._cluster, Rules(read), read.actions)
         self._metrics = SchedulerMetrics(self._settings.registry, self._cluster, clock=self._clock)
@@ -134,6 +139,9 @@ class Scheduler:
             about=self._about,
             standing=self._standing,
         )
+        self._usher = Usher(
+            client, clock=self._clock, at_once=self._settings.bindings, standing=self._standing
+        )
         self._scribe = Scribe(
             client,
             recorder=recorder,
@@ -144,7 +152,7 @@ class Scheduler:
             bustle=self._bustle,
         )
         if self._settings.work_metrics is not None:
-            for queue in (self._binder.queue, self._scribe.queue):
+            for queue in (self._binder.queue, self._scribe.queue, self._usher.queue):
                 self._settings.work_metrics.watch(queue)
 
     async def run(
@@ -168,6 +176,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._binder.run())
             tasks.create_task(self._scribe.run())
+            tasks.create_task(self._usher.run())
             while True:
                 await self._wake.wait()
                 await self._round()
@@ -234,6 +243,7 @@ class Scheduler:
         for placement in decision.placements:
             self._scribe.forget_pod(placement.uid)
         self._binder.bind(decision.placements)
+        self._usher.let_in(decision.lifted)
         for gang in decision.gangs:
             self._tell(gang)
         for name, amounts in decision.queues.items():

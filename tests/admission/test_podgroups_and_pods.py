@@ -1,12 +1,13 @@
 """PodGroups and pods that come from elsewhere; and the list of admission paths."""
 
+import copy
 from typing import Any
 
 import pytest
 from support_admission import Shelf, ask, job, queue, refusal, spec_of
 
 from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
-from batholith.model.names import PODS
+from batholith.model.names import PODS, QUEUE_GATE
 
 Json = dict[str, Any]
 
@@ -156,3 +157,31 @@ def test_only_queues_are_asked_about_at_deletion() -> None:
     deleting = [hook.path for hook in WEBHOOKS if "DELETE" in hook.operations]
     assert deleting == ["/queues/validate"]
     assert {hook.resource for hook in WEBHOOKS if hook.path.startswith("/pods/")} == {PODS}
+
+
+GATE = {"name": QUEUE_GATE}
+
+
+def gates(pod: Json, *, on: bool = True) -> Any:
+    """The gates of *pod* as it is stored, under the feature or without it."""
+    stored = ask(copy.deepcopy(pod), settings=AdmissionSettings(queue_gates=on))
+    return stored["spec"].get("schedulingGates")
+
+
+def test_quirk_a15_a_pod_that_asks_gets_the_gate_of_its_queue_without_further_configuration() -> (
+    None
+):
+    asking = pod() | {"metadata": {"name": "p", "annotations": {QUEUE_GATE: "true"}}}
+    assert gates(asking) == [GATE]
+    assert gates(asking, on=False) is None
+    asking["spec"]["schedulingGates"] = [{"name": "x.io/a"}]
+    assert gates(asking) == [{"name": "x.io/a"}, GATE]
+    asking["spec"]["schedulingGates"] = [GATE]
+    assert gates(asking) == [GATE]
+
+
+def test_who_does_not_ask_or_is_not_ours_gets_no_gate() -> None:
+    for scheduler, word in (("volcano", "yes"), ("default-scheduler", "true")):
+        asking = pod(scheduler)
+        asking["metadata"] = {"name": "p", "annotations": {QUEUE_GATE: word}}
+        assert gates(asking) is None

@@ -84,8 +84,9 @@ def test_a_gang_waits_until_its_members_are_there() -> None:
 
 def test_a_held_pod_is_not_placed_until_it_is_let_go() -> None:
     world = World()
-    world.add(node("a"), group("g", 1), pod("g-0", "g", gated=True))
+    world.add(node("a"), group("g", 1), pod("g-0", "g", gates=("held",)))
     assert world.decide() == {}
+    assert world.message("g") == "g-0: held back by the scheduling gate held"
     world.add(pod("g-0", "g"))
     assert world.decide() == {"g-0": "a"}
 

@@ -255,7 +255,9 @@ class Writer:
         mutated = self.admission.mutate(attempt, obj)
         if mutated is not obj:
             call.kind.prepare(mutated)
-            if attempt.old is not None:
+            if attempt.old is None:
+                call.kind.before_create(mutated)  # what it begins with may follow from it
+            else:
                 # Defaults that were put back are no change.
                 call.kind.count_generation(mutated, attempt.old)
         errors = call.kind.validate(mutated, attempt.old)

@@ -1,5 +1,6 @@
 """``allocate``: whole gangs get nodes, or none of their pods does.
 
+0. Pods that wait at the gate of their queue are let in; they are placed once it is gone.
 1. Admitted gangs with pods to place are lined up by queue; those that were refused before and for
    whom nothing has opened since are left out.
 2. The queue whose turn it is sends its first gang; a queue that has had its part sends none.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..gangs import Finding, Gang, Misfit, Queue, Task
 from ..plugins.points import NOT_ENOUGH_RESOURCES
 from ..trial import Need
+from .lift_gates import lift_gates
 
 if TYPE_CHECKING:
     from ..cycle import Cycle, Rank
@@ -39,6 +41,7 @@ class Waiter:
 
 def allocate(cycle: "Cycle") -> None:
     """Place gangs, and further pods of gangs that run."""
+    lift_gates(cycle)
     lines = _lines(cycle)
     turns = [(cycle.rank_queue(cycle.cluster.queue_named(name)), name) for name in lines]
     heapq.heapify(turns)
@@ -61,6 +64,8 @@ def _lines(cycle: "Cycle") -> "dict[str, list[tuple[Rank, str, Waiter]]]":
     lines: dict[str, list[tuple[Rank, str, Waiter]]] = {}
     for gang in list(cycle.cluster.waiting.values()):
         if gang.is_pending or cycle.is_stale(gang) or not gang.wants_room():
+            continue
+        if gang.is_entering():
             continue
         refusal = cycle.flaw(gang)
         if refusal:

@@ -28,7 +28,10 @@ def _waiting(cycle: "Cycle") -> list[Gang]:
     return [
         gang
         for gang in cycle.cluster.waiting.values()
-        if not gang.is_pending and gang.wants_nodes() and (gang.is_ready() or not gang.wants_room())
+        if not gang.is_pending
+        and gang.wants_nodes()
+        and (gang.is_ready() or not gang.wants_room())
+        and not gang.is_entering()
     ]
 
 
