@@ -186,9 +186,12 @@ def _serve(view: View) -> Iterator[Effect]:
         }
         if any(missing.values()):
             told = status.recounted(view)
-            if told.state != view.job.status.state:
-                yield SetStatus(told, urgent=True)  # it may be refused again, and end this look
+            if told != view.job.status:
+                # They may be refused (again), which ends this look and puts off the next one.
+                urgent = bool(view.refusal) or told.state != view.job.status.state
+                yield SetStatus(told, urgent=urgent)
             yield CreatePods(missing)
+            return
     yield from _recount(view)
 
 
