@@ -290,6 +290,12 @@ class Pod(Part, frozen=True, dict=True):
         return self.status.phase in FINISHED
 
 
+class Marked(Part, frozen=True):
+    """An object of which only name and version matter."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class ConfigMap(Part, frozen=True):
     """A ConfigMap's data."""
 

@@ -237,9 +237,12 @@ class PodWorker:
         pid = run.process()
         if pid is not None:
             with suppress(ProcessLookupError):
-                self._follow(name, run, Process(run, pid, clock=self._clock))
-                log.info("adopted", extra={"pod": self.pod.metadata.key, "container": name})
-                return
+                process = Process(run, pid, clock=self._clock)
+                if run.process() is not None:
+                    self._follow(name, run, process)
+                    log.info("adopted", extra={"pod": self.pod.metadata.key, "container": name})
+                    return
+                process.let_go()  # it ended between two looks: the number may be another's
         ended = run.ended()
         if ended is None:
             sweep(run.name)
