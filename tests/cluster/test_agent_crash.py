@@ -207,6 +207,40 @@ async def test_what_an_agent_left_half_done_is_tidied_up(servers: Servers, tmp_p
         assert folder.record() is not None
 
 
+async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
+    servers: Servers, tmp_path: Path
+) -> None:
+    def command(script: str) -> dict[str, Any]:
+        return {"exec": {"command": ["sh", "-c", f"R=$BATHOLITH_ROOT/shared; {script}"]}}
+
+    def ready(seen: dict[str, Any]) -> bool:
+        return all(one["ready"] for one in seen["status"].get("containerStatuses", [{"ready": 0}]))
+
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "ok").touch()
+    made = writer("p", shared, "sleep 60")
+    made["spec"]["containers"][0] |= {
+        "lifecycle": {"postStart": command("echo post >> $R/log")},
+        "readinessProbe": {
+            **command("test -f $R/ok"),
+            "periodSeconds": 1,
+            "failureThreshold": 1,
+            "timeoutSeconds": 10,
+        },
+    }
+    async with world(servers, tmp_path, host_paths=(str(shared),)) as w:
+        async with w.agent():
+            await w.run(made)
+            await w.when("p", ready)
+        async with w.agent():
+            assert ready(await w.pod("p"))
+            (shared / "ok").unlink()
+            seen = await w.when("p", lambda seen: not ready(seen))
+            assert seen["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert (shared / "log").read_text() == "post\n"
+
+
 async def test_a_pod_that_is_over_keeps_its_logs_but_not_its_volumes(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -194,7 +194,10 @@ class RealNode:
             except Exception:
                 log.exception("a pod's worker failed", extra={"pod": pod.metadata.key})
                 await self._clock.sleep(_WORKER_RETRY)
+            if worker.is_finished:
+                await asyncio.to_thread(worker.folder.clear)
             await self._claims.tidy()
+            # From here on without a pause: the pod may go at any moment, and is told to somebody.
             now = self._pods.get(pod.metadata.key)
             if now is None or now.metadata.uid != uid:
                 del self._workers[uid]
@@ -202,7 +205,6 @@ class RealNode:
                 return
             pod = now
             if worker.is_finished and not worker.missed(now):
-                await asyncio.to_thread(worker.folder.clear)
                 del self._workers[uid]
                 return
 
