@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ..model import names
-from ..model.job import Job, NetworkTopology, TaskSpec
+from ..model.job import Job, JobSpec, NetworkTopology, TaskSpec
 from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
 from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupSpec, SubGroupPolicy
 from . import resources
@@ -41,7 +41,7 @@ def wanted(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
             mode=topology.mode, highest_tier_allowed=topology.highest_tier_allowed
         )
     return PodGroupSpec(
-        min_member=spec.min_available,
+        min_member=_at_first(spec),
         min_task_member={task.name: _least(task) for task in spec.tasks},
         queue=spec.queue,
         priority_class_name=spec.priority_class_name,
@@ -93,6 +93,22 @@ def complaint(podgroup: PodGroup) -> PodGroupCondition | None:
         return None
     newest = max(true, key=lambda condition: condition.last_transition_time or "")
     return None if newest.type == "Scheduled" else newest
+
+
+def _at_first(spec: JobSpec) -> int:
+    """How many pods must be placed at once: of tasks that wait for others there are none by then.
+
+    They follow one by one, as places are found. Were they counted, nothing would ever start.
+    """
+    there = {task.name for task in spec.tasks}
+    waiting = {
+        task.name for task in spec.tasks if task.depends_on and there & {*task.depends_on.name}
+    }
+    if not waiting:
+        return spec.min_available
+    first = [task for task in spec.tasks if task.name not in waiting]
+    least = sum(map(_least, first)) or sum(task.replicas for task in first)
+    return min(spec.min_available, least)
 
 
 def _least(task: TaskSpec) -> int:

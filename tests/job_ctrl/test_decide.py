@@ -1,6 +1,7 @@
 """Decisions step by step, and whole lives of jobs without a server."""
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from support_jobs import entry, job, task, view
 from support_world import World
 
+from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import (
     CreatePodGroup,
@@ -464,6 +466,20 @@ def test_a_task_waits_for_the_one_that_it_depends_on() -> None:
     world.ledger.put(world.pods["j-a-0"])
     world.run()
     assert set(world.pods) == {"j-a-0", "j-b-0", "j-b-1"}
+
+
+def test_a_gang_is_made_of_those_that_wait_for_nobody() -> None:
+    """The others are made when those run, and cannot be placed together with them."""
+
+    def gang(*tasks: dict[str, Any], **spec: Any) -> int:
+        return podgroups.wanted(job(*tasks, **spec), priorities={}).min_member
+
+    first, then = task("a", 2), task("b", 3, dependsOn={"name": ["a"]})
+    assert gang(first, then, minAvailable=5) == 2
+    assert gang(first, then, minAvailable=1) == 1
+    assert gang(task("a", 2, minAvailable=1), then, minAvailable=4) == 1
+    assert gang(task("a", 2, minAvailable=0), then, minAvailable=3) == 2
+    assert gang(first, task("b", 3, dependsOn={"name": ["gone"]}), minAvailable=5) == 5
 
 
 def test_scaling_makes_and_removes_the_highest_indices() -> None:
