@@ -55,7 +55,7 @@ class Kubectl:
         """Run a command to its end."""
         process = await self.start(*arguments)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):
                 out, err = await process.communicate(stdin.encode())
         except TimeoutError:
             process.kill()

@@ -9,6 +9,7 @@ from typing import Any
 
 from support_server import Server
 from support_servers import Servers
+from support_waiting import PATIENCE
 
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import sweep
@@ -49,20 +50,24 @@ class World:
         """A pod as it is now."""
         return await self.client.get(PODS, name, namespace=self.namespace, view=dict)
 
-    async def when(self, name: str, holds: Callable[[Json], object], *, within: float = 20) -> Json:
-        """The pod, once it is as wanted."""
-        async with asyncio.timeout(within):
+    async def when(self, name: str, holds: Callable[[Json], object], *, since: str = "") -> Json:
+        """The pod, once it is as wanted; after the version *since*, or now."""
+        async with asyncio.timeout(PATIENCE):
             async for event in self.client.watch(
-                PODS, namespace=self.namespace, view=dict, field_selector=f"metadata.name={name}"
+                PODS,
+                namespace=self.namespace,
+                view=dict,
+                field_selector=f"metadata.name={name}",
+                resource_version=since,
             ):
                 seen = {"status": {}, **event.object}
                 if event.type != "DELETED" and holds(seen):
                     return seen
         raise AssertionError("the watch ended")
 
-    async def phase(self, name: str, *wanted: str) -> Json:
-        """The pod, once it is in one of these phases."""
-        return await self.when(name, lambda pod: pod["status"].get("phase") in wanted)
+    async def phase(self, name: str, *wanted: str, since: str = "") -> Json:
+        """The pod, once it is in one of these phases; or when it first was, after *since*."""
+        return await self.when(name, lambda pod: pod["status"].get("phase") in wanted, since=since)
 
     async def delete(self, name: str, *, grace: int | None = None) -> None:
         """Ask for a pod's end."""
@@ -70,7 +75,7 @@ class World:
 
     async def gone(self, name: str) -> None:
         """Wait until the pod is gone from the API."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 try:
                     await self.pod(name)
@@ -88,7 +93,7 @@ class World:
 
     async def log_with(self, name: str, words: str) -> str:
         """A pod's log, once *words* are in it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 text = await self.logs(name)
                 if words in text:
@@ -97,7 +102,7 @@ class World:
 
     async def event(self, name: str, reason: str) -> Json:
         """An event about a pod, once it is there."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 found = await self.client.list(EVENTS, namespace=self.namespace, view=dict)
                 for event in found.items:

@@ -183,16 +183,21 @@ class RealKube:
         self._kept = {key: base64.b64decode(each["value"]) for key, each in kept.items()}
         self._seen = {key: each["mod_revision"] for key, each in kept.items()}
 
-    def reset(self) -> None:
-        """Bring the store back to what it was at `keep`; watchers see it as changes."""
+    def reset(self) -> set[bytes]:
+        """Bring the store back to what it was at `keep`; watchers see it as changes.
+
+        Returns the keys that it had to touch.
+        """
         now = self._versions()
-        for key in now.keys() - self._kept.keys():
+        new = now.keys() - self._kept.keys()
+        for key in new:
             self.etcd("deleterange", key=_base64(key))
         changed = [key for key in self._kept if now.get(key) != self._seen[key]]
         for key in changed:
             self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
         if changed:
             self._seen = self._versions()
+        return {*new, *changed}
 
     def _versions(self) -> dict[bytes, str]:
         return {key: each["mod_revision"] for key, each in self._stored(keys_only=True).items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from support_waiting import until_true
+from support_waiting import PATIENCE, until_true
 
 from batholith.cluster.apiserver.server import Running, Settings, running
 from batholith.cluster.pki import Pki
@@ -125,9 +125,11 @@ class Server:
         for definition in definitions:
             await self.create(DEFINITIONS, definition)
         for definition in definitions:
-            await self._served(definition["metadata"]["name"])
+            await self.established(definition["metadata"]["name"])
+            await self._served(definition["spec"])
 
-    async def _served(self, name: str) -> None:
+    async def established(self, name: str) -> None:
+        """Wait until a definition is; a real server may serve its kind a little later still."""
         query = f"{DEFINITIONS}?watch=1&fieldSelector=metadata.name={name}"
         async with self.watch(query) as lines:
             while True:
@@ -138,6 +140,16 @@ class Server:
                 ):
                     return
 
+    async def _served(self, spec: Json) -> None:
+        for version in spec["versions"]:
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+
+            async def there(path: str = path) -> bool:
+                return (await self.request("GET", path)).status == 200
+
+            if version["served"]:
+                await until_true(there)
+
 
 class Lines:
     """The events of a watch stream."""
@@ -147,7 +159,7 @@ class Lines:
         self.headers = answer.headers
         self._answer = answer
 
-    async def next(self, *, timeout: float = 20) -> Json:
+    async def next(self, *, timeout: float = PATIENCE) -> Json:
         """The next event; the timeout only keeps a broken test from hanging."""
         async with asyncio.timeout(timeout):
             line = await self._answer.content.readuntil(b"\n")

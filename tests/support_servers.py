@@ -5,8 +5,9 @@ server that holds nothing but what every cluster has from the start: the embedde
 each time, the real one is started once and brought back to its beginnings each time.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -22,7 +23,8 @@ from support_waiting import until_true
 from support_webhooks import serve_webhooks
 
 from batholith.model import crds as definitions
-from batholith.model.names import CONFIGMAPS, NAMESPACES, NODES, SERVICEACCOUNTS
+from batholith.model import names
+from batholith.model.names import CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEACCOUNTS
 from batholith.model.review import Webhook
 
 Json = dict[str, Any]
@@ -79,14 +81,21 @@ class RealServers(Servers):
         """See `Servers.start`."""
         assert not self._taken, "another test, or a fixture of this one, has the server"
         self._taken = True
-        self._kube.reset()
+        touched = self._kube.reset()
         try:
             async with view(self._kube) as server, AsyncExitStack() as stack:
+                await _heard_of(server, touched)
                 if webhooks:
                     await stack.enter_async_context(serve_webhooks(server, webhooks))
                 yield server
         finally:
             self._taken = False
+
+
+def _key(resource: names.Resource) -> str:
+    if resource.group.endswith("volcano.sh") or resource == CRDS:
+        return f"{resource.group}/{resource.plural}"
+    return {"nodes": "minions", "services": "services/specs"}.get(resource.plural, resource.plural)
 
 
 @contextmanager
@@ -110,6 +119,24 @@ def real_servers(
             prepare(kube)
         kube.keep()
         yield RealServers(kube)
+
+
+_KEYS = {
+    b"/registry/" + _key(each).encode() + b"/": each
+    for each in vars(names).values()
+    if isinstance(each, names.Resource)
+}
+"""Resources by the beginning of the keys that a real server stores them under."""
+
+
+async def _heard_of(server: Server, keys: Iterable[bytes]) -> None:
+    """Wait until the API server itself has seen what was done to these keys behind its back.
+
+    A list is as new as the store; a watch without a version may begin with something older.
+    """
+    resources = {found for key in keys for start, found in _KEYS.items() if key.startswith(start)}
+    nothing = "fieldSelector=metadata.name%3Dnone"
+    await asyncio.gather(*(server.get(f"{each.path()}?{nothing}") for each in resources))
 
 
 async def add_namespace(server: Server, name: str) -> None:

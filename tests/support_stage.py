@@ -150,7 +150,9 @@ class Stage:
         """Wait until all jobs have ended; they must have ended right, nothing twice or left."""
         await self.work.until_ended()
         await eventually(
-            lambda: not self.work.wrong(), lambda: f"the right ends; {self.work.wrong()}", seconds=9
+            lambda: not self.work.wrong(),
+            lambda: f"the right ends; {self.work.wrong()}",
+            seconds=60,
         )
         made = audit.pods_made(self.log.requests())
         wanted, were = self.work.pods(), self.work.uids
@@ -180,7 +182,7 @@ class Stage:
             )
 
     async def _nothing_runs_on(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while left := await living_pods(self.server):  # noqa: ASYNC110 - nothing to wait on
                 await asyncio.sleep(0.1)
         assert left == []
@@ -224,7 +226,7 @@ async def _untaint(server: RealServer, nodes: int) -> None:
         path = NODES.path(name=f"sim-{number}")
         patch = {"spec": {"taints": None}}
         kind = "application/merge-patch+json"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:  # until the kubelet has registered it
                 answer = await server.request("PATCH", path, patch, content_type=kind)
                 if answer.status == 200:

@@ -83,6 +83,8 @@ class Takeover:
     """Through which phases objects went after we had taken over, by kind and name."""
     at_work: bool = False
     """Whether we have taken over."""
+    started: set[str] = field(default_factory=set)
+    """Uids of pods that the kubelet has started."""
     ends: bool = True
     """Whether the kubelet lets pods end that are told to."""
 
@@ -169,9 +171,9 @@ class Takeover:
             JOBS, {"metadata": {"name": "probe"}, "spec": spec}, namespace=ELSEWHERE
         )
         jobs, pods = self.caches["Job"], self.caches["Pod"]
-        await until(lambda: _phase(jobs.get(f"{ELSEWHERE}/probe")) == "Running", seconds=30)
+        await until(lambda: _phase(jobs.get(f"{ELSEWHERE}/probe")) == "Running")
         await self._report("probe-t-0", "Succeeded", ELSEWHERE)
-        await until(lambda: _phase(jobs.get(f"{ELSEWHERE}/probe")) == "Completed", seconds=30)
+        await until(lambda: _phase(jobs.get(f"{ELSEWHERE}/probe")) == "Completed")
         await until(lambda: _phase(pods.get(f"{ELSEWHERE}/probe-t-0")) == "Succeeded")
 
     async def plant(self, moment: Json) -> None:
@@ -230,8 +232,9 @@ class Takeover:
         bound = msgspec.json.decode(new.spec).get("nodeName")
         if new.metadata.deletion_timestamp is not None:
             self.kubelet.add(asyncio.create_task(self._end(new)))
-        elif bound and new.phase == "Pending":
+        elif bound and new.phase == "Pending" and new.metadata.uid not in self.started:
             meta = new.metadata
+            self.started.add(meta.uid)
             running = self._report(meta.name, "Running", meta.namespace)
             self.kubelet.add(asyncio.create_task(running))
 

@@ -140,7 +140,7 @@ def told_in_a_line(*errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        typer.echo(f"batholith: {error}", err=True)
+        typer.echo(f"batholith: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
 
 

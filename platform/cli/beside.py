@@ -98,11 +98,14 @@ async def refuse(client: Client, counterpart: Counterpart) -> None:
     Raises:
         BesideVolcanoError: it is deployed, with more than no replicas.
     """
+    complaint = ""
     while True:
         try:
             listing = await client.list(DEPLOYMENTS, view=Deployment)
         except (ServerError, TooManyRequestsError, ConnectionLostError) as error:
-            log.info("cannot ask for Deployments yet", extra={"error": str(error)})
+            known, complaint = complaint, str(error)
+            level = logging.DEBUG if complaint == known else logging.WARNING
+            log.log(level, "waiting for the API server", extra={"error": complaint})
             await asyncio.sleep(RETRY_SECONDS)
         except (ApiError, UnreadableAnswerError) as error:
             log.warning(

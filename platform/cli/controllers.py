@@ -57,8 +57,14 @@ class WorkFlags:
     ] = 5
     max_requeue_num: Annotated[
         int,
-        typer.Option(help="Retries of a queue or its Command; negative: no limit. Jobs: no limit."),
+        typer.Option(
+            help="Retries before a queue is left alone for a minute, and a Command to it that is "
+            "refused for good; negative: no limit. Jobs: no limit."
+        ),
     ] = 15
+    default_queue: Annotated[
+        str, typer.Option(help="Made if it is missing, as root is; the scheduler's, too.")
+    ] = "default"
     scheduler_name: Annotated[
         list[str], typer.Option(help="Pods of this scheduler get PodGroups; may be repeated.")
     ] = ("volcano",)  # type: ignore[assignment]  # typer makes a list of it
@@ -138,6 +144,7 @@ def _assembled(
     queues = QueueSettings(
         workers=work.worker_threads_for_queue,
         max_requeues=work.max_requeue_num,
+        default_queue=work.default_queue,
         registry=registry,
         work_metrics=work_metrics,
     )

@@ -6,15 +6,22 @@ from . import cluster, parts
 from .admission import admission
 from .controllers import controllers
 from .flags import GoCommand
+from .options import Version
 from .scheduler import scheduler
 
 app = typer.Typer(
     name="batholith",
-    help="A batch platform for Kubernetes, with a cluster of its own for one machine.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+@app.callback()
+def batholith(version: Version = False) -> None:
+    """A batch platform for Kubernetes, with a cluster of its own for one machine."""
+
+
 app.command()(cluster.up)
 app.command()(cluster.down)
 app.command()(cluster.status)

@@ -41,22 +41,42 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+]
+
+
+def _form(given: str) -> str:
+    if given not in ("text", "json"):
+        raise typer.BadParameter(f"{given!r} is neither text nor json")
+    return given
+
+
+def _level(given: str | None) -> str | None:
+    if given is not None and given.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise typer.BadParameter(f"{given!r} is none of DEBUG, INFO, WARNING and ERROR")
+    return given
+
+
+LogFormat = Annotated[str, typer.Option(help="text or json.", callback=_form)]
+LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.", callback=_level)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags:
     """How much is logged, and in which form."""
 
-    log_format: Annotated[str, typer.Option(help="text or json.")] = "text"
+    log_format: LogFormat = "text"
     log_level: Annotated[
         str | None,
         typer.Option(
-            help="DEBUG, INFO, WARNING or ERROR.", show_default="INFO; DEBUG from -v=5 on"
+            help="DEBUG, INFO, WARNING or ERROR.",
+            show_default="INFO; DEBUG from -v=5 on",
+            callback=_level,
         ),
     ] = None
     v: Annotated[int, typer.Option("-v", "--v", help="Verbosity as Volcano counts it.")] = 0
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
-    ] = False
+    version: Version = False
 
     def configure(self) -> None:
         """Send the logs of this process where they belong."""

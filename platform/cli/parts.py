@@ -13,7 +13,7 @@ import typer
 
 from . import logs
 from .assembly import Instruments, new_client, run_all, told_in_a_line
-from .options import ClusterFlags, ServingFlags
+from .options import ClusterFlags, LogFormat, LogLevel, ServingFlags, Version
 from .process import LIMIT, on_stop, run
 
 Kubeconfig = Annotated[
@@ -23,16 +23,22 @@ Kubeconfig = Annotated[
 ListenFd = Annotated[
     int | None, typer.Option(help="A listening socket that the parent process hands down.")
 ]
-LogFormat = Annotated[str, typer.Option(help="text or json.")]
-LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
 Address = Annotated[str, typer.Option(help="HOST:PORT to listen on.")]
 
 
 def _listener(fd: int | None, address: str) -> socket.socket:
+    """The socket that is handed down, or one at *address*; else the command ends with a line."""
+    from .health import split
+
     if fd is not None:
         return socket.socket(fileno=fd)
-    host, _, port = address.rpartition(":")
-    return socket.create_server((host, int(port)))
+    with told_in_a_line(OSError, ValueError):
+        host, port = split(address)
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
 
 
 def apiserver(
@@ -41,6 +47,7 @@ def apiserver(
     listen_fd: ListenFd = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
+    version: Version = False,
 ) -> None:
     """Run the embedded Kubernetes API server."""
     from ..admission.settings import JOB_PLUGINS, AdmissionSettings
@@ -50,12 +57,13 @@ def apiserver(
     from ..model import crds
 
     logs.configure(form=log_format, level=log_level)
+    listener = _listener(listen_fd, listen_address)
 
     async def main(ready: asyncio.Event) -> None:
         rules = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names(), queue_gates=True)
         settings = Settings(
             data=data_dir,
-            listener=_listener(listen_fd, listen_address),
+            listener=listener,
             webhooks=webhooks(rules),
             crds=crds.load(),
         )
@@ -82,10 +90,12 @@ def agent(
     ] = False,
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
+    version: Version = False,
 ) -> None:
     """Run pods as processes of this machine, or pretend to."""
     from ..cluster.agent.service import Agent
     from ..cluster.agent.settings import AgentSettings, ServingFiles, Simulation
+    from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
 
@@ -120,7 +130,8 @@ def agent(
             on_stop(stop, limit=None if end_pods else LIMIT)  # pods get their own grace
             await run_all(recorder, part, ready=ready)
 
-    run(main)
+    with told_in_a_line(ConfigError):
+        run(main)
 
 
 def api(
@@ -136,9 +147,11 @@ def api(
     ] = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
+    version: Version = False,
 ) -> None:
     """Serve the REST command API, with /livez and /readyz."""
     from ..api.server import ApiSettings, serve
+    from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from .health import CannotListenError, serving
 
@@ -146,9 +159,9 @@ def api(
     instruments = Instruments()
     with told_in_a_line(ValueError):
         doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
+    settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
 
     async def main(ready: asyncio.Event) -> None:
-        settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
         async with (
             serving(doors),
             new_client(
@@ -157,5 +170,5 @@ def api(
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    with told_in_a_line(CannotListenError):
+    with told_in_a_line(CannotListenError, ConfigError):
         run(main)

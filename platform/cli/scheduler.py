@@ -91,14 +91,27 @@ def _check(flags: SchedulingFlags) -> None:
         log.warning("feature gate without effect", extra={"gate": gate})
 
 
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--scheduler-conf: {error}") from error
+
+
 def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "SchedulerSettings":
+    """As the scheduler wants them.
+
+    Raises:
+        ValueError: the configuration cannot be read or used.
+    """
     from ..machinery.metrics import WorkQueueMetrics
     from ..scheduler import conf
     from ..scheduler.service import SchedulerSettings
 
-    given = flags.scheduler_conf
+    text = conf.DEFAULT if flags.scheduler_conf is None else _read(flags.scheduler_conf)
+    conf.load(text)  # what is wrong with it is told now, not when we come to lead
     return SchedulerSettings(
-        conf=conf.DEFAULT if given is None else given.read_text(),
+        conf=text,
         gang_names=tuple(flags.scheduler_name),
         single_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
@@ -120,7 +133,6 @@ def _scheduler(
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
-    from ..scheduler.conf import ConfError
     from ..scheduler.service import Scheduler
     from .beside import SCHEDULER, BesideVolcanoError
     from .health import CannotListenError, serving
@@ -144,7 +156,7 @@ def _scheduler(
                 part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
                 await run_all(recorder, Candidate(part, elector), ready=ready)
 
-    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError, ConfError):
+    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
         run(main)
 
 

@@ -100,6 +100,7 @@ class Transport:
         self._proxy = Origin.parse(credentials.proxy) if credentials.proxy else None
         if self._proxy is not None:
             tunnel.check(self._proxy)
+        self._whence = f"(server {self._origin.authority})"
         self._figures = options.metrics.for_host(self._origin.authority)
         self._flow = InFlight(options.writes_in_flight)
         self._pool: Pool | None = None
@@ -216,10 +217,11 @@ class Transport:
                     raise
             return _Answer(exchange.status, exchange.body(), exchange.retry_after)
         except TimeoutError as error:
-            text = f"{call.method} {call.path}: no answer in {self._timeout:g} s"
+            text = f"{call.method} {call.path}: no answer in {self._timeout:g} s {self._whence}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
-            raise errors.ConnectionLostError(f"{call.method} {call.path}: {error}") from error
+            text = f"{call.method} {call.path}: {error} {self._whence}"
+            raise errors.ConnectionLostError(text) from error
         finally:
             self._figures.took(call.method, time.perf_counter() - started)
 
@@ -282,11 +284,11 @@ class Transport:
                     raise
                 return exchange
         except TimeoutError as error:
-            text = f"{call.path}: silent for {inactivity:g} s"
+            text = f"{call.path}: silent for {inactivity:g} s {self._whence}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
             self._figures.answered(call.method, "<error>")
-            raise errors.ConnectionLostError(f"{call.path}: {error}") from error
+            raise errors.ConnectionLostError(f"{call.path}: {error} {self._whence}") from error
 
 
 async def _pieces(exchange: Exchange, call: Call, inactivity: float) -> AsyncIterator[bytes]:

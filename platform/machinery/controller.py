@@ -8,12 +8,19 @@ that fails finds it there again.
 
 import asyncio
 import logging
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..kube.errors import ApiError, ConnectionLostError, NotLeadingError
+from ..kube.errors import (
+    ApiError,
+    ConnectionLostError,
+    NotLeadingError,
+    ServerError,
+    TooManyRequestsError,
+)
 from .clock import Clock, SystemClock
 from .delays import DelayHeap
 from .figures import QueueFigures
@@ -28,6 +35,13 @@ log = logging.getLogger(__name__)
 
 _TURNS = 16
 """Keys after which a worker lets others run, in case no reconcile had to wait."""
+
+
+OUTAGE_PAUSE = 30.0
+"""Seconds that a key waits at most after a failure that all keys share: that of the server. One of
+its own may cost it a quarter of an hour; after an outage that would be felt as a second one."""
+
+_OUTAGES = (ServerError, TooManyRequestsError, ConnectionLostError)
 
 
 class TerminalError(Exception):
@@ -49,10 +63,13 @@ class ShardedQueue:
         limiter: RateLimiter | None = None,
         clock: Clock | None = None,
         metrics: "WorkQueueMetrics | None" = None,
+        about: Callable[[str], Mapping[str, str]] | None = None,
     ) -> None:
+        """*about* says how the log names a key: ``<name>=<key>`` by default."""
         if shards < 1:
             raise ValueError(f"need at least one shard, got {shards}")
         self.name = name
+        self.about = about or (lambda key: {name: key})
         self.clock = clock if clock is not None else SystemClock()
         self.figures = QueueFigures()
         self.shards = tuple(WorkQueue(self.clock, self.figures) for _ in range(shards))
@@ -81,9 +98,9 @@ class ShardedQueue:
         else:
             self.add(key)
 
-    def add_rate_limited(self, key: str) -> None:
-        """Count a failure of *key* and look again when the limiter says so."""
-        self.add_after(key, self._limiter.when(key))
+    def add_rate_limited(self, key: str, *, at_most: float = math.inf) -> None:
+        """Count a failure of *key* and look again when the limiter says so, or after *at_most*."""
+        self.add_after(key, min(self._limiter.when(key), at_most))
 
     def forget(self, key: str) -> None:
         """*key* did well: its failures no longer count."""
@@ -218,12 +235,12 @@ async def _work(
         first = queue.envelope(key)
         try:
             if queue.shard(key) is not shard:
-                log.error("key in a foreign queue", extra={"key": key})
+                log.error("key in a foreign queue", extra=queue.about(key))
                 queue.add(key)
                 continue
             again_in = await reconcile(key)
         except TerminalError as error:
-            log.exception("gave up", extra={"key": key})
+            log.exception("gave up", extra=queue.about(key))
             _give_up(queue, key, error, settings)
         except Exception as error:
             _retry(queue, key, error, settings)
@@ -232,7 +249,7 @@ async def _work(
         finally:
             seconds = shard.done(key)
             if log.isEnabledFor(logging.DEBUG):
-                log.debug("looked at it", extra={"key": key, "seconds": seconds})
+                log.debug("looked at it", extra={**queue.about(key), "seconds": seconds})
         turns += 1
         if turns % _TURNS == 0:
             await asyncio.sleep(0)
@@ -240,18 +257,20 @@ async def _work(
 
 def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
     """Look again when the limiter says so, or give up when there were too many retries."""
+    about = queue.about(key)
     if 0 <= settings.max_requeues <= queue.num_requeues(key):
-        log.error("out of retries", extra={"key": key}, exc_info=error)
+        log.error("out of retries", extra=about, exc_info=error)
         _give_up(queue, key, error, settings)
         return
     if isinstance(error, TryAgainError):
-        log.debug("%s: not yet: %s", key, error)
+        log.debug("not yet", extra={**about, "why": str(error)})
     elif isinstance(error, ApiError | ConnectionLostError | NotLeadingError):
         # The server's words say it all; where we stood when they came is the same each time.
-        log.warning("will retry", extra={"key": key, "error": str(error)})
+        log.warning("will retry", extra={**about, "error": str(error)})
     else:
-        log.warning("will retry", extra={"key": key}, exc_info=error)
-    queue.add_rate_limited(key)
+        log.warning("will retry", extra=about, exc_info=error)
+    outage = isinstance(error, _OUTAGES)
+    queue.add_rate_limited(key, at_most=OUTAGE_PAUSE if outage else math.inf)
 
 
 def _give_up(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:

@@ -141,6 +141,8 @@ class PodGroupController:
             self._work.add(old.metadata.key)
         elif old is None and new is not None:
             self._making.creation_observed(new.metadata.key, new.metadata.name)
+            if _is_scaled(new):  # perhaps to none, while nobody looked
+                self._work.add(new.metadata.key)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         opened = new is not None and new.status.state == QueueState.OPEN
@@ -273,11 +275,9 @@ class PodGroupController:
     async def _remove_if_unwanted(self, group: PodGroup | None) -> None:
         """Delete a PodGroup without pods whose owner was scaled to none."""
         controller = group.metadata.controller if group is not None else None
-        if group is None or controller is None or controller.kind not in _SCALED:
+        if group is None or controller is None or not _is_scaled(group):
             return
         meta = group.metadata
-        if meta.name != f"podgroup-{controller.uid}":
-            return
         owner = await self._owner(controller, meta.namespace)
         if owner is None or owner.metadata.uid != controller.uid or owner.spec.replicas != 0:
             return
@@ -298,6 +298,14 @@ class PodGroupController:
         if self._recorder is not None:
             about = reference(PODS, pod.metadata)
             self._recorder.record(about, type="Warning", reason=reason, message=message)
+
+
+def _is_scaled(group: PodGroup) -> bool:
+    """Whether it was made for the pods of an owner that may want none."""
+    owner = group.metadata.controller
+    if owner is None or owner.kind not in _SCALED:
+        return False
+    return group.metadata.name == f"podgroup-{owner.uid}"
 
 
 def _pods(client: Client, scheduler: str) -> Cache[PodView]:

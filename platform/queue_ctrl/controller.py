@@ -14,7 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
-from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from ..kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ConnectionLostError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+)
 from ..kube.events import EventType
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
@@ -45,6 +52,13 @@ log = logging.getLogger(__name__)
 _PARENT = "parent"
 """Index of queues by the parent that they name."""
 
+LOOK_AGAIN = 60.0
+"""Seconds after which a queue whose retries have run out is looked at all the same: nothing else
+may ever happen to it."""
+
+_OUTAGES = (ServerError, TooManyRequestsError, ConnectionLostError)
+"""What no Command can be blamed for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
@@ -54,7 +68,8 @@ class QueueSettings:
     """Queues worked on at the same time."""
 
     max_requeues: int = 15
-    """Retries of a queue or Command before it is given up; negative: no limit."""
+    """Retries before a queue is left alone for a while, and a Command that is refused for good;
+    negative: no limit."""
 
     count_interval: float = 1.0
     """Seconds at least between two writes of a queue's counts; states are written at once."""
@@ -164,9 +179,11 @@ class QueueController:
             self._work.post(new.target.name, new)
 
     def _on_give_up(self, key: str, error: Exception) -> None:
-        """Retries have run out: say so, and leave a Command to be deleted."""
+        """Retries have run out: say so, and leave a Command that is refused to be deleted."""
+        if not isinstance(error, TryAgainError):  # what that waits for, the watch will say
+            self._work.add_after(key, LOOK_AGAIN)
         command = self._command(key)
-        if command is not None:
+        if command is not None and not isinstance(error, _OUTAGES):
             if command.metadata.uid in self._abandoned:
                 return
             self._abandoned.add(command.metadata.uid)

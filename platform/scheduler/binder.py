@@ -86,7 +86,9 @@ class Binder:
         self._gangs: dict[str, _Progress] = {}
         self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
         self._workers = WorkerSettings(hands=at_once)
-        self.queue = ShardedQueue(name="bindings", limiter=Exponential(0.05, 5.0), clock=clock)
+        self.queue = ShardedQueue(
+            name="bindings", limiter=Exponential(0.05, 5.0), clock=clock, about=self._named
+        )
 
     def bind(self, placements: Iterable[Placement]) -> None:
         """Have *placements* carried out."""
@@ -131,8 +133,7 @@ class Binder:
                 self._end(uid, bound=True)  # the watch will tell where
                 return None
             errand.refused = True
-            pod = f"{placement.namespace}/{placement.name}"
-            note = {**self._about(placement.gang), "pod": pod, "why": str(fault)}
+            note = {**self._named(uid), "why": str(fault)}
             if seen is not None and version not in ("", seen.metadata.resource_version):
                 log.info("pod has just changed", extra=note)
             else:
@@ -144,6 +145,15 @@ class Binder:
         message = f"Successfully assigned {pod} to {placement.node}"
         self._say(placement, "Normal", "Scheduled", message)
         return None
+
+    def _named(self, uid: str) -> dict[str, str]:
+        """How the log names a pod that is to be bound."""
+        errand = self._errands.get(uid)
+        if errand is None:
+            return {"uid": uid}
+        placement = errand.placement
+        pod = f"{placement.namespace}/{placement.name}"
+        return {**(self._about(placement.gang) if placement.gang else {}), "pod": pod}
 
     def _end(self, uid: str, *, bound: bool = False) -> None:
         """Forget an errand, and tell when it was the last of its gang."""

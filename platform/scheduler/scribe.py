@@ -16,7 +16,7 @@ from ..kube.errors import ApiError, ConflictError, NotFoundError, ServerError, T
 from ..kube.events import EventType
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock
-from ..machinery.controller import ShardedQueue, run_workers
+from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.limiters import Exponential
 from ..machinery.recording import Recorder
 from ..model import names
@@ -109,7 +109,11 @@ class Scribe:
         self._queues: dict[str, _Queue] = {}
         self._cycles = 0
         self.queue = ShardedQueue(
-            name="statuses", shards=at_once, limiter=Exponential(0.05, 30.0), clock=clock
+            name="statuses",
+            shards=at_once,
+            limiter=Exponential(0.05, 30.0),
+            clock=clock,
+            about=self._named,
         )
 
     async def run(self) -> None:
@@ -206,13 +210,27 @@ class Scribe:
                 await self._write_pod(rest)
             else:
                 await self._write_queue(rest)
-        except (ServerError, TooManyRequestsError, ConflictError):
+        except ConflictError as fault:
+            # Queues have another writer, too: nobody's fault.
+            raise TryAgainError("the object has changed meanwhile") from fault
+        except (ServerError, TooManyRequestsError):
             raise  # tried again, with what ought to stand then
         except ApiError as fault:
             # The object is gone or takes no such word: the next event about it decides.
             level = logging.DEBUG if isinstance(fault, NotFoundError) else logging.INFO
-            log.log(level, "status not written", extra={"key": key, "why": str(fault)})
+            log.log(level, "status not written", extra={**self._named(key), "why": str(fault)})
         return None
+
+    def _named(self, key: str) -> dict[str, str]:
+        """How the log names what *key* is about."""
+        kind, _, rest = key.partition(":")
+        group = self._groups.get(rest)
+        if kind + ":" == _GROUP and group is not None and group.report.group is not None:
+            return belonging("podgroup", group.report.group.metadata)
+        pod = self._pods.get(rest)
+        if kind + ":" == _POD and pod is not None:
+            return {"pod": f"{pod.note.namespace}/{pod.note.name}"}
+        return {kind: rest}
 
     async def _write_group(self, key: str) -> float | None:
         """Write a group's status, unless it may still wait: seconds until then."""

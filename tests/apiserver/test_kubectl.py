@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support_kubectl import Kubectl, needs_kubectl
 from support_server import definition, embedded_server
+from support_waiting import PATIENCE
 
 POD = """
 apiVersion: v1
@@ -108,7 +109,7 @@ async def test_imperative_creates_come_in_protobuf(kubectl: Kubectl) -> None:
 
 async def test_delete_and_wait(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=POD)
-    waiting = asyncio.create_task(kubectl("wait", "--for=delete", "pod/p", "--timeout=30s"))
+    waiting = asyncio.create_task(kubectl("wait", "--for=delete", "pod/p", "--timeout=100s"))
     said = await kubectl("delete", "pod", "p", "--wait")
     assert said.startswith('pod "p" deleted')  # newer ones say from where
     assert "condition met" in await waiting or await waiting == ""
@@ -121,19 +122,24 @@ async def test_wait_for_a_condition(kubectl: Kubectl) -> None:
 
 
 async def test_get_watches(kubectl: Kubectl) -> None:
+    await kubectl("create", "-f", "-", stdin=POD.replace("name: p,", "name: before,"))
     process = await kubectl.start("get", "pods", "-w")
-    try:
-        await kubectl("create", "-f", "-", stdin=POD)
-        await kubectl("delete", "pod", "p", "--wait=false")
+
+    async def line() -> list[str]:
         assert process.stdout is not None
-        async with asyncio.timeout(30):
-            lines = [(await process.stdout.readline()).decode().split() for _ in range(3)]
+        async with asyncio.timeout(PATIENCE):
+            return (await process.stdout.readline()).decode().split()
+
+    try:
+        assert (await line())[:3] == ["NAME", "READY", "STATUS"]
+        assert (await line())[:3] == ["before", "0/1", "Pending"]
+        await kubectl("create", "-f", "-", stdin=POD)
+        assert (await line())[:3] == ["p", "0/1", "Pending"]
+        await kubectl("delete", "pod", "p", "--wait=false")
+        assert (await line())[0] == "p"
     finally:
         process.kill()
         await process.communicate()
-    assert lines[0][:3] == ["NAME", "READY", "STATUS"]
-    assert lines[1][:3] == ["p", "0/1", "Pending"]
-    assert lines[2][0] == "p"
 
 
 async def test_custom_objects(kubectl: Kubectl) -> None:

@@ -73,9 +73,17 @@ async def test_dependents_go_with_their_last_owner(server: Server) -> None:
         assert (await lines.next())["type"] == "DELETED"
 
 
+GHOST = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
+
+
+async def secrets_noticed(server: Server) -> None:
+    """Wait until the garbage collector knows who owns which secret: it hears of them in order."""
+    await server.create(SECRETS, owned("witness", GHOST))
+    await until_gone(server, SECRETS, "witness")
+
+
 async def test_an_object_whose_owner_never_was_goes(server: Server) -> None:
-    ghost = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
-    await server.create(SECRETS, owned("child", ghost))
+    await server.create(SECRETS, owned("child", GHOST))
     await until_gone(server, SECRETS, "child")
 
 
@@ -112,6 +120,7 @@ async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     child = owned("child", owner, blockOwnerDeletion=True)
     child["metadata"]["finalizers"] = ["ex.io/hold"]
     await server.create(SECRETS, child)
+    await secrets_noticed(server)
     gone = await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Foreground")
     assert gone.body["metadata"]["finalizers"] == ["foregroundDeletion"]
     async with server.watch(f"{SECRETS}?watch=1&fieldSelector=metadata.name%3Dchild") as lines:
@@ -129,6 +138,7 @@ async def test_orphans_stay(server: Server) -> None:
     """INV-OW-5."""
     owner = await server.create(MAPS, config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
+    await secrets_noticed(server)
     await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Orphan")
     await until_gone(server, MAPS, "owner")
     child = await server.get(f"{SECRETS}/child")

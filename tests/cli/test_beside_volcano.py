@@ -109,7 +109,7 @@ async def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> No
         async with part(
             "controllers", "--kubeconfig", str(config), "--healthz-address=127.0.0.1:0"
         ) as one:
-            await one.line("cannot ask for Deployments yet")
+            await one.line("waiting for the API server")
             assert (await one.get("health", "/livez"))[0] == 200
             await one.until_ready()
             assert (await one.get("health", "/readyz")) == (200, "ok")

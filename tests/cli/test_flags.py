@@ -20,6 +20,7 @@ from batholith.cli.options import KLOG, ClusterFlags, LogFlags, ServingFlags
 from batholith.cli.scheduler import SchedulingFlags
 from batholith.cli.selection import DEFAULT, OURS, SelectionError, missing, select
 
+PARTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
 CHART_CONTROLLERS = (
     "--logtostderr",
     "--enable-healthz=true",
@@ -203,10 +204,55 @@ def test_flags_without_effect_say_so(command: str) -> None:
         assert "No effect: " in line
 
 
-@pytest.mark.parametrize("command", ["controllers", "scheduler"])
-def test_the_version(command: str) -> None:
-    outcome = CliRunner().invoke(app, [command, "--version"])
+@pytest.mark.parametrize(
+    "command",
+    [[], *([name] for name in PARTS)],
+)
+def test_the_version(command: list[str]) -> None:
+    outcome = CliRunner().invoke(app, [*command, "--version"])
     assert (outcome.exit_code, outcome.output.split()[0]) == (0, "batholith")
+
+
+MISTAKES = {
+    "--log-level=loud": "'loud' is none of DEBUG, INFO",
+    "--log-format=xml": "'xml' is neither text nor json",
+    "--kubeconfig=/nowhere": "cannot read kubeconfig /nowhere: No such file",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("command", PARTS)
+def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_path: Path) -> None:
+    if command == "apiserver" and "kubeconfig" in mistake:
+        mistake, told = "--listen-address=here", "'here' is no [HOST]:PORT"
+    else:
+        told = MISTAKES[mistake]
+    needed = {
+        "admission": ["--webhook-url=https://here"],
+        "agent": [f"--data-dir={tmp_path}"],
+        "apiserver": [f"--data-dir={tmp_path}"],
+        "api": ["--listen-address=127.0.0.1:0"],
+    }
+    outcome = CliRunner().invoke(app, [command, *needed.get(command, []), mistake])
+    assert isinstance(outcome.exception, SystemExit)
+    assert outcome.exit_code > 0
+    assert told in " ".join(outcome.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "No such file"), ("a: [", "no YAML"), ("actions: enqueu", "unknown action 'enqueu'")],
+)
+def test_a_configuration_that_cannot_be_used_is_told_before_anything_else(
+    text: str | None, told: str, tmp_path: Path
+) -> None:
+    conf = tmp_path / "conf"
+    if text is not None:
+        conf.write_text(text)
+    outcome = CliRunner().invoke(app, ["scheduler", f"--scheduler-conf={conf}"])
+    assert outcome.exit_code == 1
+    (line,) = outcome.output.splitlines()
+    assert told in line
 
 
 def serving(*arguments: str) -> ServingFlags:

@@ -102,7 +102,7 @@ async def test_it_stops_though_the_server_has_never_answered(
         kubeconfig(tmp_path / "config", api.credentials)
         given[given.index("--kubeconfig") + 1] = str(tmp_path / "config")
         async with part(*given) as one:
-            await until(lambda: api.seen, seconds=30)
+            await until(lambda: api.seen)
             assert await one.stop() == 0, one.text
 
 

@@ -83,11 +83,9 @@ async def test_a_deleted_pod_ends_and_goes(
 ) -> None:
     async with simulated(servers, tmp_path, stop_delay=0.1) as w, w.agent():
         await run(w, "p", "sleep", "60", ignore_term=ignores)
-        await w.phase("p", "Running")
-        ends = asyncio.create_task(w.phase("p", "Succeeded", "Failed"))
-        await asyncio.sleep(0)
+        runs = await w.phase("p", "Running")
         await w.delete("p", grace=1)
-        pod = await ends
+        pod = await w.phase("p", "Succeeded", "Failed", since=runs["metadata"]["resourceVersion"])
         state = pod["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (pod["status"]["phase"], state["exitCode"]) == ("Failed", code)
         await w.gone("p")
@@ -110,9 +108,9 @@ async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
 ) -> None:
     async with simulated(servers, tmp_path) as w:
         async with w.agent():
-            await run(w, "short", "sleep", "1", restartPolicy="Never")
+            made = await run(w, "short", "sleep", "1", restartPolicy="Never")
             await run(w, "long", "sleep", "60", restartPolicy="Never")
-            await w.phase("short", "Running")
+            await w.phase("short", "Running", since=made["metadata"]["resourceVersion"])
             before = await w.phase("long", "Running")
         await run(w, "new", "true", restartPolicy="Never")
         async with w.agent():

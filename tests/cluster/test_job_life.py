@@ -93,6 +93,7 @@ class Play:
         for group in list(self.podgroups):
             if not group.says.get("phase"):
                 await self._patch(PODGROUPS, group, {"status": {"phase": "Inqueue"}})
+        await until(lambda: all(group.says.get("phase") for group in self.podgroups))
 
     async def start(self, number: int) -> None:
         """Wait for *number* pods that have just been made, and run them on a node."""
@@ -123,6 +124,17 @@ class Play:
         for pod in list(self.pods):
             if not pods or pod.metadata.name in pods:
                 await self._patch(PODS, pod, {"status": status}, "status")
+                await self._seen(pod, phase)
+
+    async def _seen(self, pod: Seen, phase: str) -> None:
+        """Wait until our own watch has told of it, or of the pod's end."""
+
+        def told() -> bool:
+            now = self.pods.get(pod.metadata.key)
+            same = now is not None and now.metadata.uid == pod.metadata.uid
+            return not same or (now is not None and now.says.get("phase") == phase)
+
+        await until(told)
 
     async def reap(self) -> None:
         """End the pods that were asked to go; those that had failed go by themselves."""
@@ -207,8 +219,8 @@ async def test_abort_and_resume(play: Play) -> None:
     ):  # fmt: skip
         assert name in await play.names(resource)
     await play.command("AbortJob")
+    await play.until_phase("Aborting")
     await until(lambda: all(pod.metadata.deletion_timestamp for pod in play.pods))
-    assert play.phase() == "Aborting"
     await play.reap()
     await play.until_phase("Aborted")
     await until(lambda: not len(play.commands) and not len(play.podgroups))
@@ -256,7 +268,7 @@ async def test_a_failed_pod_restarts_the_job_until_its_retries_are_used_up(play:
     ]  # fmt: skip
     await until(lambda: play.status().get("terminating") is None)
     assert (play.status()["retryCount"], play.status()["failed"]) == (2, 1)
-    assert len(play.pods) == 1
+    await until(lambda: len(play.pods) == 1)
 
 
 async def test_a_lost_pod_comes_back_and_an_exit_code_is_answered(play: Play) -> None:

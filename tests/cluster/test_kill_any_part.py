@@ -78,7 +78,7 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
                 ),
                 seconds=60,
             )
-        await until(lambda: watched.completed() == NUMBER, seconds=60)
+        await until(lambda: watched.completed() == NUMBER)
 
         pods = [(1 + number % 3) for number in range(NUMBER)]
         assert len(watched.uids) == sum(pods)
@@ -96,7 +96,7 @@ async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -
         await cluster.client.create(JOBS, job("kept", 1), namespace="default")
         parts = [part.process for part in cluster.state.parts.values()]
         os.kill(cluster.state.supervisor.pid, signal.SIGKILL)
-        await until(lambda: not any(part is not None and part.alive for part in parts), seconds=60)
+        await until(lambda: not any(part is not None and part.alive for part in parts))
         outcome = await support_up.batholith("status", "--data-dir", str(root))
         assert outcome.code == 3
 
@@ -105,5 +105,5 @@ async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -
             watched = Watched(again)
             running = tasks.create_task(watched.jobs.run())
             await watched.jobs.wait_synced()
-            await until(lambda: watched.completed() == 1, seconds=60)
+            await until(lambda: watched.completed() == 1)
             running.cancel()

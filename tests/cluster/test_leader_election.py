@@ -71,7 +71,7 @@ async def works(server: Server, queue: str) -> None:
         found = await server.get(QUEUES.path("", queue))
         return bool(found.get("status", {}).get("state") == "Open")
 
-    await until_true(open_, seconds=60)
+    await until_true(open_)
 
 
 @contextlib.asynccontextmanager

@@ -112,7 +112,7 @@ async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None
             job = await client.get(JOBS, "fits", namespace="default", view=Job)
             return job.status.state.phase == "Completed"
 
-        await until_true(over, seconds=60)
+        await until_true(over)
         names, values = await families(controllers)
         assert names >= EVERYWHERE | OF_CONTROLLERS, EVERYWHERE | OF_CONTROLLERS - names
         ended = (("job_name", "default/fits"), ("queue_name", "default"))
@@ -184,7 +184,7 @@ async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
                 found = (await client.list(QUEUES, view=Queue)).items
                 return [each.status.state for each in found] == ["Open", "Open"]
 
-            await until_true(open_, seconds=60)
+            await until_true(open_)
             assert await one.get("health", "/healthz") == (200, "ok")
             told = "[-]caches: not synced yet: jobs.batch.volcano.sh\n"
             assert await one.get("health", "/readyz") == (503, told)
@@ -193,4 +193,22 @@ async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
             async def ready() -> bool:
                 return await one.get("health", "/readyz") == (200, "ok")
 
-            await until_true(ready, seconds=60)
+            await until_true(ready)
+
+
+async def test_the_default_queue_may_have_another_name(tmp_path: Path) -> None:
+    flags = ("--default-queue=research", "--no-leader-elect")
+    async with (
+        embedded_server(tmp_path / "server", crds=crds.load()) as server,
+        part("controllers", "--kubeconfig", str(server.kubeconfig), *flags),
+        server.client() as client,
+    ):
+
+        async def open_queues() -> dict[str, str]:
+            found = (await client.list(QUEUES, view=Queue)).items
+            return {one.metadata.name: one.spec.parent for one in found if one.status.state}
+
+        async def both_are_there() -> bool:
+            return await open_queues() == {"root": "", "research": "root"}
+
+        await until_true(both_are_there)

@@ -81,7 +81,7 @@ async def warning(cluster: Up, job: str) -> str:
         )
         return bool(said)
 
-    await until_true(told, seconds=60)
+    await until_true(told)
     return said[0]
 
 
@@ -129,7 +129,7 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
             there = (await client.list(CONFIGMAPS, namespace="default", view=dict)).items
             return not any(one["metadata"]["name"] == "behind-a-proxy-proxy" for one in there)
 
-        await until_true(tidy, seconds=60)
+        await until_true(tidy)
         assert cluster.state.parts["controllers"].restarts == 0
         assert "no such pod, please" in (cluster.data.logs / "controllers.log").read_text()
 

@@ -6,7 +6,7 @@ from typing import Any
 from support_controllers import running
 from support_jobs import task
 from support_server import Server
-from support_servers import RealServers, merge
+from support_servers import RealServers, add_namespace, merge
 from support_waiting import until_true
 
 from batholith.job_ctrl.controller import JobController
@@ -14,7 +14,10 @@ from batholith.model import crds
 from batholith.model.names import JOBS, PODGROUPS, PODS
 
 Json = dict[str, Any]
-QUOTAS = "/api/v1/namespaces/default/resourcequotas"
+SPACE = "few"
+"""A namespace of its own: a server goes by a quota for a while after that has gone."""
+
+QUOTAS = f"/api/v1/namespaces/{SPACE}/resourcequotas"
 
 
 async def allow(server: Server, pods: int, *, used: int) -> None:
@@ -30,11 +33,11 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
     async with real.start(tmp_path, crds=crds.load()) as server, server.client() as client:
 
         async def state() -> Json:
-            found: Json = (await server.get(JOBS.path("default", "j")))["status"]["state"]
+            found: Json = (await server.get(JOBS.path(SPACE, "j")))["status"]["state"]
             return found
 
         async def pods() -> int:
-            return len((await server.get(PODS.path("default")))["items"])
+            return len((await server.get(PODS.path(SPACE)))["items"])
 
         async def refused() -> bool:
             said = await state()
@@ -45,20 +48,21 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
             return await pods() == 3 and "reason" not in await state()
 
         async def group() -> str:
-            found = (await server.get(PODGROUPS.path("default")))["items"]
+            found = (await server.get(PODGROUPS.path(SPACE)))["items"]
             return str(found[0]["metadata"]["name"]) if found else ""
 
         async def has_group() -> bool:
             return bool(await group())
 
+        await add_namespace(server, SPACE)
         await server.create(QUOTAS, {"metadata": {"name": "few"}, "spec": {}})
         await allow(server, 2, used=0)
         async with running(JobController(client)):
             spec = {"schedulerName": "volcano", "minAvailable": 1, "tasks": [task(replicas=3)]}
             body = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": "j"}}
-            await server.create(JOBS.path("default"), body | {"spec": spec})
+            await server.create(JOBS.path(SPACE), body | {"spec": spec})
             await until_true(has_group)
-            path = PODGROUPS.path("default", await group())
+            path = PODGROUPS.path(SPACE, await group())
             await merge(server, path, {"status": {"phase": "Inqueue"}})
             await until_true(refused)
             await allow(server, 3, used=2)

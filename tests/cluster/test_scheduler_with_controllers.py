@@ -60,6 +60,7 @@ class Stage:
         self.pods.add_handler(self._run)
         self._client = client
         self._kubelet: set[asyncio.Task[None]] = set()
+        self._started: set[str] = set()
 
     def _note(self, about: Job | PodGroup | None, phase: str) -> None:
         if about is not None:
@@ -69,7 +70,8 @@ class Stage:
                 seen.append(phase)
 
     def _run(self, old: Pod | None, new: Pod | None) -> None:
-        if new and new.spec.node_name and new.status.phase == "Pending":
+        if new and new.spec.node_name and new.metadata.uid not in self._started:
+            self._started.add(new.metadata.uid)
             self._kubelet.add(asyncio.create_task(self._report(new, "Running")))
 
     async def _report(self, pod: Pod, phase: str) -> None:
@@ -176,6 +178,7 @@ async def test_a_small_job_costs_few_writes(servers: Servers, tmp_path: Path) ->
         await it.job("j", replicas=1, cpu="100m", minimum=1)
         await until(lambda: it.phases["job j"][-1:] == ["Running"])
         await until(lambda: it.group("j").status.running == 1)
+        await until(lambda: writes["Pod"] >= 3)
         assert writes["Pod"] == 3  # made, bound, running
         assert writes["Job"] <= 4  # made, Pending, (its pod pending), Running
         assert writes["PodGroup"] <= 5  # made, Inqueue, (scheduled), Running, (its pod running)

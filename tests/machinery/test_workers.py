@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.kube.errors import ForbiddenError
+from batholith.kube.errors import ConnectionLostError, ForbiddenError, ServerError
 from batholith.machinery.controller import (
     Reconcile,
     ShardedQueue,
@@ -97,6 +97,25 @@ async def test_inv_wk_4_a_limit_of_retries_means_one_more_attempt(limit: int) ->
     assert len(calls) == limit + 1
     assert lost == [("a", "refused")]
     assert queue.num_requeues("a") == 0
+
+
+async def test_an_outage_is_not_followed_by_a_wait_as_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, calls = FakeClock(), list[float]()
+    queue = ShardedQueue(name="job", limiter=Exponential(1, 1000), clock=clock)
+    outage = [ConnectionLostError("refused"), ServerError("full", status=503)]
+
+    async def reconcile(key: str) -> None:
+        calls.append(clock.monotonic())
+        if clock.monotonic() < 100:
+            raise outage[len(calls) % 2]
+
+    async with working(queue, reconcile):
+        queue.add("default/train")
+        await clock.advance(200)
+    assert calls == [0, 1, 3, 7, 15, 31, 61, 91, 121]
+    assert {getattr(line, "job", "") for line in caplog.records} == {"default/train"}
 
 
 async def test_inv_wk_5_a_failing_key_does_not_slow_another_down() -> None:

@@ -328,3 +328,14 @@ async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_
     }
     assert group["metadata"]["annotations"] == {"other": "stays"}
     assert sum("podgroup-s-uid" in write for write in world.writes) == 1
+
+
+async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(world: World) -> None:
+    """INV-LC-4: the last pod has gone unseen."""
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
+    for name, replicas in (("idle", 0), ("busy", 1)):
+        world.stateful_set(name, replicas)
+        mine = {**owner, "name": name, "uid": f"{name}-uid"}
+        world.api.put(PODGROUPS, f"podgroup-{name}-uid", metadata={"ownerReferences": [mine]})
+    async with running(world.controller()):
+        await until(lambda: list(world.groups) == ["podgroup-busy-uid"])

@@ -348,3 +348,38 @@ async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -
         await until(lambda: world.mark("q") == "false")
     assert len(seen) > 6
     assert all(msgspec.json.encode(each) == then for each, then in seen)
+
+
+async def test_a_queue_that_must_be_there_is_made_however_long_the_server_refuses(
+    world: World,
+) -> None:
+    """As it does while webhooks of queues are configured whose server is still on its way."""
+    world.api.fail(500, times=8, method="POST", path="/queues")
+    async with running(world.controller(max_requeues=2)):
+        while world.state("root") != "Open" or world.state("default") != "Open":
+            await world.clock.advance(1)
+
+
+async def test_what_a_queue_ought_to_be_is_not_given_up_with_its_retries(world: World) -> None:
+    """INV-PIPE-1: once calls no longer fail, the fixed point is reached without any event."""
+    world.queue("root", parent="")
+    world.queue("default")
+    world.queue("q", state="Closing")
+    world.api.fail(500, times=4, method="PATCH", path="/queues/q")
+    async with running(world.controller(max_requeues=1)):
+        while world.state("q") != "Closed":
+            await world.clock.advance(1)
+    warning = ("Queue", "q", "Warning", "SyncQueue")
+    assert [event[:4] for event in world.notes.events] == [warning, warning]
+
+
+async def test_a_command_outlasts_a_server_that_fails(world: World) -> None:
+    world.queue("root", parent="")
+    for name in ("default", "q"):
+        world.queue(name)
+    world.api.fail(503, times=4, method="PATCH", path="/queues/q")
+    async with running(world.controller(max_requeues=1)):
+        world.command("c", "CloseQueue", "q")
+        while world.commands:
+            await world.clock.advance(1)
+    assert world.state("q") == "Closed"

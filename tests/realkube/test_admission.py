@@ -73,7 +73,7 @@ async def refuses(server: Server) -> bool:
 
 
 async def until_asked(server: Server) -> None:
-    await until_true(lambda: refuses(server), seconds=40)
+    await until_true(lambda: refuses(server))
 
 
 async def until_asked_about_jobs(server: Server) -> None:
@@ -87,7 +87,7 @@ async def until_asked_about_jobs(server: Server) -> None:
         return answer.status == 201 and answer.body["spec"].get("minAvailable") == 3
 
     await server.create(QUEUES.path(), named("default"))
-    await until_true(filled_in, seconds=40)
+    await until_true(filled_in)
 
 
 async def bundle_of(server: Server, path: str = QUEUES_VALIDATE) -> str:
@@ -235,7 +235,7 @@ async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server)
             assert await refuses(server), "what was trusted before still is"
             return await shown(part) != before
 
-        await until_true(changed, seconds=40)
+        await until_true(changed)
 
 
 @pytest.mark.parametrize("damaged", ["ca.crt", "tls.crt", "tls.key"])
@@ -252,7 +252,7 @@ async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
             assert await refuses(server)
             return await shown(part) != before
 
-        await until_true(changed, seconds=40)
+        await until_true(changed)
 
 
 async def test_a_secret_of_somebody_else_is_served_and_never_written(server: Server) -> None:
@@ -397,7 +397,7 @@ async def restores_trust(server: Server) -> None:
     async def is_back() -> bool:
         return await bundle_of(server) == trusted
 
-    await until_true(is_back, seconds=60)
+    await until_true(is_back)
 
 
 async def test_another_replica_takes_over_when_the_holder_of_the_office_ends(
@@ -428,7 +428,7 @@ async def test_losing_the_office_ends_no_review_and_it_is_stood_for_again(server
             assert part.url
             return (await server.get(path))["spec"]["holderIdentity"] not in ("", "thief")
 
-        await until_true(holds_again, seconds=60)
+        await until_true(holds_again)
         await restores_trust(server)
 
 
@@ -481,7 +481,7 @@ async def test_certificate_files_are_taken_up_when_they_change(
                 assert await _is_404(session, part, context), "its one connection stays open"
                 return await shown(part) != before
 
-            await until_true(changed, seconds=40)
+            await until_true(changed)
         assert await refuses(server)
 
 

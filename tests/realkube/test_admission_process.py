@@ -80,12 +80,12 @@ async def refuses(server: RealServer) -> bool:
 async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> None:
     """They are there before their namespace; then one makes the Secret, and both serve it."""
     async with replica(server) as one, replica(server) as other:
-        await until_true(lambda: one.answers("/healthz"), seconds=60)
+        await until_true(lambda: one.answers("/healthz"))
         assert await one.answers("/readyz", 503), "there is no certificate yet"
         await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
         for each in (one, other):
-            await until_true(partial(each.answers, "/readyz"), seconds=60)
-        await until_true(lambda: refuses(server), seconds=60)
+            await until_true(partial(each.answers, "/readyz"))
+        await until_true(lambda: refuses(server))
         made = [
             line["responseStatus"]["code"]
             for line in server.kube.audit()
@@ -126,10 +126,10 @@ async def test_o9_resource_groups_are_taken_up_even_if_the_file_was_bad_at_the_s
         return await selector() == {"pool": "batch"}
 
     async with replica(server, *flags) as part:
-        await until_true(lambda: part.answers("/readyz"), seconds=60)
+        await until_true(lambda: part.answers("/readyz"))
         assert await selector() is None
         file.write_text(CONFIGURATION)
-        await until_true(gets_the_label, seconds=60)
+        await until_true(gets_the_label)
 
 
 async def test_files_that_cannot_be_read_are_told_in_a_line(

@@ -131,7 +131,7 @@ async def test_the_way_there_and_back(tmp_path: Path) -> None:
             assert [left[f"volcano-{each}"] for each in ("controllers", "scheduler")] == [0, 0]
             assert left["volcano-admission"] == 0
             await it.finish_pods()
-            await until(lambda: it.phase("Job", "j") == "Completed", seconds=30)
+            await until(lambda: it.phase("Job", "j") == "Completed")
             assert it.pods() == it.left("Pod")
             assert [await each.stop() for each in (controllers, other)] == [0, 0]
 

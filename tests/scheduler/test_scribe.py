@@ -106,3 +106,39 @@ async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> Non
         )
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_that_a_queue_has_a_second_writer_is_no_reason_to_warn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+        api.put(QUEUES, "q", spec={"weight": 1})
+        scribe = Scribe(client, recorder=None, clock=SystemClock())
+        writing = asyncio.create_task(scribe.run())
+        stale = await client.get(QUEUES, "q", view=Queue)
+        api.put(QUEUES, "q", status={"state": "Open"})
+        scribe.allocated(stale, {"cpu": 2000, "memory": 0})
+        await until(lambda: api.count("PATCH"))
+        scribe.seen_queue(await client.get(QUEUES, "q", view=Queue))
+        await until(lambda: "allocated" in api.objects(QUEUES)["q"]["status"])
+        writing.cancel()
+        await asyncio.wait([writing])
+    assert [line.message for line in caplog.records if line.levelname == "WARNING"] == []
+
+
+async def test_what_goes_wrong_about_a_jobs_gang_is_told_by_the_jobs_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+        owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "controller": True}
+        api.put(PODGROUPS, "g", metadata={"ownerReferences": [{**owner, "name": "j", "uid": "1"}]})
+        scribe = Scribe(client, recorder=None, clock=SystemClock())
+        writing = asyncio.create_task(scribe.run())
+        group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
+        api.fail(500, method="PATCH")
+        scribe.tell(Report("d/g", group, PodGroupStatus("Running")), {})
+        await until(lambda: "status" in api.objects(PODGROUPS)["d/g"])
+        writing.cancel()
+        await asyncio.wait([writing])
+    (line,) = [line for line in caplog.records if line.message == "will retry"]
+    assert vars(line)["job"] == "d/j"
