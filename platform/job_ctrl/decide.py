@@ -163,6 +163,10 @@ def _fail(view: View) -> list[Effect]:
 
 def _serve(view: View) -> Iterator[Effect]:
     """Pending and Running: see to it that everything is there that should be."""
+    if view.obstacles:
+        told = status.recounted(view)
+        if told.state != view.job.status.state:
+            yield SetStatus(told, urgent=True)  # it may fail again, and end this look
     if view.claims_due and view.phase is JobPhase.PENDING:
         yield EnsureClaims()
         return
@@ -179,17 +183,19 @@ def _serve(view: View) -> Iterator[Effect]:
     if unwanted:
         yield DeletePods(unwanted)
     if _admitted(view):
-        missing = {
-            task.name: tuple(view.ledger.missing(task.name))
-            for task in view.job.spec.tasks
-            if view.ledger.present(task.name) < task.replicas and _may_start(view, task)
-        }
-        if any(missing.values()):
-            told = status.recounted(view)
-            if told.state != view.job.status.state:
-                yield SetStatus(told, urgent=True)  # it may be refused again, and end this look
-            yield CreatePods(missing)
+        yield from _populate(view)
     yield from _recount(view)
+
+
+def _populate(view: View) -> Iterator[Effect]:
+    """Make the pods that are missing and may start."""
+    missing = {
+        task.name: tuple(view.ledger.missing(task.name))
+        for task in view.job.spec.tasks
+        if view.ledger.present(task.name) < task.replicas and _may_start(view, task)
+    }
+    if any(missing.values()):
+        yield CreatePods(missing)
 
 
 def _clear(view: View) -> list[Effect]:
@@ -280,13 +286,10 @@ def _complain(view: View) -> Iterator[Effect]:
         meta = view.job.metadata
         said = f"PodGroup {meta.namespace}:{meta.name} {found.type.lower()}: {found.message}"
         yield RecordEvent(Reason.PODGROUP_PENDING, said, warning=True)
-    pods, least = view.pods, view.job.spec.min_available
-    left = view.total - pods.of(PodPhase.FAILED)
-    if pods.of(PodPhase.PENDING) and left < least:
-        said = f"only {left} of {view.total} pods can still run, and the gang needs {least}"
-        yield RecordEvent(Reason.GANG_BROKEN, said, warning=True)
+    if view.broken:
+        yield RecordEvent(Reason.GANG_BROKEN, view.broken, warning=True)
     for task in view.job.spec.tasks:
-        failed = pods.tasks.get(task.name, {}).get(PodPhase.FAILED)
+        failed = view.pods.tasks.get(task.name, {}).get(PodPhase.FAILED)
         if failed and policies.waits_in_vain(view.job, task):
             said = (
                 f"a pod of task {task.name} has failed, but no policy for TaskFailed will act: it"

@@ -404,6 +404,24 @@ def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
         world.said.clear()
         world.run()
         assert ("PodGroupPending" in world.said) == warned
+        assert status_of(world).state.reason == "", "it runs"
+
+
+def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
+    world = World(job())
+    world.run()
+    world.admit("Pending")
+    assert world.podgroup is not None
+    found = PodGroupCondition(type="Unschedulable", status="True", message="no room")
+    status = PodGroupStatus(phase="Pending", conditions=(found,))
+    world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
+    world.run()
+    state = status_of(world).state
+    assert (state.reason, state.message) == ("PodGroupPending", "no room")
+    assert state.last_transition_time == status_of(world).conditions[0].last_transition_time
+    world.admit()
+    world.run()
+    assert (status_of(world).state.reason, status_of(world).state.message) == ("", "")
 
 
 def test_a_gang_that_can_never_fill_again_says_so() -> None:
@@ -414,6 +432,8 @@ def test_a_gang_that_can_never_fill_again_says_so() -> None:
     world.run()
     assert status_of(world).pending == 1
     assert "NotEnoughPods" in world.said
+    assert status_of(world).state.reason == "NotEnoughPods"
+    assert "only 1 of 2 pods can still run" in status_of(world).state.message
 
 
 def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
