@@ -19,6 +19,7 @@ from batholith.cluster.agent.status import BackOff
 from batholith.kube.client import Client
 from batholith.kube.errors import NotFoundError
 from batholith.kube.events import EventRecorder
+from batholith.machinery.clock import Clock
 from batholith.model.names import EVENTS, PODS, Resource
 
 Json = dict[str, Any]
@@ -111,12 +112,12 @@ class World:
                 await asyncio.sleep(0.05)
 
     @asynccontextmanager
-    async def agent(self, **changes: Any) -> AsyncIterator[Agent]:
+    async def agent(self, *, clock: Clock | None = None, **changes: Any) -> AsyncIterator[Agent]:
         """An agent of this node for the length of the block; its pods outlive it."""
         settings = replace(self.settings, **changes)
         async with self.server.client("agent") as client:
             recorder = EventRecorder(client.background(), component="batholith-agent")
-            agent = Agent(client, settings=settings, recorder=recorder)
+            agent = Agent(client, settings=settings, recorder=recorder, clock=clock)
             ready = asyncio.Event()
             tasks = [
                 asyncio.create_task(agent.run(ready=ready)),

@@ -1,6 +1,7 @@
 """Pods on a real node, as users see them through the API."""
 
 import os
+import socket
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -283,6 +284,27 @@ async def test_a_name_bound_later_runs_too(w: World) -> None:
     }
     await w.client.post(f"/api/v1/namespaces/{w.namespace}/pods/p/binding", binding)
     await w.phase("p", "Succeeded")
+
+
+async def test_a_pod_that_finds_its_port_taken_is_told_of_another_address(w: World) -> None:
+    """Pods share the machine's network; each has an address of its own there."""
+    env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    listen = (
+        "import os, socket, sys; s = socket.socket();"
+        "s.bind((os.environ['IP'] if sys.argv[1] == 'own' else '', int(sys.argv[2]))); s.listen()"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for name in ("all", "own"):
+            one = container("python3", "-c", listen, name, port, env=env)
+            await w.run(manifest(name, one, restartPolicy="Never"))
+        pod = await w.phase("all", "Succeeded", "Failed")
+        assert pod["status"]["phase"] == "Failed"
+        event = await w.event("all", "PortTaken")
+        assert event["message"].endswith(pod["status"]["podIP"])
+        assert (await w.phase("own", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
 
 
 async def test_secrets_stay_out_of_logs_and_reach(

@@ -1,5 +1,6 @@
 """Volumes: what lies in them, and that no path leads out."""
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from support_agent import container, manifest, pod_of
 from batholith.cluster.agent.environment import ConfigError, Facts, Sources
 from batholith.cluster.agent.layout import Mount
 from batholith.cluster.agent.volumes import (
+    Made,
     Places,
     VolumeError,
     inside,
@@ -30,15 +32,18 @@ def make(base: Path, *volumes: dict[str, Any], host_paths: tuple[str, ...] = ())
     places = Places(pod=base / "pod", claims=base / "claims", host_paths=host_paths)
     pod = pod_of(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
     made = materialise(pod, places=places, sources=SOURCES, facts=Facts(pod_ip="127.64.0.1"))
-    return dict(made)
+    return {name: volume.path for name, volume in made.items()}
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): path.read_text()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    """What a container sees in *folder*, save the machinery behind it."""
+    seen = {}
+    for place, below, names in os.walk(folder, followlinks=True):
+        below[:] = [name for name in below if not name.startswith("..")]
+        for name in names:
+            path = Path(place) / name
+            seen[str(path.relative_to(folder))] = path.read_text()
+    return seen
 
 
 def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
@@ -134,7 +139,7 @@ def test_a_sub_path_is_a_part_of_its_volume_and_is_made_if_missing(tmp_path: Pat
         {"name": "v", "mountPath": "/b/", "subPathExpr": "dir/$(NAME)", "readOnly": True},
     ]
     pod = pod_of(manifest("p", container(volumeMounts=mounts)))
-    found = mounts_of(pod.spec.containers[0], {"v": tmp_path}, {"NAME": "p"})
+    found = mounts_of(pod.spec.containers[0], {"v": Made(tmp_path)}, {"NAME": "p"})
     assert found == [
         Mount(str(tmp_path / "file"), "/a"),
         Mount(str(tmp_path / "dir/p"), "/b", read_only=True),

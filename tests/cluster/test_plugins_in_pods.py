@@ -30,6 +30,8 @@ root = os.environ.get("BATHOLITH_ROOT", "")
 files = {}
 for folder in sys.argv[1:]:
     for name in os.listdir(root + folder):
+        if name.startswith(".."):
+            continue  # by which files change in one step
         with open(f"{root}{folder}/{name}", "rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o7777
             files[f"{folder}/{name}"] = [mode, file.read().decode()]

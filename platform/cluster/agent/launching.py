@@ -7,27 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import hosts, images, layout, users
-from .environment import SEARCH_PATH, Facts, Sources, build, expand
+from .environment import SEARCH_PATH, Facts, build, expand
 from .layout import Mount
 from .machine import HOST_IP, Machine
 from .objects import Container, Pod
+from .preparing import Prepared
 from .runner import POD_VARIABLE, Launch, Level, RunFolder
 from .volumes import link_into, mounts_of
 
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
+_TAIL = 16 * 1024
+"""Bytes of a log that are looked at for what happened last."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What was made ready for a pod before its containers start."""
-
-    sources: Sources
-    volumes: Mapping[str, Path]
-    folder: Path
-    """The pod's own folder, with its hosts file and hostname."""
-
-    ip: str
+_PORT_TAKEN = ("address already in use", "eaddrinuse", "port is already allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +167,23 @@ def termination_message(container: Container, run: RunFolder, log: Path, *, fail
             text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
         if text:
             return text
-    if failed and container.termination_message_policy == "FallbackToLogsOnError" and log.exists():
-        lines = log.read_text(errors="replace").splitlines()[-_FALLBACK_LINES:]
-        words = [parts[3] for line in lines if len(parts := line.split(" ", 3)) == 4]
-        return "\n".join(words)[-_FALLBACK_BYTES:]
+    if failed and container.termination_message_policy == "FallbackToLogsOnError":
+        return "\n".join(_last_lines(log)[-_FALLBACK_LINES:])[-_FALLBACK_BYTES:]
     return ""
+
+
+def found_port_taken(log: Path) -> bool:
+    """Whether the end of a log complains of a port that somebody else listens at."""
+    words = "\n".join(_last_lines(log)).lower()
+    return any(complaint in words for complaint in _PORT_TAKEN)
+
+
+def _last_lines(log: Path) -> list[str]:
+    """What was written last, without times and streams."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return [parts[3] for line in lines if len(parts := line.split(" ", 3)) == 4]

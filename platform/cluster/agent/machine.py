@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...kube.client import Client
-from ...kube.errors import ApiError, NotFoundError
 from ...kube.events import EventType
 from ...machinery.clock import Clock, Timer
 from ...machinery.recording import Recorder, reference
 from ...model.meta import ResourceList
-from ...model.names import CONFIGMAPS, PODS, SECRETS, SERVICEACCOUNTS, Resource
+from ...model.names import PODS
 from . import hosts
-from .environment import Sources
-from .objects import ConfigMap, Pod, Secret, Service, TokenRequest
+from .objects import Pod, Service
 from .runner import Level
 from .settings import AgentSettings
-from .volumes import Needs, Places, needs_of
+from .sources import SourceBook
+from .volumes import Places
 
 HOST_IP = "127.0.0.1"
 _SETTLE = 0.05
@@ -105,6 +104,7 @@ class Machine:
     allocatable: ResourceList
     names: NameBook
     services: Callable[[str], Iterable[Service]]
+    sources: SourceBook
     recorder: Recorder | None
     addresses: dict[str, str]
     """Loopback address by pod uid."""
@@ -127,54 +127,3 @@ class Machine:
         kind: EventType = "Warning" if warning else "Normal"
         about = reference(PODS, pod.metadata)
         self.recorder.record(about, type=kind, reason=reason, message=message)
-
-    async def fetch_sources(self, pod: Pod) -> Sources:
-        """The ConfigMaps, Secrets and tokens that *pod* names, as far as they exist."""
-        needs: Needs = needs_of(pod)
-        space = pod.metadata.namespace
-        config_maps = {
-            name: await self._content(CONFIGMAPS, name, space, ConfigMap)
-            for name in sorted(needs.config_maps)
-        }
-        secrets = {
-            name: await self._content(SECRETS, name, space, Secret)
-            for name in sorted(needs.secrets)
-        }
-        tokens: dict[str, bytes] = {}
-        for audience, seconds in sorted(needs.tokens):
-            token = await self._token(pod, audience=audience, seconds=seconds)
-            if token:
-                tokens[audience] = token
-        return Sources(config_maps=config_maps, secrets=secrets, tokens=tokens)
-
-    async def _content(
-        self, resource: Resource, name: str, namespace: str, view: type[ConfigMap | Secret]
-    ) -> dict[str, bytes] | None:
-        try:
-            found = await self.client.get(resource, name, namespace=namespace, view=view)
-        except NotFoundError:
-            return None
-        return found.content()
-
-    async def _token(self, pod: Pod, *, audience: str, seconds: int) -> bytes | None:
-        """A token of the pod's service account; ``None`` if the server makes none."""
-        meta = pod.metadata
-        account = pod.spec.service_account_name or "default"
-        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {
-                "audiences": [audience] if audience else [],
-                "expirationSeconds": seconds,
-                "boundObjectRef": bound,
-            },
-        }
-        path = SERVICEACCOUNTS.path(meta.namespace, account, "token")
-        try:
-            answer = await self.client.post(path, body, view=TokenRequest)
-        except ApiError as error:
-            if error.status in (404, 405):
-                return None
-            raise
-        return answer.status.token.encode()

@@ -377,6 +377,7 @@ class TokenStatus(Part, frozen=True):
     """The token that was made."""
 
     token: str = ""
+    expiration_timestamp: str = ""
 
 
 class TokenRequest(Part, frozen=True):

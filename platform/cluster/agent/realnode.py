@@ -25,6 +25,7 @@ from .reporter import may_pass
 from .runner import RunFolder, probe
 from .server import LogRefusedError, LogServer
 from .settings import AgentSettings, Stop
+from .sources import SourceBook
 from .worker import PodWorker
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class RealNode:
             client, SERVICES, Service, indexes={_NAMESPACE: lambda s: (s.metadata.namespace,)}
         )
         self._names = NameBook(self._services_of, clock=clock)
+        self._sources = SourceBook(client, clock=clock)
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE, namespace)
@@ -75,6 +77,7 @@ class RealNode:
             for cache in (self._services, self._pods):
                 self._spawn(cache.run())
                 await cache.wait_synced()
+            self._spawn(self._sources.run())
             await self._end_orphans()
             self._services.add_handler(self._service_changed)
             self._pods.add_handler(self._pod_changed)
@@ -109,6 +112,7 @@ class RealNode:
             allocatable=facts.capacity,
             names=self._names,
             services=self._services_of,
+            sources=self._sources,
             recorder=self._recorder,
             addresses={record.uid: record.ip for _, record in PodFolder.all(settings.data_dir)},
         )

@@ -8,6 +8,7 @@ from typing import Any
 from ...kube.client import Client, PatchKind
 from ...kube.errors import (
     ApiError,
+    ConflictError,
     ConnectionLostError,
     ServerError,
     TooManyRequestsError,
@@ -36,6 +37,21 @@ def may_pass(error: Exception) -> bool:
     """Whether the same request may succeed later."""
     passing = (ConnectionLostError, ServerError, TooManyRequestsError, UnauthorizedError)
     return isinstance(error, passing)
+
+
+async def after(error: Exception, client: Client, pod: Pod) -> tuple[bool, Pod | None]:
+    """What to make of a refused write to *pod*: whether to try again, and the pod if it was reread.
+
+    A conflict is no refusal of what was to be written, as long as the pod is still the same.
+    """
+    if not isinstance(error, ConflictError):
+        return may_pass(error), None
+    meta = pod.metadata
+    try:
+        now = await client.get(PODS, meta.name, namespace=meta.namespace, view=Pod)
+    except (ApiError, ConnectionLostError, UnreadableAnswerError) as second:
+        return may_pass(second), None
+    return (True, now) if now.metadata.uid == meta.uid else (False, None)
 
 
 class Reporter:
@@ -82,13 +98,16 @@ class Reporter:
                 await self._write()
                 failures = 0
             except (ApiError, ConnectionLostError, UnreadableAnswerError) as error:
-                if may_pass(error):
+                pod, _ = self._render()
+                again, reread = await after(error, self._client, pod)
+                if again:
+                    if reread is not None:
+                        self._told(reread)
                     failures += 1
                     self._dirty.set()
                     wait = _RETRY_FIRST * 2.0 ** min(failures - 1, 10)
                     await self._clock.sleep(min(wait, _RETRY_CAP))
                     continue
-                pod, _ = self._render()
                 note = {"pod": pod.metadata.key, "error": str(error)}
                 log.info("a status was refused", extra=note)
             if not self._dirty.is_set():

@@ -27,7 +27,7 @@ from .nodes import NodeFacts, NodeKeeper
 from .objects import Pod, PodStatus
 from .plan import Plan, plan_pod, plan_run
 from .realnode import until_done
-from .reporter import may_pass, status_patch
+from .reporter import after, status_patch
 from .settings import AgentSettings, Simulation, Stop
 from .status import Accepted, Ending, Event, Exited, PodState, Prepared, Started
 
@@ -276,7 +276,10 @@ class Simulator:
                 await self._write_one(record)
                 record.failures = 0
             except (ApiError, ConnectionLostError) as error:
-                if may_pass(error):
+                again, reread = await after(error, self._client, record.pod)
+                if again:
+                    if reread is not None:
+                        record.pod = reread
                     self._write_later(record)
                     continue
                 key = record.pod.metadata.key

@@ -19,21 +19,20 @@ from ...machinery.clock import Timer
 from ...model import times
 from ...model.names import PODS
 from . import lifecycle, status
-from .environment import ConfigError, Facts
+from .environment import ConfigError
 from .hosts import Peer
-from .launching import Launcher, Prepared, termination_message
+from .launching import Launcher, found_port_taken, termination_message
 from .machine import HOST_IP, Machine
 from .objects import Pod
+from .preparing import PROBLEMS, Prepared, Preparer, retry_delay
 from .records import PodFolder, PodRecord
-from .reporter import Reporter, may_pass
+from .reporter import Reporter, after
 from .runner import Ended, Level, Process, RunFolder, lost, start_claimed, sweep
 from .status import Accepted, Blocked, Ending, Event, Exited, PodState, Started
-from .volumes import VolumeError, materialise
 
 log = logging.getLogger(__name__)
 
 _CONFIG_RETRY = 10.0
-_VOLUME_RETRY_FIRST, _VOLUME_RETRY_CAP = 0.5, 120.0
 _LONGEST_GRACE_OF_GONE = 30.0
 _GRAIN = 0.01
 """Seconds that are waited at least, for what is due already but takes its time."""
@@ -41,6 +40,11 @@ _GRAIN = 0.01
 _PLAIN_NOTE = (
     "There is no sandbox on this machine: volumes lie under $BATHOLITH_ROOT, "
     "the hosts file at $BATHOLITH_HOSTS"
+)
+
+_PORT_NOTE = (
+    "A port is taken, says the log. Pods share the machine's network: choose another port, or "
+    "listen at the pod's own address (status.podIP), which is"
 )
 
 
@@ -60,7 +64,9 @@ class PodWorker:
         self._not_before: dict[str, float] = {}
         """Monotonic time before which a container (or "" for the volumes) isn't tried again."""
 
-        self._prepared: Prepared | None = None
+        self._files = Preparer(
+            machine, self.folder.path, pod=lambda: self.pod, changed=self._try_again
+        )
         self._tries = 0
         self._gone = False
         self._paused = False
@@ -76,7 +82,8 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """The pod's object changed."""
-        self.pod = pod
+        old, self.pod = self.pod, pod
+        self._files.pod_changed(old)
         self._publish()
         if pod.metadata.deletion_timestamp is not None:
             self._events.append(Ending(at=self._deleted_at(pod), grace=pod.grace))
@@ -120,6 +127,7 @@ class PodWorker:
                     await self._wait(wake_at)
         finally:
             self._let_go(reports)
+            await self._files.close()
 
     def _let_go(self, reports: asyncio.Task[None]) -> None:
         for _, timer in self._kills.values():
@@ -200,6 +208,7 @@ class PodWorker:
                 self._adopt_run(name, run)
         if self.state.containers:
             self._apply(status.Prepared(record.ip, HOST_IP))
+            self._spawn(self._files.keep(record.ip))
 
     def _restore(self) -> None:
         """Without a record: what the object shows as running is lost."""
@@ -251,33 +260,28 @@ class PodWorker:
         prepared = await self._make_ready()
         if prepared is not None:
             self._events.append(status.Prepared(prepared.ip, HOST_IP))
+            self._spawn(self._files.keep(prepared.ip))
 
     async def _make_ready(self) -> Prepared | None:
         """Make address, names and volumes; on failure say why and try again later."""
-        if self._prepared is not None:
-            return self._prepared
-        uid, folder = self.pod.metadata.uid, self.folder.path
+        if self._files.prepared is not None:
+            return self._files.prepared
         host_network = self.pod.spec.host_network
-        ip = HOST_IP if host_network else self._machine.take_address(uid)
+        ip = HOST_IP if host_network else self._machine.take_address(self.pod.metadata.uid)
         try:
             self._accept(ip)
-            sources = await self._machine.fetch_sources(self.pod)
-            facts = Facts(pod_ip=ip, host_ip=HOST_IP, allocatable=self._machine.allocatable)
-            volumes = await asyncio.to_thread(
-                materialise,
-                self.pod,
-                places=self._machine.places(folder),
-                sources=sources,
-                facts=facts,
-            )
-        except (VolumeError, ApiError, ConnectionLostError, OSError) as error:
+            return await self._files.make(ip)
+        except PROBLEMS as error:
             self._machine.tell(self.pod, "FailedMount", str(error), warning=True)
-            wait = min(_VOLUME_RETRY_FIRST * 2.0 ** min(self._tries, 10), _VOLUME_RETRY_CAP)
             self._tries += 1
-            self._not_before[""] = self._clock.monotonic() + wait
+            self._not_before[""] = self._clock.monotonic() + retry_delay(self._tries)
             return None
-        self._prepared = Prepared(sources=sources, volumes=volumes, folder=folder, ip=ip)
-        return self._prepared
+
+    def _try_again(self) -> None:
+        """What failed for want of something may succeed now."""
+        self._tries = 0
+        self._not_before.clear()
+        self._news.set()
 
     def _accept(self, ip: str) -> None:
         meta = self.pod.metadata
@@ -344,9 +348,11 @@ class PodWorker:
 
     def _exited(self, name: str, run: RunFolder, ended: Ended) -> Exited:
         container, log_file = self.pod.containers[name], self.folder.log_of(run)
-        message = ended.message or termination_message(
-            container, run, log_file, failed=ended.code != 0
-        )
+        failed = ended.code != 0
+        message = ended.message or termination_message(container, run, log_file, failed=failed)
+        if failed and found_port_taken(log_file):
+            address = self.state.pod_ip
+            self._machine.tell(self.pod, "PortTaken", f"{_PORT_NOTE} {address}", warning=True)
         return Exited(name, ended.moment, ended.code, ended.reason, message)
 
     def _stop(self, name: str, kill_at: datetime) -> None:
@@ -399,7 +405,8 @@ class PodWorker:
             except NotFoundError:
                 return
             except (ApiError, ConnectionLostError) as error:
-                if not may_pass(error):
+                again, _ = await after(error, self._machine.client, self.pod)
+                if not again:
                     log.info("not deleted", extra={"pod": meta.key, "error": str(error)})
                     return
             await self._clock.sleep(1.0)
