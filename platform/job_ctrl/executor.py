@@ -47,10 +47,10 @@ log = logging.getLogger(__name__)
 
 _PACE = 100.0
 """Pods a second by which a job's size counts for its place in line."""
-_LASTING = (AlreadyExistsError, ForbiddenError, InvalidError)
-"""Refusals that stay until somebody does something."""
 _MOST_TRUST = 64
 """Pods that are tried together at most before one has been made."""
+_INCURABLE = (AlreadyExistsError, ForbiddenError, InvalidError)
+"""Refusals that time alone does not cure."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class Executor:
         """Tell of an *error*; what time alone does not cure shall stand in the status, too."""
         message = error if isinstance(error, str) else error.message
         self.say(turn.job, reason, message, warning=True)
-        if isinstance(error, (str, *_LASTING)):
+        if isinstance(error, (str, *_INCURABLE)):
             turn.case.obstacles[reason] = message
 
     # The job itself.
@@ -299,23 +299,27 @@ class Executor:
             (by_name[task], index) for task, indices in effect.indices.items() for index in indices
         ]
 
-        rank = self._rank(len(wanted))
+        rank, taken = self._rank(len(wanted)), list[AlreadyExistsError]()
 
         async def create(pod: tuple[TaskSpec, int]) -> None:
             async with self._turns.place(rank):
-                await self._create_pod(turn, *pod)
+                try:
+                    await self._create_pod(turn, *pod)
+                except AlreadyExistsError as error:  # which says nothing about the other pods
+                    taken.append(error)
+                    expected.creation_observed(turn.key, _name(turn, *pod))
 
         first = self._trust.get(turn.namespace, 1)
         outcome = await slow_start(wanted, create, initial=first)
-        self._learn(turn.namespace, len(outcome.done), failed=bool(outcome.failed))
-        turn.changed = turn.changed or bool(outcome.done)
-        if outcome.done:
-            log.info("pods created", extra={"job": turn.key, "pods": len(outcome.done)})
-        for (task, index), failure in outcome.failed:
+        made = len(outcome.done) - len(taken)
+        self._learn(turn.namespace, made, failed=bool(outcome.failed))
+        turn.changed = turn.changed or bool(made)
+        if made:
+            log.info("pods created", extra={"job": turn.key, "pods": made})
+        for pod, failure in outcome.failed:
             if isinstance(failure, ApiError):  # else it may have been made all the same
-                name = pods.name_of(turn.job, task.name, index)
-                expected.creation_observed(turn.key, name)
-        error = outcome.first_error
+                expected.creation_observed(turn.key, _name(turn, *pod))
+        error = outcome.first_error or next(iter(taken), None)
         if error is None:
             for reason in (fx.Reason.FAILED_CREATE, fx.Reason.PLUGIN_ERROR):
                 turn.case.obstacles.pop(reason, None)
@@ -333,7 +337,7 @@ class Executor:
             self._trust[namespace] = max(well, self._trust.get(namespace, 1))
 
     async def _create_pod(self, turn: Turn, task: TaskSpec, index: int) -> None:
-        expected, name = self._tools.expected, pods.name_of(turn.job, task.name, index)
+        expected, name = self._tools.expected, _name(turn, task, index)
         body = pods.build(turn.job, task, index)
         turn.plan.team.shape(body, turn.job)
         expected.expect_creations(turn.key, (name,))
@@ -461,3 +465,7 @@ class Executor:
 
     async def _look_again(self, turn: Turn, effect: fx.LookAgain) -> None:
         turn.look_in(effect.seconds)
+
+
+def _name(turn: Turn, task: TaskSpec, index: int) -> str:
+    return pods.name_of(turn.job, task.name, index)

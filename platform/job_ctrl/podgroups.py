@@ -1,6 +1,6 @@
 """The PodGroup that a job asks for, and what must change in one that is there. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -100,15 +100,21 @@ def _at_first(spec: JobSpec) -> int:
 
     They follow one by one, as places are found. Were they counted, nothing would ever start.
     """
-    there = {task.name for task in spec.tasks}
-    waiting = {
-        task.name for task in spec.tasks if task.depends_on and there & {*task.depends_on.name}
-    }
-    if not waiting:
+    least = {task.name: _least(task) for task in spec.tasks}
+    first = [task for task in spec.tasks if may_start(task, lambda name: not least.get(name))]
+    if len(first) == len(spec.tasks):
         return spec.min_available
-    first = [task for task in spec.tasks if task.name not in waiting]
-    least = sum(map(_least, first)) or sum(task.replicas for task in first)
-    return min(spec.min_available, least)
+    enough = sum(least[task.name] for task in first) or sum(task.replicas for task in first)
+    return min(spec.min_available, enough)
+
+
+def may_start(task: TaskSpec, started: Callable[[str], bool]) -> bool:
+    """Whether those that *task* waits for have *started*."""
+    waits = task.depends_on
+    if waits is None or not waits.name:
+        return True
+    enough = any if waits.iteration == "any" and len(waits.name) > 1 else all
+    return enough(started(name) for name in waits.name)
 
 
 def _least(task: TaskSpec) -> int:
