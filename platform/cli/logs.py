@@ -51,3 +51,5 @@ def configure(*, form: str = "text", level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # A line for each review would drown the others; reviews are counted by /metrics.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
