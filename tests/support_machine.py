@@ -1,4 +1,6 @@
-"""A job controller in a world of its own, for random histories: user, scheduler, kubelet, chance.
+"""The job controller in a world of its own, for random histories: user, scheduler, kubelet, chance.
+
+Objects are called ``namespace/name``, or by their name alone where they are in namespace d.
 
 Time is virtual and everything runs in one loop, so that one history always goes the same way.
 """
@@ -8,24 +10,43 @@ from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from support_audit_jobs import JobAudit, owner_of
+from support_audit_jobs import JobAudit, owner_of, phase_of
 from support_controllers import Notes
-from support_local import LocalApi, LocalClient
+from support_local import LocalApi, LocalClient, key_of
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
 from batholith.machinery.testing import FakeClock
-from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS, Resource
+from batholith.model.names import (
+    COMMANDS,
+    CONFIGMAPS,
+    JOBS,
+    NETWORKPOLICIES,
+    PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Resource,
+)
 
 T = TypeVar("T")
 Object = dict[str, Any]
 
 PLUGINS = Registry.load()
-SETTINGS = JobSettings(workers=2)
+SETTINGS = JobSettings(workers=2, claim_interval=20.0)
 JOB = "j"
+HOME = "d/j"
+"""The job where there is only one."""
 TICK, QUIET, LONG = 0.5, 4.0, 900.0
 """Seconds: a step of time, how long no request makes a rest, and how long one may take to come."""
+PATIENCE = 1100.0
+"""Seconds within which what was refused time and again is tried anew."""
+
+
+MADE = (SERVICES, CONFIGMAPS, NETWORKPOLICIES, SECRETS)
+"""What plugins bring."""
 
 
 class _Here(ThreadPoolExecutor):
@@ -38,7 +59,7 @@ class _Here(ThreadPoolExecutor):
 
 
 class Life:
-    """The server with at most one controller, and what others do to a job named ``j``."""
+    """The server with at most one controller, and what others do to jobs."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -51,7 +72,8 @@ class Life:
         self.controller: JobController | None = None
         self._client: LocalClient | None = None
         self._running: asyncio.Task[None] | None = None
-        self._lives = 0
+        self.lives = 0
+        """How many controllers there have been."""
         self._watches = 0
         """The most that a controller has kept open."""
 
@@ -105,9 +127,9 @@ class Life:
         """A new process of the controller, unless there is one."""
         if self.controller is not None:
             return
-        self._lives += 1
+        self.lives += 1
         self.audit.taken_over()
-        self._client = LocalClient(self.api, f"controller-{self._lives}")
+        self._client = LocalClient(self.api, f"controller-{self.lives}")
         self.controller = JobController(
             self._client,
             settings=SETTINGS,
@@ -152,15 +174,18 @@ class Life:
 
     # What there is.
 
+    def every(self, resource: Resource) -> dict[str, Object]:
+        """Objects by namespace and name, in their order."""
+        return dict(sorted(self.api.objects(resource).items()))
+
     def named(self, resource: Resource) -> dict[str, Object]:
         """Objects of namespace d by name, in their order."""
-        return {
-            key.partition("/")[2]: obj for key, obj in sorted(self.api.objects(resource).items())
-        }
+        every = self.every(resource)
+        return {key[2:]: obj for key, obj in every.items() if key.startswith("d/")}
 
     @property
     def job(self) -> Object | None:
-        return self.named(JOBS).get(JOB)
+        return self.every(JOBS).get(HOME)
 
     @property
     def status(self) -> Object:
@@ -169,53 +194,69 @@ class Life:
 
     @property
     def phase(self) -> str:
-        phase: str = self.status.get("state", {}).get("phase", "")
-        return phase
+        return phase_of(self.job or {})
 
-    def group(self) -> str | None:
+    def group(self, job: str = HOME) -> str | None:
         """The name of the job's PodGroup, if that is there."""
-        name = f"{JOB}-{self.job['metadata']['uid']}" if self.job else ""
-        return name if name in self.named(PODGROUPS) else None
+        there = self.every(JOBS).get(job)
+        name = f"{job.partition('/')[2]}-{there['metadata']['uid']}" if there else ""
+        space = job.partition("/")[0]
+        return name if f"{space}/{name}" in self.every(PODGROUPS) else None
+
+    def put(self, resource: Resource, name: str, **fields: Any) -> None:
+        """Make or change an object."""
+        namespace, _, name = key_of(name).partition("/")
+        self.api.put(resource, name, namespace=namespace, **fields)
 
     # The user.
 
-    def submit(self, spec: Object) -> None:
-        self.api.put(JOBS, JOB, spec=spec)
+    def submit(self, spec: Object, job: str = HOME) -> None:
+        self.put(JOBS, job, spec=spec)
 
-    def edit(self, **changes: Any) -> None:
+    def edit(self, job: str = HOME, **changes: Any) -> None:
         """Change the job's spec."""
-        self.api.put(JOBS, JOB, spec=changes)
+        self.put(JOBS, job, spec=changes)
 
-    def command(self, action: str) -> None:
-        target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": JOB}
-        self.api.put(COMMANDS, f"c{self.api.version}", action=action, target=target)
+    def command(self, action: str, job: str = HOME) -> None:
+        namespace, _, name = job.partition("/")
+        target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": name}
+        self.put(COMMANDS, f"{namespace}/c{self.api.version}", action=action, target=target)
 
-    def delete_job(self, *, foreground: bool = False) -> None:
-        if foreground:
-            meta = {"deletionTimestamp": self.api.now()}
-            self.api.put(JOBS, JOB, metadata=meta)
+    def delete_job(self, job: str = HOME, *, how: str = "Background") -> None:
+        """Delete it with propagation *how*: the rest is up to the garbage collector."""
+        if how == "Background":
+            self.api.take_away(JOBS, job)
         else:
-            self.api.take_away(JOBS, JOB)
+            meta = {"deletionTimestamp": self.api.now(), "finalizers": [how]}
+            self.put(JOBS, job, metadata=meta)
 
     def evict(self, name: str, *, force: bool = False) -> None:
         """Somebody deletes a pod."""
         self.audit.evicted(name)
         (self.api.take_away if force else self.api.ask_to_go)(PODS, name)
 
+    def bring_claims(self) -> None:
+        """Make the claims that jobs name and that are not there."""
+        for key, job in self.every(JOBS).items():
+            for volume in job["spec"].get("volumes", ()):
+                claim = f"{key.partition('/')[0]}/{volume.get('volumeClaimName', '')}"
+                if not claim.endswith("/") and claim not in self.every(PERSISTENTVOLUMECLAIMS):
+                    self.put(PERSISTENTVOLUMECLAIMS, claim)
+
     # The scheduler and the kubelet.
 
-    def admit(self, phase: str = "Inqueue") -> None:
-        if name := self.group():
-            self.api.put(PODGROUPS, name, status={"phase": phase})
+    def admit(self, phase: str = "Inqueue", job: str = HOME) -> None:
+        if name := self.group(job):
+            self.put(PODGROUPS, f"{job.partition('/')[0]}/{name}", status={"phase": phase})
 
     def bind(self, name: str) -> None:
-        self.api.put(PODS, name, spec={"nodeName": "n"})
+        self.put(PODS, name, spec={"nodeName": "n"})
 
     def turn(self, name: str, phase: str, *, code: int = 0, restarts: int | None = None) -> None:
         """The kubelet reports about a pod."""
         one: Object = {"ready": phase == "Running", "state": {}}
-        before = self.named(PODS)[name].get("status", {}).get("containerStatuses", [{}])
-        one["restartCount"] = before[0].get("restartCount", 0)
+        status = self.every(PODS)[key_of(name)].get("status", {})
+        one["restartCount"] = status.get("containerStatuses", [{}])[0].get("restartCount", 0)
         if restarts is not None:
             one["restartCount"] = restarts
             one["lastState"] = {"terminated": {"exitCode": 1, "finishedAt": self.api.now()}}
@@ -224,7 +265,7 @@ class Life:
             one["state"] = {"terminated": ended}
         if phase == "Failed":
             self.audit.failed(name)
-        self.api.put(
+        self.put(
             PODS, name, spec={"nodeName": "n"}, status={"phase": phase, "containerStatuses": [one]}
         )
 
@@ -236,7 +277,7 @@ class Life:
 
     def sweep(self) -> bool:
         """Remove all but pods whose owner is gone; whether there was something."""
-        uids = {job["metadata"]["uid"] for job in self.named(JOBS).values()}
+        uids = {job["metadata"]["uid"] for job in self.every(JOBS).values()}
         left = [
             (prefix, key)
             for prefix, objects in self.api.stores.items()
@@ -248,19 +289,34 @@ class Life:
         return bool(left)
 
     def collect(self) -> None:
-        """Ask everything to go whose owner is gone or going; then let a waiting owner go."""
-        jobs = {
-            job["metadata"]["uid"]: "deletionTimestamp" in job["metadata"]
-            for job in self.named(JOBS).values()
-        }
+        """Ask everything to go whose owner is gone or going; then let a waiting owner go.
+
+        What belongs to an owner deleted with propagation Orphan belongs to nobody from now on.
+        """
+        jobs = {job["metadata"]["uid"]: job["metadata"] for job in self.every(JOBS).values()}
         waited_for = set()
         for prefix, objects in self.api.stores.items():
             for key, obj in sorted(objects.items()):
-                owners = [one["uid"] for one in obj["metadata"].get("ownerReferences", ())]
-                if owners and all(jobs.get(uid, True) for uid in owners):
-                    self.api._drop(prefix, key)
-                    if key in objects:
-                        waited_for.update(owners)
-        for uid, going in jobs.items():
-            if going and uid not in waited_for:
-                self.api.take_away(JOBS, JOB)
+                owner = jobs.get(owner_of(obj), {"deletionTimestamp": "", "finalizers": []})
+                if not owner_of(obj) or "deletionTimestamp" not in owner:
+                    continue
+                if "Orphan" in owner.get("finalizers", ()):
+                    meta = {**obj["metadata"], "ownerReferences": []}
+                    self.api._store(prefix, key, {**obj, "metadata": meta})
+                    continue
+                self.api._drop(prefix, key)
+                if key in objects:
+                    waited_for.add(owner_of(obj))
+        for key, job in self.every(JOBS).items():
+            going = "deletionTimestamp" in job["metadata"]
+            if going and job["metadata"]["uid"] not in waited_for:
+                self.api.take_away(JOBS, key)
+
+    def strangers(self) -> list[tuple[Resource, str]]:
+        """What belongs to nobody and may hold names that jobs need."""
+        return [
+            (kind, key)
+            for kind in (PODS, PODGROUPS, *MADE)
+            for key, obj in self.every(kind).items()
+            if not owner_of(obj)
+        ]

@@ -255,7 +255,10 @@ class JobController:
                 catch_up(job, case.ledger, now=self._clock.monotonic())
                 case.first_look = False
             self._drop_unseen(key, case.ledger)
-            plan = case.plan = self._plan(job, case)
+            plan = self._plan(job, case)
+            if plan is not case.plan:
+                case.plan = plan
+                case.obstacles.clear()  # they may have been of the spec before
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
             await self._executor.carry_out(turn, effects)
@@ -290,7 +293,7 @@ class JobController:
             ),
             objects_due=case.objects_of != case.objects_wanted(turn.plan),
             claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
-            refusal=case.refusal,
+            obstacles=case.obstacles,
         )
 
     def _latest(self, key: str) -> Job | None:

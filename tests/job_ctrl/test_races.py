@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support_jobs import task
-from support_machine import Life
+from support_machine import PATIENCE, Life
 
 from batholith.model.names import JOBS, PODGROUPS, PODS
 
@@ -114,3 +114,34 @@ def test_a_stop_does_not_save_a_job_without_retries_left(life: Life, stop: str) 
         life.command(stop)
     life.do(life.rest())
     assert (life.phase, life.status["retryCount"]) == ("Failed", 1)
+
+
+def test_a_taken_name_holds_up_no_other_pod_and_is_told(life: Life) -> None:
+    life.put(PODS, "j-t-0", metadata={"labels": {"app": "other"}})
+    submit(life)
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+    assert (life.status["state"]["reason"], life.status["pending"]) == ("FailedCreate", 1)
+    assert "j-t-0" in life.status["state"]["message"]
+    life.api.take_away(PODS, "j-t-0")
+    life.do(life.pass_time(PATIENCE))
+    assert (life.status["state"].get("reason"), life.status["pending"]) == (None, 2)
+
+
+def test_numbers_follow_the_pods_while_the_quota_is_full(life: Life) -> None:
+    submit(life, minAvailable=1, tasks=[task("t", 3)])
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    for name in life.named(PODS):
+        life.turn(name, "Running")
+    life.do(life.rest())
+    life.api.full.add("d")
+    life.evict("j-t-2", force=True)
+    life.do(life.pass_time(PATIENCE))
+    assert (life.status["state"]["reason"], life.status["running"]) == ("FailedCreate", 2)
+    life.turn("j-t-1", "Unknown")
+    life.do(life.pass_time(3))
+    assert (life.status["running"], life.status["unknown"]) == (1, 1)
