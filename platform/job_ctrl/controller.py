@@ -31,7 +31,7 @@ from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
 from .plugins.registry import Registry
 from .settings import JobSettings
-from .takeover import catch_up
+from .takeover import catch_up, refusal_of
 from .view import Order, View
 from .views import Owned, Pod, PriorityClass
 
@@ -253,6 +253,7 @@ class JobController:
             case.take_up(job)
             if case.first_look:
                 catch_up(job, case.ledger, now=self._clock.monotonic())
+                case.refusal = refusal_of(job)
                 case.first_look = False
             self._drop_unseen(key, case.ledger)
             plan = case.plan = self._plan(job, case)

@@ -7,6 +7,7 @@ from those that somebody evicts, and which pods went while nobody looked.
 from collections.abc import Iterator
 
 from ..model.job import Job, JobEvent, JobPhase, TaskSpec
+from .effects import Reason
 from .ledger import Entry, Happening, Ledger
 from .pods import name_of, partition_of
 from .restarts import Target
@@ -28,6 +29,12 @@ def catch_up(job: Job, ledger: Ledger, *, now: float) -> None:
     )
     for happening in _lost(job, ledger, now):
         ledger.note(happening)
+
+
+def refusal_of(job: Job) -> str:
+    """Why the server takes no more of the job's pods, as far as its status tells."""
+    state = job.status.state
+    return state.message if state.reason == Reason.FAILED_CREATE else ""
 
 
 def _lost(job: Job, ledger: Ledger, now: float) -> Iterator[Happening]:

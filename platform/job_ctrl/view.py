@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..model.job import Action, Job, JobPhase
-from ..model.podgroup import PodGroup, PodGroupSpec
+from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
 from .ledger import Ledger, PodCounts
 from .restarts import Target, cause
 
@@ -54,11 +54,20 @@ class View:
         return sum(task.replicas for task in self.job.spec.tasks)
 
     @property
+    def admitted(self) -> bool:
+        """Whether pods may be made: the queue has let the gang in, or has done so before."""
+        if self.podgroup is None or self.podgroup_leaving:
+            return False
+        if self.podgroup.status.phase not in ("", PodGroupPhase.PENDING):
+            return True
+        return self.ledger.has_any_of(self.job.status.version)
+
+    @property
     def hindrance(self) -> str:
-        """Why pods are missing that the server refused; empty if none are missing any more."""
+        """Why pods are missing that the server refused; empty if that is not what they wait for."""
         present, tasks = self.ledger.present, self.job.spec.tasks
         lacks = any(present(task.name) < task.replicas for task in tasks)
-        return self.refusal if lacks else ""
+        return self.refusal if lacks and self.admitted else ""
 
     @property
     def restart(self) -> Target:
