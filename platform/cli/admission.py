@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -335,7 +336,8 @@ async def _electors(
 
 
 def _watch_health(service: "AdmissionService", health: "Health") -> None:
-    health.follow_caches(lambda: service.caches)
+    # Old news are better than no reviews: without those nothing can be written at all.
+    health.follow_caches(lambda: service.caches, patience=math.inf)
     health.ready["webhooks"] = lambda: None if service.url else "no reviews are taken yet"
 
 

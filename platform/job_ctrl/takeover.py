@@ -31,10 +31,14 @@ def catch_up(job: Job, ledger: Ledger, *, now: float) -> None:
         ledger.note(happening)
 
 
-def refusal_of(job: Job) -> str:
-    """Why the server takes no more of the job's pods, as far as its status tells."""
+def obstacles_of(job: Job) -> dict[Reason, str]:
+    """What could not be done for *job* when it was tried last, as far as its status tells.
+
+    Each is struck out as soon as what it tells of is done.
+    """
     state = job.status.state
-    return state.message if state.reason == Reason.FAILED_CREATE else ""
+    tried = (Reason.CLAIM_ERROR, Reason.PLUGIN_ERROR, Reason.FAILED_CREATE)
+    return {reason: state.message for reason in tried if reason == state.reason}
 
 
 def _lost(job: Job, ledger: Ledger, now: float) -> Iterator[Happening]:

@@ -300,6 +300,11 @@ class Cache(Generic[T]):
         return self._store.synced.is_set()
 
     @property
+    def out_of_touch(self) -> float:
+        """Seconds for which the server could not be followed; 0 while it can."""
+        return self._reflector.out_of_touch
+
+    @property
     def resource_version(self) -> str:
         """All changes up to this version are in the store; empty while a list is due."""
         return self._store.version

@@ -195,7 +195,8 @@ class QueueController:
             self._record(queue, "Warning", action, f"{action} failed: {error}")
 
     def _figures(self) -> Iterator[tuple[str, PodGroupCounts]]:
-        for queue in self._queues:
+        """Of each queue; nothing from a standby, which has not counted."""
+        for queue in self._queues if self._early is None else ():
             yield queue.metadata.name, self._counts.of(queue.metadata.name)
 
     # What is done
