@@ -131,7 +131,7 @@ class Executor:
             try:
                 await self._by_kind[type(effect)](turn, effect)
             except PluginError as error:
-                self.say(turn.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
+                self._hinder(turn, fx.Reason.PLUGIN_ERROR, str(error))
                 raise
 
     async def drop_command(self, turn_key: str, order: Order) -> None:
@@ -169,6 +169,13 @@ class Executor:
                 message=message,
             )
 
+    def _hinder(self, turn: Turn, reason: fx.Reason, error: ApiError | str) -> None:
+        """Tell of an *error*; what time alone does not cure shall stand in the status, too."""
+        message = error if isinstance(error, str) else error.message
+        self.say(turn.job, reason, message, warning=True)
+        if isinstance(error, (str, *_INCURABLE)):
+            turn.case.obstacles[reason] = message
+
     # The job itself.
 
     async def _set_status(self, turn: Turn, effect: fx.SetStatus) -> None:
@@ -200,10 +207,13 @@ class Executor:
             raise TryAgainError("the job has changed meanwhile") from error
         except NotFoundError as error:
             raise TryAgainError("the job is gone") from error
+        except (ForbiddenError, InvalidError) as error:
+            self.say(job, fx.Reason.STATUS_ERROR, error.message, warning=True)
+            raise
         was, phase = job.status.state.phase, effect.status.state.phase
         if phase != was:
             self._tools.metrics.entered(job, phase)
-            case.refusal = ""  # the next phase finds out for itself
+            case.obstacles.clear()  # the next phase finds out for itself
             log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
 
@@ -243,7 +253,7 @@ class Executor:
                 names.PODGROUPS, body.metadata.name, namespace=turn.namespace, view=PodGroup
             )
         except ApiError as error:
-            self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.PODGROUP_ERROR, error)
             raise
         log.info("podgroup created", extra={"job": turn.key, "podgroup": made.metadata.key})
         self._note_podgroup(turn, made)
@@ -262,11 +272,12 @@ class Executor:
         except ConflictError as error:
             raise TryAgainError("the PodGroup has changed meanwhile") from error
         except ApiError as error:
-            self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.PODGROUP_ERROR, error)
             raise
         self._note_podgroup(turn, changed)
 
     def _note_podgroup(self, turn: Turn, podgroup: PodGroup) -> None:
+        turn.case.obstacles.pop(fx.Reason.PODGROUP_ERROR, None)
         turn.case.podgroup = podgroup
         turn.case.podgroup_since = self._tools.clock.monotonic()
         turn.changed = True
@@ -310,12 +321,11 @@ class Executor:
                 expected.creation_observed(turn.key, _name(turn, *pod))
         error = outcome.first_error or next(iter(taken), None)
         if error is None:
-            turn.case.refusal = ""
+            for reason in (fx.Reason.FAILED_CREATE, fx.Reason.PLUGIN_ERROR):
+                turn.case.obstacles.pop(reason, None)
             return
         if isinstance(error, ApiError):
-            self.say(turn.job, fx.Reason.FAILED_CREATE, error.message, warning=True)
-            if isinstance(error, _INCURABLE):
-                turn.case.refusal = error.message
+            self._hinder(turn, fx.Reason.FAILED_CREATE, error)
         raise error
 
     def _learn(self, namespace: str, done: int, *, failed: bool) -> None:
@@ -346,7 +356,8 @@ class Executor:
         found = await self._client.get(names.PODS, name, namespace=turn.namespace, view=Pod)
         entry = ledger.read(found)
         if entry is None or entry.owner != turn.job.metadata.uid:
-            raise error
+            text = f"Pod {name} is there and does not belong to the job"
+            raise AlreadyExistsError(text, status=409, reason="AlreadyExists") from error
         if names.JOB_NAME not in found.metadata.labels:
             raise error  # no watch will ever show it
         if entry.version != turn.job.status.version or entry.leaving:
@@ -400,11 +411,14 @@ class Executor:
         except MissingClaimError as error:
             said = fx.RecordEvent(fx.Reason.CLAIM_ERROR, str(error), warning=True)
             await self._record_event(turn, said)
+            turn.changed = turn.case.obstacles.get(said.reason) != said.message
+            turn.case.obstacles[said.reason] = said.message
             turn.look_in(self._tools.settings.claim_interval)
             return
         except ApiError as error:
-            self.say(turn.job, fx.Reason.CLAIM_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.CLAIM_ERROR, error)
             raise
+        turn.case.obstacles.pop(fx.Reason.CLAIM_ERROR, None)
         if job is turn.job:
             turn.case.claims_of = turn.plan.of
         else:  # the names are in its spec now, which the next look must see
@@ -416,8 +430,9 @@ class Executor:
         try:
             await self._objects.ensure(turn.job, turn.plan.team, turn.case.objects)
         except ApiError as error:
-            self.say(turn.job, fx.Reason.PLUGIN_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.PLUGIN_ERROR, error)
             raise
+        turn.case.obstacles.pop(fx.Reason.PLUGIN_ERROR, None)
         for complaint in turn.plan.team.complaints(turn.job):
             self.say(turn.job, fx.Reason.PLUGIN_ERROR, complaint, warning=True)
         turn.case.objects_of, turn.case.objects_removed = wanted, False
