@@ -98,6 +98,16 @@ async def test_images_without_a_command_behave_as_their_kind(w: World) -> None:
     assert web["status"]["podIP"].startswith("127.")
 
 
+async def test_a_container_that_keeps_failing_is_said_to_wait(w: World) -> None:
+    await w.run(manifest("p", shell("exit 1")))
+    made = await w.pod("p")
+    event = await w.event("p", "BackOff")
+    where = f"p_{w.namespace}({made['metadata']['uid']})"
+    assert event["message"] == f"Back-off restarting failed container c in pod {where}"
+    assert event["type"] == "Warning"
+    await w.delete("p", grace=0)
+
+
 async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(w: World) -> None:
     volumes = [{"name": "m", "configMap": {"name": "late"}}]
     await w.run(manifest("p", shell("exit 0"), restartPolicy="Never", volumes=volumes))

@@ -16,6 +16,7 @@ from ...kube.errors import ApiError, ConnectionLostError
 from ...machinery.clock import Clock
 from ...machinery.recording import Recorder
 from ...model.names import PODS, SERVICES
+from . import logs
 from .claims import ClaimFolders
 from .leftovers import end_orphan
 from .machine import Machine, NameBook
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _RETRY = 1.0
 _WORKER_RETRY = 5.0
+_TRIM_EVERY = 10.0
 _NAMESPACE = "namespace"
 
 
@@ -85,6 +87,7 @@ class RealNode:
             self._services.add_handler(self._service_changed)
             self._pods.add_handler(self._pod_changed)
             self._spawn(keeper.keep_alive())
+            self._spawn(self._trim_logs())
             ready.set()
             await stop.asked.wait()
             if stop.end_pods:
@@ -231,6 +234,15 @@ class RealNode:
         for folder in PodFolder.unrecorded(self._settings.data_dir):
             if folder.path.name not in present:
                 await self._forget(folder)
+
+    async def _trim_logs(self) -> None:
+        """Keep the logs of what runs from filling the disk, until cancelled."""
+        while True:
+            await self._clock.sleep(_TRIM_EVERY)
+            growing = [path for worker in self._workers.values() for path in worker.open_logs]
+            for path in growing:
+                if await asyncio.to_thread(logs.trim, path):
+                    log.info("the head of a log was dropped", extra={"file": str(path)})
 
     # --- logs -------------------------------------------------------------------------------
 

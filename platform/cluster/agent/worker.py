@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -126,6 +127,11 @@ class PodWorker:
     def is_finished(self) -> bool:
         """The pod is at its end, and that was told."""
         return self._finished
+
+    @property
+    def open_logs(self) -> list[Path]:
+        """The logs that are being written."""
+        return [self.folder.log_of(process.folder) for process in self._processes.values()]
 
     # --- life -------------------------------------------------------------------------------
 
@@ -401,7 +407,9 @@ class PodWorker:
         if self._processes.get(name) is process:
             del self._processes[name]
         self._check_no_more(name)
-        self._events.append(self._exited(name, run, ended))
+        told = self._exited(name, run, ended)
+        self._comment(told, self.folder.log_of(run))
+        self._events.append(told)
         kill = self._kills.pop(name, None)
         if kill:
             kill[1].cancel()
@@ -411,10 +419,20 @@ class PodWorker:
         container, log_file = self.pod.containers[name], self.folder.log_of(run)
         failed = ended.code != 0
         message = ended.message or termination_message(container, run, log_file, failed=failed)
-        if failed and found_port_taken(log_file):
-            address = self.state.pod_ip
-            self._machine.tell(self.pod, "PortTaken", f"{_PORT_NOTE} {address}", warning=True)
         return Exited(name, ended.moment, ended.code, ended.reason, message)
+
+    def _comment(self, told: Exited, log_file: Path) -> None:
+        """Say why the container may have failed, and that it waits before it runs again."""
+        back_off, pod = self._machine.settings.back_off, self.pod
+        if told.code and found_port_taken(log_file):
+            self._warn("PortTaken", f"{_PORT_NOTE} {self.state.pod_ip}")
+        after_it = status.apply(self.state, told, back_off).of(told.name)
+        again = after_it.exit and status.restarts(pod, pod.containers[told.name], after_it.exit)
+        if again and not self.state.ending and back_off.delay(after_it.streak) > 0:
+            meta = pod.metadata
+            where = f"in pod {meta.name}_{meta.namespace}({meta.uid})"
+            words = f"Back-off restarting failed container {told.name} {where}"
+            self._warn("BackOff", words)
 
     def _stop(self, name: str, kill_at: datetime) -> None:
         process = self._processes.get(name)
