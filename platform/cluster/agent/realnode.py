@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 _RETRY = 1.0
 _WORKER_RETRY = 5.0
 _TRIM_EVERY = 10.0
+_LOOK_EVERY = 1.0
+_AT_MOST = 20
+"""One part in so many of the time goes into looking at memory."""
+
 _NAMESPACE = "namespace"
 
 
@@ -88,6 +92,7 @@ class RealNode:
             self._pods.add_handler(self._pod_changed)
             self._spawn(keeper.keep_alive())
             self._spawn(self._trim_logs())
+            self._spawn(self._guard_memory())
             ready.set()
             await stop.asked.wait()
             if stop.end_pods:
@@ -243,6 +248,15 @@ class RealNode:
             for path in growing:
                 if await asyncio.to_thread(logs.trim, path):
                     log.info("the head of a log was dropped", extra={"file": str(path)})
+
+    async def _guard_memory(self) -> None:
+        """Hold containers to their memory limits, until cancelled."""
+        while True:
+            begun = self._clock.monotonic()
+            for worker in list(self._workers.values()):
+                await worker.check_memory()
+            spent = self._clock.monotonic() - begun
+            await self._clock.sleep(max(_LOOK_EVERY, _AT_MOST * spent))
 
     # --- logs -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
 from ...machinery.clock import Timer
 from ...model import times
 from ...model.names import PODS
-from . import lifecycle, status
+from . import lifecycle, memory, status
 from .checking import Checker
 from .environment import ConfigError
 from .handlers import HandlerError, Target, carry_out
@@ -50,6 +50,7 @@ _LONGEST_GRACE_OF_GONE = 30.0
 _LEAST_AFTER_HOOK = 2.0
 """Seconds that a container has to end after its hook, even if that used up the grace."""
 
+_KILLED = 137
 _GRAIN = 0.01
 """Seconds that are waited at least, for what is due already but takes its time."""
 
@@ -419,7 +420,20 @@ class PodWorker:
         container, log_file = self.pod.containers[name], self.folder.log_of(run)
         failed = ended.code != 0
         message = ended.message or termination_message(container, run, log_file, failed=failed)
-        return Exited(name, ended.moment, ended.code, ended.reason, message)
+        killed = ended.code == _KILLED and memory.was_condemned(run)
+        reason = memory.REASON if killed else ended.reason
+        return Exited(name, ended.moment, ended.code, reason, message)
+
+    async def check_memory(self) -> None:
+        """Kill the containers that use more memory than they may."""
+        for name, process in list(self._processes.items()):
+            limit = memory.limit_of(self.pod.containers[name])
+            if limit is None or not await asyncio.to_thread(memory.exceeds, process.pid, limit):
+                continue
+            if self._processes.get(name) is process:
+                memory.condemn(process.folder)
+                self._warn("OOMKilling", f"Container {name} uses more memory than its limit")
+                self._spawn(process.kill())
 
     def _comment(self, told: Exited, log_file: Path) -> None:
         """Say why the container may have failed, and that it waits before it runs again."""
