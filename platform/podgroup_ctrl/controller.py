@@ -162,6 +162,7 @@ class PodGroupController:
             return None
         alive = [pod for pod in pods if not pod.ended]
         if not alive:
+            await self._remove_if_unwanted(group)
             return None
         if group is None and not self._making.awaited_creations(key):
             await self._make(key, alive)
@@ -268,12 +269,16 @@ class PodGroupController:
             return None
         try:
             return await self._client.get(resource, owner.name, namespace=namespace, view=OwnerView)
-        except (NotFoundError, ForbiddenError) as error:
-            log.info("owner unread", extra={"owner": owner.name, "error": str(error)})
+        except NotFoundError:
+            return None
+        except ForbiddenError as error:
+            named = {"owner": f"{namespace}/{owner.name}", "kind": owner.kind}
+            what = "owner may not be read, so its annotations do not count"
+            log.warning(what, extra={**named, "error": str(error)})
             return None
 
     async def _remove_if_unwanted(self, group: PodGroup | None) -> None:
-        """Delete a PodGroup without pods whose owner was scaled to none."""
+        """Delete a PodGroup without live pods whose owner was scaled to none."""
         controller = group.metadata.controller if group is not None else None
         if group is None or controller is None or not _is_scaled(group):
             return

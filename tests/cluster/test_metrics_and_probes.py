@@ -212,3 +212,25 @@ async def test_the_default_queue_may_have_another_name(tmp_path: Path) -> None:
             return await open_queues() == {"root": "", "research": "root"}
 
         await until_true(both_are_there)
+
+
+async def test_the_embedded_cluster_has_figures_too(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path / "server", crds=crds.load()) as server:
+        config = ["--kubeconfig", str(server.kubeconfig), "--data-dir", str(tmp_path / "agent")]
+        open_ = "--metrics-address=127.0.0.1:0"
+        async with part("agent", "--simulate=2", *config, open_) as agent:
+            await agent.until_ready()
+            names, _ = await families(agent)
+            assert names >= {"rest_client_requests", "process_cpu_seconds", "reflector_watches"}
+            text = (await server.request("GET", "/metrics")).body
+        found = {
+            (sample.name, *dict(sorted(sample.labels.items())).values()): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        assert found["apiserver_request_total", "200", "GET"] >= 1
+        assert found["apiserver_resource_objects", "", "nodes"] == 2
+        assert found["apiserver_registered_watchers", "", "pods"] >= 1
+        assert found["process_cpu_seconds_total",] > 0
+        refused = await server.request("GET", "/metrics", token="nobody")
+        assert refused.status == 401

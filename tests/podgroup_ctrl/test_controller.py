@@ -333,9 +333,23 @@ async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_
 async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(world: World) -> None:
     """INV-LC-4: the last pod has gone unseen."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
-    for name, replicas in (("idle", 0), ("busy", 1)):
+    world.pod("evicted", owner="left", phase="Failed", annotations={GROUP: "podgroup-left-uid"})
+    for name, replicas in (("idle", 0), ("left", 0), ("busy", 1)):
         world.stateful_set(name, replicas)
         mine = {**owner, "name": name, "uid": f"{name}-uid"}
         world.api.put(PODGROUPS, f"podgroup-{name}-uid", metadata={"ownerReferences": [mine]})
     async with running(world.controller()):
         await until(lambda: list(world.groups) == ["podgroup-busy-uid"])
+
+
+async def test_an_owner_that_may_not_be_read_is_told_of(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or a gang of one that should be of eight would be a riddle."""
+    world.stateful_set("s", 1, group_min_member="8")
+    world.api.fail(403, method="GET", path="/statefulsets/s")
+    async with running(world.controller()):
+        world.pod("s-0", owner="s")
+        await until(lambda: world.bound("s-0"))
+    (line,) = [vars(line) for line in caplog.records if line.levelname == "WARNING"]
+    assert (line["owner"], line["kind"]) == ("d/s", "StatefulSet")

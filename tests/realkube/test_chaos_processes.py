@@ -31,7 +31,7 @@ async def test_leaders_are_stopped_for_longer_than_the_lease_and_go_on(tmp_path:
             for replica in (await s.fell(Replica.pause)).values():
                 replica.go_on()
                 assert await replica.end() == 1
-                assert "ended at once why=lost the Lease volcano-system/" in replica.said()
+                assert 'ended at once why="lost the Lease volcano-system/' in replica.said()
         await s.check()
         s.check_leaders(least=2)
 
