@@ -5,19 +5,15 @@ Objects are called ``namespace/name``, or by their name alone where they are in 
 Time is virtual and everything runs in one loop, so that one history always goes the same way.
 """
 
-import asyncio
-from collections.abc import Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from support_audit_jobs import JobAudit, owner_of, phase_of
-from support_controllers import Notes
-from support_local import LocalApi, LocalClient, key_of
+from support_local import LocalClient, key_of
+from support_process import Process
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.plugins.registry import Registry
 from batholith.job_ctrl.settings import JobSettings
-from batholith.machinery.testing import FakeClock
 from batholith.model.names import (
     COMMANDS,
     CONFIGMAPS,
@@ -31,16 +27,12 @@ from batholith.model.names import (
     Resource,
 )
 
-T = TypeVar("T")
 Object = dict[str, Any]
 
 PLUGINS = Registry.load()
 SETTINGS = JobSettings(workers=2, claim_interval=20.0)
-JOB = "j"
 HOME = "d/j"
 """The job where there is only one."""
-TICK, QUIET, LONG = 0.5, 4.0, 900.0
-"""Seconds: a step of time, how long no request makes a rest, and how long one may take to come."""
 PATIENCE = 1100.0
 """Seconds within which what was refused time and again is tried anew."""
 
@@ -49,128 +41,20 @@ MADE = (SERVICES, CONFIGMAPS, NETWORKPOLICIES, SECRETS)
 """What plugins bring."""
 
 
-class _Here(ThreadPoolExecutor):
-    """Does what is given to a thread at once, in the loop's own."""
-
-    def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(call(*args, **kwargs))
-        return done
-
-
-class Life:
+class Life(Process[JobController]):
     """The server with at most one controller, and what others do to jobs."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(_Here())
-        self.clock = FakeClock()
-        self.api = LocalApi(self.clock, self.loop)
+        super().__init__()
         self.audit = JobAudit(self.api)
         self.api.told = self.audit.hear
-        self.notes = Notes()
-        self.controller: JobController | None = None
-        self._client: LocalClient | None = None
-        self._running: asyncio.Task[None] | None = None
-        self.lives = 0
-        """How many controllers there have been."""
-        self._watches = 0
-        """The most that a controller has kept open."""
 
-    # The loop.
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* to its end, with everything else that has something to do."""
-        return self.loop.run_until_complete(work)
-
-    async def rounds(self, number: int) -> None:
-        """Let everybody do a little."""
-        for _ in range(number):
-            await asyncio.sleep(0)
-
-    async def idle(self) -> None:
-        """Let everybody go on until only time can bring something new."""
-        await asyncio.sleep(0)
-        while self.loop._ready:  # type: ignore[attr-defined]  # noqa: ASYNC110 - no event tells it
-            await asyncio.sleep(0)
-
-    async def pass_time(self, seconds: float) -> None:
-        """Let *seconds* pass, with everybody awake."""
-        await self.idle()
-        until = self.clock.monotonic() + seconds
-        while (left := until - self.clock.monotonic()) > 0:
-            self.clock.tick(min(TICK, left))
-            await self.idle()
-
-    async def rest(self) -> None:
-        """Let all go well from now on, and wait until the controller has nothing left to do.
-
-        INV-PIPE-1: it comes to a rest.
-        """
-        self.api.release()
-        if self.controller is None:
-            await self.start()
-        began = quiet = self.clock.monotonic()
-        await self.idle()
-        self._watches = max(self._watches, self.api.watches)
-        while self.clock.waiting and self.clock.monotonic() - quiet < QUIET:
-            asked = self.api.requests
-            await self.pass_time(TICK)
-            self._watches = max(self._watches, self.api.watches)
-            if asked != self.api.requests or self.api.watches < self._watches:
-                quiet = self.clock.monotonic()
-            assert quiet - began < LONG, "INV-PIPE-1: it never comes to a rest"
-
-    # The controller.
-
-    async def start(self) -> None:
-        """A new process of the controller, unless there is one."""
-        if self.controller is not None:
-            return
-        self.lives += 1
+    def make(self, client: LocalClient) -> JobController:
+        """A new job controller."""
         self.audit.taken_over()
-        self._client = LocalClient(self.api, f"controller-{self.lives}")
-        self.controller = JobController(
-            self._client,
-            settings=SETTINGS,
-            clock=self.clock,
-            recorder=self.notes,
-            plugins=PLUGINS,
+        return JobController(
+            client, settings=SETTINGS, clock=self.clock, recorder=self.notes, plugins=PLUGINS
         )
-        self._running = asyncio.create_task(self.controller.run())
-
-    async def kill(self) -> None:
-        """The process is gone between one moment and the next: nothing is tidied up."""
-        if self._client is not None:
-            self._client.dead = True
-            await self.stop()
-
-    async def stop(self) -> None:
-        """The process is told to end, and does; INV-LC-1: after that it writes nothing."""
-        if self._running is not None:
-            self._running.cancel()
-            await self._end()
-        self.controller = self._running = self._client = None
-
-    async def _end(self) -> None:
-        assert self._running is not None and self._client is not None
-        self.api.release()
-        for _ in range(40):
-            await self.idle()
-            if self._running.done():
-                break
-            self.clock.tick(TICK)
-        assert self._running.done(), "INV-LC-3: it does not end"
-        self._client.dead = True
-        if not self._running.cancelled():
-            self._running.result()
-
-    def close(self) -> None:
-        """End it all."""
-        self.do(self.kill())
-        self.api.end_watches()
-        self.do(self.idle())
-        self.loop.close()
 
     # What there is.
 
@@ -220,7 +104,9 @@ class Life:
     def command(self, action: str, job: str = HOME) -> None:
         namespace, _, name = job.partition("/")
         target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": name}
-        self.put(COMMANDS, f"{namespace}/c{self.api.version}", action=action, target=target)
+        # Servers list by name: the newest comes first.
+        name = f"{namespace}/c{10**6 - self.api.version}"
+        self.put(COMMANDS, name, action=action, target=target)
 
     def delete_job(self, job: str = HOME, *, how: str = "Background") -> None:
         """Delete it with propagation *how*: the rest is up to the garbage collector."""

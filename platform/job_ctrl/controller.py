@@ -31,7 +31,7 @@ from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
 from .plugins.registry import Registry
 from .settings import JobSettings
-from .takeover import catch_up
+from .takeover import catch_up, obstacles_of
 from .view import Order, View
 from .views import Owned, Pod, PriorityClass
 
@@ -253,12 +253,13 @@ class JobController:
             case.take_up(job)
             if case.first_look:
                 catch_up(job, case.ledger, now=self._clock.monotonic())
-                case.first_look = False
             self._drop_unseen(key, case.ledger)
             plan = self._plan(job, case)
             if plan is not case.plan:
                 case.plan = plan
-                case.obstacles.clear()  # they may have been of the spec before
+                # Those that are known may have been of the spec before.
+                case.obstacles = obstacles_of(job) if case.first_look else {}
+            case.first_look = False
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
             await self._executor.carry_out(turn, effects)

@@ -12,7 +12,6 @@ from functools import partial
 from ..model import times
 from ..model.job import Action, JobPhase
 from ..model.pod import PodPhase
-from ..model.podgroup import PodGroupPhase
 from . import podgroups, policies, status
 from .effects import (
     CreatePodGroup,
@@ -38,7 +37,6 @@ from .restarts import SUSPENDED, Target
 from .view import Order, View
 
 _TURNED = {True: "suspended", False: "goes on"}
-_NOT_ADMITTED = ("", PodGroupPhase.PENDING)
 
 
 def decide(view: View, order: Order | None = None) -> list[Effect]:
@@ -181,7 +179,7 @@ def _serve(view: View) -> Iterator[Effect]:
     unwanted = (*view.ledger.outdated(view.job.status.version), *view.ledger.surplus())
     if unwanted:
         yield DeletePods(unwanted)
-    if _admitted(view):
+    if view.admitted:
         yield from _populate(view)
 
 
@@ -238,15 +236,6 @@ def _outgoing(view: View) -> Iterator[Entry]:
         yield from (pod for pod in pods if pod.version == version and target.hits(pod))
     elif not view.resuming:
         yield from (pod for pod in view.ledger.done() if pod.version < version)
-
-
-def _admitted(view: View) -> bool:
-    """Whether pods may be made: the queue has let the gang in, or has done so before."""
-    if view.podgroup is None or view.podgroup_leaving:
-        return False
-    if view.podgroup.status.phase not in _NOT_ADMITTED:
-        return True
-    return view.ledger.has_any_of(view.job.status.version)
 
 
 def _started(view: View, name: str) -> bool:

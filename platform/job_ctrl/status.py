@@ -101,7 +101,7 @@ def hindrance(view: View) -> tuple[Reason, str] | None:
     for reason in (Reason.CLAIM_ERROR, Reason.PLUGIN_ERROR, Reason.PODGROUP_ERROR):
         if reason in obstacles:
             return reason, obstacles[reason]
-    if Reason.FAILED_CREATE in obstacles and view.lacks_pods:
+    if Reason.FAILED_CREATE in obstacles and view.lacks_pods and view.admitted:
         return Reason.FAILED_CREATE, obstacles[Reason.FAILED_CREATE]
     if view.broken:
         return Reason.GANG_BROKEN, view.broken

@@ -7,6 +7,7 @@ from those that somebody evicts, and which pods went while nobody looked.
 from collections.abc import Iterator
 
 from ..model.job import Job, JobEvent, JobPhase, TaskSpec
+from .effects import Reason
 from .ledger import Entry, Happening, Ledger
 from .pods import name_of, partition_of
 from .restarts import Target
@@ -28,6 +29,16 @@ def catch_up(job: Job, ledger: Ledger, *, now: float) -> None:
     )
     for happening in _lost(job, ledger, now):
         ledger.note(happening)
+
+
+def obstacles_of(job: Job) -> dict[Reason, str]:
+    """What could not be done for *job* when it was tried last, as far as its status tells.
+
+    Each is struck out as soon as what it tells of is done.
+    """
+    state = job.status.state
+    tried = (Reason.CLAIM_ERROR, Reason.PLUGIN_ERROR, Reason.FAILED_CREATE)
+    return {reason: state.message for reason in tried if reason == state.reason}
 
 
 def _lost(job: Job, ledger: Ledger, now: float) -> Iterator[Happening]:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from ..model.job import Action, Job, JobPhase
 from ..model.pod import PodPhase
-from ..model.podgroup import PodGroup, PodGroupSpec
+from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
 from .effects import Reason
 from .ledger import Ledger, PodCounts
 from .restarts import Target, cause
@@ -55,6 +55,15 @@ class View:
     def total(self) -> int:
         """Number of pods that the job wants."""
         return sum(task.replicas for task in self.job.spec.tasks)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether pods may be made: the queue has let the gang in, or has done so before."""
+        if self.podgroup is None or self.podgroup_leaving:
+            return False
+        if self.podgroup.status.phase not in ("", PodGroupPhase.PENDING):
+            return True
+        return self.ledger.has_any_of(self.job.status.version)
 
     @property
     def lacks_pods(self) -> bool:

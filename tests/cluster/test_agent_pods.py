@@ -17,7 +17,7 @@ from support_waiting import until
 
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import Level, probe
-from batholith.model.names import CONFIGMAPS, SECRETS, SERVICES
+from batholith.model.names import CONFIGMAPS, PERSISTENTVOLUMECLAIMS, SECRETS, SERVICES
 
 Json = dict[str, Any]
 
@@ -305,6 +305,41 @@ async def test_a_pod_that_finds_its_port_taken_is_told_of_another_address(w: Wor
         event = await w.event("all", "PortTaken")
         assert event["message"].endswith(pod["status"]["podIP"])
         assert (await w.phase("own", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+
+
+async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: World) -> None:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    claim = {"metadata": {"name": "data"}, "spec": spec}
+    mounts = [{"name": "d", "mountPath": "/d"}]
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+
+    async def run(name: str) -> None:
+        script = f"ls $BATHOLITH_ROOT/d; touch $BATHOLITH_ROOT/d/{name}"
+        one = shell(script, volumeMounts=mounts)
+        await w.run(manifest(name, one, restartPolicy="Never", volumes=volumes))
+
+    await run("first")
+    event = await w.event("first", "FailedMount")
+    assert 'persistentvolumeclaim "data" not found' in event["message"]
+    await w.create(claim, PERSISTENTVOLUMECLAIMS)
+    await w.phase("first", "Succeeded")
+    await run("second")
+    await w.phase("second", "Succeeded")
+    assert await w.logs("second") == "first\n"
+    base = w.settings.data_dir / "volumes"
+    assert len(list(base.glob(f"{w.namespace}_*"))) == 1
+    # On the real server nobody takes its protection off.
+    free = {"metadata": {"finalizers": None}}
+    await w.client.patch(PERSISTENTVOLUMECLAIMS, "data", free, namespace=w.namespace)
+    await w.client.delete(PERSISTENTVOLUMECLAIMS, "data", namespace=w.namespace)
+    await until(lambda: not list(base.glob(f"{w.namespace}_*")))
+    await w.create(claim, PERSISTENTVOLUMECLAIMS)
+    await run("third")
+    await w.phase("third", "Succeeded")
+    assert await w.logs("third") == ""
 
 
 async def test_secrets_stay_out_of_logs_and_reach(

@@ -6,7 +6,7 @@ import pytest
 from support_jobs import task
 from support_machine import PATIENCE, Life
 
-from batholith.model.names import JOBS, PODGROUPS, PODS
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
 
 
 def submit(life: Life, **spec: Any) -> None:
@@ -145,3 +145,34 @@ def test_numbers_follow_the_pods_while_the_quota_is_full(life: Life) -> None:
     life.turn("j-t-1", "Unknown")
     life.do(life.pass_time(3))
     assert (life.status["running"], life.status["unknown"]) == (1, 1)
+
+
+def test_commands_found_by_a_new_list_are_obeyed_in_their_order(life: Life) -> None:
+    """INV-VC-2."""
+    submit(life)
+    life.do(life.rest())
+    life.api.hold(COMMANDS)
+    life.command("AbortJob")
+    life.command("ResumeJob")
+    life.do(life.idle())
+    life.api.lose()
+    life.do(life.rest())
+    assert life.audit.phases == ["Pending", "Aborting", "Restarting", "Pending"]
+
+
+def test_a_refusal_is_told_as_long_as_pods_may_be_made(life: Life) -> None:
+    submit(life)
+    life.do(life.rest())
+    life.admit()
+    life.api.full.add("d")
+    life.do(life.rest())
+    assert life.status["state"]["reason"] == "FailedCreate"
+    before = life.audit.writes
+    life.do(life.kill())
+    life.do(life.rest())
+    assert life.audit.writes == before
+    group = life.group()
+    assert group is not None
+    life.api.take_away(PODGROUPS, group)
+    life.do(life.rest())
+    assert "reason" not in life.status["state"]

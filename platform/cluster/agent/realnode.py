@@ -16,10 +16,11 @@ from ...kube.errors import ApiError, ConnectionLostError
 from ...machinery.clock import Clock
 from ...machinery.recording import Recorder
 from ...model.names import PODS, SERVICES
+from .claims import ClaimFolders
 from .leftovers import end_orphan
 from .machine import Machine, NameBook
 from .nodes import NodeFacts, NodeKeeper, machine_memory
-from .objects import Pod, Service
+from .objects import Marked, Pod, Service
 from .records import PodFolder
 from .reporter import may_pass
 from .runner import RunFolder, probe
@@ -60,6 +61,7 @@ class RealNode:
         )
         self._names = NameBook(self._services_of, clock=clock)
         self._sources = SourceBook(client, clock=clock)
+        self._claims = ClaimFolders(client, self._sources, settings.data_dir / "volumes")
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE, namespace)
@@ -77,6 +79,7 @@ class RealNode:
             for cache in (self._services, self._pods):
                 self._spawn(cache.run())
                 await cache.wait_synced()
+            self._sources.claims.add_handler(self._claim_changed)
             self._spawn(self._sources.run())
             await self._end_orphans()
             self._services.add_handler(self._service_changed)
@@ -157,6 +160,11 @@ class RealNode:
         if service is not None:
             self._names.touch(service.metadata.namespace)
 
+    def _claim_changed(self, old: Marked | None, new: Marked | None) -> None:
+        if new is None:
+            self._claims.note(old, new)
+            self._spawn(self._claims.tidy())
+
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
             if old is not None:
@@ -186,6 +194,10 @@ class RealNode:
             except Exception:
                 log.exception("a pod's worker failed", extra={"pod": pod.metadata.key})
                 await self._clock.sleep(_WORKER_RETRY)
+            if worker.is_finished:
+                await asyncio.to_thread(worker.folder.clear)
+            await self._claims.tidy()
+            # From here on without a pause: the pod may go at any moment, and is told to somebody.
             now = self._pods.get(pod.metadata.key)
             if now is None or now.metadata.uid != uid:
                 del self._workers[uid]
@@ -203,12 +215,21 @@ class RealNode:
         await asyncio.to_thread(folder.remove)
 
     async def _end_orphans(self) -> None:
-        """End what runs for pods that are gone from the API."""
-        present = {pod.metadata.uid for pod in self._pods}
+        """End what runs for pods that are gone from the API, or are over there; tidy up."""
+        present = {pod.metadata.uid: pod for pod in self._pods}
         for folder, record in list(PodFolder.all(self._settings.data_dir)):
-            if record.uid not in present:
+            pod = present.get(record.uid)
+            if pod is not None and _needs_work(pod):
+                continue
+            if pod is None or folder.is_busy:
                 log.info("an orphan is ended", extra={"pod": f"{record.namespace}/{record.name}"})
                 await asyncio.to_thread(end_orphan, folder, record.uid)
+            if pod is None:
+                await self._forget(folder)
+            else:
+                await asyncio.to_thread(folder.clear)
+        for folder in PodFolder.unrecorded(self._settings.data_dir):
+            if folder.path.name not in present:
                 await self._forget(folder)
 
     # --- logs -------------------------------------------------------------------------------
