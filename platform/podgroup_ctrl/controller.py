@@ -30,11 +30,11 @@ from ..machinery.recording import Recorder, reference
 from ..model.meta import OwnerReference, as_seen
 from ..model.names import (
     GROUP_NAME,
-    JOB_NAME,
     PODGROUPS,
     PODS,
     QUEUES,
     SCHEDULER_NAME,
+    TASK_INDEX,
     Resource,
 )
 from ..model.podgroup import PodGroup
@@ -314,12 +314,16 @@ def _is_scaled(group: PodGroup) -> bool:
 
 
 def _pods(client: Client, scheduler: str) -> Cache[PodView]:
-    """The pods of *scheduler* that no Volcano job made."""
+    """The pods of *scheduler* that no Volcano job made.
+
+    Those of jobs are told by a label that nobody gives to other pods, as people do with
+    the job's name; one of theirs that lacks it has its group in an annotation.
+    """
     return Cache(
         client,
         PODS,
         PodView,
         field_selector=f"spec.schedulerName={scheduler}",
-        label_selector=f"!{JOB_NAME}",
+        label_selector=f"!{TASK_INDEX}",
         indexes={_GROUP: by_group},
     )
