@@ -79,7 +79,8 @@ class WebhookFlags:
         typer.Option("--register", help="Create webhook configurations that are missing."),
     ] = False
     graceful_shutdown_time: Annotated[
-        str, typer.Option(help="What reviews in hand have at the end.")
+        str,
+        typer.Option(help="What reviews in hand have at the end, of ten seconds in all."),
     ] = "30s"
     tls_cert_file: Annotated[
         str,

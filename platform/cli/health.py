@@ -296,14 +296,20 @@ def tls(*, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
     """TLS from files, if all three are named; clients may show a certificate of *authority*.
 
     Raises:
-        OSError, ssl.SSLError: a file is missing or cannot be used.
+        OSError: a file is missing or cannot be used.
     """
     if not (authority and certificate and key):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(":".join(SUITES))
-    context.load_cert_chain(certificate, key)
-    context.load_verify_locations(authority)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise OSError(f"certificate {certificate}, key {key}: {error}") from error
+    try:
+        context.load_verify_locations(authority)
+    except OSError as error:
+        raise OSError(f"authority {authority}: {error}") from error
     context.verify_mode = ssl.CERT_OPTIONAL
     return context

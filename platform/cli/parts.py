@@ -75,7 +75,8 @@ def apiserver(
         )
         await serve(settings, ready=ready)
 
-    run(main)
+    with listener:
+        run(main)
 
 
 def agent(
@@ -180,7 +181,8 @@ def api(
     instruments = Instruments()
     with told_in_a_line(ValueError):
         doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
-    settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
+    listener = _listener(listen_fd, listen_address)
+    settings = ApiSettings(store_url=store, listener=listener)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
@@ -191,5 +193,5 @@ def api(
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError):
+    with told_in_a_line(CannotListenError, ConfigError), listener:
         run(main)

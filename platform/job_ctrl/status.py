@@ -74,7 +74,8 @@ def recounted(view: View) -> JobStatus:
     if view.phase in FINAL:
         _keep_finished(tasks, job.status)
     serving = RULES[view.phase].upkeep is Upkeep.SERVE
-    marks = _marks(job) | _claims(job) if serving and not view.claims_due else {}
+    # What plugins make must be marked beforehand, or nobody knows that it has to go.
+    marks = _marks(job) | ({} if view.claims_due else _claims(job)) if serving else {}
     return msgspec.structs.replace(
         job.status,
         state=_hindered(job.status.state, hindrance(view)) if serving else job.status.state,

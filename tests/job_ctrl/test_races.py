@@ -6,7 +6,14 @@ import pytest
 from support_jobs import task
 from support_machine import PATIENCE, Life
 
-from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
+from batholith.model.names import (
+    COMMANDS,
+    JOBS,
+    PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
+    PODS,
+    SERVICES,
+)
 
 
 def submit(life: Life, **spec: Any) -> None:
@@ -210,3 +217,17 @@ def test_a_pod_that_comes_from_elsewhere_while_others_are_made_is_not_lost_sight
         life.reap(name)
     life.do(life.rest())
     assert life.phase == "Aborted"
+
+
+def test_what_plugins_made_for_a_job_that_resumes_and_stops_at_once_is_removed(life: Life) -> None:
+    life.put(PERSISTENTVOLUMECLAIMS, "data")
+    volumes = [{"mountPath": "/data", "volumeClaimName": "data"}]
+    submit(life, plugins={"svc": []}, volumes=volumes)
+    life.do(life.rest())
+    for _ in range(2):
+        life.edit(suspend=True)
+        life.do(life.rest())
+        assert life.named(SERVICES) == {}
+        life.edit(suspend=False)
+        life.do(life.idle())
+        assert life.named(SERVICES).keys() == {"j"}

@@ -133,7 +133,7 @@ async def test_without_inheritance_the_owner_is_not_asked(world: World) -> None:
 async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -> None:
     """Scenario bare-pod-group; also what was bound before the start: INV-LC-4."""
     world.pod("mine", annotations={GROUP: "mine"})
-    world.pod("job", labels={"volcano.sh/job-name": "j"})
+    world.pod("job", labels={"volcano.sh/job-name": "j", "volcano.sh/task-index": "0"})
     world.pod("before")
     async with running(world.controller()):
         await until(lambda: world.bound("before"))
@@ -142,6 +142,13 @@ async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -
         world.pod("after")
         await until(lambda: world.bound("after"))
     assert len(world.writes) == 4
+
+
+async def test_a_pod_that_only_bears_the_name_of_a_job_gets_a_group(world: World) -> None:
+    """As what watches over a job may, so that both are found together."""
+    async with running(world.controller()):
+        world.pod("board", labels={"volcano.sh/job-name": "train"})
+        await until(lambda: world.bound("board") == "podgroup-board-uid")
 
 
 async def test_quirk_p12_a_pod_that_is_over_gets_no_group(world: World) -> None:
