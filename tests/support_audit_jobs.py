@@ -200,9 +200,10 @@ class JobAudit:
 
     def _cause(self, job: Object, before: Object) -> None:
         """What the status gives as the cause of a phase has really happened."""
-        said = job["status"]["state"].get("message", "")
-        if said == before.get("state", {}).get("message", ""):
-            return
+        state = job["status"]["state"]
+        said = state.get("message", "")
+        if said == before.get("state", {}).get("message", "") or state["phase"] == "Failed":
+            return  # nothing new; of a failed job the message goes on to say why
         uid = job["metadata"]["uid"]
         if said.startswith("Command "):
             number, about, action = self._commands[said.split("(")[1].rstrip(")")]

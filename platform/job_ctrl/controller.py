@@ -42,7 +42,7 @@ _BUSY_PAUSE = 0.05
 thousands of pods start for is not looked at for each of them."""
 WATCHED = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
 """Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
-would be the right to read everybody's."""
+would be the right to read everybody's, so they come back when a pod has to be made again."""
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
@@ -169,7 +169,10 @@ class JobController:
 
     def _lose(self, key: str, entry: ledger.Entry) -> None:
         self._expected.creation_observed(key, entry.name)
-        self._case(key).ledger.drop(entry.uid, now=self._when(entry))
+        case = self._case(key)
+        case.ledger.drop(entry.uid, now=self._when(entry))
+        # Its successor may need what nobody tells us of if it goes.
+        case.objects_lost += any(kind not in WATCHED for kind, _ in case.objects)
         self._tidy(key)
         self._mark(key)
 

@@ -148,7 +148,10 @@ def _describe(happening: Happening) -> str:
 def _settle(view: View) -> list[Effect]:
     """Move on to the phase that the pods ask for."""
     go = RULES[view.phase].settle(view)
-    return [SetStatus(status.moved(view, go), urgent=True)] if go else []
+    if go is None:
+        return []
+    moved = status.moved(view, go, reason=go.reason, message=go.message)
+    return [SetStatus(moved, urgent=True)]
 
 
 def _fail(view: View) -> list[Effect]:

@@ -355,6 +355,10 @@ class Ledger:
         """Indices of *task* that no pod holds, in order."""
         return sorted(self._missing.get(task, ()))
 
+    def holds(self, task: str, index: int) -> bool:
+        """Whether some pod holds an index of *task*."""
+        return (task, index) in self._slots
+
     def present(self, task: str) -> int:
         """Number of indices of *task* that some pod holds."""
         return self._replicas.get(task, 0) - len(self._missing.get(task, ()))

@@ -254,6 +254,19 @@ async def test_quirk_g4_plugins_objects_come_and_go_with_the_pods_and_keys_stay(
     assert [event[3:] for event in stage.notes.events if event[3] == "PluginError"]
 
 
+async def test_keys_that_somebody_deletes_are_back_before_a_pod_is_made_again(
+    stage: Stage,
+) -> None:
+    """Nobody tells us that they went: Secrets are not watched."""
+    stage.submit(plugins={"ssh": []})
+    async with stage.controller():
+        await stage.start()
+        stage.api.remove(SECRETS, "j-ssh")
+        stage.api.remove(PODS, "j-t-0")
+        await stage.until_pods(2)
+        assert "j-ssh" in stage.named(SECRETS)
+
+
 async def test_quirk_g6_what_plugins_brought_is_not_asked_for_again(stage: Stage) -> None:
     stage.submit(plugins={"svc": [], "ssh": []})
     async with stage.controller():

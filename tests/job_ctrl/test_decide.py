@@ -334,6 +334,10 @@ def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
     world.reap()
     world.run()
     assert world.phases[-2:] == ["Restarting", "Failed"]
+    state = status_of(world).state
+    assert state.reason == "MaxRetryReached"
+    assert state.message.endswith("; retries used up: 1 of 1")
+    assert "PodFailed of j-t-0" in state.message
     status = status_of(world)
     assert (status.retry_count, status.failed, world.created.total()) == (1, 1, 2)
 
@@ -422,6 +426,21 @@ def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
     world.admit()
     world.run()
     assert (status_of(world).state.reason, status_of(world).state.message) == ("", "")
+
+
+def test_a_job_that_failed_says_which_pod_did() -> None:
+    world = started(job(task("t", 12)))
+    for index in range(12):
+        world.turn(f"t-{index}", P.FAILED if index in (2, 10) else P.SUCCEEDED, exit_code=3)
+    world.run()
+    state = status_of(world).state
+    assert (state.phase, state.reason) == ("Failed", "PodsFailed")
+    assert state.message == "2 of 12 pods failed: the first is j-t-2 with exit code 3"
+    world = started(job(task("t", 2), minSuccess=3))
+    for name in ("t-0", "t-1"):
+        world.turn(name, P.SUCCEEDED)
+    world.run()
+    assert status_of(world).state.message == "2 of 2 pods succeeded, which are too few"
 
 
 def test_a_gang_that_can_never_fill_again_says_so() -> None:
