@@ -98,6 +98,30 @@ async def test_images_without_a_command_behave_as_their_kind(w: World) -> None:
     assert web["status"]["podIP"].startswith("127.")
 
 
+async def test_a_container_that_takes_too_much_memory_is_killed(w: World) -> None:
+    take = "import sys, time; x = b'1' * (int(sys.argv[1]) << 20); print('up'); time.sleep(60)"
+    limits = {"limits": {"memory": "128Mi"}}
+    for name, amount in (("greedy", "256"), ("modest", "8")):
+        one = container("python3", "-u", "-c", take, amount, resources=limits)
+        await w.run(manifest(name, one, restartPolicy="Never"))
+    greedy = await w.phase("greedy", "Succeeded", "Failed")
+    assert (ended(greedy)["exitCode"], ended(greedy)["reason"]) == (137, "OOMKilled")
+    assert "memory" in (await w.event("greedy", "OOMKilling"))["message"]
+    await w.phase("modest", "Running")
+    await w.log_with("modest", "up")
+    await w.delete("modest", grace=0)
+
+
+async def test_a_container_that_keeps_failing_is_said_to_wait(w: World) -> None:
+    await w.run(manifest("p", shell("exit 1")))
+    made = await w.pod("p")
+    event = await w.event("p", "BackOff")
+    where = f"p_{w.namespace}({made['metadata']['uid']})"
+    assert event["message"] == f"Back-off restarting failed container c in pod {where}"
+    assert event["type"] == "Warning"
+    await w.delete("p", grace=0)
+
+
 async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(w: World) -> None:
     volumes = [{"name": "m", "configMap": {"name": "late"}}]
     await w.run(manifest("p", shell("exit 0"), restartPolicy="Never", volumes=volumes))

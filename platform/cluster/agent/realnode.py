@@ -16,6 +16,7 @@ from ...kube.errors import ApiError, ConnectionLostError
 from ...machinery.clock import Clock
 from ...machinery.recording import Recorder
 from ...model.names import PODS, SERVICES
+from . import logs
 from .claims import ClaimFolders
 from .leftovers import end_orphan
 from .machine import Machine, NameBook
@@ -33,6 +34,11 @@ log = logging.getLogger(__name__)
 
 _RETRY = 1.0
 _WORKER_RETRY = 5.0
+_TRIM_EVERY = 10.0
+_LOOK_EVERY = 1.0
+_AT_MOST = 20
+"""One part in so many of the time goes into looking at memory."""
+
 _NAMESPACE = "namespace"
 
 
@@ -85,6 +91,8 @@ class RealNode:
             self._services.add_handler(self._service_changed)
             self._pods.add_handler(self._pod_changed)
             self._spawn(keeper.keep_alive())
+            self._spawn(self._trim_logs())
+            self._spawn(self._guard_memory())
             ready.set()
             await stop.asked.wait()
             if stop.end_pods:
@@ -231,6 +239,24 @@ class RealNode:
         for folder in PodFolder.unrecorded(self._settings.data_dir):
             if folder.path.name not in present:
                 await self._forget(folder)
+
+    async def _trim_logs(self) -> None:
+        """Keep the logs of what runs from filling the disk, until cancelled."""
+        while True:
+            await self._clock.sleep(_TRIM_EVERY)
+            growing = [path for worker in self._workers.values() for path in worker.open_logs]
+            for path in growing:
+                if await asyncio.to_thread(logs.trim, path):
+                    log.info("the head of a log was dropped", extra={"file": str(path)})
+
+    async def _guard_memory(self) -> None:
+        """Hold containers to their memory limits, until cancelled."""
+        while True:
+            begun = self._clock.monotonic()
+            for worker in list(self._workers.values()):
+                await worker.check_memory()
+            spent = self._clock.monotonic() - begun
+            await self._clock.sleep(max(_LOOK_EVERY, _AT_MOST * spent))
 
     # --- logs -------------------------------------------------------------------------------
 

@@ -508,9 +508,6 @@ def init_main(descriptor: int) -> None:
     be_init(argv, env, cwd, failed)
 
 
-# --- small things ---------------------------------------------------------------------------
-
-
 def exit_code(status: int) -> int:
     """A wait status as containers show it: 128 + signal for a death by signal."""
     if os.WIFSIGNALED(status):
@@ -588,9 +585,11 @@ def _drain(descriptor: int) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        return  # the disk is full: better a gap in the log than the container's end
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
 from ...machinery.clock import Timer
 from ...model import times
 from ...model.names import PODS
-from . import lifecycle, status
+from . import lifecycle, memory, status
 from .checking import Checker
 from .environment import ConfigError
 from .handlers import HandlerError, Target, carry_out
@@ -49,6 +50,7 @@ _LONGEST_GRACE_OF_GONE = 30.0
 _LEAST_AFTER_HOOK = 2.0
 """Seconds that a container has to end after its hook, even if that used up the grace."""
 
+_KILLED = 137
 _GRAIN = 0.01
 """Seconds that are waited at least, for what is due already but takes its time."""
 
@@ -126,6 +128,11 @@ class PodWorker:
     def is_finished(self) -> bool:
         """The pod is at its end, and that was told."""
         return self._finished
+
+    @property
+    def open_logs(self) -> list[Path]:
+        """The logs that are being written."""
+        return [self.folder.log_of(process.folder) for process in self._processes.values()]
 
     # --- life -------------------------------------------------------------------------------
 
@@ -401,7 +408,9 @@ class PodWorker:
         if self._processes.get(name) is process:
             del self._processes[name]
         self._check_no_more(name)
-        self._events.append(self._exited(name, run, ended))
+        told = self._exited(name, run, ended)
+        self._comment(told, self.folder.log_of(run))
+        self._events.append(told)
         kill = self._kills.pop(name, None)
         if kill:
             kill[1].cancel()
@@ -411,10 +420,33 @@ class PodWorker:
         container, log_file = self.pod.containers[name], self.folder.log_of(run)
         failed = ended.code != 0
         message = ended.message or termination_message(container, run, log_file, failed=failed)
-        if failed and found_port_taken(log_file):
-            address = self.state.pod_ip
-            self._machine.tell(self.pod, "PortTaken", f"{_PORT_NOTE} {address}", warning=True)
-        return Exited(name, ended.moment, ended.code, ended.reason, message)
+        killed = ended.code == _KILLED and memory.was_condemned(run)
+        reason = memory.REASON if killed else ended.reason
+        return Exited(name, ended.moment, ended.code, reason, message)
+
+    async def check_memory(self) -> None:
+        """Kill the containers that use more memory than they may."""
+        for name, process in list(self._processes.items()):
+            limit = memory.limit_of(self.pod.containers[name])
+            if limit is None or not await asyncio.to_thread(memory.exceeds, process.pid, limit):
+                continue
+            if self._processes.get(name) is process:
+                memory.condemn(process.folder)
+                self._warn("OOMKilling", f"Container {name} uses more memory than its limit")
+                self._spawn(process.kill())
+
+    def _comment(self, told: Exited, log_file: Path) -> None:
+        """Say why the container may have failed, and that it waits before it runs again."""
+        back_off, pod = self._machine.settings.back_off, self.pod
+        if told.code and found_port_taken(log_file):
+            self._warn("PortTaken", f"{_PORT_NOTE} {self.state.pod_ip}")
+        after_it = status.apply(self.state, told, back_off).of(told.name)
+        again = after_it.exit and status.restarts(pod, pod.containers[told.name], after_it.exit)
+        if again and not self.state.ending and back_off.delay(after_it.streak) > 0:
+            meta = pod.metadata
+            where = f"in pod {meta.name}_{meta.namespace}({meta.uid})"
+            words = f"Back-off restarting failed container {told.name} {where}"
+            self._warn("BackOff", words)
 
     def _stop(self, name: str, kill_at: datetime) -> None:
         process = self._processes.get(name)
