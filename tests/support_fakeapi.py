@@ -289,7 +289,10 @@ class FakeApi:
         if request.method == "DELETE":
             return web.json_response(self._drop(target.prefix, target.key))
         if request.method == "PATCH" and isinstance(body, list):
-            new = _json_patched(old, body)
+            patched = _json_patched(old, body)
+            if patched is None:
+                return _status(422, "Invalid", "a test of the patch fails")
+            new = patched
         else:
             new = _merged(old, body) if request.method == "PATCH" else body
         return web.json_response(self._store(target.prefix, target.key, new))
@@ -436,14 +439,18 @@ def _merged(old: Any, patch: Any) -> Any:
     return base
 
 
-def _json_patched(old: Object, operations: list[Object]) -> Object:
+def _json_patched(old: Object, operations: list[Object]) -> Object | None:
+    """The object after *operations*; ``None`` if one of them tests for what is not so."""
     new: Object = json.loads(json.dumps(old))
     for operation in operations:
         *parents, last = operation["path"].strip("/").split("/")
-        place = new
+        place: Any = new
         for parent in parents:
-            place = place[parent]
-        if operation["op"] == "remove":
+            place = place[int(parent) if isinstance(place, list) else parent]
+        if operation["op"] == "test":
+            if place.get(last) != operation["value"]:
+                return None
+        elif operation["op"] == "remove":
             del place[last]
         else:
             place[last] = operation["value"]

@@ -5,6 +5,7 @@ its answer is heard; a controller that is killed dies at either. Watches of a ki
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -24,6 +25,13 @@ from batholith.model.names import PODS, Resource
 
 Change = Callable[[str, str, Object, Object | None], None]
 """Told of (collection, ADDED/MODIFIED/DELETED, object now, object before)."""
+FULL = "exceeded quota"
+"""What a full namespace says."""
+
+
+def key_of(name: str) -> str:
+    """*name* with its namespace, which is d if it has none."""
+    return name if "/" in name else f"d/{name}"
 
 
 class _Request:
@@ -54,6 +62,8 @@ class LocalApi(FakeApi):
         """Of clients, without watches."""
         self.lag = 1
         """Rounds of the loop that an answer is under way; watches may well be faster."""
+        self.full: set[str] = set()
+        """Namespaces whose quota takes no more pods."""
         self._serial = 0
         self._flows: dict[str, asyncio.Future[bool]] = {}
         """Watches held back, by collection: whether they go on from there."""
@@ -66,6 +76,8 @@ class LocalApi(FakeApi):
         await asyncio.sleep(0)
         if client.dead:
             raise ConnectionLostError("dead")
+        if request.method == "POST" and _parse(request.path).prefix == PODS.path():
+            self._ask_quota(_parse(request.path).namespace)
         self.asked_by = client.name
         try:
             answer = cast("web.Response", await self._answer(cast("web.Request", request)))
@@ -80,6 +92,11 @@ class LocalApi(FakeApi):
         if answer.status >= 300:
             raise from_answer(answer.status, body)
         return body
+
+    def _ask_quota(self, namespace: str) -> None:
+        if namespace in self.full:
+            refusal = {"kind": "Status", "code": 403, "message": FULL, "reason": "Forbidden"}
+            raise from_answer(403, json.dumps(refusal).encode())
 
     async def _fail(self, request: web.Request, fault: Any) -> web.Response:
         if fault.action == "lost":
@@ -154,12 +171,12 @@ class LocalApi(FakeApi):
         return times.format(self.clock.now())
 
     def ask_to_go(self, resource: Resource, name: str) -> None:
-        """Delete an object of namespace d as a client would."""
-        self._drop(resource.path(), f"d/{name}")
+        """Delete an object as a client would; without a namespace in *name* it is d."""
+        self._drop(resource.path(), key_of(name))
 
     def take_away(self, resource: Resource, name: str) -> None:
-        """Remove an object of namespace d at once, whatever holds it."""
-        super()._drop(resource.path(), f"d/{name}")
+        """Remove an object at once, whatever holds it; *name* as above."""
+        super()._drop(resource.path(), key_of(name))
 
     def _store(self, prefix: str, key: str, obj: Object) -> Object:
         old = self.stores.setdefault(prefix, {}).get(key)

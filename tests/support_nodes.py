@@ -101,13 +101,14 @@ class World:
                     return text
                 await asyncio.sleep(0.02)
 
-    async def event(self, name: str, reason: str) -> Json:
-        """An event about a pod, once it is there."""
+    async def event(self, name: str, reason: str, words: str = "") -> Json:
+        """An event about a pod with *words* in its message, once it is there."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 found = await self.client.list(EVENTS, namespace=self.namespace, view=dict)
                 for event in found.items:
-                    if event["involvedObject"]["name"] == name and event["reason"] == reason:
+                    about = (event["involvedObject"]["name"], event["reason"])
+                    if about == (name, reason) and words in event["message"]:
                         return event
                 await asyncio.sleep(0.05)
 

@@ -178,7 +178,7 @@ class Commands:
             await self._settle(record, command_uid, seen=seen)
         except (ApiError, ConnectionLostError, TimeoutError):
             # The row stays open; the next start, or the next look at it, settles it.
-            log.warning("cannot learn a command's outcome", extra={"command": record.id})
+            log.warning("cannot learn a command's outcome", extra=_about(record))
 
     async def _settle(self, record: CommandRecord, command_uid: str, *, seen: bool) -> None:
         """The Command is gone: say what came of it.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -78,7 +79,8 @@ class WebhookFlags:
         typer.Option("--register", help="Create webhook configurations that are missing."),
     ] = False
     graceful_shutdown_time: Annotated[
-        str, typer.Option(help="What reviews in hand have at the end.")
+        str,
+        typer.Option(help="What reviews in hand have at the end, of ten seconds in all."),
     ] = "30s"
     tls_cert_file: Annotated[
         str,
@@ -335,7 +337,8 @@ async def _electors(
 
 
 def _watch_health(service: "AdmissionService", health: "Health") -> None:
-    health.follow_caches(lambda: service.caches)
+    # Old news are better than no reviews: without those nothing can be written at all.
+    health.follow_caches(lambda: service.caches, patience=math.inf)
     health.ready["webhooks"] = lambda: None if service.url else "no reviews are taken yet"
 
 

@@ -81,6 +81,8 @@ def credentials(kubeconfig: Path | None, master: str = "") -> "Credentials":
     from ..kube.config import Credentials, load
     from ..kube.errors import ConfigError
 
+    if master and not master.startswith(("http://", "https://")):
+        raise ConfigError(f"--master={master}: no http or https URL")
     try:
         found = load(None if kubeconfig is None else str(kubeconfig))
     except ConfigError:

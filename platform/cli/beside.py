@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import msgspec
 
 from ..kube.client import Client
+from ..kube.complaints import Complaints
 from ..kube.errors import (
     ApiError,
     ConnectionLostError,
     ServerError,
     TooManyRequestsError,
+    UnauthorizedError,
     UnreadableAnswerError,
 )
 from ..model.base import Part
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 FORCE = "--force-beside-volcano"
 RETRY_SECONDS = 1.0
+
+_NOT_NOW = (ServerError, TooManyRequestsError, ConnectionLostError, UnauthorizedError)
+"""Answers that are none. A server that does not know us may do so once our token is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +103,13 @@ async def refuse(client: Client, counterpart: Counterpart) -> None:
     Raises:
         BesideVolcanoError: it is deployed, with more than no replicas.
     """
-    complaint = ""
+    complaints = Complaints(client.timing)
     while True:
         try:
             listing = await client.list(DEPLOYMENTS, view=Deployment)
-        except (ServerError, TooManyRequestsError, ConnectionLostError) as error:
-            known, complaint = complaint, str(error)
-            level = logging.DEBUG if complaint == known else logging.WARNING
-            log.log(level, "waiting for the API server", extra={"error": complaint})
+        except _NOT_NOW as error:
+            level = complaints.level(str(error))
+            log.log(level, "waiting for the API server", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
         except (ApiError, UnreadableAnswerError) as error:
             log.warning(

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 READ_SECONDS, WRITE_SECONDS = 5.0, 60.0
 """How long a client may take to ask, and then to take the answer."""
 
+OUT_OF_TOUCH = 60.0
+"""Seconds without the server after which what caches hold is no news any more."""
+
 SUITES = (
     "ECDHE-ECDSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES128-GCM-SHA256",
@@ -63,6 +66,11 @@ class Watched(Protocol):
         """Whether the first list is complete."""
         ...
 
+    @property
+    def out_of_touch(self) -> float:
+        """Seconds for which the server could not be followed; 0 while it can."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -70,15 +78,24 @@ class Health:
 
     alive: dict[str, Check] = field(default_factory=dict)
     ready: dict[str, Check] = field(default_factory=dict)
+    remarks: dict[str, Callable[[], str]] = field(default_factory=dict)
+    """What is said beside the name of a check that is fulfilled."""
 
-    def follow_caches(self, caches: Callable[[], Iterable[Watched]]) -> None:
-        """Be ready once there are *caches* and all of them are synced."""
+    def follow_caches(
+        self, caches: Callable[[], Iterable[Watched]], *, patience: float = OUT_OF_TOUCH
+    ) -> None:
+        """Be ready once there are *caches* and all of them are synced, and while none of them is
+        out of touch with the server for more than *patience* seconds."""
 
         def check() -> str | None:
             known = list(caches())
-            late = sorted(cache.name for cache in known if not cache.synced)
+            late = {cache.name for cache in known if not cache.synced}
             if late:
-                return f"not synced yet: {', '.join(late)}"
+                return f"not synced yet: {', '.join(sorted(late))}"
+            lost = {cache.name for cache in known if cache.out_of_touch > patience}
+            if lost:
+                longest = max(cache.out_of_touch for cache in known)
+                return f"out of touch for {longest:.0f} s: {', '.join(sorted(lost))}"
             return None if known else "not started yet"
 
         self.ready["caches"] = check
@@ -93,8 +110,13 @@ class Health:
             known = candidate.leading.is_set() or candidate.holder
             return None if known else "neither leads nor has seen a leader"
 
+        def role() -> str:
+            leads = candidate.leading.is_set()
+            return "leads" if leads else f"stands by for {candidate.holder}"
+
         self.alive["leader-election"] = alive
         self.ready["leader"] = ready
+        self.remarks["leader"] = role
 
     def answer(self, path: str, *, verbose: bool) -> web.Response | None:
         """The answer to a GET of *path*; ``None`` if there is nothing of that name."""
@@ -109,19 +131,25 @@ class Health:
             if name not in checks:
                 return None
             checks = {name: checks[name]}
-        return _told(endpoint, {name: check() for name, check in checks.items()}, verbose=verbose)
+        found = {name: check() for name, check in checks.items()}
+        return self._told(endpoint, found, verbose=verbose)
 
+    def _told(
+        self, endpoint: str, found: Mapping[str, str | None], *, verbose: bool
+    ) -> web.Response:
+        bad = any(found.values())
+        lines = [f"[-]{name}: {why}" if why else self._fine(name) for name, why in found.items()]
+        if verbose:
+            lines.append(f"{endpoint} check {'failed' if bad else 'passed'}")
+        elif bad:
+            lines = [line for line in lines if line.startswith("[-]")]
+        else:
+            return web.Response(text="ok")
+        return web.Response(status=503 if bad else 200, text="\n".join(lines) + "\n")
 
-def _told(endpoint: str, found: Mapping[str, str | None], *, verbose: bool) -> web.Response:
-    bad = any(found.values())
-    lines = [f"[-]{name}: {why}" if why else f"[+]{name} ok" for name, why in found.items()]
-    if verbose:
-        lines.append(f"{endpoint} check {'failed' if bad else 'passed'}")
-    elif bad:
-        lines = [line for line in lines if line.startswith("[-]")]
-    else:
-        return web.Response(text="ok")
-    return web.Response(status=503 if bad else 200, text="\n".join(lines) + "\n")
+    def _fine(self, name: str) -> str:
+        remark = self.remarks.get(name)
+        return f"[+]{name} ok: {remark()}" if remark is not None else f"[+]{name} ok"
 
 
 class _Snapshot:
@@ -268,14 +296,20 @@ def tls(*, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
     """TLS from files, if all three are named; clients may show a certificate of *authority*.
 
     Raises:
-        OSError, ssl.SSLError: a file is missing or cannot be used.
+        OSError: a file is missing or cannot be used.
     """
     if not (authority and certificate and key):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(":".join(SUITES))
-    context.load_cert_chain(certificate, key)
-    context.load_verify_locations(authority)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise OSError(f"certificate {certificate}, key {key}: {error}") from error
+    try:
+        context.load_verify_locations(authority)
+    except OSError as error:
+        raise OSError(f"authority {authority}: {error}") from error
     context.verify_mode = ssl.CERT_OPTIONAL
     return context

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 
@@ -17,12 +18,18 @@ def _moment(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _shown(value: object) -> str:
+    """In quotes where it could be taken for more than one value, or for another line."""
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if re.search(r'[\s="]', text) else text
+
+
 class TextFormatter(logging.Formatter):
     """``2026-01-02T03:04:05.678Z INFO batholith.job_ctrl: job synced key=default/train``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the traceback below it where there is one."""
-        pairs = "".join(f" {key}={value}" for key, value in _extras(record).items())
+        pairs = "".join(f" {key}={_shown(value)}" for key, value in _extras(record).items())
         line = f"{_moment(record)} {record.levelname} {record.name}: {record.getMessage()}{pairs}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -42,7 +49,7 @@ class JsonFormatter(logging.Formatter):
             **_extras(record),
         }
         if record.exc_info:
-            entry["error"] = self.formatException(record.exc_info)
+            entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
 
 
@@ -51,3 +58,5 @@ def configure(*, form: str = "text", level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # A line for each review would drown the others; reviews are counted by /metrics.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -7,7 +7,7 @@ import asyncio
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from . import logs
 from .assembly import Instruments, new_client, run_all, told_in_a_line
 from .options import ClusterFlags, LogFormat, LogLevel, ServingFlags, Version
 from .process import LIMIT, on_stop, run
+
+if TYPE_CHECKING:
+    from ..cluster.agent.settings import AgentSettings
 
 Kubeconfig = Annotated[
     Path | None,
@@ -24,6 +27,9 @@ ListenFd = Annotated[
     int | None, typer.Option(help="A listening socket that the parent process hands down.")
 ]
 Address = Annotated[str, typer.Option(help="HOST:PORT to listen on.")]
+MetricsAddress = Annotated[
+    str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
+]
 
 
 def _listener(fd: int | None, address: str) -> socket.socket:
@@ -69,7 +75,8 @@ def apiserver(
         )
         await serve(settings, ready=ready)
 
-    run(main)
+    with listener:
+        run(main)
 
 
 def agent(
@@ -88,34 +95,30 @@ def agent(
     end_pods: Annotated[
         bool, typer.Option("--end-pods", help="End all pods at SIGTERM; else they run on.")
     ] = False,
+    metrics_address: MetricsAddress = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
     """Run pods as processes of this machine, or pretend to."""
     from ..cluster.agent.service import Agent
-    from ..cluster.agent.settings import AgentSettings, ServingFiles, Simulation
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
+    from .health import CannotListenError, serving
 
     logs.configure(form=log_format, level=log_level)
-    simulation = Simulation(nodes=simulate) if simulate else None
-    settings = AgentSettings(data_dir=data_dir, simulation=simulation)
-    if cpus is not None:
-        settings = replace(settings, cpus=cpus)
-        if simulation is not None:
-            settings = replace(settings, simulation=replace(simulation, cpus=cpus))
-    if pki_dir is not None:
-        serving = ServingFiles(
-            certificate=pki_dir / "agent.crt",
-            key=pki_dir / "agent.key",
-            client_ca=pki_dir / "ca.crt",
-        )
-        settings = replace(settings, serving=serving)
+    instruments = Instruments()
+    with told_in_a_line(ValueError):
+        doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
+    settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
+    cluster = ClusterFlags(kubeconfig=kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
-        async with new_client(ClusterFlags(kubeconfig=kubeconfig), "agent") as client:
+        async with (
+            serving(doors),
+            new_client(cluster, "agent", metrics=instruments.requests) as client,
+        ):
             recorder = EventRecorder(client, component="kubelet")
             part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
             task = asyncio.current_task()
@@ -130,8 +133,29 @@ def agent(
             on_stop(stop, limit=None if end_pods else LIMIT)  # pods get their own grace
             await run_all(recorder, part, ready=ready)
 
-    with told_in_a_line(ConfigError):
+    with told_in_a_line(CannotListenError, ConfigError):
         run(main)
+
+
+def _agent_settings(
+    data_dir: Path, simulate: int, *, cpus: int | None, pki_dir: Path | None
+) -> "AgentSettings":
+    from ..cluster.agent.settings import AgentSettings, ServingFiles, Simulation
+
+    simulation = Simulation(nodes=simulate) if simulate else None
+    settings = AgentSettings(data_dir=data_dir, simulation=simulation)
+    if cpus is not None:
+        settings = replace(settings, cpus=cpus)
+        if simulation is not None:
+            settings = replace(settings, simulation=replace(simulation, cpus=cpus))
+    if pki_dir is None:
+        return settings
+    serving = ServingFiles(
+        certificate=pki_dir / "agent.crt",
+        key=pki_dir / "agent.key",
+        client_ca=pki_dir / "ca.crt",
+    )
+    return replace(settings, serving=serving)
 
 
 def api(
@@ -142,9 +166,7 @@ def api(
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,
-    metrics_address: Annotated[
-        str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
-    ] = "",
+    metrics_address: MetricsAddress = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
@@ -159,7 +181,8 @@ def api(
     instruments = Instruments()
     with told_in_a_line(ValueError):
         doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
-    settings = ApiSettings(store_url=store, listener=_listener(listen_fd, listen_address))
+    listener = _listener(listen_fd, listen_address)
+    settings = ApiSettings(store_url=store, listener=listener)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
@@ -170,5 +193,5 @@ def api(
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError):
+    with told_in_a_line(CannotListenError, ConfigError), listener:
         run(main)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ..model.job import Job
 from ..model.names import Resource
 from ..model.podgroup import PodGroup, PodGroupSpec
+from .effects import Reason
 from .ledger import Ledger
 from .plugins.registry import Team
 
@@ -55,8 +56,8 @@ class Case:
     """The plan by which we have seen to the claims of volumes."""
     objects_removed: bool = False
     """The plugins' objects were removed after the job's end."""
-    refusal: str = ""
-    """Why the server refused the last pod that was to be made; empty since one was taken."""
+    obstacles: dict[Reason, str] = field(default_factory=dict)
+    """What could not be done when it was tried last, and why; time alone does not cure it."""
     numbers_since: float | None = None
     """Since when the status has wrong numbers that may still wait."""
     said: dict[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from .executor import Executor, Tools, Turn
 from .metrics import JobMetrics
 from .plugins.registry import Registry
 from .settings import JobSettings
-from .takeover import catch_up
+from .takeover import catch_up, obstacles_of
 from .view import Order, View
 from .views import Owned, Pod, PriorityClass
 
@@ -42,7 +42,7 @@ _BUSY_PAUSE = 0.05
 thousands of pods start for is not looked at for each of them."""
 WATCHED = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
 """Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
-would be the right to read everybody's."""
+would be the right to read everybody's, so they come back when a pod has to be made again."""
 
 _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
@@ -169,7 +169,10 @@ class JobController:
 
     def _lose(self, key: str, entry: ledger.Entry) -> None:
         self._expected.creation_observed(key, entry.name)
-        self._case(key).ledger.drop(entry.uid, now=self._when(entry))
+        case = self._case(key)
+        case.ledger.drop(entry.uid, now=self._when(entry))
+        # Its successor may need what nobody tells us of if it goes.
+        case.objects_lost += any(kind not in WATCHED for kind, _ in case.objects)
         self._tidy(key)
         self._mark(key)
 
@@ -253,9 +256,13 @@ class JobController:
             case.take_up(job)
             if case.first_look:
                 catch_up(job, case.ledger, now=self._clock.monotonic())
-                case.first_look = False
             self._drop_unseen(key, case.ledger)
-            plan = case.plan = self._plan(job, case)
+            plan = self._plan(job, case)
+            if plan is not case.plan:
+                case.plan = plan
+                # Those that are known may have been of the spec before.
+                case.obstacles = obstacles_of(job) if case.first_look else {}
+            case.first_look = False
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
             await self._executor.carry_out(turn, effects)
@@ -290,7 +297,7 @@ class JobController:
             ),
             objects_due=case.objects_of != case.objects_wanted(turn.plan),
             claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
-            refusal=case.refusal,
+            obstacles=case.obstacles,
         )
 
     def _latest(self, key: str) -> Job | None:

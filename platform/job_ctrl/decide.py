@@ -7,11 +7,11 @@ Command is removed after it has been obeyed.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from ..model import times
-from ..model.job import Action, DependsOn, JobPhase, TaskSpec
+from ..model.job import Action, JobPhase
 from ..model.pod import PodPhase
-from ..model.podgroup import PodGroupPhase
 from . import podgroups, policies, status
 from .effects import (
     CreatePodGroup,
@@ -37,7 +37,6 @@ from .restarts import SUSPENDED, Target
 from .view import Order, View
 
 _TURNED = {True: "suspended", False: "goes on"}
-_NOT_ADMITTED = ("", PodGroupPhase.PENDING)
 
 
 def decide(view: View, order: Order | None = None) -> list[Effect]:
@@ -97,15 +96,24 @@ def _obey(view: View, order: Order) -> list[Effect]:
         message = f"Command {order.name} ({order.uid})"
         moved = status.moved(view, go, reason=order.action, message=message)
         effects.append(SetStatus(moved, urgent=True))
-    done = "carried out" if go else f"it changes nothing in phase {view.phase}"
-    if order.action == Action.RESUME_JOB and view.job.spec.suspend:
-        done = "it changes nothing as long as spec.suspend is true"
+    done = "carried out" if go else _why_nothing(view, order)
     return [
         *effects,
         RecordEvent(Reason.COMMAND_ISSUED, f"Command {order.action} received: {done}"),
         RecordEvent(Reason.EXECUTE_ACTION, f"Action {order.action} by Command {order.name}"),
         DeleteCommand(),
     ]
+
+
+def _why_nothing(view: View, order: Order) -> str:
+    """Why the Command changes nothing."""
+    if order.action not in set(Action):
+        return "there is no such action"
+    if order.action in policies.ACTIONS - policies.ORDERS:
+        return "it changes nothing, as a Command cannot say of which pods"
+    if order.action == Action.RESUME_JOB and view.job.spec.suspend:
+        return "it changes nothing as long as spec.suspend is true"
+    return f"it changes nothing in phase {view.phase}"
 
 
 def _react(view: View) -> tuple[list[Effect], list[Effect]]:
@@ -149,7 +157,10 @@ def _describe(happening: Happening) -> str:
 def _settle(view: View) -> list[Effect]:
     """Move on to the phase that the pods ask for."""
     go = RULES[view.phase].settle(view)
-    return [SetStatus(status.moved(view, go), urgent=True)] if go else []
+    if go is None:
+        return []
+    moved = status.moved(view, go, reason=go.reason, message=go.message)
+    return [SetStatus(moved, urgent=True)]
 
 
 def _fail(view: View) -> list[Effect]:
@@ -163,6 +174,8 @@ def _fail(view: View) -> list[Effect]:
 
 def _serve(view: View) -> Iterator[Effect]:
     """Pending and Running: see to it that everything is there that should be."""
+    # First, as the rest may fail (again), which ends this look and puts off the next one.
+    yield from _recount(view, urgent=bool(view.obstacles))
     if view.claims_due and view.phase is JobPhase.PENDING:
         yield EnsureClaims()
         return
@@ -178,18 +191,20 @@ def _serve(view: View) -> Iterator[Effect]:
     unwanted = (*view.ledger.outdated(view.job.status.version), *view.ledger.surplus())
     if unwanted:
         yield DeletePods(unwanted)
-    if _admitted(view):
-        missing = {
-            task.name: tuple(view.ledger.missing(task.name))
-            for task in view.job.spec.tasks
-            if view.ledger.present(task.name) < task.replicas and _may_start(view, task)
-        }
-        if any(missing.values()):
-            told = status.recounted(view)
-            if told.state != view.job.status.state:
-                yield SetStatus(told, urgent=True)  # it may be refused again, and end this look
-            yield CreatePods(missing)
-    yield from _recount(view)
+    if view.admitted:
+        yield from _populate(view)
+
+
+def _populate(view: View) -> Iterator[Effect]:
+    """Make the pods that are missing and may start."""
+    missing = {
+        task.name: tuple(view.ledger.missing(task.name))
+        for task in view.job.spec.tasks
+        if view.ledger.present(task.name) < task.replicas
+        and podgroups.may_start(task, partial(_started, view))
+    }
+    if any(missing.values()):
+        yield CreatePods(missing)
 
 
 def _clear(view: View) -> list[Effect]:
@@ -235,29 +250,8 @@ def _outgoing(view: View) -> Iterator[Entry]:
         yield from (pod for pod in view.ledger.done() if pod.version < version)
 
 
-def _admitted(view: View) -> bool:
-    """Whether pods may be made: the queue has let the gang in, or has done so before."""
-    if view.podgroup is None or view.podgroup_leaving:
-        return False
-    if view.podgroup.status.phase not in _NOT_ADMITTED:
-        return True
-    return view.ledger.has_any_of(view.job.status.version)
-
-
-def _may_start(view: View, task: TaskSpec) -> bool:
-    """Whether the tasks that *task* waits for have started."""
-    waits = task.depends_on
-    if waits is None or not waits.name:
-        return True
-    started = [_started(view, name) for name in waits.name]
-    return any(started) if _one_is_enough(waits) else all(started)
-
-
-def _one_is_enough(waits: DependsOn) -> bool:
-    return waits.iteration == "any" and len(waits.name) > 1
-
-
 def _started(view: View, name: str) -> bool:
+    """Whether the task of that name has its minimum; one that the job does not have always has."""
     task = next((task for task in view.job.spec.tasks if task.name == name), None)
     if task is None or task.min_available is None:
         return True
@@ -280,13 +274,10 @@ def _complain(view: View) -> Iterator[Effect]:
         meta = view.job.metadata
         said = f"PodGroup {meta.namespace}:{meta.name} {found.type.lower()}: {found.message}"
         yield RecordEvent(Reason.PODGROUP_PENDING, said, warning=True)
-    pods, least = view.pods, view.job.spec.min_available
-    left = view.total - pods.of(PodPhase.FAILED)
-    if pods.of(PodPhase.PENDING) and left < least:
-        said = f"only {left} of {view.total} pods can still run, and the gang needs {least}"
-        yield RecordEvent(Reason.GANG_BROKEN, said, warning=True)
+    if view.broken:
+        yield RecordEvent(Reason.GANG_BROKEN, view.broken, warning=True)
     for task in view.job.spec.tasks:
-        failed = pods.tasks.get(task.name, {}).get(PodPhase.FAILED)
+        failed = view.pods.tasks.get(task.name, {}).get(PodPhase.FAILED)
         if failed and policies.waits_in_vain(view.job, task):
             said = (
                 f"a pod of task {task.name} has failed, but no policy for TaskFailed will act: it"
@@ -295,10 +286,10 @@ def _complain(view: View) -> Iterator[Effect]:
             yield RecordEvent(Reason.POLICY_VOID, said, warning=True)
 
 
-def _recount(view: View) -> Iterator[Effect]:
+def _recount(view: View, *, urgent: bool = False) -> Iterator[Effect]:
     counted = status.recounted(view)
     if counted != view.job.status:
-        yield SetStatus(counted, urgent=False)
+        yield SetStatus(counted, urgent=urgent)
 
 
 def _expire(view: View) -> Iterator[Effect]:

@@ -49,6 +49,8 @@ _PACE = 100.0
 """Pods a second by which a job's size counts for its place in line."""
 _MOST_TRUST = 64
 """Pods that are tried together at most before one has been made."""
+_INCURABLE = (AlreadyExistsError, ForbiddenError, InvalidError)
+"""Refusals that time alone does not cure."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +131,7 @@ class Executor:
             try:
                 await self._by_kind[type(effect)](turn, effect)
             except PluginError as error:
-                self.say(turn.job, fx.Reason.PLUGIN_ERROR, str(error), warning=True)
+                self._hinder(turn, fx.Reason.PLUGIN_ERROR, str(error))
                 raise
 
     async def drop_command(self, turn_key: str, order: Order) -> None:
@@ -167,6 +169,13 @@ class Executor:
                 message=message,
             )
 
+    def _hinder(self, turn: Turn, reason: fx.Reason, error: ApiError | str) -> None:
+        """Tell of an *error*; what time alone does not cure shall stand in the status, too."""
+        message = error if isinstance(error, str) else error.message
+        self.say(turn.job, reason, message, warning=True)
+        if isinstance(error, (str, *_INCURABLE)):
+            turn.case.obstacles[reason] = message
+
     # The job itself.
 
     async def _set_status(self, turn: Turn, effect: fx.SetStatus) -> None:
@@ -198,10 +207,13 @@ class Executor:
             raise TryAgainError("the job has changed meanwhile") from error
         except NotFoundError as error:
             raise TryAgainError("the job is gone") from error
+        except (ForbiddenError, InvalidError) as error:
+            self.say(job, fx.Reason.STATUS_ERROR, error.message, warning=True)
+            raise
         was, phase = job.status.state.phase, effect.status.state.phase
         if phase != was:
             self._tools.metrics.entered(job, phase)
-            case.refusal = ""  # the next phase finds out for itself
+            case.obstacles.clear()  # the next phase finds out for itself
             log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
         turn.changed = True
 
@@ -241,7 +253,7 @@ class Executor:
                 names.PODGROUPS, body.metadata.name, namespace=turn.namespace, view=PodGroup
             )
         except ApiError as error:
-            self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.PODGROUP_ERROR, error)
             raise
         log.info("podgroup created", extra={"job": turn.key, "podgroup": made.metadata.key})
         self._note_podgroup(turn, made)
@@ -260,11 +272,12 @@ class Executor:
         except ConflictError as error:
             raise TryAgainError("the PodGroup has changed meanwhile") from error
         except ApiError as error:
-            self.say(turn.job, fx.Reason.PODGROUP_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.PODGROUP_ERROR, error)
             raise
         self._note_podgroup(turn, changed)
 
     def _note_podgroup(self, turn: Turn, podgroup: PodGroup) -> None:
+        turn.case.obstacles.pop(fx.Reason.PODGROUP_ERROR, None)
         turn.case.podgroup = podgroup
         turn.case.podgroup_since = self._tools.clock.monotonic()
         turn.changed = True
@@ -286,30 +299,38 @@ class Executor:
             (by_name[task], index) for task, indices in effect.indices.items() for index in indices
         ]
 
-        rank = self._rank(len(wanted))
+        rank, taken = self._rank(len(wanted)), list[AlreadyExistsError]()
+        found: list[tuple[TaskSpec, int]] = []
 
         async def create(pod: tuple[TaskSpec, int]) -> None:
             async with self._turns.place(rank):
-                await self._create_pod(turn, *pod)
+                if turn.case.ledger.holds(pod[0].name, pod[1]):
+                    # A former leader's, that came meanwhile: it will not be shown once more.
+                    found.append(pod)
+                    return
+                try:
+                    await self._create_pod(turn, *pod)
+                except AlreadyExistsError as error:  # which says nothing about the other pods
+                    taken.append(error)
+                    expected.creation_observed(turn.key, _name(turn, *pod))
 
         first = self._trust.get(turn.namespace, 1)
         outcome = await slow_start(wanted, create, initial=first)
-        self._learn(turn.namespace, len(outcome.done), failed=bool(outcome.failed))
-        turn.changed = turn.changed or bool(outcome.done)
-        if outcome.done:
-            log.info("pods created", extra={"job": turn.key, "pods": len(outcome.done)})
-        for (task, index), failure in outcome.failed:
+        made = len(outcome.done) - len(taken) - len(found)
+        self._learn(turn.namespace, made, failed=bool(outcome.failed))
+        turn.changed = turn.changed or bool(made or found)
+        if made:
+            log.info("pods created", extra={"job": turn.key, "pods": made})
+        for pod, failure in outcome.failed:
             if isinstance(failure, ApiError):  # else it may have been made all the same
-                name = pods.name_of(turn.job, task.name, index)
-                expected.creation_observed(turn.key, name)
-        error = outcome.first_error
+                expected.creation_observed(turn.key, _name(turn, *pod))
+        error = outcome.first_error or next(iter(taken), None)
         if error is None:
-            turn.case.refusal = ""
+            for reason in (fx.Reason.FAILED_CREATE, fx.Reason.PLUGIN_ERROR):
+                turn.case.obstacles.pop(reason, None)
             return
         if isinstance(error, ApiError):
-            self.say(turn.job, fx.Reason.FAILED_CREATE, error.message, warning=True)
-            if isinstance(error, ForbiddenError | InvalidError):  # time alone does not cure it
-                turn.case.refusal = error.message
+            self._hinder(turn, fx.Reason.FAILED_CREATE, error)
         raise error
 
     def _learn(self, namespace: str, done: int, *, failed: bool) -> None:
@@ -321,7 +342,7 @@ class Executor:
             self._trust[namespace] = max(well, self._trust.get(namespace, 1))
 
     async def _create_pod(self, turn: Turn, task: TaskSpec, index: int) -> None:
-        expected, name = self._tools.expected, pods.name_of(turn.job, task.name, index)
+        expected, name = self._tools.expected, _name(turn, task, index)
         body = pods.build(turn.job, task, index)
         turn.plan.team.shape(body, turn.job)
         expected.expect_creations(turn.key, (name,))
@@ -340,7 +361,8 @@ class Executor:
         found = await self._client.get(names.PODS, name, namespace=turn.namespace, view=Pod)
         entry = ledger.read(found)
         if entry is None or entry.owner != turn.job.metadata.uid:
-            raise error
+            text = f"Pod {name} is there and does not belong to the job"
+            raise AlreadyExistsError(text, status=409, reason="AlreadyExists") from error
         if names.JOB_NAME not in found.metadata.labels:
             raise error  # no watch will ever show it
         if entry.version != turn.job.status.version or entry.leaving:
@@ -394,11 +416,14 @@ class Executor:
         except MissingClaimError as error:
             said = fx.RecordEvent(fx.Reason.CLAIM_ERROR, str(error), warning=True)
             await self._record_event(turn, said)
+            turn.changed = turn.case.obstacles.get(said.reason) != said.message
+            turn.case.obstacles[said.reason] = said.message
             turn.look_in(self._tools.settings.claim_interval)
             return
         except ApiError as error:
-            self.say(turn.job, fx.Reason.CLAIM_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.CLAIM_ERROR, error)
             raise
+        turn.case.obstacles.pop(fx.Reason.CLAIM_ERROR, None)
         if job is turn.job:
             turn.case.claims_of = turn.plan.of
         else:  # the names are in its spec now, which the next look must see
@@ -410,8 +435,9 @@ class Executor:
         try:
             await self._objects.ensure(turn.job, turn.plan.team, turn.case.objects)
         except ApiError as error:
-            self.say(turn.job, fx.Reason.PLUGIN_ERROR, error.message, warning=True)
+            self._hinder(turn, fx.Reason.PLUGIN_ERROR, error)
             raise
+        turn.case.obstacles.pop(fx.Reason.PLUGIN_ERROR, None)
         for complaint in turn.plan.team.complaints(turn.job):
             self.say(turn.job, fx.Reason.PLUGIN_ERROR, complaint, warning=True)
         turn.case.objects_of, turn.case.objects_removed = wanted, False
@@ -444,3 +470,7 @@ class Executor:
 
     async def _look_again(self, turn: Turn, effect: fx.LookAgain) -> None:
         turn.look_in(effect.seconds)
+
+
+def _name(turn: Turn, task: TaskSpec, index: int) -> str:
+    return pods.name_of(turn.job, task.name, index)

@@ -4,13 +4,16 @@ A phase is a class; its edges are data. Nothing here does I/O or looks at a cloc
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ..model.job import Action, JobPhase
 from ..model.pod import PodPhase
 from .ledger import PodCounts
 from .view import View
+
+MAX_RETRY_REACHED, PODS_FAILED = "MaxRetryReached", "PodsFailed"
+"""Reasons of jobs that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,9 @@ class Go:
     """It uses up one of the job's retries."""
     renew: bool = False
     """All pods have to go, so the job gets a new version; what is older no longer counts."""
+    reason: str = field(default="", compare=False)
+    message: str = field(default="", compare=False)
+    """Why the job goes there by itself, if it does not say so otherwise."""
 
 
 class Upkeep(Enum):
@@ -92,7 +98,10 @@ class Running(PhaseRules):
         if spec.min_success is not None and succeeded >= spec.min_success:
             return Go(then=JobPhase.COMPLETED, renew=True)
         if pods.finished >= view.total:
-            return Go(then=_verdict(view, pods), renew=True)
+            then = _verdict(view, pods)
+            if then is JobPhase.COMPLETED:
+                return Go(then=then, renew=True)
+            return Go(then=then, renew=True, reason=PODS_FAILED, message=_failures(view, pods))
         if pods.of(PodPhase.PENDING) > view.total - spec.min_available:
             return Go(then=JobPhase.PENDING)
         return None
@@ -115,6 +124,17 @@ def _verdict(view: View, pods: PodCounts) -> JobPhase:
     return JobPhase.COMPLETED if enough else JobPhase.FAILED
 
 
+def _failures(view: View, pods: PodCounts) -> str:
+    """Which pods did not do well."""
+    failed = [pod for pod in view.ledger.done() if pod.phase is PodPhase.FAILED]
+    if not failed:
+        return f"{pods.of(PodPhase.SUCCEEDED)} of {view.total} pods succeeded, which are too few"
+    first = min(failed, key=lambda pod: (pod.task, pod.index))
+    code = f" with exit code {first.exit_code}" if first.exit_code else ""
+    named = f"{first.name}{code}" if len(failed) == 1 else f"the first is {first.name}{code}"
+    return f"{len(failed)} of {view.total} pods failed: {named}"
+
+
 class Restarting(PhaseRules):
     """Some or all of its pods are on their way out, to be made again."""
 
@@ -135,7 +155,9 @@ class Restarting(PhaseRules):
         """
         spec, status = view.job.spec, view.job.status
         if status.retry_count >= spec.max_retry and not view.resuming:
-            return Go(then=JobPhase.FAILED, renew=True)
+            used = f"retries used up: {status.retry_count} of {spec.max_retry}"
+            why = f"{status.state.message}; {used}" if status.state.message else used
+            return Go(then=JobPhase.FAILED, renew=True, reason=MAX_RETRY_REACHED, message=why)
         if view.total - view.pods.terminating >= spec.min_available:
             return Go(then=JobPhase.PENDING)
         return None

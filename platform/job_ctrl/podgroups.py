@@ -1,11 +1,11 @@
 """The PodGroup that a job asks for, and what must change in one that is there. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from ..model import names
-from ..model.job import Job, NetworkTopology, TaskSpec
+from ..model.job import Job, JobSpec, NetworkTopology, TaskSpec
 from ..model.meta import LabelSelector, ObjectMeta, OwnerReference
 from ..model.podgroup import PodGroup, PodGroupCondition, PodGroupSpec, SubGroupPolicy
 from . import resources
@@ -41,7 +41,7 @@ def wanted(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
             mode=topology.mode, highest_tier_allowed=topology.highest_tier_allowed
         )
     return PodGroupSpec(
-        min_member=spec.min_available,
+        min_member=_at_first(spec),
         min_task_member={task.name: _least(task) for task in spec.tasks},
         queue=spec.queue,
         priority_class_name=spec.priority_class_name,
@@ -93,6 +93,28 @@ def complaint(podgroup: PodGroup) -> PodGroupCondition | None:
         return None
     newest = max(true, key=lambda condition: condition.last_transition_time or "")
     return None if newest.type == "Scheduled" else newest
+
+
+def _at_first(spec: JobSpec) -> int:
+    """How many pods must be placed at once: of tasks that wait for others there are none by then.
+
+    They follow one by one, as places are found. Were they counted, nothing would ever start.
+    """
+    least = {task.name: _least(task) for task in spec.tasks}
+    first = [task for task in spec.tasks if may_start(task, lambda name: not least.get(name))]
+    if len(first) == len(spec.tasks):
+        return spec.min_available
+    enough = sum(least[task.name] for task in first) or sum(task.replicas for task in first)
+    return min(spec.min_available, enough)
+
+
+def may_start(task: TaskSpec, started: Callable[[str], bool]) -> bool:
+    """Whether those that *task* waits for have *started*."""
+    waits = task.depends_on
+    if waits is None or not waits.name:
+        return True
+    enough = any if waits.iteration == "any" and len(waits.name) > 1 else all
+    return enough(started(name) for name in waits.name)
 
 
 def _least(task: TaskSpec) -> int:

@@ -40,8 +40,6 @@ ACTIONS = frozenset(
 UNANSWERED = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})
 """Events that no policy is asked about, though it may name them."""
 
-_DEFAULT_TASK_RETRIES = 3
-
 ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
 """What a Command can do: it names no part of the job."""
 
@@ -119,4 +117,4 @@ def _failed(task: TaskSpec | None, pods: PodCounts) -> bool:
     """Whether the containers of a task have been restarted as often as they may."""
     if task is None or not task.replicas:
         return False
-    return pods.restarts.get(task.name, 0) >= (task.max_retry or _DEFAULT_TASK_RETRIES)
+    return pods.restarts.get(task.name, 0) >= task.max_retry

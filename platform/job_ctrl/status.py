@@ -13,6 +13,7 @@ import msgspec
 from ..model import durations, times
 from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskState
 from ..model.pod import FINISHED, PodPhase
+from . import podgroups
 from .effects import Reason
 from .phases import FINAL, RULES, Go, Upkeep
 from .view import View
@@ -22,6 +23,17 @@ MARK = "plugin-"
 
 _UNMARKED = frozenset({"hcclrank"})
 """Plugins without anything to take away."""
+
+_HINDRANCES = frozenset(
+    {
+        Reason.CLAIM_ERROR,
+        Reason.PLUGIN_ERROR,
+        Reason.PODGROUP_ERROR,
+        Reason.FAILED_CREATE,
+        Reason.GANG_BROKEN,
+        Reason.PODGROUP_PENDING,
+    }
+)
 
 CLAIM = "volume-pvc-"
 """Prefix of those that name the claims of its volumes."""
@@ -40,7 +52,7 @@ def first(view: View) -> JobStatus:
 def moved(view: View, go: Go, *, reason: str = "", message: str = "") -> JobStatus:
     """The status after *go*; without a reason the job keeps the one it has, until it runs."""
     before = view.job.status
-    kept = JobState() if go.then is JobPhase.RUNNING else _hindered(before.state, "")
+    kept = JobState() if go.then is JobPhase.RUNNING else _hindered(before.state, None)
     state = JobState(
         phase=go.then,
         reason=reason or kept.reason,
@@ -62,10 +74,11 @@ def recounted(view: View) -> JobStatus:
     if view.phase in FINAL:
         _keep_finished(tasks, job.status)
     serving = RULES[view.phase].upkeep is Upkeep.SERVE
-    marks = _marks(job) | _claims(job) if serving and not view.claims_due else {}
+    # What plugins make must be marked beforehand, or nobody knows that it has to go.
+    marks = _marks(job) | ({} if view.claims_due else _claims(job)) if serving else {}
     return msgspec.structs.replace(
         job.status,
-        state=_hindered(job.status.state, view.hindrance) if serving else job.status.state,
+        state=_hindered(job.status.state, hindrance(view)) if serving else job.status.state,
         pending=_sum(tasks, PodPhase.PENDING),
         running=_sum(tasks, PodPhase.RUNNING),
         succeeded=_sum(tasks, PodPhase.SUCCEEDED),
@@ -83,11 +96,27 @@ def recounted(view: View) -> JobStatus:
     )
 
 
-def _hindered(state: JobState, refusal: str) -> JobState:
-    """The state with the *refusal* of pods as its reason, or with no such reason any more."""
-    if refusal:
-        return msgspec.structs.replace(state, reason=Reason.FAILED_CREATE, message=refusal)
-    if state.reason == Reason.FAILED_CREATE:
+def hindrance(view: View) -> tuple[Reason, str] | None:
+    """What keeps the job from having its pods, or from running; what comes first counts."""
+    obstacles = view.obstacles
+    for reason in (Reason.CLAIM_ERROR, Reason.PLUGIN_ERROR, Reason.PODGROUP_ERROR):
+        if reason in obstacles:
+            return reason, obstacles[reason]
+    if Reason.FAILED_CREATE in obstacles and view.lacks_pods and view.admitted:
+        return Reason.FAILED_CREATE, obstacles[Reason.FAILED_CREATE]
+    if view.broken:
+        return Reason.GANG_BROKEN, view.broken
+    found = podgroups.complaint(view.podgroup) if view.podgroup is not None else None
+    if found is not None and view.phase is JobPhase.PENDING:
+        return Reason.PODGROUP_PENDING, found.message
+    return None
+
+
+def _hindered(state: JobState, by: tuple[Reason, str] | None) -> JobState:
+    """The state with what the job is hindered *by* as its reason, or with no such one any more."""
+    if by is not None:
+        return msgspec.structs.replace(state, reason=by[0], message=by[1])
+    if state.reason in _HINDRANCES:
         return msgspec.structs.replace(state, reason="", message="")
     return state
 

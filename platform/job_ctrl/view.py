@@ -1,10 +1,13 @@
 """What a decision about one job sees: a moment that does not change while it is looked at."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ..model.job import Action, Job, JobPhase
-from ..model.podgroup import PodGroup, PodGroupSpec
+from ..model.pod import PodPhase
+from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
+from .effects import Reason
 from .ledger import Ledger, PodCounts
 from .restarts import Target, cause
 
@@ -37,8 +40,8 @@ class View:
     """The plugins' objects have not been seen to since the spec changed, or since we started."""
     claims_due: bool = False
     """The claims of the job's volumes have not been seen to, likewise."""
-    refusal: str = ""
-    """Why the server takes no more of the job's pods."""
+    obstacles: Mapping[Reason, str] = field(default_factory=dict)
+    """What could not be done for the job when it was tried last, and why."""
 
     @property
     def phase(self) -> JobPhase:
@@ -54,11 +57,28 @@ class View:
         return sum(task.replicas for task in self.job.spec.tasks)
 
     @property
-    def hindrance(self) -> str:
-        """Why pods are missing that the server refused; empty if none are missing any more."""
+    def admitted(self) -> bool:
+        """Whether pods may be made: the queue has let the gang in, or has done so before."""
+        if self.podgroup is None or self.podgroup_leaving:
+            return False
+        if self.podgroup.status.phase not in ("", PodGroupPhase.PENDING):
+            return True
+        return self.ledger.has_any_of(self.job.status.version)
+
+    @property
+    def lacks_pods(self) -> bool:
+        """Whether pods have yet to be made."""
         present, tasks = self.ledger.present, self.job.spec.tasks
-        lacks = any(present(task.name) < task.replicas for task in tasks)
-        return self.refusal if lacks else ""
+        return any(present(task.name) < task.replicas for task in tasks)
+
+    @property
+    def broken(self) -> str:
+        """Why the gang can never be whole again, if that is so."""
+        pods, least = self.pods, self.job.spec.min_available
+        left = self.total - pods.of(PodPhase.FAILED)
+        if not pods.of(PodPhase.PENDING) or left >= least:
+            return ""
+        return f"only {left} of {self.total} pods can still run, and the gang needs {least}"
 
     @property
     def restart(self) -> Target:

@@ -96,13 +96,20 @@ class PluginIdentity:
         if self._timing.monotonic() >= self._good_until:
             async with self._turn:
                 if self._timing.monotonic() >= self._good_until:
-                    await self._loader.load_and_set(self._configuration)
+                    await self._ask()
                     self._good_until = self._timing.monotonic() + REFRESH
         return str(self._configuration.api_key.get("BearerToken", ""))
 
     def doubt(self) -> None:
         """Ask the loader again next time."""
         self._good_until = float("-inf")
+
+    async def _ask(self) -> None:
+        """Have the plugin asked; what it fails with is no reason to end."""
+        try:
+            await self._loader.load_and_set(self._configuration)
+        except Exception as error:
+            log.warning("credential plugin failed, keeping the token", extra={"error": str(error)})
 
 
 async def establish(credentials: Credentials, timing: Timing) -> tuple[Credentials, Identity]:

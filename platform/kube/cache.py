@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..model.meta import HasMeta
+from ..model.meta import HasMeta, ObjectMeta
 from ..model.names import Resource
 from .client import Client
 from .indexes import Index
@@ -103,11 +103,16 @@ class _Store(Generic[T]):
         return self.objects.get(key)
 
     async def replace(self, found: dict[str, T], version: str) -> None:
-        """Become *found* step by step, telling only the differences."""
+        """Become *found* step by step, telling only the differences.
+
+        What is new since the last list is told of in the order in which it was made; the first
+        list comes as it is.
+        """
         for key in [key for key in self.objects if key not in found]:
             self.forget(key)
-        for number, (key, obj) in enumerate(found.items(), 1):
-            self._put(key, obj)
+        order = _news_last(found, self.objects) if self.synced.is_set() else list(found)
+        for number, key in enumerate(order, 1):
+            self._put(key, found[key])
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         self.version = version
@@ -162,6 +167,16 @@ class _Store(Generic[T]):
             about = new if new is not None else old
             key = about.metadata.key if about is not None else ""
             log.exception("a handler failed", extra={"resource": self._name, "key": key})
+
+
+def _news_last(found: Mapping[str, T], known: Mapping[str, T]) -> list[str]:
+    """The keys of *found*: those that are *known*, then the others, oldest first."""
+    news = sorted(found.keys() - known.keys(), key=lambda key: _age(found[key].metadata))
+    return [*(key for key in found if key in known), *news]
+
+
+def _age(meta: ObjectMeta) -> tuple[str, int]:
+    return meta.creation_timestamp or "", int(meta.resource_version or 0)
 
 
 class _Latecomer(Generic[T]):
@@ -283,6 +298,11 @@ class Cache(Generic[T]):
     def synced(self) -> bool:
         """Whether the first list is in the store."""
         return self._store.synced.is_set()
+
+    @property
+    def out_of_touch(self) -> float:
+        """Seconds for which the server could not be followed; 0 while it can."""
+        return self._reflector.out_of_touch
 
     @property
     def resource_version(self) -> str:

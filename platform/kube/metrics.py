@@ -147,6 +147,11 @@ class CountedCache(Protocol):
         """Whether the first list is complete."""
         ...
 
+    @property
+    def out_of_touch(self) -> float:
+        """Seconds for which the server could not be followed; 0 while it can."""
+        ...
+
     def statistics(self) -> CacheCounts:
         """The counts now."""
         ...
@@ -177,6 +182,17 @@ class _CacheCollector(Collector):
         for name, total in _summed((name, one.objects) for name, one in counts).items():
             held.add_metric([name], total)
         yield held
+        silent = GaugeMetricFamily(
+            "batholith_cache_out_of_touch_seconds",
+            "Time for which the server could not be followed.",
+            labels=["name"],
+        )
+        longest: dict[str, float] = {}
+        for cache in self.known:
+            longest[cache.name] = max(cache.out_of_touch, longest.get(cache.name, 0.0))
+        for name, seconds in longest.items():
+            silent.add_metric([name], seconds)
+        yield silent
         for metric, (field, text) in _CACHE_COUNTERS.items():
             family = CounterMetricFamily(metric, text, labels=["name"])
             for name, total in _summed((name, getattr(one, field)) for name, one in counts).items():

@@ -18,6 +18,7 @@ import msgspec
 from ..model.meta import HasMeta, ObjectMeta
 from . import wire
 from .client import INACTIVITY, Client
+from .complaints import Complaints
 from .errors import (
     ApiError,
     BadRequestError,
@@ -123,7 +124,13 @@ class Reflector(Generic[T]):
         self._streaming = options.streaming
         self._brought = 0
         """Events and bookmarks of the present watch."""
+        self._complaints = Complaints(self._timing)
         self._log = {"resource": scope.resource.plural, "namespace": scope.namespace}
+
+    @property
+    def out_of_touch(self) -> float:
+        """Seconds for which no list or watch has worked; 0 while one does."""
+        return self._complaints.lasting
 
     async def run(self) -> None:
         """Follow the server until cancelled; failures are logged and retried with back-off."""
@@ -162,16 +169,26 @@ class Reflector(Generic[T]):
         """Decide whether to list anew; None to go on at once, else the least seconds to wait."""
         self.counts.failures += 1
         if isinstance(error, ConnectionLostError):
-            log.info("watch broken", extra={**self._log, "error": str(error)})
+            self._tell("watch broken", error)
             lasted = self._timing.monotonic() - started >= SHORT_WATCH
             # With a version in hand nothing is lost; a server that still talks is asked at once.
             return None if self._sink.version and (self._brought or lasted) else 0.0
         if isinstance(error, TooManyRequestsError):
-            log.info("the server is busy", extra={**self._log, "error": str(error)})
+            self._tell("the server is busy", error)
             return error.retry_after or 0.0
-        log.warning("will list anew", extra={**self._log, "error": str(error)})
+        self._tell("will list anew", error)
         self._sink.version = ""
         return 0.0
+
+    def _tell(self, what: str, error: Exception) -> None:
+        level = self._complaints.level(str(error))
+        log.log(level, what, extra={**self._log, "error": str(error)})
+
+    def _works(self) -> None:
+        """What we have is what the server has, or will be in a moment."""
+        if self._complaints.pending:
+            seconds = round(self._complaints.over(), 1)
+            log.info("followed again", extra={**self._log, "seconds": seconds})
 
     async def _list_and_watch(self) -> None:
         if self._streaming:
@@ -229,6 +246,7 @@ class Reflector(Generic[T]):
                 path, inactivity=self._options.inactivity
             ) as batches:
                 self.counts.watches += 1
+                self._works()
                 async for lines in batches:
                     self._take(lines)
             return True
@@ -255,6 +273,7 @@ class Reflector(Generic[T]):
                         limit.reschedule(None)
                         self.counts.lists += 1
                         await self._sink.replace(found, version)
+                        self._works()
                         found = None
                         first.close()
                         self._take(lines[end:])

@@ -72,6 +72,11 @@ class Call(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
     background: bool = False
 
+    @property
+    def place(self) -> str:
+        """The path without its query: what an error is about."""
+        return self.path.partition("?")[0]
+
 
 class _Answer(msgspec.Struct, frozen=True):
     status: int
@@ -217,10 +222,10 @@ class Transport:
                     raise
             return _Answer(exchange.status, exchange.body(), exchange.retry_after)
         except TimeoutError as error:
-            text = f"{call.method} {call.path}: no answer in {self._timeout:g} s {self._whence}"
+            text = f"{call.method} {call.place}: no answer in {self._timeout:g} s {self._whence}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
-            text = f"{call.method} {call.path}: {error} {self._whence}"
+            text = f"{call.method} {call.place}: {error} {self._whence}"
             raise errors.ConnectionLostError(text) from error
         finally:
             self._figures.took(call.method, time.perf_counter() - started)
@@ -284,11 +289,11 @@ class Transport:
                     raise
                 return exchange
         except TimeoutError as error:
-            text = f"{call.path}: silent for {inactivity:g} s {self._whence}"
+            text = f"{call.place}: silent for {inactivity:g} s {self._whence}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
             self._figures.answered(call.method, "<error>")
-            raise errors.ConnectionLostError(f"{call.path}: {error} {self._whence}") from error
+            raise errors.ConnectionLostError(f"{call.place}: {error} {self._whence}") from error
 
 
 async def _pieces(exchange: Exchange, call: Call, inactivity: float) -> AsyncIterator[bytes]:
@@ -301,6 +306,6 @@ async def _pieces(exchange: Exchange, call: Call, inactivity: float) -> AsyncIte
                 return
             yield piece
     except TimeoutError as error:
-        raise errors.RequestTimeoutError(f"{call.path}: the stream fell silent") from error
+        raise errors.RequestTimeoutError(f"{call.place}: the stream fell silent") from error
     except errors.ConnectionLostError as error:
-        raise errors.ConnectionLostError(f"{call.path}: {error}") from error
+        raise errors.ConnectionLostError(f"{call.place}: {error}") from error

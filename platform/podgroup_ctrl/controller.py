@@ -27,14 +27,14 @@ from ..machinery.expectations import UidExpectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder, reference
-from ..model.meta import OwnerReference
+from ..model.meta import OwnerReference, as_seen
 from ..model.names import (
     GROUP_NAME,
-    JOB_NAME,
     PODGROUPS,
     PODS,
     QUEUES,
     SCHEDULER_NAME,
+    TASK_INDEX,
     Resource,
 )
 from ..model.podgroup import PodGroup
@@ -162,6 +162,7 @@ class PodGroupController:
             return None
         alive = [pod for pod in pods if not pod.ended]
         if not alive:
+            await self._remove_if_unwanted(group)
             return None
         if group is None and not self._making.awaited_creations(key):
             await self._make(key, alive)
@@ -233,9 +234,9 @@ class PodGroupController:
             raise TryAgainError("the PodGroup has changed meanwhile") from error
 
     async def _bind(self, pod: PodView) -> None:
-        """Write into the pod which PodGroup it belongs to."""
+        """Write into the pod which PodGroup it belongs to, unless somebody else does just now."""
         meta = pod.metadata
-        patch = {"metadata": {"uid": meta.uid, "annotations": {GROUP_NAME: pod.group}}}
+        patch = {"metadata": {**as_seen(meta), "annotations": {GROUP_NAME: pod.group}}}
         self._binding.expect_creations(pod.group_key, [meta.uid])
         try:
             await self._client.patch(
@@ -244,8 +245,8 @@ class PodGroupController:
         except Exception as error:
             self._binding.creation_observed(pod.group_key, meta.uid)
             if isinstance(error, ConflictError | InvalidError):
-                # Most likely another pod has its name by now, which the cache will say: a patch
-                # with the uid of the old one is then called invalid.
+                # Most likely it has changed, or another pod has its name by now, which the cache
+                # will say: a patch with the uid of the old one is then called invalid.
                 raise TryAgainError("the pod could not be bound to its PodGroup yet") from error
             if not isinstance(error, NotFoundError):
                 raise  # otherwise the pod is gone
@@ -268,12 +269,16 @@ class PodGroupController:
             return None
         try:
             return await self._client.get(resource, owner.name, namespace=namespace, view=OwnerView)
-        except (NotFoundError, ForbiddenError) as error:
-            log.info("owner unread", extra={"owner": owner.name, "error": str(error)})
+        except NotFoundError:
+            return None
+        except ForbiddenError as error:
+            named = {"owner": f"{namespace}/{owner.name}", "kind": owner.kind}
+            what = "owner may not be read, so its annotations do not count"
+            log.warning(what, extra={**named, "error": str(error)})
             return None
 
     async def _remove_if_unwanted(self, group: PodGroup | None) -> None:
-        """Delete a PodGroup without pods whose owner was scaled to none."""
+        """Delete a PodGroup without live pods whose owner was scaled to none."""
         controller = group.metadata.controller if group is not None else None
         if group is None or controller is None or not _is_scaled(group):
             return
@@ -309,12 +314,16 @@ def _is_scaled(group: PodGroup) -> bool:
 
 
 def _pods(client: Client, scheduler: str) -> Cache[PodView]:
-    """The pods of *scheduler* that no Volcano job made."""
+    """The pods of *scheduler* that no Volcano job made.
+
+    Those of jobs are told by a label that nobody gives to other pods, as people do with
+    the job's name; one of theirs that lacks it has its group in an annotation.
+    """
     return Cache(
         client,
         PODS,
         PodView,
         field_selector=f"spec.schedulerName={scheduler}",
-        label_selector=f"!{JOB_NAME}",
+        label_selector=f"!{TASK_INDEX}",
         indexes={_GROUP: by_group},
     )

@@ -180,7 +180,8 @@ class QueueController:
 
     def _on_give_up(self, key: str, error: Exception) -> None:
         """Retries have run out: say so, and leave a Command that is refused to be deleted."""
-        if not isinstance(error, TryAgainError):  # what that waits for, the watch will say
+        waits = isinstance(error, TryAgainError) and not isinstance(error.__cause__, ConflictError)
+        if not waits:  # for what the watch will tell, which need not be so of a conflict's cause
             self._work.add_after(key, LOOK_AGAIN)
         command = self._command(key)
         if command is not None and not isinstance(error, _OUTAGES):
@@ -194,7 +195,8 @@ class QueueController:
             self._record(queue, "Warning", action, f"{action} failed: {error}")
 
     def _figures(self) -> Iterator[tuple[str, PodGroupCounts]]:
-        for queue in self._queues:
+        """Of each queue; nothing from a standby, which has not counted."""
+        for queue in self._queues if self._early is None else ():
             yield queue.metadata.name, self._counts.of(queue.metadata.name)
 
     # What is done

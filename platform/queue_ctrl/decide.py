@@ -94,8 +94,10 @@ def decide(view: QueueView, action: str | None = None) -> list[Change]:
     changes: list[Change] = []
     if not _is_root(queue) and not queue.spec.parent:
         changes.append(SetParent(ROOT_QUEUE))
-    if action == Action.CLOSE_QUEUE and not _is_root(queue):  # the root cannot be closed
+    if action == Action.CLOSE_QUEUE and not _is_root(queue):
         return changes + _close(view, rules, by_parent=False)
+    if action == Action.CLOSE_QUEUE:
+        changes.append(Tell(Action.CLOSE_QUEUE, "the root queue cannot be closed", warning=True))
     if action == Action.OPEN_QUEUE and rules.state != QueueState.OPEN:
         return changes + _open_below(view, rules)
     if action is not None and action not in _ACTIONS:

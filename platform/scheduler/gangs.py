@@ -348,7 +348,7 @@ class Gang:
         """Take in *task* as it is."""
         self.tasks[task.uid] = task
         self._count(task, 1)
-        self.version += task.is_waiting or task.at_queue
+        self.version += task.status is TaskStatus.PENDING
 
     def remove(self, task: Task) -> None:
         """Forget *task*."""

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -191,6 +192,15 @@ async def test_a_refusal_has_a_message_and_neither_code_nor_reason(door: Door) -
     response = await door.ask("/queues/validate", request(queue("a", parent="a"), QUEUES))
     assert response["allowed"] is False
     assert response["status"] == {"message": "queue a cannot use itself as parent"}
+
+
+async def test_a_refusal_is_logged_under_the_name_of_what_was_refused(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await door.ask("/jobs/validate", request(job(queue="none"), JOBS))
+    (line,) = [vars(line) for line in caplog.records if line.message == "refused"]
+    assert line["job"] == "ns/j"
 
 
 async def test_a_deletion_is_judged_by_what_was_there(door: Door) -> None:

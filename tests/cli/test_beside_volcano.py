@@ -102,10 +102,11 @@ async def test_without_the_right_to_look_it_says_so_and_starts(tmp_path: Path) -
     assert warning["looked_for"] == "vc-controller-manager"
 
 
-async def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [503, 401], ids=["starting", "does not know us"])
+async def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path, status: int) -> None:
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
-        api.fail(503, watch=False)
+        api.fail(status, watch=False)
         async with part(
             "controllers", "--kubeconfig", str(config), "--healthz-address=127.0.0.1:0"
         ) as one:

@@ -239,6 +239,14 @@ def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_p
     assert told in " ".join(outcome.output.replace("│", " ").split())
 
 
+def test_a_master_that_is_no_url_and_files_that_are_not_there_are_named() -> None:
+    outcome = CliRunner().invoke(app, ["controllers", "--master=here:6443"])
+    assert outcome.output.strip() == "batholith: --master=here:6443: no http or https URL"
+    files = [f"--{name}-file=/no/{name}" for name in ("tls-cert", "tls-private-key", "ca-cert")]
+    outcome = CliRunner().invoke(app, ["controllers", "--enable-healthz", *files])
+    assert "certificate /no/tls-cert, key /no/tls-private-key: " in outcome.output
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [(None, "No such file"), ("a: [", "no YAML"), ("actions: enqueu", "unknown action 'enqueu'")],

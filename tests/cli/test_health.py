@@ -34,6 +34,7 @@ class Candidate:
 class Cache:
     name: str
     synced: bool = False
+    out_of_touch: float = 0.0
 
 
 @dataclass
@@ -73,6 +74,24 @@ async def test_ready_once_caches_are_synced_and_it_leads(world: World) -> None:
     for cache in world.caches:
         cache.synced = True
     assert await world.get("/readyz") == (200, "ok")
+
+
+async def test_not_ready_while_the_server_is_long_out_of_reach(world: World) -> None:
+    world.candidate.leading.set()
+    world.caches += [Cache("pods", synced=True), Cache("jobs", synced=True)]
+    for cache in world.caches:
+        cache.out_of_touch = 59.0
+    assert await world.get("/readyz") == (200, "ok")
+    world.caches[0].out_of_touch = 61.0
+    assert await world.get("/readyz") == (503, "[-]caches: out of touch for 61 s: pods\n")
+    assert await world.get("/livez") == (200, "ok")
+
+
+async def test_verbose_says_who_leads(world: World) -> None:
+    world.candidate.holder = "another"
+    assert "[+]leader ok: stands by for another" in (await world.get("/readyz?verbose"))[1]
+    world.candidate.leading.set()
+    assert "[+]leader ok: leads\n" in (await world.get("/readyz?verbose"))[1]
 
 
 async def test_a_standby_is_ready_once_it_knows_the_leader(world: World) -> None:

@@ -21,6 +21,7 @@ from support_waiting import until
 from batholith.cluster.agent import shim
 from batholith.cluster.agent.records import PodFolder, PodRecord
 from batholith.cluster.agent.runner import Launch
+from batholith.model.names import PODS
 
 HERE = Path(__file__).parents[1]
 
@@ -182,6 +183,76 @@ async def test_an_orphan_is_ended_when_the_agent_comes_back(
         async with w.agent():
             await until(lambda: shim.start_time(pid) is None)
             await until(lambda: not folder.path.exists())
+
+
+async def test_what_an_agent_left_half_done_is_tidied_up(servers: Servers, tmp_path: Path) -> None:
+    """It died while it took a pod on, and another pod ended, says the API, while one still ran."""
+    volumes = [{"name": "v", "emptyDir": {}}]
+    async with world(servers, tmp_path) as w:
+        half = w.settings.data_dir / "pods" / "half"
+        half.mkdir(parents=True)
+        (half / "pod.json.new").write_text("{")
+        async with w.agent():
+            await w.run(manifest("p", container("sleep", "60"), volumes=volumes))
+            await w.phase("p", "Running")
+        ((folder, _),) = PodFolder.all(w.settings.data_dir)
+        assert not half.exists()
+        pid = folder.runs("c")[0].process()
+        assert pid is not None
+        failed = {"status": {"phase": "Failed"}}
+        await w.client.patch(PODS, "p", failed, namespace="default", subresource="status")
+        async with w.agent():
+            await until(lambda: shim.start_time(pid) is None)
+            await until(lambda: not (folder.path / "volumes").exists())
+        assert folder.record() is not None
+
+
+async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
+    servers: Servers, tmp_path: Path
+) -> None:
+    def command(script: str) -> dict[str, Any]:
+        return {"exec": {"command": ["sh", "-c", f"R=$BATHOLITH_ROOT/shared; {script}"]}}
+
+    def ready(seen: dict[str, Any]) -> bool:
+        return all(one["ready"] for one in seen["status"].get("containerStatuses", [{"ready": 0}]))
+
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "ok").touch()
+    made = writer("p", shared, "sleep 60")
+    made["spec"]["containers"][0] |= {
+        "lifecycle": {"postStart": command("echo post >> $R/log")},
+        "readinessProbe": {
+            **command("test -f $R/ok"),
+            "periodSeconds": 1,
+            "failureThreshold": 1,
+            "timeoutSeconds": 10,
+        },
+    }
+    async with world(servers, tmp_path, host_paths=(str(shared),)) as w:
+        async with w.agent():
+            await w.run(made)
+            await w.when("p", ready)
+        async with w.agent():
+            assert ready(await w.pod("p"))
+            (shared / "ok").unlink()
+            seen = await w.when("p", lambda seen: not ready(seen))
+            assert seen["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert (shared / "log").read_text() == "post\n"
+
+
+async def test_a_pod_that_is_over_keeps_its_logs_but_not_its_volumes(
+    servers: Servers, tmp_path: Path
+) -> None:
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    one = container("sh", "-c", "echo x | tee $BATHOLITH_ROOT/v/file", volumeMounts=mounts)
+    volumes = [{"name": "v", "emptyDir": {}}]
+    async with world(servers, tmp_path) as w, w.agent():
+        await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
+        await w.phase("p", "Succeeded")
+        ((folder, _),) = PodFolder.all(w.settings.data_dir)
+        await until(lambda: not (folder.path / "volumes").exists())
+        assert await w.logs("p") == "x\n"
 
 
 async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_policy(

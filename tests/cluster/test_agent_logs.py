@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batholith.cluster import pki
-from batholith.cluster.agent.logs import LogOptions, read
+from batholith.cluster.agent.logs import LogOptions, read, trim
 from batholith.cluster.agent.server import LogRefusedError, LogServer
 from batholith.cluster.agent.settings import ServingFiles
 from batholith.machinery.clock import SystemClock
@@ -69,6 +69,28 @@ def test_the_tail_is_the_end_of_the_whole(
     tail = asyncio.run(text(path, LogOptions(tail=count)))
     assert whole == "".join(f"{line}\n" for line in lines)
     assert tail == "".join(f"{line}\n" for line in (lines[-count:] if count else []))
+
+
+async def test_a_log_that_grows_too_long_loses_its_head(tmp_path: Path) -> None:
+    path, page = tmp_path / "0.log", 4096
+    lines = [f"2026-01-01T00:00:01.000000001Z stdout F line {n}\n" for n in range(20_000)]
+    path.write_text("".join(lines))
+    size = path.stat().st_size
+    assert not trim(path, keep=size)
+    with path.open("rb") as reader:
+        reader.seek(size - 1)
+        if not trim(path, keep=64 * page):
+            pytest.skip("this file system drops no part of a file")
+        assert reader.read() == b"\n", "who reads on does not notice"
+    assert path.stat().st_size == size
+    assert path.stat().st_blocks * 512 < 70 * page
+    kept = (await text(path, LogOptions())).splitlines()
+    assert 64 * page * 0.9 < len("".join(lines[-len(kept) :])) < 66 * page
+    assert kept == [f"line {n}" for n in range(20_000 - len(kept), 20_000)]
+    assert (await text(path, LogOptions(tail=3))).splitlines() == kept[-3:]
+    assert (await text(path, LogOptions(tail=30_000))).splitlines() == kept
+    assert not trim(path, keep=64 * page)
+    assert not trim(tmp_path / "none.log")
 
 
 async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from support_waiting import until
 
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import Level, probe
-from batholith.model.names import CONFIGMAPS, SECRETS, SERVICES
+from batholith.model.names import CONFIGMAPS, PERSISTENTVOLUMECLAIMS, SECRETS, SERVICES
 
 Json = dict[str, Any]
 
@@ -96,6 +96,30 @@ async def test_images_without_a_command_behave_as_their_kind(w: World) -> None:
     conditions = {c["type"]: c["status"] for c in web["status"]["conditions"]}
     assert conditions["Ready"] == "True"
     assert web["status"]["podIP"].startswith("127.")
+
+
+async def test_a_container_that_takes_too_much_memory_is_killed(w: World) -> None:
+    take = "import sys, time; x = b'1' * (int(sys.argv[1]) << 20); print('up'); time.sleep(60)"
+    limits = {"limits": {"memory": "128Mi"}}
+    for name, amount in (("greedy", "256"), ("modest", "8")):
+        one = container("python3", "-u", "-c", take, amount, resources=limits)
+        await w.run(manifest(name, one, restartPolicy="Never"))
+    greedy = await w.phase("greedy", "Succeeded", "Failed")
+    assert (ended(greedy)["exitCode"], ended(greedy)["reason"]) == (137, "OOMKilled")
+    assert "memory" in (await w.event("greedy", "OOMKilling"))["message"]
+    await w.phase("modest", "Running")
+    await w.log_with("modest", "up")
+    await w.delete("modest", grace=0)
+
+
+async def test_a_container_that_keeps_failing_is_said_to_wait(w: World) -> None:
+    await w.run(manifest("p", shell("exit 1")))
+    made = await w.pod("p")
+    event = await w.event("p", "BackOff")
+    where = f"p_{w.namespace}({made['metadata']['uid']})"
+    assert event["message"] == f"Back-off restarting failed container c in pod {where}"
+    assert event["type"] == "Warning"
+    await w.delete("p", grace=0)
 
 
 async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(w: World) -> None:
@@ -305,6 +329,41 @@ async def test_a_pod_that_finds_its_port_taken_is_told_of_another_address(w: Wor
         event = await w.event("all", "PortTaken")
         assert event["message"].endswith(pod["status"]["podIP"])
         assert (await w.phase("own", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+
+
+async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: World) -> None:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    claim = {"metadata": {"name": "data"}, "spec": spec}
+    mounts = [{"name": "d", "mountPath": "/d"}]
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+
+    async def run(name: str) -> None:
+        script = f"ls $BATHOLITH_ROOT/d; touch $BATHOLITH_ROOT/d/{name}"
+        one = shell(script, volumeMounts=mounts)
+        await w.run(manifest(name, one, restartPolicy="Never", volumes=volumes))
+
+    await run("first")
+    event = await w.event("first", "FailedMount")
+    assert 'persistentvolumeclaim "data" not found' in event["message"]
+    await w.create(claim, PERSISTENTVOLUMECLAIMS)
+    await w.phase("first", "Succeeded")
+    await run("second")
+    await w.phase("second", "Succeeded")
+    assert await w.logs("second") == "first\n"
+    base = w.settings.data_dir / "volumes"
+    assert len(list(base.glob(f"{w.namespace}_*"))) == 1
+    # On the real server nobody takes its protection off.
+    free = {"metadata": {"finalizers": None}}
+    await w.client.patch(PERSISTENTVOLUMECLAIMS, "data", free, namespace=w.namespace)
+    await w.client.delete(PERSISTENTVOLUMECLAIMS, "data", namespace=w.namespace)
+    await until(lambda: not list(base.glob(f"{w.namespace}_*")))
+    await w.create(claim, PERSISTENTVOLUMECLAIMS)
+    await run("third")
+    await w.phase("third", "Succeeded")
+    assert await w.logs("third") == ""
 
 
 async def test_secrets_stay_out_of_logs_and_reach(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -113,6 +114,14 @@ async def test_output_is_logged_by_line_with_its_stream(tmp_path: Path, level: L
     assert ("stdout", "hello") in lines
     assert ("stderr", "bad") in lines
     assert any(stream == "stdout" and text.startswith("unfinished") for stream, text in lines)
+
+
+async def test_a_full_disk_costs_output_and_not_the_container(tmp_path: Path, level: Level) -> None:
+    folder = launch(tmp_path, ["sh", "-c", "echo x; sleep 0.1; echo x; exit 3"], level)
+    text = json.loads((folder.path / shim.LAUNCH).read_text())
+    (folder.path / shim.LAUNCH).write_text(json.dumps({**text, "log": "/dev/full"}))
+    ended = await Process(folder, folder.start(), clock=CLOCK).wait()
+    assert ended.code == 3
 
 
 async def test_the_environment_is_the_pod_s_alone(tmp_path: Path, level: Level) -> None:

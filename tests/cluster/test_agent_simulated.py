@@ -65,6 +65,17 @@ async def test_annotations_rule(servers: Servers, tmp_path: Path) -> None:
         assert (await w.pod("never")).get("status", {}).get("phase", "Pending") == "Pending"
 
 
+async def test_probes_and_hooks_of_pretended_pods_go_well(servers: Servers, tmp_path: Path) -> None:
+    never = {"exec": {"command": ["false"]}}
+    asked: Json = {"readinessProbe": never, "livenessProbe": never, "startupProbe": never}
+    async with simulated(servers, tmp_path) as w, w.agent():
+        one = container("sleep", "600", lifecycle={"postStart": never}, **asked)
+        pod = manifest("p", one)
+        await w.create({**pod, "spec": {**pod["spec"], "nodeName": "sim-0"}})
+        seen = await w.phase("p", "Running")
+        assert seen["status"]["containerStatuses"][0]["ready"]
+
+
 async def test_restarts_are_counted_as_in_real_life(servers: Servers, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "p", "sh", "-c", "exit 1", restartPolicy="OnFailure")

@@ -9,14 +9,20 @@ from batholith.cluster.agent.lifecycle import Expire, Finish, Start, Stop
 from batholith.cluster.agent.status import (
     BackOff,
     Blocked,
+    Checked,
     Ending,
     Event,
     Exited,
     Started,
+    Unwell,
     phase_of,
     restore,
 )
 from batholith.model.pod import FINISHED
+
+
+def conditions(story: Story) -> dict[str, str]:
+    return {one["type"]: one["status"] for one in story.status()["conditions"]}
 
 
 def ran(code: int, *, name: str = "c", begin: float = 0, end: float = 1) -> tuple[Event, Event]:
@@ -127,6 +133,38 @@ def test_a_sidecar_starts_first_stays_up_and_is_stopped_last() -> None:
     story.tell(Exited("s", after(2), 143))
     assert story.status()["phase"] == "Succeeded"
     assert story.due(2).commands == (Finish(),)
+
+
+def test_a_sidecar_lets_others_start_once_its_own_start_went_well() -> None:
+    probed = {"exec": {"command": ["true"]}}
+    side = container(name="side", restartPolicy="Always", startupProbe=probed)
+    pod = pod_of(manifest("p", container("x"), initContainers=[side]))
+    story = Story(pod, Started("side", START, started=False, ready=False))
+    assert story.due().commands == ()
+    assert story.status()["initContainerStatuses"][0]["started"] is False
+    story.tell(Checked("side", started=True, ready=False))
+    assert story.due().commands == (Start("c"),)
+    assert conditions(story)["Initialized"] == "True"
+
+
+def test_a_container_is_ready_as_its_probe_says_and_only_while_it_runs() -> None:
+    story = Story(pod_of(manifest()), Started("c", START, started=False, ready=False))
+    assert story.status()["phase"] == "Running"
+    assert conditions(story)["Ready"] == "False"
+    story.tell(Checked("c", started=True, ready=True))
+    assert conditions(story)["Ready"] == "True"
+    story.tell(Exited("c", after(1), 1), Checked("c", started=True, ready=True))
+    assert conditions(story)["Ready"] == "False"
+
+
+def test_a_container_that_is_unwell_is_stopped_once_and_starts_afresh() -> None:
+    story = Story(pod_of(manifest()), Started("c", START), Unwell("c", after(30)))
+    story.tell(Unwell("c", after(60)))
+    assert story.due().commands == (Stop("c", after(30)),)
+    story.tell(Exited("c", after(2), 143))
+    assert story.due(2).commands == (Start("c"),)
+    story.tell(Started("c", after(3)))
+    assert story.due(3).commands == ()
 
 
 def test_a_deadline_ends_the_pod_for_its_reason() -> None:

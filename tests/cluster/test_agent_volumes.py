@@ -24,7 +24,9 @@ from batholith.cluster.agent.volumes import (
 )
 
 SOURCES = Sources(
-    config_maps={"m": {"a": b"1", "b": b"2"}, "gone": None}, secrets={"s": {"key": b"hush"}}
+    config_maps={"m": {"a": b"1", "b": b"2"}, "gone": None},
+    secrets={"s": {"key": b"hush"}},
+    claims={"c": "u1", "gone": None},
 )
 
 
@@ -71,7 +73,7 @@ def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
     assert stat.S_IMODE((made["v0"] / "a").stat().st_mode) == 0o644
     assert stat.S_IMODE((made["v1"] / "x/y").stat().st_mode) == 0o400
     assert stat.S_IMODE((made["v2"] / "key").stat().st_mode) == 0o600
-    assert made["v6"] == tmp_path / "claims" / "default_c"
+    assert made["v6"] == tmp_path / "claims" / "default_c_u1"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,7 @@ def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
         ({"configMap": {"name": "m", "items": [{"key": "q", "path": "q"}]}}, "non-existent key: q"),
         ({"configMap": {"name": "m", "items": [{"key": "a", "path": "../a"}]}}, "'..'"),
         ({"hostPath": {"path": "/etc"}}, "not among the permitted folders"),
+        ({"persistentVolumeClaim": {"claimName": "gone"}}, 'claim "gone" not found'),
         ({"nfs": {"server": "x"}}, "does not know the volume's type"),
     ],
 )

@@ -68,7 +68,7 @@ async def test_pods_of_our_scheduler_get_groups_and_the_rest_is_left_alone(
         for body in (
             pod("p"),
             pod("mine", annotations={GROUP: "mine"}),
-            pod("job", labels={"volcano.sh/job-name": "j"}),
+            pod("job", labels={"volcano.sh/job-name": "j", "volcano.sh/task-index": "0"}),
             pod("other", scheduler="default-scheduler"),
             pod(
                 "q",

@@ -184,6 +184,19 @@ async def test_a_small_job_costs_few_writes(servers: Servers, tmp_path: Path) ->
         assert writes["PodGroup"] <= 5  # made, Inqueue, (scheduled), Running, (its pod running)
 
 
+async def test_tasks_that_wait_for_others_need_no_minimum_of_their_own(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """In Volcano such a job never starts: its gang waits for pods that wait for it."""
+    async with stage(servers, tmp_path) as it:
+        template = {"spec": pod_spec("100m")}
+        first = {"name": "first", "replicas": 1, "template": template}
+        then = {"name": "then", "replicas": 2, "template": template}
+        await it.apply(JOBS, "j", {"tasks": [first, then | {"dependsOn": {"name": ["first"]}}]})
+        await until(lambda: it.phases["job j"][-1:] == ["Running"])
+        assert it.running() == 3
+
+
 async def test_a_bare_pod_goes_by_a_group_of_its_own(servers: Servers, tmp_path: Path) -> None:
     """Scenario bare-pod: Pending, Inqueue, Running."""
     async with stage(servers, tmp_path) as it:

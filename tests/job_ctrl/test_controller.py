@@ -112,6 +112,12 @@ class Stage:
         phase: str = self.status.get("state", {}).get("phase", "")
         return phase
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the status says of why the job is where it is."""
+        state = self.status.get("state", {})
+        return {key: state[key] for key in ("reason", "message") if key in state}
+
     def phases(self) -> list[str]:
         """The phases of the job, in order."""
         seen: list[str] = []
@@ -248,6 +254,19 @@ async def test_quirk_g4_plugins_objects_come_and_go_with_the_pods_and_keys_stay(
     assert [event[3:] for event in stage.notes.events if event[3] == "PluginError"]
 
 
+async def test_keys_that_somebody_deletes_are_back_before_a_pod_is_made_again(
+    stage: Stage,
+) -> None:
+    """Nobody tells us that they went: Secrets are not watched."""
+    stage.submit(plugins={"ssh": []})
+    async with stage.controller():
+        await stage.start()
+        stage.api.remove(SECRETS, "j-ssh")
+        stage.api.remove(PODS, "j-t-0")
+        await stage.until_pods(2)
+        assert "j-ssh" in stage.named(SECRETS)
+
+
 async def test_quirk_g6_what_plugins_brought_is_not_asked_for_again(stage: Stage) -> None:
     stage.submit(plugins={"svc": [], "ssh": []})
     async with stage.controller():
@@ -282,8 +301,11 @@ async def test_quirk_14_a_claim_is_waited_for_however_long_it_takes(stage: Stage
 
         await until(lambda: asked() > 20)
         assert stage.phase == "Pending"
+        await until(lambda: stage.state.get("reason") == "PVCError")
+        assert "PersistentVolumeClaim late is not there" in stage.state["message"]
         stage.api.put(PERSISTENTVOLUMECLAIMS, "late")
         await until(lambda: stage.named(PODGROUPS))
+        await until(lambda: not stage.state)
     assert {event[3] for event in stage.notes.events} == {"PVCError"}
 
 
@@ -381,8 +403,11 @@ async def test_an_object_of_somebody_elses_is_neither_changed_nor_removed(stage:
     async with stage.controller():
         await until(lambda: any(event[3] == "PluginError" for event in stage.notes.events))
         assert stage.named(PODGROUPS) == {}
+        told = "ConfigMap j-svc is there and does not belong to the job"
+        await until(lambda: stage.state == {"reason": "PluginError", "message": told})
         stage.api.remove(CONFIGMAPS, "j-svc")
         await until(lambda: stage.named(PODGROUPS))
+        await until(lambda: not stage.state)
 
 
 async def test_quirk_26_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_with_an_event(
@@ -394,6 +419,8 @@ async def test_quirk_26_a_pod_of_somebody_elses_under_the_name_holds_the_job_up_
         await until(lambda: stage.named(PODGROUPS))
         stage.admit()
         await until(lambda: any(event[3] == "FailedCreate" for event in stage.notes.events))
+        told = "Pod j-t-1 is there and does not belong to the job"
+        await until(lambda: stage.state == {"reason": "FailedCreate", "message": told})
         stage.api.remove(PODS, "j-t-1")
         await stage.until_pods(2)
 

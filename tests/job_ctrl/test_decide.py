@@ -1,6 +1,7 @@
 """Decisions step by step, and whole lives of jobs without a server."""
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from support_jobs import entry, job, task, view
 from support_world import World
 
+from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import (
     CreatePodGroup,
@@ -18,6 +20,7 @@ from batholith.job_ctrl.effects import (
     DeletePods,
     Effect,
     Forget,
+    Reason,
     RecordEvent,
     SetStatus,
 )
@@ -332,6 +335,10 @@ def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
     world.reap()
     world.run()
     assert world.phases[-2:] == ["Restarting", "Failed"]
+    state = status_of(world).state
+    assert state.reason == "MaxRetryReached"
+    assert state.message.endswith("; retries used up: 1 of 1")
+    assert "PodFailed of j-t-0" in state.message
     status = status_of(world)
     assert (status.retry_count, status.failed, world.created.total()) == (1, 1, 2)
 
@@ -402,6 +409,57 @@ def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
         world.said.clear()
         world.run()
         assert ("PodGroupPending" in world.said) == warned
+        assert status_of(world).state.reason == "", "it runs"
+
+
+def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
+    world = World(job())
+    world.run()
+    world.admit("Pending")
+    assert world.podgroup is not None
+    found = PodGroupCondition(type="Unschedulable", status="True", message="no room")
+    status = PodGroupStatus(phase="Pending", conditions=(found,))
+    world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
+    world.run()
+    state = status_of(world).state
+    assert (state.reason, state.message) == ("PodGroupPending", "no room")
+    assert state.last_transition_time == status_of(world).conditions[0].last_transition_time
+    world.admit()
+    world.run()
+    assert (status_of(world).state.reason, status_of(world).state.message) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        ("Frobnicate", "there is no such action"),
+        ("RestartTask", "it changes nothing, as a Command cannot say of which pods"),
+        ("ResumeJob", "it changes nothing in phase Pending"),
+        ("SyncJob", "it changes nothing in phase Pending"),
+    ],
+)
+def test_a_command_that_changes_nothing_says_why(action: str, told: str) -> None:
+    world = World(job())
+    world.run()
+    assert world.job is not None
+    effects = decide(world.view(), Order(name="c", uid="u", action=action))
+    assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {told}")
+    assert effects[-1] == DeleteCommand()
+
+
+def test_a_job_that_failed_says_which_pod_did() -> None:
+    world = started(job(task("t", 12)))
+    for index in range(12):
+        world.turn(f"t-{index}", P.FAILED if index in (2, 10) else P.SUCCEEDED, exit_code=3)
+    world.run()
+    state = status_of(world).state
+    assert (state.phase, state.reason) == ("Failed", "PodsFailed")
+    assert state.message == "2 of 12 pods failed: the first is j-t-2 with exit code 3"
+    world = started(job(task("t", 2), minSuccess=3))
+    for name in ("t-0", "t-1"):
+        world.turn(name, P.SUCCEEDED)
+    world.run()
+    assert status_of(world).state.message == "2 of 2 pods succeeded, which are too few"
 
 
 def test_a_gang_that_can_never_fill_again_says_so() -> None:
@@ -412,6 +470,8 @@ def test_a_gang_that_can_never_fill_again_says_so() -> None:
     world.run()
     assert status_of(world).pending == 1
     assert "NotEnoughPods" in world.said
+    assert status_of(world).state.reason == "NotEnoughPods"
+    assert "only 1 of 2 pods can still run" in status_of(world).state.message
 
 
 def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,6 +524,20 @@ def test_a_task_waits_for_the_one_that_it_depends_on() -> None:
     world.ledger.put(world.pods["j-a-0"])
     world.run()
     assert set(world.pods) == {"j-a-0", "j-b-0", "j-b-1"}
+
+
+def test_a_gang_is_made_of_those_that_wait_for_nobody() -> None:
+    """The others are made when those run, and cannot be placed together with them."""
+
+    def gang(*tasks: dict[str, Any], **spec: Any) -> int:
+        return podgroups.wanted(job(*tasks, **spec), priorities={}).min_member
+
+    first, then = task("a", 2), task("b", 3, dependsOn={"name": ["a"]})
+    assert gang(first, then, minAvailable=5) == 2
+    assert gang(first, then, minAvailable=1) == 1
+    assert gang(task("a", 2, minAvailable=1), then, minAvailable=4) == 1
+    assert gang(task("a", 2, minAvailable=0), then, minAvailable=3) == 3, "it waits for nobody"
+    assert gang(first, task("b", 3, dependsOn={"name": ["gone"]}), minAvailable=5) == 5
 
 
 def test_scaling_makes_and_removes_the_highest_indices() -> None:

@@ -4,9 +4,16 @@ from typing import Any
 
 import pytest
 from support_jobs import task
-from support_machine import Life
+from support_machine import PATIENCE, Life
 
-from batholith.model.names import JOBS, PODGROUPS, PODS
+from batholith.model.names import (
+    COMMANDS,
+    JOBS,
+    PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
+    PODS,
+    SERVICES,
+)
 
 
 def submit(life: Life, **spec: Any) -> None:
@@ -114,3 +121,113 @@ def test_a_stop_does_not_save_a_job_without_retries_left(life: Life, stop: str) 
         life.command(stop)
     life.do(life.rest())
     assert (life.phase, life.status["retryCount"]) == ("Failed", 1)
+
+
+def test_a_taken_name_holds_up_no_other_pod_and_is_told(life: Life) -> None:
+    life.put(PODS, "j-t-0", metadata={"labels": {"app": "other"}})
+    submit(life)
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+    assert (life.status["state"]["reason"], life.status["pending"]) == ("FailedCreate", 1)
+    assert "j-t-0" in life.status["state"]["message"]
+    life.api.take_away(PODS, "j-t-0")
+    life.do(life.pass_time(PATIENCE))
+    assert (life.status["state"].get("reason"), life.status["pending"]) == (None, 2)
+
+
+def test_numbers_follow_the_pods_while_the_quota_is_full(life: Life) -> None:
+    submit(life, minAvailable=1, tasks=[task("t", 3)])
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    for name in life.named(PODS):
+        life.turn(name, "Running")
+    life.do(life.rest())
+    life.api.full.add("d")
+    life.evict("j-t-2", force=True)
+    life.do(life.pass_time(PATIENCE))
+    assert (life.status["state"]["reason"], life.status["running"]) == ("FailedCreate", 2)
+    life.turn("j-t-1", "Unknown")
+    life.do(life.pass_time(3))
+    assert (life.status["running"], life.status["unknown"]) == (1, 1)
+
+
+def test_commands_found_by_a_new_list_are_obeyed_in_their_order(life: Life) -> None:
+    """INV-VC-2."""
+    submit(life)
+    life.do(life.rest())
+    life.api.hold(COMMANDS)
+    life.command("AbortJob")
+    life.command("ResumeJob")
+    life.do(life.idle())
+    life.api.lose()
+    life.do(life.rest())
+    assert life.audit.phases == ["Pending", "Aborting", "Restarting", "Pending"]
+
+
+def test_a_refusal_is_told_as_long_as_pods_may_be_made(life: Life) -> None:
+    submit(life)
+    life.do(life.rest())
+    life.admit()
+    life.api.full.add("d")
+    life.do(life.rest())
+    assert life.status["state"]["reason"] == "FailedCreate"
+    before = life.audit.writes
+    life.do(life.kill())
+    life.do(life.rest())
+    assert life.audit.writes == before
+    group = life.group()
+    assert group is not None
+    life.api.take_away(PODGROUPS, group)
+    life.do(life.rest())
+    assert "reason" not in life.status["state"]
+
+
+def test_a_pod_that_comes_from_elsewhere_while_others_are_made_is_not_lost_sight_of(
+    life: Life,
+) -> None:
+    """What a former leader had sent: the cache shows it before its turn to be made comes."""
+    late: list[str] = []
+
+    def hear(prefix: str, change: str, new: Any, old: Any) -> None:
+        life.audit.hear(prefix, change, new, old)
+        if prefix == PODS.path() and not late:
+            assert new["metadata"]["name"] == "j-t-0"
+            late.append("j-t-1")
+            meta = {key: new["metadata"][key] for key in ("labels", "annotations")}
+            meta |= {"ownerReferences": new["metadata"]["ownerReferences"]}
+            life.loop.call_soon(lambda: life.put(PODS, late[0], metadata=meta))
+
+    submit(life)
+    life.do(life.rest())
+    life.api.told, life.api.lag = hear, 10
+    life.admit()
+    life.do(life.rest())
+    assert late
+    for name in ("j-t-0", "j-t-1"):
+        life.turn(name, "Running")
+    life.do(life.rest())
+    assert (life.phase, life.status["running"]) == ("Running", 2)
+    life.command("AbortJob")
+    life.do(life.rest())
+    assert all("deletionTimestamp" in pod["metadata"] for pod in life.named(PODS).values())
+    for name in ("j-t-0", "j-t-1"):
+        life.reap(name)
+    life.do(life.rest())
+    assert life.phase == "Aborted"
+
+
+def test_what_plugins_made_for_a_job_that_resumes_and_stops_at_once_is_removed(life: Life) -> None:
+    life.put(PERSISTENTVOLUMECLAIMS, "data")
+    volumes = [{"mountPath": "/data", "volumeClaimName": "data"}]
+    submit(life, plugins={"svc": []}, volumes=volumes)
+    life.do(life.rest())
+    for _ in range(2):
+        life.edit(suspend=True)
+        life.do(life.rest())
+        assert life.named(SERVICES) == {}
+        life.edit(suspend=False)
+        life.do(life.idle())
+        assert life.named(SERVICES).keys() == {"j"}

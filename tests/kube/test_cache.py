@@ -245,6 +245,25 @@ async def test_pauses_between_failures_double(api: FakeApi) -> None:
         assert follower.pauses[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
 
 
+async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "batholith.kube.reflector")
+    api.fail("drop", times=20)
+    async with following(api) as follower:
+        api.put(PODS, "a")
+        await follower.caught_up()
+        assert len(follower.pauses) > 3
+        assert follower.cache.out_of_touch == 0
+    told = [(line.levelname, line.message) for line in caplog.records if "reflector" in line.name]
+    assert told == [
+        ("INFO", "watch broken"),
+        ("WARNING", "watch broken"),
+        ("INFO", "followed again"),
+    ]
+    assert "?" not in vars(caplog.records[0])["error"]
+
+
 async def test_nobody_listening_is_waited_for() -> None:
     api = FakeApi()
     pauses: list[float] = []
@@ -262,6 +281,7 @@ async def test_nobody_listening_is_waited_for() -> None:
         task.cancel()
     assert pauses[:7] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 1.5])
     assert not follower.cache.synced
+    assert follower.cache.out_of_touch > 0
 
 
 async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -> None:
@@ -279,7 +299,7 @@ async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -
 
 async def test_a_silent_connection_is_given_up_and_resumed(api: FakeApi) -> None:
     api.put(PODS, "a")
-    async with following(api, inactivity=0.1) as follower:
+    async with following(api, inactivity=0.5) as follower:
         await follower.cache.wait_synced()
         await until(lambda: follower.cache.statistics().watches >= 3)
         api.put(PODS, "a", x=1)
@@ -476,6 +496,8 @@ async def test_figures_show_what_the_cache_saw(api: FakeApi) -> None:
         assert registry.get_sample_value("batholith_cache_objects", {"name": "pods"}) == 1
         assert registry.get_sample_value("reflector_lists_total", {"name": "pods"}) == 1
         assert registry.get_sample_value("batholith_cache_added_total", {"name": "pods"}) == 1
+        silent = "batholith_cache_out_of_touch_seconds"
+        assert registry.get_sample_value(silent, {"name": "pods"}) == 0
 
 
 # Random histories.

@@ -6,6 +6,7 @@ import os
 import ssl
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from batholith.kube.auth import FileIdentity, establish, tls_context
+from batholith.kube.auth import REFRESH, FileIdentity, PluginIdentity, establish, tls_context
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials, in_cluster, load
 from batholith.kube.errors import ConfigError, ConnectionLostError
@@ -219,6 +220,28 @@ async def test_an_exec_plugin_gives_the_token(tmp_path: Path) -> None:
     script.write_text("raise SystemExit(1)")
     with pytest.raises(ConfigError, match="gave nothing"):
         await establish(found, Timing())
+
+
+async def test_a_plugin_that_fails_later_leaves_the_token_and_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Loader:
+        asked = 0
+
+        async def load_and_set(self, configuration: Any) -> None:
+            self.asked += 1
+            if self.asked == 1:
+                raise RuntimeError("no network")
+            configuration.api_key["BearerToken"] = "Bearer second"
+
+    now = [0.0]
+    configuration = SimpleNamespace(api_key={"BearerToken": "Bearer first"})
+    identity = PluginIdentity(Loader(), configuration, Timing(monotonic=lambda: now[0]))
+    identity.doubt()
+    assert await identity.header() == "Bearer first"
+    assert "no network" in vars(caplog.records[0])["error"]
+    now[0] = REFRESH
+    assert await identity.header() == "Bearer second"
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:

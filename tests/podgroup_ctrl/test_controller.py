@@ -133,7 +133,7 @@ async def test_without_inheritance_the_owner_is_not_asked(world: World) -> None:
 async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -> None:
     """Scenario bare-pod-group; also what was bound before the start: INV-LC-4."""
     world.pod("mine", annotations={GROUP: "mine"})
-    world.pod("job", labels={"volcano.sh/job-name": "j"})
+    world.pod("job", labels={"volcano.sh/job-name": "j", "volcano.sh/task-index": "0"})
     world.pod("before")
     async with running(world.controller()):
         await until(lambda: world.bound("before"))
@@ -142,6 +142,13 @@ async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -
         world.pod("after")
         await until(lambda: world.bound("after"))
     assert len(world.writes) == 4
+
+
+async def test_a_pod_that_only_bears_the_name_of_a_job_gets_a_group(world: World) -> None:
+    """As what watches over a job may, so that both are found together."""
+    async with running(world.controller()):
+        world.pod("board", labels={"volcano.sh/job-name": "train"})
+        await until(lambda: world.bound("board") == "podgroup-board-uid")
 
 
 async def test_quirk_p12_a_pod_that_is_over_gets_no_group(world: World) -> None:
@@ -333,9 +340,23 @@ async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_
 async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(world: World) -> None:
     """INV-LC-4: the last pod has gone unseen."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
-    for name, replicas in (("idle", 0), ("busy", 1)):
+    world.pod("evicted", owner="left", phase="Failed", annotations={GROUP: "podgroup-left-uid"})
+    for name, replicas in (("idle", 0), ("left", 0), ("busy", 1)):
         world.stateful_set(name, replicas)
         mine = {**owner, "name": name, "uid": f"{name}-uid"}
         world.api.put(PODGROUPS, f"podgroup-{name}-uid", metadata={"ownerReferences": [mine]})
     async with running(world.controller()):
         await until(lambda: list(world.groups) == ["podgroup-busy-uid"])
+
+
+async def test_an_owner_that_may_not_be_read_is_told_of(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or a gang of one that should be of eight would be a riddle."""
+    world.stateful_set("s", 1, group_min_member="8")
+    world.api.fail(403, method="GET", path="/statefulsets/s")
+    async with running(world.controller()):
+        world.pod("s-0", owner="s")
+        await until(lambda: world.bound("s-0"))
+    (line,) = [vars(line) for line in caplog.records if line.levelname == "WARNING"]
+    assert (line["owner"], line["kind"]) == ("d/s", "StatefulSet")

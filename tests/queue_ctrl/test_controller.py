@@ -1,5 +1,6 @@
 """The queue controller's shell at work against a small API server."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -383,3 +384,18 @@ async def test_a_command_outlasts_a_server_that_fails(world: World) -> None:
         while world.commands:
             await world.clock.advance(1)
     assert world.state("q") == "Closed"
+
+
+async def test_a_standby_shows_no_figures_that_it_has_not_counted(world: World) -> None:
+    figure, labels = "volcano_queue_pod_group_running_count", {"queue_name": "q"}
+    world.queue("q")
+    world.podgroup("g", "q", "Running")
+    controller = world.controller(registry=world.registry)
+    ready, lead = asyncio.Event(), asyncio.Event()
+    work = asyncio.create_task(controller.run(ready=ready, lead=lead))
+    await ready.wait()
+    assert world.registry.get_sample_value(figure, labels) is None
+    lead.set()
+    await until(lambda: world.registry.get_sample_value(figure, labels) == 1)
+    work.cancel()
+    await asyncio.wait([work])

@@ -110,7 +110,8 @@ def test_a_new_queue_is_opened_below_the_root() -> None:
 
 def test_the_root_itself_gets_no_parent_and_cannot_be_closed() -> None:
     root = QueueView(queue=queue("root", "Open"), parent=None, counts=NONE)
-    assert decide(root, Action.CLOSE_QUEUE) == []
+    (told,) = decide(root, Action.CLOSE_QUEUE)
+    assert told == Tell("CloseQueue", "the root queue cannot be closed", warning=True)
     assert decide(root) == []
     shut = replace(root, queue=queue("root", "Closed"))
     assert then(decide(shut, Action.OPEN_QUEUE)) == "Open"

@@ -58,7 +58,7 @@ async def test_leaders_that_are_cut_off_end(tmp_path: Path) -> None:
 
             for replica in (await s.fell(cut_off)).values():
                 assert await replica.end() == 1
-                assert "ended at once why=lost the Lease volcano-system/" in replica.said()
+                assert 'ended at once why="lost the Lease volcano-system/' in replica.said()
                 then(proxies[replica.user])
         await s.check()
         s.check_leaders(least=3)

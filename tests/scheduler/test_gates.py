@@ -83,6 +83,18 @@ def test_a_gang_is_let_in_whole_or_is_told_why_not() -> None:
     assert let_in(world.decision()) == ["g-0", "g-1", "g-2"]
 
 
+def test_a_gang_that_others_hold_back_is_not_let_in_and_says_who_does() -> None:
+    world = limited(cpu=2)
+    world.add(group("g", 2), gated("g-0"))
+    world.decide()
+    assert world.message("g") == "1 of the 2 pods that the group needs exist"
+    world.add(pod("g-1", "g", gates=("x.io/a",)))
+    assert let_in(world.decision()) == []
+    assert world.message("g") == "g-1: held back by the scheduling gate x.io/a"
+    world.add(pod("g-1", "g"))
+    assert let_in(world.decision()) == ["g-0"]
+
+
 def test_who_has_been_let_in_counts_until_it_is_placed() -> None:
     world = limited(cpu=2)
     world.add(group("g", 1), gated("g-0"), gated("g-1"), gated("g-2"))

@@ -84,7 +84,7 @@ class Desk:
                 "refused",
                 extra={
                     "path": path,
-                    "key": f"{asked.namespace}/{asked.name}".lstrip("/"),
+                    rule.resource.kind.lower(): f"{asked.namespace}/{asked.name}".lstrip("/"),
                     "user": asked.user_info.username,
                     "why": str(refusal),
                 },

@@ -29,6 +29,9 @@ class Sources:
     tokens: Mapping[str, bytes] = field(default_factory=dict)
     """Service account tokens by audience."""
 
+    claims: Mapping[str, str | None] = field(default_factory=dict)
+    """The uid of each claim; ``None`` marks one that does not exist."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:

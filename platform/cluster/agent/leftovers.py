@@ -23,7 +23,7 @@ def end_pods(data_dir: Path) -> list[str]:
     """
     ended = []
     for folder, record in list(PodFolder.all(data_dir)):
-        if any(run.process() for name in folder.containers() for run in folder.runs(name)):
+        if folder.is_busy:
             end_orphan(folder, record.uid)
             ended.append(f"{record.namespace}/{record.name}")
     return ended

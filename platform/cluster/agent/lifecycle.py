@@ -74,7 +74,11 @@ def decide(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> De
         return Decision((Expire(ending),))
     if not state.prepared:
         return Decision((Prepare(),), expiry)
-    commands: list[Command] = []
+    commands: list[Command] = [
+        Stop(name, known.stop_at)
+        for name, known in state.containers.items()
+        if known.running and known.stop_at is not None
+    ]
     wakes = [expiry] if expiry else []
     for container in _due(pod, state):
         at = _start_time(pod, state, container, back_off)

@@ -1,8 +1,13 @@
 """Reading what containers wrote: `shim` writes lines of time, stream, tag and text.
 
 The tag is F for a full line and P for a part of one, which gets no line end.
+
+A log that grows too long loses its head: `trim` makes a hole of it, so that neither the writer nor
+those who are reading have to know.
 """
 
+import ctypes
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +21,13 @@ POLL = 0.1
 """Seconds between looks at a log that is followed."""
 
 _BLOCK = 64 * 1024
+
+KEPT = 50 * 1024 * 1024
+"""Bytes of a run's log that stay at least, when its head goes."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +51,10 @@ async def read(
     """Yield the log in pieces; with follow until *over* says that nothing more will come."""
     writer = _Writer(options)
     with path.open("rb") as file:
+        start = _first_line(file)
+        file.seek(start)
         if options.tail is not None:
-            file.seek(_start_of_tail(file, options.tail))
+            file.seek(_start_of_tail(file, options.tail, start))
         rest = b""
         while True:
             # Asked before the read: what was written before the end is still seen.
@@ -57,20 +71,50 @@ async def read(
             await clock.sleep(POLL)
 
 
-def _start_of_tail(file: BufferedReader, count: int) -> int:
-    """Where the last *count* full lines start."""
+def trim(path: Path, *, keep: int = KEPT) -> bool:
+    """Drop the head of a log of more than twice *keep* bytes; whether there was one to drop.
+
+    File systems that cannot do so keep all of it.
+    """
+    try:
+        with path.open("rb+") as file:
+            held = os.fstat(file.fileno())
+            if held.st_blocks * 512 <= 2 * keep:
+                return False
+            end = (held.st_size - keep) // _PAGE * _PAGE
+            mode = _KEEP_SIZE | _PUNCH_HOLE
+            length = ctypes.c_int64(end)
+            return end > 0 and _LIBC.fallocate(file.fileno(), mode, ctypes.c_int64(0), length) == 0
+    except FileNotFoundError:
+        return False
+
+
+def _first_line(file: BufferedReader) -> int:
+    """Where the first whole line starts; not at 0 if the head was dropped."""
+    try:
+        start = os.lseek(file.fileno(), 0, os.SEEK_DATA)
+    except OSError:  # it is empty, or such a file system
+        return 0
+    if start == 0:
+        return 0
+    file.seek(start)
+    return start + len(file.readline())
+
+
+def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
+    """Where the last *count* full lines start, in a log that starts at *first*."""
     position = file.seek(0, 2)
     if count <= 0:
         return position
     held = b""
-    while position > 0:
-        step = min(_BLOCK, position)
+    while position > first:
+        step = min(_BLOCK, position - first)
         position = file.seek(position - step)
         held = file.read(step) + held
-        starts = list(_line_starts(held, whole=position == 0))
+        starts = list(_line_starts(held, whole=position == first))
         if len(starts) > count:
             return position + starts[-count]
-    return 0
+    return first
 
 
 def _line_starts(held: bytes, *, whole: bool) -> Iterator[int]:

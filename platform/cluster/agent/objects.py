@@ -74,6 +74,81 @@ class SecurityContext(Part, frozen=True):
     run_as_non_root: bool | None = None
 
 
+class ExecAction(Part, frozen=True):
+    """A command to run in the container."""
+
+    command: tuple[str, ...] = ()
+
+
+class HttpHeader(Part, frozen=True):
+    """A header of a request."""
+
+    name: str = ""
+    value: str = ""
+
+
+class HttpGet(Part, frozen=True):
+    """A request to make of the container."""
+
+    host: str = ""
+    path: str = "/"
+    port: int | str = 0
+    scheme: str = "HTTP"
+    http_headers: tuple[HttpHeader, ...] = ()
+
+
+class TcpSocket(Part, frozen=True):
+    """A port that the container should listen at."""
+
+    host: str = ""
+    port: int | str = 0
+
+
+class SleepAction(Part, frozen=True):
+    """A pause."""
+
+    seconds: int = 0
+
+
+class GrpcAction(Part, frozen=True):
+    """A call of the health service of gRPC, which this agent cannot make."""
+
+
+class Handler(Part, frozen=True):
+    """What a hook or a probe does; one of these is set."""
+
+    exec: ExecAction | None = None
+    http_get: HttpGet | None = None
+    tcp_socket: TcpSocket | None = None
+    sleep: SleepAction | None = None
+    grpc: GrpcAction | None = None
+
+
+class Probe(Handler, frozen=True):
+    """A question that is asked again and again."""
+
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 1
+    success_threshold: int = 1
+    failure_threshold: int = 3
+    termination_grace_period_seconds: int | None = None
+
+
+class Lifecycle(Part, frozen=True):
+    """Hooks of a container."""
+
+    post_start: Handler | None = None
+    pre_stop: Handler | None = None
+
+
+class ContainerPort(Part, frozen=True):
+    """A port that the container says it listens at."""
+
+    name: str = ""
+    container_port: int = 0
+
+
 class Container(Part, frozen=True):
     """One container of a pod's specification."""
 
@@ -87,6 +162,11 @@ class Container(Part, frozen=True):
     volume_mounts: tuple[VolumeMount, ...] = ()
     resources: Resources = Resources()
     security_context: SecurityContext = SecurityContext()
+    ports: tuple[ContainerPort, ...] = ()
+    lifecycle: Lifecycle = Lifecycle()
+    startup_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
     restart_policy: str = ""
     termination_message_path: str = ""
     termination_message_policy: str = ""
@@ -241,6 +321,9 @@ class ContainerStatus(Part, frozen=True):
     """What was reported last about one container."""
 
     name: str = ""
+    container_id: str = msgspec.field(name="containerID", default="")
+    ready: bool = False
+    started: bool | None = None
     restart_count: int = 0
     state: StateView = StateView()
     last_state: StateView = StateView()
@@ -288,6 +371,12 @@ class Pod(Part, frozen=True, dict=True):
     def is_over(self) -> bool:
         """Its last phase was reported."""
         return self.status.phase in FINISHED
+
+
+class Marked(Part, frozen=True):
+    """An object of which only name and version matter."""
+
+    metadata: ObjectMeta = ObjectMeta()
 
 
 class ConfigMap(Part, frozen=True):

@@ -75,9 +75,9 @@ class Preparer:
 
     async def keep(self, ip: str) -> None:
         """Keep everything current, until cancelled; what an earlier agent made, too."""
+        self._machine.sources.follow(self._pod(), self._touched)
         if not needs_of(self._pod()).change:
             return
-        self._machine.sources.follow(self._pod(), self._touched)
         if self._prepared is None:
             self._stale.set()
         failures = 0

@@ -16,10 +16,12 @@ from ...kube.errors import ApiError, ConnectionLostError
 from ...machinery.clock import Clock
 from ...machinery.recording import Recorder
 from ...model.names import PODS, SERVICES
+from . import logs
+from .claims import ClaimFolders
 from .leftovers import end_orphan
 from .machine import Machine, NameBook
 from .nodes import NodeFacts, NodeKeeper, machine_memory
-from .objects import Pod, Service
+from .objects import Marked, Pod, Service
 from .records import PodFolder
 from .reporter import may_pass
 from .runner import RunFolder, probe
@@ -32,6 +34,11 @@ log = logging.getLogger(__name__)
 
 _RETRY = 1.0
 _WORKER_RETRY = 5.0
+_TRIM_EVERY = 10.0
+_LOOK_EVERY = 1.0
+_AT_MOST = 20
+"""One part in so many of the time goes into looking at memory."""
+
 _NAMESPACE = "namespace"
 
 
@@ -60,6 +67,7 @@ class RealNode:
         )
         self._names = NameBook(self._services_of, clock=clock)
         self._sources = SourceBook(client, clock=clock)
+        self._claims = ClaimFolders(client, self._sources, settings.data_dir / "volumes")
 
     def _services_of(self, namespace: str) -> Iterable[Service]:
         return self._services.by_index(_NAMESPACE, namespace)
@@ -77,11 +85,14 @@ class RealNode:
             for cache in (self._services, self._pods):
                 self._spawn(cache.run())
                 await cache.wait_synced()
+            self._sources.claims.add_handler(self._claim_changed)
             self._spawn(self._sources.run())
             await self._end_orphans()
             self._services.add_handler(self._service_changed)
             self._pods.add_handler(self._pod_changed)
             self._spawn(keeper.keep_alive())
+            self._spawn(self._trim_logs())
+            self._spawn(self._guard_memory())
             ready.set()
             await stop.asked.wait()
             if stop.end_pods:
@@ -157,6 +168,11 @@ class RealNode:
         if service is not None:
             self._names.touch(service.metadata.namespace)
 
+    def _claim_changed(self, old: Marked | None, new: Marked | None) -> None:
+        if new is None:
+            self._claims.note(old, new)
+            self._spawn(self._claims.tidy())
+
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
             if old is not None:
@@ -186,6 +202,10 @@ class RealNode:
             except Exception:
                 log.exception("a pod's worker failed", extra={"pod": pod.metadata.key})
                 await self._clock.sleep(_WORKER_RETRY)
+            if worker.is_finished:
+                await asyncio.to_thread(worker.folder.clear)
+            await self._claims.tidy()
+            # From here on without a pause: the pod may go at any moment, and is told to somebody.
             now = self._pods.get(pod.metadata.key)
             if now is None or now.metadata.uid != uid:
                 del self._workers[uid]
@@ -203,13 +223,40 @@ class RealNode:
         await asyncio.to_thread(folder.remove)
 
     async def _end_orphans(self) -> None:
-        """End what runs for pods that are gone from the API."""
-        present = {pod.metadata.uid for pod in self._pods}
+        """End what runs for pods that are gone from the API, or are over there; tidy up."""
+        present = {pod.metadata.uid: pod for pod in self._pods}
         for folder, record in list(PodFolder.all(self._settings.data_dir)):
-            if record.uid not in present:
+            pod = present.get(record.uid)
+            if pod is not None and _needs_work(pod):
+                continue
+            if pod is None or folder.is_busy:
                 log.info("an orphan is ended", extra={"pod": f"{record.namespace}/{record.name}"})
                 await asyncio.to_thread(end_orphan, folder, record.uid)
+            if pod is None:
                 await self._forget(folder)
+            else:
+                await asyncio.to_thread(folder.clear)
+        for folder in PodFolder.unrecorded(self._settings.data_dir):
+            if folder.path.name not in present:
+                await self._forget(folder)
+
+    async def _trim_logs(self) -> None:
+        """Keep the logs of what runs from filling the disk, until cancelled."""
+        while True:
+            await self._clock.sleep(_TRIM_EVERY)
+            growing = [path for worker in self._workers.values() for path in worker.open_logs]
+            for path in growing:
+                if await asyncio.to_thread(logs.trim, path):
+                    log.info("the head of a log was dropped", extra={"file": str(path)})
+
+    async def _guard_memory(self) -> None:
+        """Hold containers to their memory limits, until cancelled."""
+        while True:
+            begun = self._clock.monotonic()
+            for worker in list(self._workers.values()):
+                await worker.check_memory()
+            spent = self._clock.monotonic() - begun
+            await self._clock.sleep(max(_LOOK_EVERY, _AT_MOST * spent))
 
     # --- logs -------------------------------------------------------------------------------
 

@@ -91,6 +91,30 @@ class PodFolder:
         folder = self.path / "containers"
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
+    @classmethod
+    def unrecorded(cls, data_dir: Path) -> "list[PodFolder]":
+        """Pods that an agent had begun to take on when it died; nothing of them ever ran."""
+        pods = data_dir / "pods"
+        found = sorted(pods.iterdir()) if pods.is_dir() else []
+        return [
+            cls(data_dir, uid=path.name, log_name=f"_{path.name}")
+            for path in found
+            if _read(path) is None
+        ]
+
+    def clear(self) -> None:
+        """Drop what only containers needed: the pod is over, its logs and records stay."""
+        shutil.rmtree(self.path / "volumes", ignore_errors=True)
+        for name in self.containers():
+            for run in self.runs(name):
+                for part in ("root", "home", "work"):
+                    shutil.rmtree(run.path / part, ignore_errors=True)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a container of the pod runs."""
+        return any(run.process() for name in self.containers() for run in self.runs(name))
+
     def remove(self) -> None:
         """Forget the pod and its logs."""
         # The record goes last: what is left half-way is still known.

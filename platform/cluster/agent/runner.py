@@ -9,8 +9,8 @@ was killed at any point finds out what became of each run, and none runs twice:
 * a claim, no process, an exit file: it ended while nobody looked.
 * a claim, no process, no exit file: lost; what it left behind is killed.
 
-CPU and memory limits are not enforced: that takes cgroups, which need privileges. Core dumps
-are off.
+CPU limits are not enforced: that takes cgroups, which need privileges. For memory see `memory`.
+Core dumps are off.
 """
 
 import asyncio

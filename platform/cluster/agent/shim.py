@@ -215,7 +215,7 @@ class Run:
         """Everything that the main process started and left: its group, then orphans."""
         kill_group(self.main)
         while True:
-            for pid in children():
+            for pid in children(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
             try:
                 os.waitpid(-1, 0)
@@ -508,9 +508,6 @@ def init_main(descriptor: int) -> None:
     be_init(argv, env, cwd, failed)
 
 
-# --- small things ---------------------------------------------------------------------------
-
-
 def exit_code(status: int) -> int:
     """A wait status as containers show it: 128 + signal for a death by signal."""
     if os.WIFSIGNALED(status):
@@ -545,10 +542,13 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def children() -> list[int]:
-    """This process's children."""
-    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-        return [int(pid) for pid in file.read().split()]
+def children(parent: int) -> list[int]:
+    """The children of a process, oldest first; none if it is gone."""
+    try:
+        with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def write_whole(path: str, text: str) -> None:
@@ -561,11 +561,7 @@ def write_whole(path: str, text: str) -> None:
 
 
 def write_plain(path: str, text: str) -> None:
-    """Write into a file of /proc.
-
-    Raises:
-        CannotStartError: the kernel does not permit it.
-    """
+    """Write into a file of /proc; raises CannotStartError if the kernel does not permit it."""
     try:
         with open(path, "w", encoding="ascii") as file:
             file.write(text)
@@ -589,9 +585,11 @@ def _drain(descriptor: int) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        return  # the disk is full: better a gap in the log than the container's end
 
 
 if __name__ == "__main__":

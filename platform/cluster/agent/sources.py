@@ -1,7 +1,7 @@
 """What pods read of the API besides themselves: fetched at their start, and watched while they run.
 
-One watch of ConfigMaps and one of Secrets serve all pods of a node. They remember versions only;
-what changed is fetched once, however many pods read it.
+One watch of ConfigMaps, one of Secrets and one of claims serve all pods of a node. They remember
+versions only; what changed is fetched once, however many pods read it.
 """
 
 import asyncio
@@ -14,11 +14,15 @@ from ...kube.client import Client
 from ...kube.errors import ApiError, NotFoundError
 from ...machinery.clock import Clock
 from ...model import times
-from ...model.base import Part
-from ...model.meta import ObjectMeta
-from ...model.names import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Resource
+from ...model.names import (
+    CONFIGMAPS,
+    PERSISTENTVOLUMECLAIMS,
+    SECRETS,
+    SERVICEACCOUNTS,
+    Resource,
+)
 from .environment import Sources
-from .objects import ConfigMap, Pod, Secret, TokenRequest
+from .objects import ConfigMap, Marked, Pod, Secret, TokenRequest
 from .volumes import Needs, needs_of
 
 _OLDEST_TOKEN = timedelta(hours=24)
@@ -28,12 +32,6 @@ _PART_OF_LIFE = 0.8
 _VIEWS: dict[Resource, type[ConfigMap | Secret]] = {CONFIGMAPS: ConfigMap, SECRETS: Secret}
 _Key = tuple[Resource, str]
 """Kind and ``namespace/name``."""
-
-
-class _Marked(Part, frozen=True):
-    """An object of which only the version matters."""
-
-    metadata: ObjectMeta = ObjectMeta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,9 @@ class _Reader:
     tokens: dict[str, Token] = field(default_factory=dict)
     """By audience."""
 
+    claims: dict[str, str | None] = field(default_factory=dict)
+    """Uid by name."""
+
 
 class SourceBook:
     """Knows which pods read what."""
@@ -60,7 +61,8 @@ class SourceBook:
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._caches = {resource: Cache(client, resource, _Marked) for resource in _VIEWS}
+        followed = (*_VIEWS, PERSISTENTVOLUMECLAIMS)
+        self._caches = {resource: Cache(client, resource, Marked) for resource in followed}
         self._readers: dict[str, _Reader] = {}
         self._by_key: dict[_Key, dict[str, _Reader]] = {}
         self._fetched: dict[_Key, tuple[str, dict[str, bytes]]] = {}
@@ -76,13 +78,22 @@ class SourceBook:
             for cache in self._caches.values():
                 group.create_task(cache.run())
 
-    def _teller(self, resource: Resource) -> Callable[[_Marked | None, _Marked | None], None]:
-        def tell(old: _Marked | None, new: _Marked | None) -> None:
+    def _teller(self, resource: Resource) -> Callable[[Marked | None, Marked | None], None]:
+        def tell(old: Marked | None, new: Marked | None) -> None:
             if new is not None:  # of what is gone, pods keep what they have
                 for reader in tuple(self._by_key.get((resource, new.metadata.key), {}).values()):
                     reader.changed()
 
         return tell
+
+    @property
+    def claims(self) -> Cache[Marked]:
+        """All claims there are."""
+        return self._caches[PERSISTENTVOLUMECLAIMS]
+
+    def is_read(self, resource: Resource, key: str) -> bool:
+        """Whether a pod that is not at its end names the object ``namespace/name``."""
+        return (resource, key) in self._by_key
 
     def follow(self, pod: Pod, changed: Callable[[], None]) -> None:
         """Call *changed*, which must be quick, whenever something changes that *pod* reads."""
@@ -115,16 +126,37 @@ class SourceBook:
         """
         needs = needs_of(pod)
         held: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
+        claims: dict[str, str | None] = {}
         for resource, key in sorted(_keys(needs, pod.metadata.namespace), key=_order):
-            content = await (self._get if anew else self._get_once)((resource, key))
-            held[resource][key.partition("/")[2]] = content
-        tokens = await self._tokens(pod, needs)
-        return Sources(config_maps=held[CONFIGMAPS], secrets=held[SECRETS], tokens=tokens)
+            name = key.partition("/")[2]
+            if resource is PERSISTENTVOLUMECLAIMS:
+                known = self._readers[pod.metadata.uid].claims
+                if known.get(name) is None:  # else the pod has it, whatever becomes of it
+                    known[name] = await self._claim(pod.metadata.namespace, name)
+                claims[name] = known[name]
+            else:
+                content = await (self._get if anew else self._get_once)((resource, key))
+                held[resource][name] = content
+        return Sources(
+            config_maps=held[CONFIGMAPS],
+            secrets=held[SECRETS],
+            tokens=await self._tokens(pod, needs),
+            claims=claims,
+        )
 
     def renewal(self, uid: str) -> datetime | None:
         """When the first of the pod's tokens has to be renewed."""
         reader = self._readers.get(uid)
         return min((t.renew_at for t in reader.tokens.values()), default=None) if reader else None
+
+    async def _claim(self, namespace: str, name: str) -> str | None:
+        """The uid of a claim, if it is there."""
+        claims = PERSISTENTVOLUMECLAIMS
+        try:
+            found = await self._client.get(claims, name, namespace=namespace, view=Marked)
+        except NotFoundError:
+            return None
+        return found.metadata.uid
 
     async def _get(self, key: _Key) -> dict[str, bytes] | None:
         resource, place = key
@@ -188,7 +220,11 @@ class SourceBook:
 
 
 def _keys(needs: Needs, namespace: str) -> Iterator[_Key]:
-    for resource, names in ((CONFIGMAPS, needs.config_maps), (SECRETS, needs.secrets)):
+    for resource, names in (
+        (CONFIGMAPS, needs.config_maps),
+        (SECRETS, needs.secrets),
+        (PERSISTENTVOLUMECLAIMS, needs.claims),
+    ):
         for name in names:
             yield resource, f"{namespace}/{name}"
 

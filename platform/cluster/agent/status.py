@@ -75,6 +75,18 @@ class ContainerState:
 
     identity: str = ""
 
+    started: bool = False
+    """It runs, and its start went well: hook and startup probe, if any."""
+
+    ready: bool = False
+    """It runs, and says that it is ready, if it is asked."""
+
+    passed: bool = False
+    """This run or one before started well."""
+
+    stop_at: datetime | None = None
+    """It is to be stopped, and killed at this time; its restart policy says what follows."""
+
     @property
     def was_tried(self) -> bool:
         """It ran at least once."""
@@ -135,11 +147,30 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container runs."""
+    """A container runs; what it was not asked yet counts as no."""
 
     name: str
     at: datetime
     identity: str = ""
+    started: bool = True
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a running container's probes say."""
+
+    name: str
+    started: bool
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unwell:
+    """A container's hook or probes failed: it is to be stopped, killed at *kill_at*."""
+
+    name: str
+    kill_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +193,7 @@ class Blocked:
     message: str = ""
 
 
-Event = Accepted | Prepared | Started | Exited | Blocked | Ending
+Event = Accepted | Prepared | Started | Checked | Unwell | Exited | Blocked | Ending
 
 
 def apply(state: PodState, event: Event, back_off: BackOff) -> PodState:
@@ -176,6 +207,8 @@ def apply(state: PodState, event: Event, back_off: BackOff) -> PodState:
             return replace(state, ending=_stricter(state.ending, event))
         case Started():
             return _with(state, event.name, _started(state.of(event.name), event))
+        case Checked() | Unwell():
+            return _with(state, event.name, _examined(state.of(event.name), event))
         case Exited():
             return _with(state, event.name, _exited(state.of(event.name), event, back_off))
         case Blocked():
@@ -203,7 +236,19 @@ def _started(old: ContainerState, event: Started) -> ContainerState:
         restarts=old.restarts + (1 if old.exit is not None else 0),
         streak=old.streak,
         identity=event.identity,
+        started=event.started,
+        ready=event.ready,
+        passed=old.passed or event.started,
     )
+
+
+def _examined(old: ContainerState, event: Checked | Unwell) -> ContainerState:
+    if not old.running:
+        return old
+    if isinstance(event, Unwell):
+        return replace(old, stop_at=old.stop_at or event.kill_at)
+    passed = old.passed or event.started
+    return replace(old, started=event.started, ready=event.ready, passed=passed)
 
 
 def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerState:
@@ -217,7 +262,16 @@ def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerS
         identity=old.identity,
     )
     streak = 1 if ran >= back_off.forget_after else old.streak + 1
-    return replace(old, running=False, exit=ended, streak=streak, problem=None)
+    return replace(
+        old,
+        running=False,
+        exit=ended,
+        streak=streak,
+        problem=None,
+        started=False,
+        ready=False,
+        stop_at=None,
+    )
 
 
 def restarts(pod: Pod, container: Container, ended: Exit) -> bool:
@@ -234,7 +288,7 @@ def restarts(pod: Pod, container: Container, ended: Exit) -> bool:
 def init_done(container: Container, state: ContainerState) -> bool:
     """Whether the next container in order may start."""
     if container.is_sidecar:
-        return state.was_tried
+        return state.passed
     return state.exit is not None and state.exit.code == 0
 
 
@@ -325,7 +379,7 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
         )
 
     waiting = [c.name for c in pod.spec.init_containers if not init_done(c, state.of(c.name))]
-    idle = [c.name for c in pod.spec.containers if not state.of(c.name).running]
+    idle = [c.name for c in pod.spec.containers if not state.of(c.name).ready]
     why, what = "ContainersNotReady", f"containers with unready status: [{' '.join(idle)}]"
     if phase is PodPhase.SUCCEEDED:
         why, what = "PodCompleted", ""
@@ -363,8 +417,8 @@ class _Shown:
             "image": container.image,
             "imageID": "",
             "containerID": f"batholith://{state.identity}" if state.identity else "",
-            "ready": state.running or (finished_init and not container.is_sidecar),
-            "started": state.running,
+            "ready": state.ready or (finished_init and not container.is_sidecar),
+            "started": state.started,
             "restartCount": state.restarts,
             "state": now,
             "lastState": last,
@@ -456,6 +510,9 @@ def _restored(status: ContainerStatus) -> ContainerState:
         last=_exit_of(last) if last else None,
         restarts=status.restart_count,
         streak=status.restart_count + (1 if current else 0),
+        started=running is not None,
+        ready=running is not None,
+        passed=running is not None or current is not None,
     )
 
 

@@ -15,6 +15,11 @@ from .objects import Container, Pod, Volume
 from .projected import files_of, projections, publish, secret_name
 
 
+def folder_of(base: Path, *, namespace: str, name: str, uid: str) -> Path:
+    """Where a claim's files lie; a namesake that comes later does not find them."""
+    return base / f"{namespace}_{name}_{uid}"
+
+
 class VolumeError(Exception):
     """A volume cannot be set up (yet); the text is for an event."""
 
@@ -28,6 +33,7 @@ class Needs:
 
     config_maps: frozenset[str]
     secrets: frozenset[str]
+    claims: frozenset[str]
     tokens: frozenset[tuple[str, int]]
     """Audience and lifetime in seconds of each service account token."""
 
@@ -54,10 +60,12 @@ def needs_of(pod: Pod) -> Needs:
             config_maps.update(ref.name for ref in (group.config_map_ref,) if ref)
             secrets.update(ref.name for ref in (group.secret_ref,) if ref)
     parts = [part for volume in pod.spec.volumes for part in projections(volume)]
+    claims = [volume.persistent_volume_claim for volume in pod.spec.volumes]
     tokens = [part.service_account_token for part in parts if part.service_account_token]
     return Needs(
         frozenset(config_maps | {part.config_map.name for part in parts if part.config_map}),
         frozenset(secrets | {secret_name(part.secret) for part in parts if part.secret}),
+        frozenset(c.claim_name for c in claims if c),
         frozenset((token.audience, token.expiration_seconds) for token in tokens),
         any(part.downward_api for part in parts),
     )
@@ -110,8 +118,7 @@ class _Maker:
             return Made(self._host_path(volume.name, volume.host_path.path))
         if volume.persistent_volume_claim:
             claim = volume.persistent_volume_claim
-            name = f"{self.pod.metadata.namespace}_{claim.claim_name}"
-            return Made(_folder(self.places.claims / name), claim.read_only)
+            return Made(self._claim(volume.name, claim.claim_name), claim.read_only)
         folder = self.places.pod / "volumes" / _plain_name(volume.name)
         if volume.empty_dir is not None:
             return Made(_folder(folder))
@@ -123,6 +130,13 @@ class _Maker:
             raise VolumeError(volume.name, str(error)) from error
         publish(_folder(folder), files)
         return Made(folder, read_only=True)
+
+    def _claim(self, volume: str, name: str) -> Path:
+        uid = self.sources.claims.get(name)
+        if uid is None:
+            raise VolumeError(volume, f'persistentvolumeclaim "{name}" not found')
+        namespace = self.pod.metadata.namespace
+        return _folder(folder_of(self.places.claims, namespace=namespace, name=name, uid=uid))
 
     def _host_path(self, name: str, wanted: str) -> Path:
         path = os.path.realpath(wanted)

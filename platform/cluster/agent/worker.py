@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,8 +19,10 @@ from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
 from ...machinery.clock import Timer
 from ...model import times
 from ...model.names import PODS
-from . import lifecycle, status
+from . import lifecycle, memory, status
+from .checking import Checker
 from .environment import ConfigError
+from .handlers import HandlerError, Target, carry_out
 from .hosts import Peer
 from .launching import Launcher, found_port_taken, termination_message
 from .machine import HOST_IP, Machine
@@ -28,12 +31,26 @@ from .preparing import PROBLEMS, Prepared, Preparer, retry_delay
 from .records import PodFolder, PodRecord
 from .reporter import Reporter, after
 from .runner import Ended, Level, Process, RunFolder, lost, start_claimed, sweep
-from .status import Accepted, Blocked, Ending, Event, Exited, PodState, Started
+from .status import (
+    Accepted,
+    Blocked,
+    Checked,
+    Ending,
+    Event,
+    Exited,
+    PodState,
+    Started,
+    Unwell,
+)
 
 log = logging.getLogger(__name__)
 
 _CONFIG_RETRY = 10.0
 _LONGEST_GRACE_OF_GONE = 30.0
+_LEAST_AFTER_HOOK = 2.0
+"""Seconds that a container has to end after its hook, even if that used up the grace."""
+
+_KILLED = 137
 _GRAIN = 0.01
 """Seconds that are waited at least, for what is due already but takes its time."""
 
@@ -61,6 +78,7 @@ class PodWorker:
         self._news = asyncio.Event()
         self._processes: dict[str, Process] = {}
         self._kills: dict[str, tuple[datetime, Timer]] = {}
+        self._checks: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         """Monotonic time before which a container (or "" for the volumes) isn't tried again."""
 
@@ -111,6 +129,11 @@ class PodWorker:
         """The pod is at its end, and that was told."""
         return self._finished
 
+    @property
+    def open_logs(self) -> list[Path]:
+        """The logs that are being written."""
+        return [self.folder.log_of(process.folder) for process in self._processes.values()]
+
     # --- life -------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -127,6 +150,7 @@ class PodWorker:
                     await self._wait(wake_at)
         finally:
             self._let_go(reports)
+            await asyncio.gather(reports, *self._tasks, return_exceptions=True)
             await self._files.close()
 
     def _let_go(self, reports: asyncio.Task[None]) -> None:
@@ -157,7 +181,7 @@ class PodWorker:
             self._machine.names.set(peer, self.folder.path / "hosts")
 
     def _is_ready(self) -> bool:
-        return all(self.state.of(c.name).running for c in self.pod.spec.containers)
+        return all(self.state.of(c.name).ready for c in self.pod.spec.containers)
 
     async def _wait(self, wake_at: datetime | None) -> None:
         now = self._clock.monotonic()
@@ -233,18 +257,33 @@ class PodWorker:
         claim = run.claim()
         if claim is None or claim.pid == 0:
             return
-        self._apply(Started(name, datetime.fromtimestamp(claim.at, UTC), self._identity(run)))
+        identity = self._identity(run)
+        begun, ready = self._was_shown(name, identity)
+        at = datetime.fromtimestamp(claim.at, UTC)
+        self._apply(Started(name, at, identity, started=begun, ready=ready))
         pid = run.process()
         if pid is not None:
             with suppress(ProcessLookupError):
-                self._follow(name, run, Process(run, pid, clock=self._clock))
-                log.info("adopted", extra={"pod": self.pod.metadata.key, "container": name})
-                return
+                process = Process(run, pid, clock=self._clock)
+                if run.process() is not None:
+                    self._follow(name, run, process)
+                    self._watch_over(name, run, begun=begun)
+                    log.info("adopted", extra={"pod": self.pod.metadata.key, "container": name})
+                    return
+                process.let_go()  # it ended between two looks: the number may be another's
         ended = run.ended()
         if ended is None:
             sweep(run.name)
             ended = lost(run)
         self._apply(self._exited(name, run, ended))
+
+    def _was_shown(self, name: str, identity: str) -> tuple[bool, bool]:
+        """Whether a run was said to have started well, and to be ready."""
+        shown = (*self.pod.status.init_container_statuses, *self.pod.status.container_statuses)
+        for one in shown:
+            if one.name == name and one.container_id.endswith(f"//{identity}"):
+                return bool(one.started), one.ready
+        return False, False
 
     def _identity(self, run: RunFolder) -> str:
         return f"{self.pod.metadata.uid}-{run.path.parent.name}-{run.path.name}"
@@ -324,23 +363,54 @@ class PodWorker:
             self._machine.tell(self.pod, "Failed", f"Error: {complaint}", warning=True)
         await asyncio.to_thread(run.prepare, launch)
         self._follow(name, run, Process(run, await start_claimed(run), clock=self._clock))
-        self._apply(Started(name, self._clock.now(), self._identity(run)))
+        checker = self._checker(name, run)
+        begun, ready = checker.starts_well, checker.is_ready_at_once
+        identity = self._identity(run)
+        self._apply(Started(name, self._clock.now(), identity, started=begun, ready=ready))
         self._machine.tell(self.pod, "Started", f"Started container {name}")
+        self._watch_over(name, run, begun=begun)
 
     def _follow(self, name: str, run: RunFolder, process: Process) -> None:
         self._processes[name] = process
         self._spawn(self._watch(name, run, process))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _target(self, name: str, run: RunFolder) -> Target:
+        meta, host = self.pod.metadata, self.pod.spec.host_network
+        ip = HOST_IP if host else self._machine.take_address(meta.uid)
+        return Target(container=self.pod.containers[name], run=run, ip=ip, clock=self._clock)
+
+    def _checker(self, name: str, run: RunFolder) -> Checker:
+        return Checker(
+            pod=self.pod, target=self._target(name, run), report=self._found, tell=self._warn
+        )
+
+    def _watch_over(self, name: str, run: RunFolder, *, begun: bool) -> None:
+        checker = self._checker(name, run)
+        if checker.is_needed:
+            self._checks[name] = self._spawn(checker.run(started=begun))
+
+    def _found(self, event: Checked | Unwell) -> None:
+        """A probe has news."""
+        self._events.append(event)
+        self._news.set()
+
+    def _warn(self, reason: str, message: str) -> None:
+        self._machine.tell(self.pod, reason, message, warning=reason != "Killing")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _watch(self, name: str, run: RunFolder, process: Process) -> None:
         ended = await process.wait()
         if self._processes.get(name) is process:
             del self._processes[name]
-        self._events.append(self._exited(name, run, ended))
+        self._check_no_more(name)
+        told = self._exited(name, run, ended)
+        self._comment(told, self.folder.log_of(run))
+        self._events.append(told)
         kill = self._kills.pop(name, None)
         if kill:
             kill[1].cancel()
@@ -350,10 +420,33 @@ class PodWorker:
         container, log_file = self.pod.containers[name], self.folder.log_of(run)
         failed = ended.code != 0
         message = ended.message or termination_message(container, run, log_file, failed=failed)
-        if failed and found_port_taken(log_file):
-            address = self.state.pod_ip
-            self._machine.tell(self.pod, "PortTaken", f"{_PORT_NOTE} {address}", warning=True)
-        return Exited(name, ended.moment, ended.code, ended.reason, message)
+        killed = ended.code == _KILLED and memory.was_condemned(run)
+        reason = memory.REASON if killed else ended.reason
+        return Exited(name, ended.moment, ended.code, reason, message)
+
+    async def check_memory(self) -> None:
+        """Kill the containers that use more memory than they may."""
+        for name, process in list(self._processes.items()):
+            limit = memory.limit_of(self.pod.containers[name])
+            if limit is None or not await asyncio.to_thread(memory.exceeds, process.pid, limit):
+                continue
+            if self._processes.get(name) is process:
+                memory.condemn(process.folder)
+                self._warn("OOMKilling", f"Container {name} uses more memory than its limit")
+                self._spawn(process.kill())
+
+    def _comment(self, told: Exited, log_file: Path) -> None:
+        """Say why the container may have failed, and that it waits before it runs again."""
+        back_off, pod = self._machine.settings.back_off, self.pod
+        if told.code and found_port_taken(log_file):
+            self._warn("PortTaken", f"{_PORT_NOTE} {self.state.pod_ip}")
+        after_it = status.apply(self.state, told, back_off).of(told.name)
+        again = after_it.exit and status.restarts(pod, pod.containers[told.name], after_it.exit)
+        if again and not self.state.ending and back_off.delay(after_it.streak) > 0:
+            meta = pod.metadata
+            where = f"in pod {meta.name}_{meta.namespace}({meta.uid})"
+            words = f"Back-off restarting failed container {told.name} {where}"
+            self._warn("BackOff", words)
 
     def _stop(self, name: str, kill_at: datetime) -> None:
         process = self._processes.get(name)
@@ -361,15 +454,54 @@ class PodWorker:
             return
         known = self._kills.get(name)
         if known is None:
+            self._check_no_more(name)
             self._machine.tell(self.pod, "Killing", f"Stopping container {name}")
+            if self._has_last_wish(name) and kill_at > self._clock.now():
+                self._kill_at(name, process, kill_at, later=_LEAST_AFTER_HOOK)
+                self._spawn(self._end_after_hook(name, process, kill_at))
+                return
             process.ask_to_end()
         elif known[0] <= kill_at:
             return
-        else:
+        self._kill_at(name, process, kill_at)
+
+    def _kill_at(
+        self, name: str, process: Process, kill_at: datetime, *, later: float = 0.0
+    ) -> None:
+        """Kill the container so many seconds *later* than was asked for, and not before."""
+        known = self._kills.get(name)
+        if known is not None:
             known[1].cancel()
-        left = max((kill_at - self._clock.now()).total_seconds(), 0.0)
+        left = max((kill_at - self._clock.now()).total_seconds(), 0.0) + later
         timer = self._clock.call_later(left, lambda: self._spawn(process.kill()))
         self._kills[name] = (kill_at, timer)
+
+    def _check_no_more(self, name: str) -> None:
+        check = self._checks.pop(name, None)
+        if check is not None:
+            check.cancel()
+
+    def _has_last_wish(self, name: str) -> bool:
+        return self.pod.containers[name].lifecycle.pre_stop is not None
+
+    async def _end_after_hook(self, name: str, process: Process, kill_at: datetime) -> None:
+        await self._grant_last_wish(name, process, (kill_at - self._clock.now()).total_seconds())
+        known = self._kills.get(name)
+        if self._processes.get(name) is not process or known is None or known[0] != kill_at:
+            return  # it ended, or has to end sooner
+        short = _LEAST_AFTER_HOOK - (kill_at - self._clock.now()).total_seconds()
+        self._kill_at(name, process, kill_at, later=min(max(short, 0.0), _LEAST_AFTER_HOOK))
+        process.ask_to_end()
+
+    async def _grant_last_wish(self, name: str, process: Process, seconds: float) -> None:
+        """Carry out the hook before the stop, if there is one, for so long at most."""
+        hook = self.pod.containers[name].lifecycle.pre_stop
+        if hook is None or seconds <= 0:
+            return
+        try:
+            await carry_out(hook, self._target(name, process.folder), timeout=seconds)
+        except HandlerError as error:
+            self._warn("FailedPreStopHook", f"PreStopHook failed: {error}")
 
     async def _finish(self) -> None:
         """Nothing runs: tell the end, confirm a deletion, tidy up."""
@@ -420,16 +552,20 @@ class PodWorker:
     async def end_processes(self) -> None:
         """End the containers in order, each with the pod's grace; nothing is reported."""
         for names in self._in_order():
-            running = [self._processes[name] for name in names if name in self._processes]
-            await asyncio.gather(*(self._end_process(process) for process in running))
+            running = [name for name in names if name in self._processes]
+            await asyncio.gather(*(self._end_process(name) for name in running))
 
     def _in_order(self) -> list[list[str]]:
         mains = [c.name for c in self.pod.spec.containers]
         return [mains, *([c.name] for c in reversed(self.pod.spec.init_containers))]
 
-    async def _end_process(self, process: Process) -> None:
+    async def _end_process(self, name: str) -> None:
+        process, grace = self._processes[name], float(self.pod.grace)
+        self._check_no_more(name)
+        most = grace + (_LEAST_AFTER_HOOK if self._has_last_wish(name) else 0.0)
+        kill = asyncio.create_task(self._kill_after(process, most))
+        await self._grant_last_wish(name, process, grace)
         process.ask_to_end()
-        kill = asyncio.create_task(self._kill_after(process, float(self.pod.grace)))
         await process.wait()
         kill.cancel()
 

@@ -20,6 +20,7 @@ from .errors import (
     too_large,
     unauthorized,
 )
+from .figures import CONTENT_TYPE, Figures
 from .handlers import Handlers
 from .http import BODY_LIMIT, Asked, Reply
 from .negotiate import wants_aggregated
@@ -58,6 +59,7 @@ class App:
     catalog: Catalog
     handlers: Handlers
     known: Authenticator
+    figures: Figures
     address: str
     """``host:port`` at which we are reached."""
 
@@ -73,6 +75,7 @@ class App:
         except Exception:
             log.exception("a request failed", extra={"path": asked.path})
             response = _refused(internal("see the server's log"))
+        self.figures.requests[asked.method, response.status] += 1
         return _reply(response, warnings)
 
     async def _answer(self, asked: Asked, warnings: list[str]) -> Response:
@@ -116,7 +119,7 @@ class App:
         raise unauthorized()
 
     def _other(self, request: Request) -> Response:
-        """Discovery, health, version."""
+        """Discovery, health, figures, version."""
         path = request.path.rstrip("/") or "/"
         if request.method not in ("GET", "HEAD"):
             raise method_not_allowed()
@@ -124,6 +127,8 @@ class App:
             return Response(body=msgspec.json.encode(VERSION) + b"\n")
         if is_open(path):
             return self._health(request, path)
+        if path == "/metrics":
+            return Response(body=self.figures.text(), content_type=CONTENT_TYPE)
         if path.startswith(("/api", "/openapi/v3")):
             return self._document(request, path)
         return _NOT_FOUND

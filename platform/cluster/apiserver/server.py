@@ -25,6 +25,7 @@ from .collector import Collector
 from .definers import Definer
 from .deletes import Deleter
 from .expiry import Sweeper
+from .figures import Figures
 from .handlers import Handlers
 from .http import Connections
 from .keepers import Keeper, Tools
@@ -159,7 +160,13 @@ class _Engine:
             pods=PodParts(self._writer, deleter, _pod_kinds(self._catalog), self._relay),
             known=known,
         )
-        self.app = App(catalog=self._catalog, handlers=handlers, known=known, address=address)
+        self.app = App(
+            catalog=self._catalog,
+            handlers=handlers,
+            known=known,
+            figures=Figures(self._registry.shelves),
+            address=address,
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

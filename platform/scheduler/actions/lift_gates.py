@@ -36,6 +36,10 @@ def _serve(cycle: "Cycle", gang: Gang, queue: Queue) -> None:
     tasks = [task for task in cycle.tasks(gang, at_queue=True) if not task.lifted]
     if not tasks:
         return
+    flaw = cycle.flaw(gang)
+    if flaw:
+        cycle.refuse(gang, Finding(flaw.reason, flaw.message))
+        return
     promised = total(cycle.cluster.gangs[key].promised for key in queue.gangs)
     add(queue.allocated, promised)
     fitting, refusal = _fitting(cycle, queue, tasks)

@@ -1,0 +1,64 @@
+"""Memory limits without cgroups: what a container uses is looked at, and too much ends it.
+
+So the end comes up to a second late, and what a container takes for less than that goes unseen.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ...model.quantity import parse
+from . import shim
+from .objects import Container
+from .runner import RunFolder
+
+REASON = "OOMKilled"
+_MARK = "out-of-memory"
+_PAGE = 4096
+
+
+def limit_of(container: Container) -> int | None:
+    """The container's memory limit in bytes, if it has one."""
+    limit = container.resources.limits.get("memory")
+    return None if limit is None else parse(limit).nanos // 1_000_000_000
+
+
+def exceeds(pid: int, limit: int) -> bool:
+    """Whether what runs below the process *pid* uses more than *limit* bytes together.
+
+    Shared pages count in parts: they are summed up only where their plain sum is too much.
+    """
+    below = list(_descendants(pid))
+    if sum(map(_resident, below)) <= limit:
+        return False
+    return sum(map(_own_part, below)) > limit
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in shim.children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    return 0
+
+
+def _own_part(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def condemn(run: RunFolder) -> None:
+    """Remember that the run is killed for its memory, whoever finds it ended."""
+    (run.path / _MARK).touch()
+
+
+def was_condemned(run: RunFolder) -> bool:
+    """Whether the run was to be killed for its memory."""
+    return (run.path / _MARK).exists()

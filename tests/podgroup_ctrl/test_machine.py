@@ -1,0 +1,192 @@
+"""Random histories of pods that came without a PodGroup, and of those whose they are.
+
+For long runs set ``BATHOLITH_MACHINE_EXAMPLES`` and ``BATHOLITH_MACHINE_STEPS``.
+"""
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support_podgroups import DAEMONSETS, SIZE, STATEFULSETS, PodGroups
+
+from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
+
+KEYS = st.sampled_from(["d/p1", "d/p2", "d/p3", "e/p1", "e/p2"])
+SPACES = st.sampled_from(["d", "d", "e"])
+WHICH = st.integers(0, 7)
+PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
+"""After a step: wait for a rest, or let everybody do only so much."""
+
+
+def _has_pods(machine: Any) -> bool:
+    return bool(machine.world.every(PODS))
+
+
+class PodGroupMachine(RuleBasedStateMachine):
+    """A podgroup controller under everything that may happen to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = PodGroups()
+        self.sound = True
+        """Nothing has gone wrong yet that the end would only hide."""
+
+    def teardown(self) -> None:
+        try:
+            if self.sound:
+                self._go_on(None)
+        finally:
+            self.world.close()
+
+    def _go_on(self, pace: int | None) -> None:
+        self.sound = False
+        if pace is None:
+            self.world.api.heal()
+            self.world.do(self.world.rest())
+            self.world.validate()
+        else:
+            self.world.do(self.world.rounds(pace))
+        self.sound = True
+
+    def _pod(self, which: int) -> str:
+        pods = list(self.world.every(PODS))
+        return pods[which % len(pods)]
+
+    # Users, and the controllers of sets.
+
+    @rule(space=SPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]), size=st.integers(0, 3),
+          pace=PACE)  # fmt: skip
+    def make_or_change_a_set(self, space: str, kind: Any, size: int, pace: int | None) -> None:
+        notes = {SIZE: str(size), "volcano.sh/preemptable": "true"}
+        self.world.put(kind, f"{space}/w", metadata={"annotations": notes}, spec={"replicas": 2})
+        self._go_on(pace)
+
+    @rule(space=SPACES, pace=PACE)
+    def scale_a_set_to_none(self, space: str, pace: int | None) -> None:
+        """As its own controller does: first the number, then the pods."""
+        world = self.world
+        if (there := world.every(STATEFULSETS).get(f"{space}/w")) is None:
+            return
+        self._go_on(None)
+        uid = there["metadata"]["uid"]
+        world.put(STATEFULSETS, f"{space}/w", spec={"replicas": 0})
+        for key, pod in world.every(PODS).items():
+            if any(one["uid"] == uid for one in pod["metadata"]["ownerReferences"]):
+                world.api.take_away(PODS, key)
+        self._go_on(None)
+        world.do(world.kill())
+        self._go_on(pace)
+
+    @rule(space=SPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]), pace=PACE)
+    def delete_a_set(self, space: str, kind: Any, pace: int | None) -> None:
+        if f"{space}/w" in self.world.every(kind):
+            self.world.api.take_away(kind, f"{space}/w")
+        self._go_on(pace)
+
+    @rule(key=KEYS, kind=st.sampled_from([None, STATEFULSETS, STATEFULSETS, DAEMONSETS]), pace=PACE)
+    def make_a_pod(self, key: str, kind: Any, pace: int | None) -> None:
+        if key not in self.world.every(PODS):
+            self.world.pod(key, kind)
+        self._go_on(pace)
+
+    @precondition(_has_pods)
+    @rule(which=WHICH, again=st.booleans(), pace=PACE)
+    def remove_a_pod(self, which: int, again: bool, pace: int | None) -> None:
+        """Perhaps another gets its name at once."""
+        key = self._pod(which)
+        self.world.api.take_away(PODS, key)
+        if again:
+            self.world.pod(key, STATEFULSETS)
+        self._go_on(pace)
+
+    @precondition(_has_pods)
+    @rule(which=WHICH, phase=st.sampled_from(["Pending", "Running", "Failed"]), pace=PACE)
+    def turn(self, which: int, phase: str, pace: int | None) -> None:
+        self.world.put(PODS, self._pod(which), status={"phase": phase})
+        self._go_on(pace)
+
+    @precondition(_has_pods)
+    @rule(which=WHICH, group=st.sampled_from([None, "", "of-another"]), pace=PACE)
+    def bind_by_hand(self, which: int, group: str | None, pace: int | None) -> None:
+        notes = {"annotations": {GROUP_NAME: group}}
+        self.world.put(PODS, self._pod(which), metadata=notes)
+        self._go_on(pace)
+
+    @precondition(lambda self: self.world.every(PODGROUPS))
+    @rule(which=WHICH, pace=PACE)
+    def delete_a_podgroup(self, which: int, pace: int | None) -> None:
+        groups = list(self.world.every(PODGROUPS))
+        self.world.api.take_away(PODGROUPS, groups[which % len(groups)])
+        self._go_on(pace)
+
+    @rule(pace=PACE)
+    def collect(self, pace: int | None) -> None:
+        self.world.collect()
+        self._go_on(pace)
+
+    # What goes wrong, and time.
+
+    @rule(graceful=st.booleans())
+    def the_controller_ends(self, graceful: bool) -> None:
+        self.world.do(self.world.stop() if graceful else self.world.kill())
+
+    @rule(pace=PACE)
+    def the_controller_starts(self, pace: int | None) -> None:
+        self.world.do(self.world.start())
+        self._go_on(pace)
+
+    @rule(
+        what=st.sampled_from([409, 429, 500, "drop", "lost"]),
+        times=st.integers(1, 4),
+        method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
+        path=st.sampled_from(["", "/pods", "/podgroups", "/statefulsets"]),
+        pace=st.sampled_from([0, 3, 12, 60]),
+    )
+    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
+        self.world.api.fail(what, times=times, method=method, path=path)
+        self._go_on(pace)
+
+    @rule(resource=st.sampled_from([PODS, PODGROUPS]))
+    def a_watch_is_late(self, resource: Any) -> None:
+        self.world.api.hold(resource)
+
+    @rule(lag=st.sampled_from([1, 4, 15]))
+    def answers_are_slow(self, lag: int) -> None:
+        self.world.api.lag = lag
+
+    @rule(forget=st.booleans(), pace=PACE)
+    def watches_end(self, forget: bool, pace: int | None) -> None:
+        (self.world.api.lose if forget else self.world.api.end_watches)()
+        self._go_on(pace)
+
+    @rule(seconds=st.sampled_from([0.5, 3, 400]), pace=PACE)
+    def time_passes(self, seconds: float, pace: int | None) -> None:
+        self.world.do(self.world.pass_time(seconds))
+        self._go_on(pace)
+
+    @rule()
+    def a_new_controller_finds_nothing_to_do(self) -> None:
+        """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
+        self._go_on(None)
+        before = self.world.writes
+        self.world.do(self.world.kill())
+        self._go_on(None)
+        assert self.world.writes == before
+
+    @invariant()
+    def each_change_kept_the_rules(self) -> None:
+        """INV-OW-1, INV-OW-2: nothing is written but what is this controller's to write."""
+        assert self.world.broken == []
+
+
+TestPodGroupMachine = PodGroupMachine.TestCase
+TestPodGroupMachine.settings = settings(
+    max_examples=int(os.environ.get("BATHOLITH_MACHINE_EXAMPLES", "40")),
+    stateful_step_count=int(os.environ.get("BATHOLITH_MACHINE_STEPS", "25")),
+    derandomize="BATHOLITH_MACHINE_EXAMPLES" not in os.environ,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,34 @@
+"""Small histories that a random machine found, told again step by step."""
+
+from collections.abc import Iterator
+
+import pytest
+from support_podgroups import PodGroups
+
+from batholith.model.names import GROUP_NAME, PODS
+
+
+@pytest.fixture
+def world() -> Iterator[PodGroups]:
+    """Nothing is in it but the server."""
+    made = PodGroups()
+    try:
+        yield made
+        assert made.broken == []
+    finally:
+        made.close()
+
+
+def test_a_pod_that_somebody_else_binds_in_that_moment_stays_bound_to_theirs(
+    world: PodGroups,
+) -> None:
+    world.do(world.rest())
+    world.api.hold(PODS)
+    world.pod("d/p", None)
+    world.do(world.idle())
+    world.api.release()
+    while not world.api.count("POST"):
+        world.do(world.rounds(1))
+    world.put(PODS, "d/p", metadata={"annotations": {GROUP_NAME: "theirs"}})
+    world.do(world.rest())
+    assert world.every(PODS)["d/p"]["metadata"]["annotations"] == {GROUP_NAME: "theirs"}
