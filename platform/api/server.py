@@ -48,7 +48,7 @@ async def serve(
     """Serve until cancelled; *ready* is set when requests are answered and Commands followed.
 
     Raises:
-        SchemaTooNewError: the store was written by a newer version.
+        StoreError: the store cannot be used, or was written by a newer version.
     """
     database = Database(settings.store_url)
     try:

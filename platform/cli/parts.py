@@ -175,6 +175,7 @@ def api(
     from ..api.server import ApiSettings, serve
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
+    from ..store.database import StoreError
     from .health import CannotListenError, serving
 
     logs.configure(form=log_format, level=log_level)
@@ -193,5 +194,5 @@ def api(
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError), listener:
+    with told_in_a_line(CannotListenError, ConfigError, StoreError), listener:
         run(main)

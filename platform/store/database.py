@@ -1,8 +1,9 @@
 """One SQL database and its schema version; SQLite by default, PostgreSQL for several replicas."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +25,11 @@ _MIGRATING = 7_205_759_403
 """Number of the lock that replicas take before they touch the schema of a shared PostgreSQL."""
 
 
-class SchemaTooNewError(Exception):
+class StoreError(Exception):
+    """The database cannot be used; the text names it, but not its password, and says why."""
+
+
+class SchemaTooNewError(StoreError):
     """The database was written by a newer Batholith; upgrade, do not downgrade in place."""
 
 
@@ -32,15 +37,15 @@ class Database:
     """Runs functions over a connection in a thread of its own, each in one transaction."""
 
     def __init__(self, url: str) -> None:
-        # A server that was started again leaves dead connections behind, which are tried first.
-        self._engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        """Take the database at *url*, as SQLAlchemy writes it.
+
+        Raises:
+            StoreError: it is no such URL, its driver is missing, or its file cannot be made.
+        """
+        with _told(url):
+            self._engine = _engine(url)
         # SQLite takes one writer at a time anyway; one thread also keeps the order of writes.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        if self._engine.dialect.name == "sqlite":
-            sa.event.listen(self._engine, "connect", _durable)
-            if self._engine.url.database:
-                # History names who did what: for its owner alone.
-                Path(self._engine.url.database).touch(mode=0o600)
 
     async def migrate(self, migrations: Sequence[Migration]) -> None:
         """Bring the schema to version ``len(migrations)``, each step in one transaction.
@@ -48,12 +53,14 @@ class Database:
         Replicas that start together may all try; they do so one after the other.
 
         Raises:
+            StoreError: it does not answer, or lets us do nothing.
             SchemaTooNewError: the database is ahead of *migrations*.
         """
-        await self.run(_make_version)
-        for number, migration in enumerate(migrations, start=1):
-            await self.run(partial(_step, number=number, migration=migration))
-        have = await self.run(_version)
+        with _told(self._engine.url):
+            await self.run(_make_version)
+            for number, migration in enumerate(migrations, start=1):
+                await self.run(partial(_step, number=number, migration=migration))
+            have = await self.run(_version)
         if have > len(migrations):
             raise SchemaTooNewError(
                 f"database is at version {have}, this Batholith knows {len(migrations)}"
@@ -72,6 +79,31 @@ class Database:
         """Wait for the work under way and close all connections."""
         await asyncio.to_thread(self._thread.shutdown)
         self._engine.dispose()
+
+
+def _engine(url: str) -> sa.Engine:
+    # A server that was started again leaves dead connections behind, which are tried first.
+    engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _durable)
+        if engine.url.database:
+            # History names who did what: for its owner alone.
+            Path(engine.url.database).touch(mode=0o600)
+    return engine
+
+
+@contextmanager
+def _told(url: str | sa.URL) -> Iterator[None]:
+    """Make a StoreError of whatever keeps the database at *url* from being used."""
+    try:
+        where = sa.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError as error:  # which may say what was given, password and all
+        raise StoreError("the store's address is no URL that SQLAlchemy understands") from error
+    try:
+        yield
+    except (OSError, ImportError, sa.exc.SQLAlchemyError) as error:
+        why = getattr(error, "orig", None) or error
+        raise StoreError(f"the store {where} cannot be used: {why}") from error
 
 
 def _durable(connection: object, _record: object) -> None:
