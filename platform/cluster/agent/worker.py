@@ -258,7 +258,8 @@ class PodWorker:
         if claim is None or claim.pid == 0:
             return
         identity = self._identity(run)
-        begun, ready = self._was_shown(name, identity)
+        checker, (begun, ready) = self._checker(name, run), self._was_shown(name, identity)
+        begun, ready = begun or checker.starts_well, ready or checker.is_ready_at_once
         at = datetime.fromtimestamp(claim.at, UTC)
         self._apply(Started(name, at, identity, started=begun, ready=ready))
         pid = run.process()
