@@ -19,9 +19,11 @@ demo: venv
 	@echo "==> batholith demo"
 	@$(PY) -m batholith.cli demo
 
+# Two processes share the tests, whatever the machine: each has a real API server of its own.
+# Examples of properties are the same each time; plain `pytest` looks for new ones.
 test: venv
 	@echo "==> pytest"
-	@$(PY) -m pytest
+	@$(PY) -m pytest --numprocesses=2 --hypothesis-profile=steady
 
 lint: venv
 	@echo "==> ruff, mypy --strict, import-linter"

@@ -1,9 +1,20 @@
-"""The servers that tests of behaviour run on, each test on both."""
+"""The servers that tests of behaviour run on, each test on both; and how the suite is run."""
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
+import hypothesis
 import pytest
 from support_servers import EmbeddedServers, RealServers, Servers, real_servers
+
+# How long an example takes to find or to run tells of the machine alone.
+_PATIENT = hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("patient", _PATIENT)
+hypothesis.settings.register_profile("steady", _PATIENT, derandomize=True, database=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +31,44 @@ def servers(request: pytest.FixtureRequest) -> Servers:
         return EmbeddedServers()
     started: Servers = request.getfixturevalue("real")
     return started
+
+
+# Several processes that share the tests (`pytest -n 2`).
+
+_ALONE = "realkube/test_chaos_"
+"""Tests in which many processes are at work at a time: not two of these beside one another."""
+
+_LONG = (_ALONE, "cluster/test_recorded_", "realkube/", "cluster/")
+"""What takes long, longest first: what is begun last decides when all is over."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, where others can do the rest meanwhile."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def _rank(test: str) -> int:
+    return next((rank for rank, part in enumerate(_LONG) if part in test), len(_LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Give whole files to a process: what their tests share is made once, in their order.
+
+    A file's tests on the embedded server and those on a real one count as two files.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _kept_together
+    return scheduler
+
+
+def _kept_together(test: str) -> str:
+    """A name for what goes to one process with this test."""
+    file, _, name = test.partition("::")
+    server = re.search(r"\[(embedded|real)\b", name)
+    return _ALONE if _ALONE in file else f"{file} {server[1] if server else ''}"

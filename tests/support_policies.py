@@ -40,6 +40,17 @@ def install(kube: RealKube) -> None:
     for resource, probe in _probes():
         path = f"{resource.path('default' if resource.namespaced else '')}?dryRun=All"
         kube.await_status(422, path, method="POST", body=probe)
+    # What is made last is known last: no child may have more than its parent.
+    path = QUEUES.path()
+    assert kube.ask("POST", path, _queue("parent", cpu="1")) == 201
+    child = _queue("child", cpu="2", parent="parent")
+    kube.await_status(422, f"{path}?dryRun=All", method="POST", body=child)
+    assert kube.ask("DELETE", QUEUES.path(name="parent")) == 200
+
+
+def _queue(name: str, *, cpu: str, **spec: str) -> Json:
+    body = _object(QUEUES, {"weight": 1, "capability": {"cpu": cpu}, **spec})
+    return body | {"metadata": {"name": name}}
 
 
 def _probes() -> Iterator[tuple[Resource, Json]]:

@@ -212,7 +212,7 @@ class RealKube:
     def etcd(self, verb: str, **body: object) -> Json:
         """Ask etcd's JSON gateway."""
         with closing(
-            http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=20)
+            http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=60)
         ) as connection:
             connection.request("POST", f"/v3/kv/{verb}", json.dumps(body))
             answer = connection.getresponse()
@@ -341,7 +341,7 @@ class RealKube:
         process.kill()
         process.wait()
 
-    def _await(self, program: str, ready: Callable[[], bool], *, seconds: float = 60) -> None:
+    def _await(self, program: str, ready: Callable[[], bool], *, seconds: float = 100) -> None:
         """Wait until a program answers as it should.
 
         Raises:
@@ -370,7 +370,7 @@ class RealKube:
         headers["Content-Type"] = "application/json"
         data = None if body is None else json.dumps(body)
         with closing(
-            http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=context)
+            http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
         ) as connection:
             connection.request(method, path, data, headers)
             return connection.getresponse().status

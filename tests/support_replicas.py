@@ -69,7 +69,7 @@ class Replica:
         """SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
-    async def end(self, *, seconds: float = 30) -> int:
+    async def end(self, *, seconds: float = 100) -> int:
         """Wait for its end, and say its exit code; the limit keeps a broken test from hanging."""
         async with asyncio.timeout(seconds):
             return await self._process.wait()

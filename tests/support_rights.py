@@ -98,7 +98,7 @@ class Part:
         """SIGTERM; its exit code."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(100):
             return await self.process.wait()
 
 

@@ -5,11 +5,8 @@ The limits only keep a broken test from hanging: they are far beyond what a busy
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
-T = TypeVar("T")
-
-PATIENCE = 60.0
+PATIENCE = 100.0
 """Seconds after which a test that waits for something is taken for broken."""
 
 _BETWEEN_LOOKS = 0.002
@@ -38,9 +35,9 @@ async def until_true(ask: Callable[[], Awaitable[bool]], *, seconds: float = PAT
             pause = min(pause * 1.5, _SELDOM)
 
 
-async def until_equal(ask: Callable[[], Awaitable[T]], wanted: T) -> None:
+async def until_equal(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
     """Ask until the answer is *wanted*; show the last one if that takes too long."""
-    said: list[T] = []
+    said: list[object] = []
 
     async def as_wanted() -> bool:
         said[:] = [await ask()]

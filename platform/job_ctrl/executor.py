@@ -300,9 +300,14 @@ class Executor:
         ]
 
         rank, taken = self._rank(len(wanted)), list[AlreadyExistsError]()
+        found: list[tuple[TaskSpec, int]] = []
 
         async def create(pod: tuple[TaskSpec, int]) -> None:
             async with self._turns.place(rank):
+                if turn.case.ledger.holds(pod[0].name, pod[1]):
+                    # A former leader's, that came meanwhile: it will not be shown once more.
+                    found.append(pod)
+                    return
                 try:
                     await self._create_pod(turn, *pod)
                 except AlreadyExistsError as error:  # which says nothing about the other pods
@@ -311,9 +316,9 @@ class Executor:
 
         first = self._trust.get(turn.namespace, 1)
         outcome = await slow_start(wanted, create, initial=first)
-        made = len(outcome.done) - len(taken)
+        made = len(outcome.done) - len(taken) - len(found)
         self._learn(turn.namespace, made, failed=bool(outcome.failed))
-        turn.changed = turn.changed or bool(made)
+        turn.changed = turn.changed or bool(made or found)
         if made:
             log.info("pods created", extra={"job": turn.key, "pods": made})
         for pod, failure in outcome.failed:

@@ -40,6 +40,8 @@ class Entry:
     index: int
     version: int
     """Version of the job for which the pod was made."""
+    retries: int = 0
+    """Retries that the job had used up when the pod was made."""
     partition: str = ""
     """Of its task, if that is cut into partitions."""
     phase: PodPhase = PodPhase.PENDING
@@ -148,6 +150,7 @@ def read(pod: Pod) -> Entry | None:
     stem, _, index = pod.metadata.name.rpartition("-")
     if stem != f"{owner.name}-{task}" or not index.isdecimal() or not version.isdecimal():
         return None
+    retries = notes.get(names.JOB_RETRY_COUNT, "")
     phase = _PHASES.get(pod.status.phase, PodPhase.UNKNOWN)
     containers, before = pod.status.container_statuses, pod.status.init_container_statuses
     ended = [one.state.terminated for one in containers if one.state.terminated is not None]
@@ -158,6 +161,7 @@ def read(pod: Pod) -> Entry | None:
         task=task,
         index=int(index),
         version=int(version),
+        retries=int(retries) if retries.isdecimal() else 0,
         partition=pod.metadata.labels.get(names.PARTITION_ID, ""),
         phase=phase,
         leaving=pod.metadata.deletion_timestamp is not None,
@@ -350,6 +354,10 @@ class Ledger:
     def missing(self, task: str) -> list[int]:
         """Indices of *task* that no pod holds, in order."""
         return sorted(self._missing.get(task, ()))
+
+    def holds(self, task: str, index: int) -> bool:
+        """Whether some pod holds an index of *task*."""
+        return (task, index) in self._slots
 
     def present(self, task: str) -> int:
         """Number of indices of *task* that some pod holds."""

@@ -1,7 +1,11 @@
 """What a controller that has just taken over reads out of a job's status.
 
-Its forerunner kept in memory which pods it had asked to go. The status says enough to tell them
-from those that somebody evicts, and which pods went while nobody looked.
+Its forerunner kept in memory which pods it had asked to go. The status mostly says enough to tell
+them from those that somebody evicts, and which pods went while nobody looked. Two kinds of pods
+that are still leaving by then count as evicted all the same: those of a restarted part of a job
+that runs again already, or of which another part was restarted since; and those beyond the replicas
+of a task that has been scaled up again meanwhile. To mark each pod before its deletion would cost a
+write a pod, for what takes two changes and a crash within one grace period.
 """
 
 from collections.abc import Iterator
@@ -73,8 +77,10 @@ def _gone(job: Job, task: TaskSpec, index: int) -> Entry:
 def _let_go(job: Job, pod: Entry, *phases: JobPhase) -> bool:
     """Whether the status says that *pod* was asked to go, by a restart of a part of the job.
 
-    *phases* are those in which it is believed.
+    *phases* are those in which it is believed; of what was made after the restart it says nothing.
     """
     state = job.status.state
     target = Target.read(state)
-    return state.phase in phases and not target.everything and target.hits(pod)
+    if state.phase not in phases or target.everything:
+        return False
+    return target.hits(pod) and pod.retries < job.status.retry_count

@@ -70,7 +70,7 @@ class Rest:
 
     async def outcome(self, id_: str) -> dict[str, Any]:
         """The command, once it has an outcome."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             while True:
                 _, body = await self.call("GET", f"{PATH}/commands/{id_}")
                 if body["state"] not in ("Accepted", "Issued"):

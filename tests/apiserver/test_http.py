@@ -53,7 +53,7 @@ class Peer:
 
     async def head(self) -> str:
         """The next head of an answer."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             return (await self.reader.readuntil(b"\r\n\r\n")).decode()
 
     async def answer(self) -> tuple[str, str]:
@@ -64,7 +64,7 @@ class Peer:
 
     async def rest(self) -> bytes:
         """Everything until the server hangs up."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             return await self.reader.read()
 
 
@@ -155,7 +155,7 @@ async def test_a_stream_ends_when_its_client_goes() -> None:
         it.writer.write(b"GET /stream HTTP/1.1\r\nendless: 1\r\n\r\n")
         await it.head()
         it.writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await it.echo.stream_ended.wait()
 
 

@@ -61,7 +61,7 @@ class Replay:
     async def run(self, entry: Json) -> list[str]:
         """Replay one request; returns the differences."""
         found = await self._run(entry)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             while found and entry["n"] in SOON:
                 await asyncio.sleep(0.01)
                 found = await self._run(entry)

@@ -76,7 +76,6 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
                     cluster.state.parts[part].restarts > 0  # type: ignore[misc]
                     and cluster.state.parts[part].ready
                 ),
-                seconds=60,
             )
         await until(lambda: watched.completed() == NUMBER)
 

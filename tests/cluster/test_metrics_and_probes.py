@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support_jobs import task
 from support_parts import PartProcess, part
 from support_server import EmbeddedServer, embedded_server
-from support_waiting import until_true
+from support_waiting import until_equal, until_true
 
 from batholith.model import crds
 from batholith.model.job import Job
@@ -113,10 +113,16 @@ async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None
             return job.status.state.phase == "Completed"
 
         await until_true(over)
+        ended = (("job_name", "default/fits"), ("queue_name", "default"))
+
+        async def completed() -> float | None:
+            return (await families(controllers))[1].get(
+                ("volcano_job_completed_phase_count", ended)
+            )
+
+        await until_equal(completed, 1)
         names, values = await families(controllers)
         assert names >= EVERYWHERE | OF_CONTROLLERS, EVERYWHERE | OF_CONTROLLERS - names
-        ended = (("job_name", "default/fits"), ("queue_name", "default"))
-        assert values["volcano_job_completed_phase_count", ended] == 1
         created = "volcano_controller_job_to_pod_creation_latency_milliseconds_count"
         assert values[created, ()] >= 2
 
@@ -139,7 +145,6 @@ async def test_a_standby_is_as_ready_as_the_leader(tmp_path: Path) -> None:
         embedded_server(tmp_path / "server", crds=crds.load()) as server,
         parts(server, tmp_path, "controllers", "controllers") as both,
     ):
-        masters = []
         for one in both:
             for path in ("/healthz", "/livez", "/readyz", "/readyz/caches", "/readyz/leader"):
 
@@ -147,13 +152,15 @@ async def test_a_standby_is_as_ready_as_the_leader(tmp_path: Path) -> None:
                     return await one.get("health", path) == (200, "ok")
 
                 await until_true(well)
-            _, values = await families(one)
-            masters += [
-                value
-                for (name, _), value in values.items()
-                if name == "leader_election_master_status"
-            ]
-        assert sorted(masters) == [0, 1]
+
+        async def masters() -> list[float]:
+            samples = [(await families(one))[1].items() for one in both]
+            shown = [each for some in samples for each in some]
+            return sorted(
+                value for (name, _), value in shown if name == "leader_election_master_status"
+            )
+
+        await until_equal(masters, [0, 1])
         # Stopped one after the other, the second takes over, and both end in order.
         codes = [await one.stop() for one in both]
         assert codes == [0, 0]

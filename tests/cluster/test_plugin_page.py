@@ -62,7 +62,7 @@ def variant(name: str, **plugins: list[str]) -> Json:
 
 async def see(cluster: Up, name: str, is_so: Callable[[Job], object]) -> None:
     """Wait until a job is as wanted."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         async for event in cluster.client.watch(JOBS, namespace="default", view=Job):
             if event.object.metadata.name == name and is_so(event.object):
                 return

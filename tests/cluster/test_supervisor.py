@@ -43,7 +43,7 @@ def data(tmp_path: Path) -> DataDir:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not holds():  # noqa: ASYNC110  # another process: only a look tells
             await asyncio.sleep(0.01)
 
@@ -61,7 +61,7 @@ async def supervised(data: DataDir, *parts: Part) -> AsyncIterator[None]:
     )
     running = asyncio.create_task(supervisor.run(ready.set))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             await ready.wait()
         yield
     finally:
@@ -106,7 +106,7 @@ async def test_a_part_that_never_starts_ends_the_start_and_shows_its_log(data: D
         data, [part("a"), part("b", FALLS)], program=[sys.executable], version="1", ports={}
     )
     with pytest.raises(PartFailedError, match="no such luck"):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             await supervisor.run(lambda: None)
     assert read_state(data) is None
 

@@ -185,6 +185,40 @@ def test_a_refusal_is_told_as_long_as_pods_may_be_made(life: Life) -> None:
     assert "reason" not in life.status["state"]
 
 
+def test_a_pod_that_comes_from_elsewhere_while_others_are_made_is_not_lost_sight_of(
+    life: Life,
+) -> None:
+    """What a former leader had sent: the cache shows it before its turn to be made comes."""
+    late: list[str] = []
+
+    def hear(prefix: str, change: str, new: Any, old: Any) -> None:
+        life.audit.hear(prefix, change, new, old)
+        if prefix == PODS.path() and not late:
+            assert new["metadata"]["name"] == "j-t-0"
+            late.append("j-t-1")
+            meta = {key: new["metadata"][key] for key in ("labels", "annotations")}
+            meta |= {"ownerReferences": new["metadata"]["ownerReferences"]}
+            life.loop.call_soon(lambda: life.put(PODS, late[0], metadata=meta))
+
+    submit(life)
+    life.do(life.rest())
+    life.api.told, life.api.lag = hear, 10
+    life.admit()
+    life.do(life.rest())
+    assert late
+    for name in ("j-t-0", "j-t-1"):
+        life.turn(name, "Running")
+    life.do(life.rest())
+    assert (life.phase, life.status["running"]) == ("Running", 2)
+    life.command("AbortJob")
+    life.do(life.rest())
+    assert all("deletionTimestamp" in pod["metadata"] for pod in life.named(PODS).values())
+    for name in ("j-t-0", "j-t-1"):
+        life.reap(name)
+    life.do(life.rest())
+    assert life.phase == "Aborted"
+
+
 def test_what_plugins_made_for_a_job_that_resumes_and_stops_at_once_is_removed(life: Life) -> None:
     life.put(PERSISTENTVOLUMECLAIMS, "data")
     volumes = [{"mountPath": "/data", "volumeClaimName": "data"}]

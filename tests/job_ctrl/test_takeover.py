@@ -313,3 +313,19 @@ def test_a_podgroup_that_is_well_again_in_time_cancels_what_waits(life: Life) ->
     life.do(life.pass_time(60))
     assert life.phase == "Running"
     assert life.group() in life.named(PODGROUPS)
+
+
+def test_a_replacement_that_is_evicted_was_not_let_go_by_the_restart_before(life: Life) -> None:
+    policies = [{"action": "RestartPod", "event": "PodFailed"},
+                {"action": "AbortJob", "event": "PodEvicted"}]  # fmt: skip
+    begin(life, task("t", 2), policies=policies)
+    life.turn("j-t-0", "Failed", code=1)
+    life.do(life.rest())
+    goes_on(life)
+    assert life.phase == "Pending"
+    life.bind("j-t-0")
+    life.do(life.kill())
+    life.evict("j-t-0")
+    life.do(life.rest())
+    goes_on(life)
+    assert life.phase == "Aborted"

@@ -299,7 +299,7 @@ async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -
 
 async def test_a_silent_connection_is_given_up_and_resumed(api: FakeApi) -> None:
     api.put(PODS, "a")
-    async with following(api, inactivity=0.1) as follower:
+    async with following(api, inactivity=0.5) as follower:
         await follower.cache.wait_synced()
         await until(lambda: follower.cache.statistics().watches >= 3)
         api.put(PODS, "a", x=1)

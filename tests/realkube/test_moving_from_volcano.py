@@ -49,7 +49,7 @@ async def run(server: RealServer, home: Path, commands: str) -> None:
             "PATH": os.environ.get("PATH", ""),
         },
     )
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(200):
         out, _ = await process.communicate()
     assert process.returncode == 0, out.decode()
 
