@@ -170,7 +170,7 @@ class PodWorker:
         self.state = status.apply(before, event, self._machine.settings.back_off)
         if self.state == before:
             return
-        if not self._gone:
+        if not self._gone and not self._paused:
             self._reporter.touch(promptly=self._is_ready())
         self._publish()
 
