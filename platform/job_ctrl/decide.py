@@ -96,15 +96,24 @@ def _obey(view: View, order: Order) -> list[Effect]:
         message = f"Command {order.name} ({order.uid})"
         moved = status.moved(view, go, reason=order.action, message=message)
         effects.append(SetStatus(moved, urgent=True))
-    done = "carried out" if go else f"it changes nothing in phase {view.phase}"
-    if order.action == Action.RESUME_JOB and view.job.spec.suspend:
-        done = "it changes nothing as long as spec.suspend is true"
+    done = "carried out" if go else _why_nothing(view, order)
     return [
         *effects,
         RecordEvent(Reason.COMMAND_ISSUED, f"Command {order.action} received: {done}"),
         RecordEvent(Reason.EXECUTE_ACTION, f"Action {order.action} by Command {order.name}"),
         DeleteCommand(),
     ]
+
+
+def _why_nothing(view: View, order: Order) -> str:
+    """Why the Command changes nothing."""
+    if order.action not in set(Action):
+        return "there is no such action"
+    if order.action in policies.ACTIONS - policies.ORDERS:
+        return "it changes nothing, as a Command cannot say of which pods"
+    if order.action == Action.RESUME_JOB and view.job.spec.suspend:
+        return "it changes nothing as long as spec.suspend is true"
+    return f"it changes nothing in phase {view.phase}"
 
 
 def _react(view: View) -> tuple[list[Effect], list[Effect]]:

@@ -20,6 +20,7 @@ from batholith.job_ctrl.effects import (
     DeletePods,
     Effect,
     Forget,
+    Reason,
     RecordEvent,
     SetStatus,
 )
@@ -426,6 +427,24 @@ def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
     world.admit()
     world.run()
     assert (status_of(world).state.reason, status_of(world).state.message) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        ("Frobnicate", "there is no such action"),
+        ("RestartTask", "it changes nothing, as a Command cannot say of which pods"),
+        ("ResumeJob", "it changes nothing in phase Pending"),
+        ("SyncJob", "it changes nothing in phase Pending"),
+    ],
+)
+def test_a_command_that_changes_nothing_says_why(action: str, told: str) -> None:
+    world = World(job())
+    world.run()
+    assert world.job is not None
+    effects = decide(world.view(), Order(name="c", uid="u", action=action))
+    assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {told}")
+    assert effects[-1] == DeleteCommand()
 
 
 def test_a_job_that_failed_says_which_pod_did() -> None:
