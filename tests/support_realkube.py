@@ -150,7 +150,10 @@ class RealKube:
     def start_api(self) -> None:
         """Start the API server on its port, and wait until it is ready."""
         self._spawn("kube-apiserver", *self._api_flags())
-        self._await("kube-apiserver", lambda: self.ask("GET", "/readyz") == 200)
+        try:
+            self._await("kube-apiserver", lambda: self.ask("GET", "/readyz") == 200)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.said('GET', '/readyz?verbose')[1]}\n{error}") from None
 
     def kill_api(self) -> None:
         """``kill -9`` of the API server; etcd stays."""
@@ -347,7 +350,7 @@ class RealKube:
         Raises:
             ChildProcessError: it ended.
         """
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, 0.02
         while True:
             code = self._running[program].poll()
             if code is not None:
@@ -361,10 +364,15 @@ class RealKube:
                 pass
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{program} is not ready:\n{self.log(program)[-3000:]}")
-            time.sleep(0.02)
+            time.sleep(pause)
+            pause = min(pause * 1.2, 0.2)  # what is waited for needs the processor, too
 
     def ask(self, method: str, path: str, body: Json | None = None) -> int:
         """Send a request without a loop; returns the status."""
+        return self.said(method, path, body)[0]
+
+    def said(self, method: str, path: str, body: Json | None = None) -> tuple[int, str]:
+        """Send a request without a loop; returns status and text of the answer."""
         context = ssl.create_default_context(cadata=self.pki.ca_data.decode())
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
         headers["Content-Type"] = "application/json"
@@ -373,7 +381,8 @@ class RealKube:
             http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
         ) as connection:
             connection.request(method, path, data, headers)
-            return connection.getresponse().status
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
 
     def await_status(
         self, status: int, path: str, *, method: str = "GET", body: Json | None = None
@@ -421,10 +430,14 @@ async def real_server(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, below those that the kernel hands out to clients."""
+    """Ports that nobody has, below those that the kernel hands out to clients.
+
+    Processes that share the tests look in places of their own: nobody else takes one meanwhile.
+    """
     found: list[int] = []
+    first = 20000 + 3000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
     while len(found) < count:
-        port = random.randrange(20000, 32000)
+        port = random.randrange(first, first + 3000)
         with socket.socket() as trial:
             try:
                 trial.bind(("127.0.0.1", port))

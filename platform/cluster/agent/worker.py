@@ -170,7 +170,7 @@ class PodWorker:
         self.state = status.apply(before, event, self._machine.settings.back_off)
         if self.state == before:
             return
-        if not self._gone:
+        if not self._gone and not self._paused:
             self._reporter.touch(promptly=self._is_ready())
         self._publish()
 
@@ -258,7 +258,8 @@ class PodWorker:
         if claim is None or claim.pid == 0:
             return
         identity = self._identity(run)
-        begun, ready = self._was_shown(name, identity)
+        checker, (begun, ready) = self._checker(name, run), self._was_shown(name, identity)
+        begun, ready = begun or checker.starts_well, ready or checker.is_ready_at_once
         at = datetime.fromtimestamp(claim.at, UTC)
         self._apply(Started(name, at, identity, started=begun, ready=ready))
         pid = run.process()
