@@ -19,7 +19,7 @@ from support_waiting import until_true
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client import Client
-from batholith.kube.errors import ApiError, ConflictError
+from batholith.kube.errors import ConflictError
 from batholith.model import crds
 from batholith.model.names import (
     COMMANDS,
@@ -65,14 +65,12 @@ class Late:
         self._client = client
 
     @asynccontextmanager
-    async def arrives_after(
-        self, *, refused: type[ApiError] = ConflictError
-    ) -> AsyncIterator[None]:
+    async def arrives_after(self) -> AsyncIterator[None]:
         """The block is what happens while the write is on its way; it must then be refused."""
         await self._client.held.wait()
         yield
         await self._client.let_arrive()
-        assert isinstance(self._client.refused, refused), self._client.refused
+        assert isinstance(self._client.refused, ConflictError), self._client.refused
 
 
 @asynccontextmanager
