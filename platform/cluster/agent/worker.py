@@ -20,7 +20,7 @@ from ...machinery.clock import Timer
 from ...model import times
 from ...model.names import PODS
 from . import lifecycle, memory, status
-from .checking import Checker
+from .checking import Checker, as_it_runs
 from .environment import ConfigError
 from .handlers import HandlerError, Target, carry_out
 from .hosts import Peer
@@ -378,7 +378,8 @@ class PodWorker:
     def _target(self, name: str, run: RunFolder) -> Target:
         meta, host = self.pod.metadata, self.pod.spec.host_network
         ip = HOST_IP if host else self._machine.take_address(meta.uid)
-        return Target(container=self.pod.containers[name], run=run, ip=ip, clock=self._clock)
+        container = as_it_runs(self.pod.containers[name], run)
+        return Target(container=container, run=run, ip=ip, clock=self._clock)
 
     def _checker(self, name: str, run: RunFolder) -> Checker:
         return Checker(
