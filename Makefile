@@ -19,11 +19,12 @@ demo: venv
 	@echo "==> batholith demo"
 	@$(PY) -m batholith.cli demo
 
-# Two processes share the tests, whatever the machine: each has a real API server of its own.
+# PROCESSES share the tests, each with a real API server of its own; 0: one after the other.
 # Examples of properties are the same each time; plain `pytest` looks for new ones.
+PROCESSES ?= 2
 test: venv
 	@echo "==> pytest"
-	@$(PY) -m pytest --numprocesses=2 --hypothesis-profile=steady
+	@$(PY) -m pytest --numprocesses=$(PROCESSES) --hypothesis-profile=steady
 
 lint: venv
 	@echo "==> ruff, mypy --strict, import-linter"

@@ -265,7 +265,12 @@ class JobController:
             case.first_look = False
             turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
             effects = decide(self._view(turn), order)
-            await self._executor.carry_out(turn, effects)
+            try:
+                await self._executor.carry_out(turn, effects)
+            except Exception:
+                if turn.again_in is not None:  # what is due then must not wait for a late retry
+                    self._queue.add_after(key, turn.again_in)
+                raise
             if not any(isinstance(effect, SetStatus) for effect in effects):
                 case.numbers_since = None
             if not turn.changed:

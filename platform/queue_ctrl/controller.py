@@ -250,6 +250,8 @@ class QueueController:
                 case Tell(reason, message, warning):
                     self._record(queue, "Warning" if warning else "Normal", reason, message)
                 case NotYet(message):
+                    if again_in is not None:  # counts need not wait for what this waits for
+                        self._work.add_after(queue.metadata.name, again_in)
                     raise TryAgainError(message)
         return again_in
 

@@ -209,3 +209,12 @@ async def test_what_runs_for_a_hook_has_no_more_rights_than_its_container(w: Wor
     await w.run(made)
     seen = await w.phase("p", "Succeeded", "Failed")
     assert seen["status"]["phase"] == "Succeeded", await w.logs("p")
+
+
+async def test_what_stands_in_for_a_server_is_not_asked(w: World) -> None:
+    asked = often({"httpGet": {"port": 18099}})
+    one = container(image="nginx", livenessProbe=asked, readinessProbe=asked)
+    one["lifecycle"] = {"postStart": run_in("exit 1")}
+    await w.run(manifest("p", one, restartPolicy="Never"))
+    await w.when("p", ready)
+    await w.delete("p", grace=0)

@@ -241,6 +241,22 @@ async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
     assert (shared / "log").read_text() == "post\n"
 
 
+async def test_a_container_whose_start_nobody_was_told_of_is_ready(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The agent died between the start and the status that tells of it."""
+    async with world(servers, tmp_path) as w:
+        async with w.agent():
+            await w.run(manifest("p", container("sleep", "60")))
+            await w.phase("p", "Running")
+        forgotten = {"status": {"containerStatuses": None, "conditions": None, "phase": "Pending"}}
+        await w.client.patch(PODS, "p", forgotten, namespace="default", subresource="status")
+        async with w.agent():
+            seen = await w.phase("p", "Running")
+            (told,) = seen["status"]["containerStatuses"]
+            assert (told["ready"], told["started"], told["restartCount"]) == (True, True, 0)
+
+
 async def test_a_pod_that_is_over_keeps_its_logs_but_not_its_volumes(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -350,6 +350,8 @@ async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: Wo
     assert 'persistentvolumeclaim "data" not found' in event["message"]
     await w.create(claim, PERSISTENTVOLUMECLAIMS)
     await w.phase("first", "Succeeded")
+    served = await w.client.get(PERSISTENTVOLUMECLAIMS, "data", namespace=w.namespace, view=dict)
+    assert served["status"]["phase"] == "Bound"
     await run("second")
     await w.phase("second", "Succeeded")
     assert await w.logs("second") == "first\n"

@@ -231,3 +231,22 @@ def test_what_plugins_made_for_a_job_that_resumes_and_stops_at_once_is_removed(l
         life.edit(suspend=False)
         life.do(life.idle())
         assert life.named(SERVICES).keys() == {"j"}
+
+
+def test_a_delayed_action_is_taken_in_time_though_pods_are_refused(life: Life) -> None:
+    """INV-VC-7."""
+    late = {"action": "AbortJob", "event": "PodFailed", "timeout": "40s"}
+    submit(life, minAvailable=1, tasks=[task("t", 3)], policies=[late])
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    for name in life.named(PODS):
+        life.turn(name, "Running")
+    life.api.full.add("d")
+    life.evict("j-t-2", force=True)
+    life.do(life.pass_time(PATIENCE))
+    life.turn("j-t-0", "Failed", code=1)
+    life.do(life.pass_time(38))
+    assert life.phase == "Running"
+    life.do(life.pass_time(4))
+    assert life.phase in ("Aborting", "Aborted")

@@ -43,3 +43,14 @@ def test_commands_found_by_a_new_list_are_obeyed_in_their_order(world: Queues) -
     world.api.lose()
     world.do(world.rest())
     assert world.state("default") == "Open"
+
+
+def test_counts_of_a_queue_without_its_parent_are_written(world: Queues) -> None:
+    world.api.put(QUEUES, "q", spec={"parent": "absent"})
+    world.do(world.rest())
+    for name in ("g1", "g2"):
+        world.api.put(PODGROUPS, name, spec={"queue": "q"}, status={"phase": "Running"})
+        world.do(world.pass_time(0.2))
+    world.do(world.rest())
+    world.validate()
+    assert world.queues["q"]["status"]["running"] == 2

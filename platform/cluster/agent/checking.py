@@ -8,9 +8,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+import msgspec
+
 from .handlers import HandlerError, Target, carry_out
-from .objects import Pod, Probe
+from .images import FOR_EVER
+from .objects import Container, Lifecycle, Pod, Probe
+from .runner import RunFolder
 from .status import Checked, Unwell
+
+
+def as_it_runs(container: Container, run: RunFolder) -> Container:
+    """What of *container* can be asked: a program that stands in for a server answers nothing."""
+    own = (*container.command, *container.args)
+    if own == FOR_EVER or run.argv() != FOR_EVER:
+        return container
+    return msgspec.structs.replace(
+        container,
+        startup_probe=None,
+        liveness_probe=None,
+        readiness_probe=None,
+        lifecycle=Lifecycle(),
+    )
+
 
 Tell = Callable[[str, str], None]
 """Takes reason and message of a warning."""

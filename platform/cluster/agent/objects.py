@@ -379,6 +379,22 @@ class Marked(Part, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
+BOUND = "Bound"
+
+
+class ClaimStatus(Part, frozen=True):
+    """Whether somebody serves a claim."""
+
+    phase: str = ""
+
+
+class Claim(Part, frozen=True):
+    """A claim, as its pods need it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: ClaimStatus = ClaimStatus()
+
+
 class ConfigMap(Part, frozen=True):
     """A ConfigMap's data."""
 

@@ -62,6 +62,12 @@ class Claim(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
+class _Intent(msgspec.Struct, frozen=True):
+    """Of what is written before a start, the program alone."""
+
+    argv: tuple[str, ...] = ()
+
+
 class Ended(msgspec.Struct, frozen=True):
     """How a run ended, times in seconds since 1970."""
 
@@ -155,6 +161,11 @@ class RunFolder:
     def was_intended(self) -> bool:
         """The intent was written down; without it there was no start either."""
         return (self.path / shim.LAUNCH).exists()
+
+    def argv(self) -> tuple[str, ...]:
+        """What was to be executed; empty if the intent was not written down."""
+        told = _read(self.path / shim.LAUNCH, _Intent)
+        return told.argv if told else ()
 
     def claim(self) -> Claim | None:
         """Who took the run, if anybody did."""

@@ -6,14 +6,16 @@ versions only; what changed is fetched once, however many pods read it.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ...kube.cache import Cache
 from ...kube.client import Client
-from ...kube.errors import ApiError, NotFoundError
+from ...kube.errors import ApiError, ForbiddenError, NotFoundError
 from ...machinery.clock import Clock
 from ...model import times
+from ...model.meta import ObjectMeta
 from ...model.names import (
     CONFIGMAPS,
     PERSISTENTVOLUMECLAIMS,
@@ -22,7 +24,7 @@ from ...model.names import (
     Resource,
 )
 from .environment import Sources
-from .objects import ConfigMap, Marked, Pod, Secret, TokenRequest
+from .objects import BOUND, Claim, ConfigMap, Marked, Pod, Secret, TokenRequest
 from .volumes import Needs, needs_of
 
 _OLDEST_TOKEN = timedelta(hours=24)
@@ -150,13 +152,25 @@ class SourceBook:
         return min((t.renew_at for t in reader.tokens.values()), default=None) if reader else None
 
     async def _claim(self, namespace: str, name: str) -> str | None:
-        """The uid of a claim, if it is there."""
+        """The uid of a claim, if it is there; from now on it is shown as served."""
         claims = PERSISTENTVOLUMECLAIMS
         try:
-            found = await self._client.get(claims, name, namespace=namespace, view=Marked)
+            found = await self._client.get(claims, name, namespace=namespace, view=Claim)
         except NotFoundError:
             return None
+        if found.status.phase != BOUND:
+            await self._show_bound(found.metadata)
         return found.metadata.uid
+
+    async def _show_bound(self, claim: ObjectMeta) -> None:
+        with suppress(ForbiddenError, NotFoundError):  # where others have the say, or it went
+            await self._client.patch(
+                PERSISTENTVOLUMECLAIMS,
+                claim.name,
+                {"metadata": {"uid": claim.uid}, "status": {"phase": BOUND}},
+                namespace=claim.namespace,
+                subresource="status",
+            )
 
     async def _get(self, key: _Key) -> dict[str, bytes] | None:
         resource, place = key

@@ -20,7 +20,7 @@ from ...machinery.clock import Timer
 from ...model import times
 from ...model.names import PODS
 from . import lifecycle, memory, status
-from .checking import Checker
+from .checking import Checker, as_it_runs
 from .environment import ConfigError
 from .handlers import HandlerError, Target, carry_out
 from .hosts import Peer
@@ -170,7 +170,7 @@ class PodWorker:
         self.state = status.apply(before, event, self._machine.settings.back_off)
         if self.state == before:
             return
-        if not self._gone:
+        if not self._gone and not self._paused:
             self._reporter.touch(promptly=self._is_ready())
         self._publish()
 
@@ -258,7 +258,8 @@ class PodWorker:
         if claim is None or claim.pid == 0:
             return
         identity = self._identity(run)
-        begun, ready = self._was_shown(name, identity)
+        checker, (begun, ready) = self._checker(name, run), self._was_shown(name, identity)
+        begun, ready = begun or checker.starts_well, ready or checker.is_ready_at_once
         at = datetime.fromtimestamp(claim.at, UTC)
         self._apply(Started(name, at, identity, started=begun, ready=ready))
         pid = run.process()
@@ -377,7 +378,8 @@ class PodWorker:
     def _target(self, name: str, run: RunFolder) -> Target:
         meta, host = self.pod.metadata, self.pod.spec.host_network
         ip = HOST_IP if host else self._machine.take_address(meta.uid)
-        return Target(container=self.pod.containers[name], run=run, ip=ip, clock=self._clock)
+        container = as_it_runs(self.pod.containers[name], run)
+        return Target(container=container, run=run, ip=ip, clock=self._clock)
 
     def _checker(self, name: str, run: RunFolder) -> Checker:
         return Checker(
