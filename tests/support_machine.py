@@ -33,7 +33,7 @@ PLUGINS = Registry.load()
 SETTINGS = JobSettings(workers=2, claim_interval=20.0)
 HOME = "d/j"
 """The job where there is only one."""
-PATIENCE = 1100.0
+PATIENCE = 130.0
 """Seconds within which what was refused time and again is tried anew."""
 
 

@@ -16,6 +16,7 @@ from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
 from ..machinery.expectations import UidExpectations
 from ..machinery.lifecycle import Source, run_controller
+from ..machinery.limiters import default_controller_limiter
 from ..machinery.recording import Recorder
 from ..model import names, times
 from ..model.command import Command
@@ -48,6 +49,10 @@ _STEPS = 32
 """Decisions about one job in a row before others get their turn."""
 
 
+_LONGEST_WAIT = 60.0
+"""Seconds that a job waits at most before what was refused is tried again: nobody tells us of a
+quota that is freed, or of a name that is given up."""
+
 _UNSEEN_LOOK = 3.0
 """Seconds until a job is looked at again of which the caches do not show all that we wrote. Mostly
 they do by then; what went while a watch was broken they never will."""
@@ -74,7 +79,11 @@ class JobController:
         self._settings = settings = settings or JobSettings()
         self._clock = clock if clock is not None else SystemClock()
         self._queue = ShardedQueue(
-            name="job", shards=settings.workers, clock=self._clock, metrics=settings.work_metrics
+            name="job",
+            shards=settings.workers,
+            limiter=default_controller_limiter(self._clock, longest=_LONGEST_WAIT),
+            clock=self._clock,
+            metrics=settings.work_metrics,
         )
         self._expected = UidExpectations(self._clock, ttl=UNSEEN_FOR)
         self._metrics = JobMetrics(settings.registry)

@@ -159,7 +159,7 @@ class AtMost:
         return self._inner.num_requeues(key)
 
 
-def default_controller_limiter(clock: Clock) -> RateLimiter:
-    """What controllers use unless they say otherwise: 5 ms doubling to 1000 s a key, and 10
-    retries a second with a burst of 100 over all keys."""
-    return MaxOf([Exponential(0.005, 1000), Bucket(10, 100, clock)])
+def default_controller_limiter(clock: Clock, *, longest: float = 1000) -> RateLimiter:
+    """What controllers use unless they say otherwise: 5 ms doubling to *longest* seconds a key,
+    and 10 retries a second with a burst of 100 over all keys."""
+    return MaxOf([Exponential(0.005, longest), Bucket(10, 100, clock)])

@@ -154,6 +154,20 @@ def test_numbers_follow_the_pods_while_the_quota_is_full(life: Life) -> None:
     assert (life.status["running"], life.status["unknown"]) == (1, 1)
 
 
+def test_pods_are_made_within_a_minute_of_room_in_the_quota(life: Life) -> None:
+    submit(life)
+    life.do(life.rest())
+    life.admit()
+    life.api.full.add("d")
+    life.do(life.pass_time(3600))
+    before = life.api.requests
+    life.do(life.pass_time(600))
+    assert life.api.requests - before <= 15
+    life.api.full.clear()
+    life.do(life.pass_time(61))
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+
+
 def test_commands_found_by_a_new_list_are_obeyed_in_their_order(life: Life) -> None:
     """INV-VC-2."""
     submit(life)
