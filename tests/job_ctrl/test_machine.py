@@ -2,18 +2,16 @@
 
 Whatever happens, the rules of ``support_audit_jobs`` hold at each change of the world; and whenever
 the controller has come to a rest, the world is as the jobs and the pods ask for
-(``support_jobs_at_rest``). For long runs set ``BATHOLITH_MACHINE_EXAMPLES`` and
-``BATHOLITH_MACHINE_STEPS``.
+(``support_jobs_at_rest``).
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support_audit_jobs import FINAL, phase_of
+from support_histories import lengths
 from support_job_specs import specs
 from support_jobs_at_rest import ANY, leaves, phase_of_pod, validate, wanting
 from support_machine import MADE, PATIENCE, Life
@@ -377,11 +375,4 @@ def _one(which: int, names: list[str]) -> str | None:
 
 
 TestJobMachine = JobMachine.TestCase
-TestJobMachine.settings = settings(
-    max_examples=int(os.environ.get("BATHOLITH_MACHINE_EXAMPLES", "40")),
-    stateful_step_count=int(os.environ.get("BATHOLITH_MACHINE_STEPS", "30")),
-    derandomize="BATHOLITH_MACHINE_EXAMPLES" not in os.environ,
-    deadline=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-)
+TestJobMachine.settings = lengths(steps=30)

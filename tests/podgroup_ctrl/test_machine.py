@@ -1,14 +1,10 @@
-"""Random histories of pods that came without a PodGroup, and of those whose they are.
+"""Random histories of pods that came without a PodGroup, and of those whose they are."""
 
-For long runs set ``BATHOLITH_MACHINE_EXAMPLES`` and ``BATHOLITH_MACHINE_STEPS``.
-"""
-
-import os
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
+from support_histories import PACE, ControllerMachine, faults, lengths
 from support_podgroups import DAEMONSETS, SIZE, STATEFULSETS, PodGroups
 
 from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
@@ -16,39 +12,19 @@ from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
 KEYS = st.sampled_from(["d/p1", "d/p2", "d/p3", "e/p1", "e/p2"])
 SPACES = st.sampled_from(["d", "d", "e"])
 WHICH = st.integers(0, 7)
-PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
-"""After a step: wait for a rest, or let everybody do only so much."""
 
 
 def _has_pods(machine: Any) -> bool:
     return bool(machine.world.every(PODS))
 
 
-class PodGroupMachine(RuleBasedStateMachine):
+class PodGroupMachine(ControllerMachine):
     """A podgroup controller under everything that may happen to it."""
 
+    world: PodGroups
+
     def __init__(self) -> None:
-        super().__init__()
-        self.world = PodGroups()
-        self.sound = True
-        """Nothing has gone wrong yet that the end would only hide."""
-
-    def teardown(self) -> None:
-        try:
-            if self.sound:
-                self._go_on(None)
-        finally:
-            self.world.close()
-
-    def _go_on(self, pace: int | None) -> None:
-        self.sound = False
-        if pace is None:
-            self.world.api.heal()
-            self.world.do(self.world.rest())
-            self.world.validate()
-        else:
-            self.world.do(self.world.rounds(pace))
-        self.sound = True
+        super().__init__(PodGroups())
 
     def _pod(self, which: int) -> str:
         pods = list(self.world.every(PODS))
@@ -128,22 +104,7 @@ class PodGroupMachine(RuleBasedStateMachine):
 
     # What goes wrong, and time.
 
-    @rule(graceful=st.booleans())
-    def the_controller_ends(self, graceful: bool) -> None:
-        self.world.do(self.world.stop() if graceful else self.world.kill())
-
-    @rule(pace=PACE)
-    def the_controller_starts(self, pace: int | None) -> None:
-        self.world.do(self.world.start())
-        self._go_on(pace)
-
-    @rule(
-        what=st.sampled_from([409, 429, 500, "drop", "lost"]),
-        times=st.integers(1, 4),
-        method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
-        path=st.sampled_from(["", "/pods", "/podgroups", "/statefulsets"]),
-        pace=st.sampled_from([0, 3, 12, 60]),
-    )
+    @faults("", "/pods", "/podgroups", "/statefulsets")
     def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
         self.world.api.fail(what, times=times, method=method, path=path)
         self._go_on(pace)
@@ -152,41 +113,6 @@ class PodGroupMachine(RuleBasedStateMachine):
     def a_watch_is_late(self, resource: Any) -> None:
         self.world.api.hold(resource)
 
-    @rule(lag=st.sampled_from([1, 4, 15]))
-    def answers_are_slow(self, lag: int) -> None:
-        self.world.api.lag = lag
-
-    @rule(forget=st.booleans(), pace=PACE)
-    def watches_end(self, forget: bool, pace: int | None) -> None:
-        (self.world.api.lose if forget else self.world.api.end_watches)()
-        self._go_on(pace)
-
-    @rule(seconds=st.sampled_from([0.5, 3, 400]), pace=PACE)
-    def time_passes(self, seconds: float, pace: int | None) -> None:
-        self.world.do(self.world.pass_time(seconds))
-        self._go_on(pace)
-
-    @rule()
-    def a_new_controller_finds_nothing_to_do(self) -> None:
-        """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
-        self._go_on(None)
-        before = self.world.writes
-        self.world.do(self.world.kill())
-        self._go_on(None)
-        assert self.world.writes == before
-
-    @invariant()
-    def each_change_kept_the_rules(self) -> None:
-        """INV-OW-1, INV-OW-2: nothing is written but what is this controller's to write."""
-        assert self.world.broken == []
-
 
 TestPodGroupMachine = PodGroupMachine.TestCase
-TestPodGroupMachine.settings = settings(
-    max_examples=int(os.environ.get("BATHOLITH_MACHINE_EXAMPLES", "40")),
-    stateful_step_count=int(os.environ.get("BATHOLITH_MACHINE_STEPS", "25")),
-    derandomize="BATHOLITH_MACHINE_EXAMPLES" not in os.environ,
-    deadline=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-)
+TestPodGroupMachine.settings = lengths(steps=25)

@@ -1,14 +1,10 @@
-"""Random histories of a tree of queues, their controller killed, cut off and lied to on the way.
+"""Random histories of a tree of queues, their controller killed, cut off and lied to on the way."""
 
-For long runs set ``BATHOLITH_MACHINE_EXAMPLES`` and ``BATHOLITH_MACHINE_STEPS``.
-"""
-
-import os
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
+from support_histories import PACE, ControllerMachine, faults, lengths
 from support_queues import COUNTED, SHUT, Queues
 
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
@@ -18,18 +14,15 @@ ACTIONS = st.sampled_from(
     ["CloseQueue", "CloseQueue", "OpenQueue", "OpenQueue", "SyncQueue", "AbortJob"]
 )
 WHICH = st.integers(0, 7)
-PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
-"""After a step: wait for a rest, or let everybody do only so much."""
 
 
-class QueueMachine(RuleBasedStateMachine):
+class QueueMachine(ControllerMachine):
     """A queue controller under everything that may happen to it."""
 
+    world: Queues
+
     def __init__(self) -> None:
-        super().__init__()
-        self.world = Queues()
-        self.sound = True
-        """Nothing has gone wrong yet that the end would only hide."""
+        super().__init__(Queues())
 
     @initialize(parents=st.lists(st.integers(0, 4), min_size=2, max_size=4))
     def begin(self, parents: list[int]) -> None:
@@ -40,23 +33,6 @@ class QueueMachine(RuleBasedStateMachine):
             self.world.api.put(QUEUES, name, spec={"parent": above} if above != "root" else {})
             made.append(name)
         self._go_on(None)
-
-    def teardown(self) -> None:
-        try:
-            if self.sound:
-                self._go_on(None)
-        finally:
-            self.world.close()
-
-    def _go_on(self, pace: int | None) -> None:
-        self.sound = False
-        if pace is None:
-            self.world.api.heal()
-            self.world.do(self.world.rest())
-            self.world.validate()
-        else:
-            self.world.do(self.world.rounds(pace))
-        self.sound = True
 
     def _queue(self, which: int) -> str:
         names = list(self.world.queues)
@@ -161,22 +137,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # What goes wrong, and time.
 
-    @rule(graceful=st.booleans())
-    def the_controller_ends(self, graceful: bool) -> None:
-        self.world.do(self.world.stop() if graceful else self.world.kill())
-
-    @rule(pace=PACE)
-    def the_controller_starts(self, pace: int | None) -> None:
-        self.world.do(self.world.start())
-        self._go_on(pace)
-
-    @rule(
-        what=st.sampled_from([409, 429, 500, "drop", "lost"]),
-        times=st.integers(1, 4),
-        method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
-        path=st.sampled_from(["", "/queues", "/status", "/commands", "/podgroups"]),
-        pace=st.sampled_from([0, 3, 12, 60]),
-    )
+    @faults("", "/queues", "/status", "/commands", "/podgroups")
     def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
         self.world.api.fail(what, times=times, method=method, path=path)
         self._go_on(pace)
@@ -185,41 +146,6 @@ class QueueMachine(RuleBasedStateMachine):
     def a_watch_is_late(self, resource: Any) -> None:
         self.world.api.hold(resource)
 
-    @rule(lag=st.sampled_from([1, 4, 15]))
-    def answers_are_slow(self, lag: int) -> None:
-        self.world.api.lag = lag
-
-    @rule(forget=st.booleans(), pace=PACE)
-    def watches_end(self, forget: bool, pace: int | None) -> None:
-        (self.world.api.lose if forget else self.world.api.end_watches)()
-        self._go_on(pace)
-
-    @rule(seconds=st.sampled_from([0.5, 3, 90]), pace=PACE)
-    def time_passes(self, seconds: float, pace: int | None) -> None:
-        self.world.do(self.world.pass_time(seconds))
-        self._go_on(pace)
-
-    @rule()
-    def a_new_controller_finds_nothing_to_do(self) -> None:
-        """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
-        self._go_on(None)
-        before = self.world.writes
-        self.world.do(self.world.kill())
-        self._go_on(None)
-        assert self.world.writes == before
-
-    @invariant()
-    def each_change_kept_the_rules(self) -> None:
-        """INV-OW-2: nothing is written but what is the queue controller's to write."""
-        assert self.world.broken == []
-
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(
-    max_examples=int(os.environ.get("BATHOLITH_MACHINE_EXAMPLES", "40")),
-    stateful_step_count=int(os.environ.get("BATHOLITH_MACHINE_STEPS", "25")),
-    derandomize="BATHOLITH_MACHINE_EXAMPLES" not in os.environ,
-    deadline=None,
-    phases=[Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-)
+TestQueueMachine.settings = lengths(steps=25)
