@@ -17,10 +17,8 @@ import msgspec
 from ..kube.client import Client
 from ..kube.complaints import Complaints
 from ..kube.errors import (
+    OUTAGES,
     ApiError,
-    ConnectionLostError,
-    ServerError,
-    TooManyRequestsError,
     UnauthorizedError,
     UnreadableAnswerError,
 )
@@ -34,7 +32,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 FORCE = "--force-beside-volcano"
 RETRY_SECONDS = 1.0
 
-_NOT_NOW = (ServerError, TooManyRequestsError, ConnectionLostError, UnauthorizedError)
+_NOT_NOW = (*OUTAGES, UnauthorizedError)
 """Answers that are none. A server that does not know us may do so once our token is renewed."""
 
 

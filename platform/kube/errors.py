@@ -87,6 +87,10 @@ class RequestTimeoutError(ConnectionLostError):
     """No complete answer within the time allowed."""
 
 
+OUTAGES = (ServerError, TooManyRequestsError, ConnectionLostError)
+"""Failures that are the server's own: what was asked for may well be right, and work later."""
+
+
 class UnreadableAnswerError(Exception):
     """The server's answer does not have the shape that the caller asked for."""
 

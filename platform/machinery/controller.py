@@ -14,13 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..kube.errors import (
-    ApiError,
-    ConnectionLostError,
-    NotLeadingError,
-    ServerError,
-    TooManyRequestsError,
-)
+from ..kube.errors import OUTAGES, ApiError, ConnectionLostError, NotLeadingError
 from .clock import Clock, SystemClock
 from .delays import DelayHeap
 from .figures import QueueFigures
@@ -40,8 +34,6 @@ _TURNS = 16
 OUTAGE_PAUSE = 30.0
 """Seconds that a key waits at most after a failure that all keys share: that of the server. One of
 its own may cost it a quarter of an hour; after an outage that would be felt as a second one."""
-
-_OUTAGES = (ServerError, TooManyRequestsError, ConnectionLostError)
 
 
 class TerminalError(Exception):
@@ -269,7 +261,7 @@ def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSett
         log.warning("will retry", extra={**about, "error": str(error)})
     else:
         log.warning("will retry", extra=about, exc_info=error)
-    outage = isinstance(error, _OUTAGES)
+    outage = isinstance(error, OUTAGES)
     queue.add_rate_limited(key, at_most=OUTAGE_PAUSE if outage else math.inf)
 
 

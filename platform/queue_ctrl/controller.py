@@ -14,14 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
-from ..kube.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    ConnectionLostError,
-    NotFoundError,
-    ServerError,
-    TooManyRequestsError,
-)
+from ..kube.errors import OUTAGES, AlreadyExistsError, ConflictError, NotFoundError
 from ..kube.events import EventType
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
@@ -55,9 +48,6 @@ _PARENT = "parent"
 LOOK_AGAIN = 60.0
 """Seconds after which a queue whose retries have run out is looked at all the same: nothing else
 may ever happen to it."""
-
-_OUTAGES = (ServerError, TooManyRequestsError, ConnectionLostError)
-"""What no Command can be blamed for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +174,7 @@ class QueueController:
         if not waits:  # for what the watch will tell, which need not be so of a conflict's cause
             self._work.add_after(key, LOOK_AGAIN)
         command = self._command(key)
-        if command is not None and not isinstance(error, _OUTAGES):
+        if command is not None and not isinstance(error, OUTAGES):
             if command.metadata.uid in self._abandoned:
                 return
             self._abandoned.add(command.metadata.uid)

@@ -67,11 +67,10 @@ class Preparer:
         Raises:
             PROBLEMS: it cannot be made (yet).
         """
-        if self._prepared is None:
-            self._machine.sources.follow(self._pod(), self._touched)
-            await self._renew(ip, anew=True)
-        assert self._prepared is not None  # noqa: S101 - or `_renew` raised
-        return self._prepared
+        if self._prepared is not None:
+            return self._prepared
+        self._machine.sources.follow(self._pod(), self._touched)
+        return await self._renew(ip, anew=True)
 
     async def keep(self, ip: str) -> None:
         """Keep everything current, until cancelled; what an earlier agent made, too."""
@@ -105,7 +104,7 @@ class Preparer:
         if self._prepared is None:
             self._changed()
 
-    async def _renew(self, ip: str, *, anew: bool) -> None:
+    async def _renew(self, ip: str, *, anew: bool) -> Prepared:
         async with self._turn:
             pod, machine = self._pod(), self._machine
             sources = await machine.sources.fetch(pod, anew=anew)
@@ -114,10 +113,12 @@ class Preparer:
             work = asyncio.to_thread(materialise, pod, places=places, sources=sources, facts=facts)
             self._writing = asyncio.ensure_future(work)
             volumes = await asyncio.shield(self._writing)
-            self._prepared = Prepared(sources=sources, volumes=volumes, folder=self._folder, ip=ip)
+            made = Prepared(sources=sources, volumes=volumes, folder=self._folder, ip=ip)
+            self._prepared = made
             due = machine.sources.renewal(pod.metadata.uid)
             if due is not None:
                 self._wake_in((due - machine.clock.now()).total_seconds())
+            return made
 
     def _wake_in(self, seconds: float) -> None:
         if self._renewal is not None:

@@ -7,11 +7,10 @@ from typing import Any
 
 from ...kube.client import Client, PatchKind
 from ...kube.errors import (
+    OUTAGES,
     ApiError,
     ConflictError,
     ConnectionLostError,
-    ServerError,
-    TooManyRequestsError,
     UnauthorizedError,
     UnreadableAnswerError,
 )
@@ -35,8 +34,7 @@ def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
 
 def may_pass(error: Exception) -> bool:
     """Whether the same request may succeed later."""
-    passing = (ConnectionLostError, ServerError, TooManyRequestsError, UnauthorizedError)
-    return isinstance(error, passing)
+    return isinstance(error, (*OUTAGES, UnauthorizedError))
 
 
 async def after(error: Exception, client: Client, pod: Pod) -> tuple[bool, Pod | None]:
