@@ -5,6 +5,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	batch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
 )
 
@@ -49,13 +50,29 @@ func deleteFinalizers(e *env) {
 	refused("the deleted", err, apierrors.IsNotFound)
 }
 
-// A job that owns a map of its name.
+// A job that owns a map of its name, and a garbage collector that knows it.
 func owner(e *env) *batch.Job {
 	job := must(e.volcano.BatchV1alpha1().Jobs(e.namespace).Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
-	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: e.name}}
+	e.ownedMap(e.name, job)
+	e.mapsNoticed()
+	return job
+}
+
+func (e *env) ownedMap(name string, job *batch.Job) {
+	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(job, batch.SchemeGroupVersion.WithKind("Job"))}
 	must(e.core.CoreV1().ConfigMaps(e.namespace).Create(e.ctx, owned, metav1.CreateOptions{}))
-	return job
+}
+
+// Waits until the garbage collector knows who owns which map: it hears of them in order, and takes
+// away what a job owns that never was. An owner deleted before that leaves no orphans, nor waits
+// for its dependents.
+func (e *env) mapsNoticed() {
+	ghost := newJob("ghost", nil)
+	ghost.UID = uuid.NewUUID()
+	witness := e.name + "-witness"
+	e.ownedMap(witness, ghost)
+	e.until("the witness gone", func() bool { return e.mapGone(witness) })
 }
 
 func (e *env) deleteJob(policy metav1.DeletionPropagation) {
@@ -68,8 +85,8 @@ func (e *env) jobGone() bool {
 	return apierrors.IsNotFound(err)
 }
 
-func (e *env) mapGone() bool {
-	_, err := e.core.CoreV1().ConfigMaps(e.namespace).Get(e.ctx, e.name, metav1.GetOptions{})
+func (e *env) mapGone(name string) bool {
+	_, err := e.core.CoreV1().ConfigMaps(e.namespace).Get(e.ctx, name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err)
 }
 
@@ -77,7 +94,7 @@ func deleteBackground(e *env) {
 	owner(e)
 	e.deleteJob(metav1.DeletePropagationBackground)
 	same("the owner is gone", e.jobGone(), true)
-	e.until("the owned gone", e.mapGone)
+	e.until("the owned gone", func() bool { return e.mapGone(e.name) })
 }
 
 func deleteForeground(e *env) {
@@ -93,7 +110,7 @@ func deleteForeground(e *env) {
 	})
 	same("the owner is gone", e.jobGone(), false)
 	must(maps.Patch(e.ctx, e.name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))
-	e.until("both gone", func() bool { return e.mapGone() && e.jobGone() })
+	e.until("both gone", func() bool { return e.mapGone(e.name) && e.jobGone() })
 }
 
 func deleteOrphan(e *env) {
