@@ -112,7 +112,7 @@ async def opened(*hooks: Webhook) -> AsyncIterator[Door]:
         desk, presenter = Desk(hooks or WEBHOOKS, shelves(client)), Presenter()
         leaf = leaf_of(authority)
         assert presenter.show(leaf.certificate_pem, leaf.key_pem)
-        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk, grace=5)
+        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
         async with listening as url:
             yield Door(url, desk, presenter, authority)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support_waiting import PATIENCE
 
 from batholith.cluster.apiserver import registry as registries
 from batholith.cluster.apiserver import watch
@@ -150,7 +151,10 @@ async def test_a_reader_sees_nothing_before_it_is_on_disk(tmp_path: Path) -> Non
         assert [seen_as for seen_as, _ in watcher.take()] == ["ADDED"]
 
 
-async def test_a_reader_may_wait_for_a_version(tmp_path: Path) -> None:
+async def test_a_reader_may_wait_for_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "WAIT_FOR_VERSION", PATIENCE)
     async with open_registry(tmp_path) as registry:
         shelf = registry.shelf(KIND)
         waiting = asyncio.create_task(registry.reach(registry.committed_rv + 2))
