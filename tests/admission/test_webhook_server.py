@@ -25,7 +25,7 @@ from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
 from batholith.admission.serving.shelves import CONSULTED, Shelves
 from batholith.admission.serving.tls import CertificateError, Presenter
-from batholith.cluster.apiserver.patches import json_patch
+from batholith.cluster.apiserver.verbs.patches import json_patch
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority

@@ -5,7 +5,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from batholith.cluster.apiserver.http import BODY_LIMIT, HEAD_LIMIT, Asked, Connections, Reply
+from batholith.cluster.apiserver.http.connections import (
+    BODY_LIMIT,
+    HEAD_LIMIT,
+    Asked,
+    Connections,
+    Reply,
+)
 
 TYPE = b"content-type: text/plain\r\n"
 

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_waiting import PATIENCE
 
-from batholith.cluster.apiserver import registry as registries
-from batholith.cluster.apiserver import watch
-from batholith.cluster.apiserver.errors import StatusError
-from batholith.cluster.apiserver.kinds import BUILT_IN
-from batholith.cluster.apiserver.objects import DELETED, Entry, Event, new_uid, seal
-from batholith.cluster.apiserver.registry import Registry, Shelf
-from batholith.cluster.apiserver.storage import Store
-from batholith.cluster.apiserver.watch import Selection, Watcher
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.errors.status import StatusError
+from batholith.cluster.apiserver.storage import registry as registries
+from batholith.cluster.apiserver.storage import watch
+from batholith.cluster.apiserver.storage.entries import DELETED, Entry, Event, new_uid, seal
+from batholith.cluster.apiserver.storage.registry import Registry, Shelf
+from batholith.cluster.apiserver.storage.store import Store
+from batholith.cluster.apiserver.storage.watch import Selection, Watcher
 from batholith.model.names import CONFIGMAPS
 from batholith.model.selectors import parse_label_selector
 
@@ -221,7 +221,7 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
 async def test_the_log_is_cut_and_old_watchers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.cluster.apiserver.storage.LOG_KEPT", 2)
+    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.LOG_KEPT", 2)
     monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
     async with open_registry(tmp_path) as registry:
         shelf = registry.shelf(KIND)
