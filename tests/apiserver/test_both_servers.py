@@ -456,13 +456,13 @@ async def watches(say: Line) -> None:
     last = {"metadata": {"name": "b", "labels": {"tier": "x"}}, "data": {"is": "last"}}
     await say.hear([f"{MAPS}?{query}" for query in queries], lambda: say("POST", MAPS, last))
     for query in (
-        "sendInitialEvents=true",
-        "resourceVersion=x",
+        "sendInitialEvents=true&timeoutSeconds=1",
+        "resourceVersion=x&timeoutSeconds=1",
         "timeoutSeconds=x",
-        "labelSelector=a%3Dnone",
-        "resourceVersionMatch=Exact&resourceVersion=1",
+        "labelSelector=a%3Dnone&timeoutSeconds=1",
+        "resourceVersionMatch=Exact&resourceVersion=1&timeoutSeconds=1",
     ):
-        await say("GET", f"{MAPS}?watch=1&timeoutSeconds=1&{query}")
+        await say("GET", f"{MAPS}?watch=1&{query}")
     await say("GET", f"{MAPS}/a?watch=1&timeoutSeconds=1")
 
 
