@@ -13,6 +13,9 @@ DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 DNS_LABEL_1035 = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 CONFIG_KEY = r"[-._a-zA-Z0-9]+"
+HEADER = r"[-A-Za-z0-9]+"
+_SEARCHED = r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+SEARCH_PATH = rf"{_SEARCHED}(\.{_SEARCHED})*"
 
 _DNS_LABEL_RE = re.compile(DNS_LABEL)
 _DNS_SUBDOMAIN_RE = re.compile(DNS_SUBDOMAIN)
@@ -20,6 +23,8 @@ _DNS_LABEL_1035_RE = re.compile(DNS_LABEL_1035)
 _NAME_RE = re.compile(NAME)
 _CONFIG_KEY_RE = re.compile(CONFIG_KEY)
 _ENV_NAME_RE = re.compile(r"[ -<>-~]+")
+_HEADER_RE = re.compile(HEADER)
+_SEARCH_PATH_RE = re.compile(SEARCH_PATH)
 _PATH_SEGMENT_RE = re.compile(r"[^/%]+")
 
 
@@ -108,8 +113,10 @@ def config_key_problem(text: str) -> str:
     """Of a key of a ConfigMap or Secret."""
     if problem := too_long_problem(text, 253):
         return problem
-    if text == "." or text.startswith(".."):
-        return f"must not start with '..' or be '{text}'"
+    if text in (".", ".."):
+        return f"must not be '{text}'"
+    if text.startswith(".."):
+        return "must not start with '..'"
     if _CONFIG_KEY_RE.fullmatch(text):
         return ""
     return (
@@ -124,7 +131,31 @@ def env_name_problem(text: str) -> str:
     """Of the name of an environment variable."""
     if _ENV_NAME_RE.fullmatch(text):
         return ""
-    return "a valid environment variable name must consist only of printable ASCII but not '='"
+    return (
+        "a valid environment variable name must consist only of printable ASCII characters other "
+        "than '='"
+    )
+
+
+def header_problem(text: str) -> str:
+    """Of the name of a header of HTTP."""
+    if _HEADER_RE.fullmatch(text):
+        return ""
+    return (
+        "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. "
+        f"'X-Header-Name', regex used for validation is '{HEADER}')"
+    )
+
+
+def search_path_problem(text: str) -> str:
+    """Of a domain that names are looked up in."""
+    if _SEARCH_PATH_RE.fullmatch(text):
+        return too_long_problem(text, 253)
+    return (
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', "
+        "'-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', "
+        f"regex used for validation is '{SEARCH_PATH}')"
+    )
 
 
 def too_long_problem(text: str, most: int) -> str:

@@ -371,6 +371,7 @@ async def pods_with_mistakes(say: Line) -> None:
         {"terminationGracePeriodSeconds": -1}, {"activeDeadlineSeconds": 0},
         {"volumes": [{"name": "v"}]}, {"volumes": [{"name": "v", "emptyDir": {}}] * 2},
         {"priority": 5}, {"priorityClassName": "none"}, {"hostname": "A"}, {"dnsPolicy": "Odd"},
+        {"preemptionPolicy": "Never"}, {"preemptionPolicy": "PreemptLowerPriority"},
         {"schedulerName": ""}, {"tolerations": [{"operator": "Odd"}]},
         {"serviceAccountName": "none"}, {"runtimeClassName": "none"},
         {"initContainers": [{"name": "main", "image": "a"}]},

@@ -132,7 +132,7 @@ def test_a_pod_is_completed_like_the_reference_does() -> None:
         container={
             "ports": [{"containerPort": 80}],
             "livenessProbe": {"httpGet": {"port": 80}},
-            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
             "resources": {"limits": {"cpu": "1"}, "requests": {"memory": "1Gi"}},
         },
         volumes=[{"name": "a"}, {"name": "s", "secret": {"secretName": "x"}}],

@@ -13,7 +13,7 @@ from ..errors.fields import (
     required,
     too_long,
 )
-from .pod_checks import check_selector
+from .placement_checks import check_selector
 
 Json = dict[str, Any]
 

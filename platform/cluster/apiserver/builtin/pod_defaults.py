@@ -20,6 +20,8 @@ def default_pod(pod: Json) -> None:
     if spec is None:
         return
     default_pod_spec(spec)
+    if spec.get("hostNetwork"):
+        _default_host_ports(spec)
     spec.setdefault("enableServiceLinks", True)
     for name in ("initContainers", "containers"):
         for container in spec.get(name, ()):
@@ -48,8 +50,6 @@ def default_pod_spec(spec: Json) -> None:
     for name in _CONTAINER_LISTS:
         for container in spec.get(name, ()):
             _default_container(container)
-    if spec.get("hostNetwork"):
-        _default_host_ports(spec)
     for volume in spec.get("volumes", ()):
         _default_volume(volume)
 

@@ -21,12 +21,24 @@ def check_pod(pod: Json, old: Json | None) -> list[FieldError]:
     """Check a pod, or with *old* what an update changes in it."""
     spec = pod.get("spec", {})
     if old is None:
-        return check_pod_spec(spec, "spec")
+        return [*check_pod_spec(spec, "spec"), *_check_new(pod)]
     before = old.get("spec", {})
     if spec == before:
         # What was let in once is not judged again: status updates are most of the traffic.
         return check_annotations(pod["metadata"].get("annotations"), "metadata.annotations")
     return [*check_pod_spec(spec, "spec"), *_check_changes(spec, before)]
+
+
+def _check_new(pod: Json) -> list[FieldError]:
+    """Check what is refused only while the pod is not there yet."""
+    spec = pod.get("spec", {})
+    errors = []
+    if spec.get("ephemeralContainers"):
+        errors.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        text = "cannot be set until all schedulingGates have been cleared"
+        errors.append(forbidden("spec.nodeName", text))
+    return errors
 
 
 def _check_changes(spec: Json, old: Json) -> list[FieldError]:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from ..errors.fields import IMMUTABLE, FieldError, invalid, not_supported, required
-from .pod_checks import check_selector, check_template
+from .placement_checks import check_selector
+from .pod_checks import check_template
 from .pod_defaults import default_template
 
 Json = dict[str, Any]

@@ -266,10 +266,14 @@ def _list_reader(type_name: str, *, keep: bool) -> Reader:
     return read
 
 
+_NULLS: dict[str, Any] = {"string": "", "bytes": "", "Quantity": "0", "QuantityValue": "0"}
+"""What null in a map stands for, where it is no empty object."""
+
+
 def _map_reader(type_name: str, *, keep: bool) -> Reader:
     read_item = _value_reader(type_name)
     go_type = f"map[string]{_go_name(type_name)}"
-    null = "" if type_name in ("string", "bytes") else {}
+    null = _NULLS.get(type_name, {})
 
     def read(value: Any, unknown: Unknown) -> Any:
         if type(value) is not dict:

@@ -143,7 +143,14 @@ class Admission:
             raise forbidden(attempt.kind.resource, attempt.name, why)
         spec["priority"] = value
         policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
-        spec.setdefault("preemptionPolicy", policy)
+        if spec.get("preemptionPolicy") not in (None, policy):
+            why = (
+                f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be "
+                f"provided in pod spec; priority admission controller computed {policy} from the "
+                "given PriorityClass name"
+            )
+            raise forbidden(attempt.kind.resource, attempt.name, why)
+        spec["preemptionPolicy"] = policy
 
     def _default_class(self) -> Json | None:
         classes = self._lookup.containing(names.PRIORITYCLASSES, b'"globalDefault":true')
