@@ -242,7 +242,7 @@ class JobAudit:
         if change != "ADDED":
             self._asked_to_go(job, pod)
             return
-        assert made_as(pod) not in self._made, f"{name} is made twice for a version"
+        assert made_as(pod) not in self._made, f"INV-EX-1: {name} is made twice for a version"
         self._made.add(made_as(pod))
         self._pending[made_as(pod)] = self._api.clock.now()
         version = int(made_as(pod)[2])

@@ -13,7 +13,14 @@ import typer
 
 from ..cluster.datadir import DataDir, DataDirBusyError, ForeignFolderError
 from ..cluster.processes import end
-from ..cluster.supervisor import PartFailedError, Supervisor, UpState, end_leftovers, read_state
+from ..cluster.supervisor import (
+    DamagedStateError,
+    PartFailedError,
+    Supervisor,
+    UpState,
+    end_leftovers,
+    read_state,
+)
 from . import logs
 
 DataDirOption = Annotated[
@@ -22,7 +29,7 @@ DataDirOption = Annotated[
         help="Where the cluster keeps its state.", show_default="$XDG_DATA_HOME/batholith"
     ),
 ]
-FOLDER_ERRORS = (DataDirBusyError, ForeignFolderError, OSError)
+FOLDER_ERRORS = (DataDirBusyError, DamagedStateError, ForeignFolderError, OSError)
 """What holding a data folder, and working in it, may fail with."""
 DETACH_TIMEOUT = 60.0
 """Seconds that ``up --detach`` waits for the cluster to be ready."""
@@ -33,6 +40,23 @@ DOWN_TIMEOUT = 120.0
 def folder(data_dir: Path | None) -> DataDir:
     """The data folder that the option, or its default, names."""
     return DataDir.default() if data_dir is None else DataDir(data_dir)
+
+
+def _hold(data: DataDir) -> None:
+    try:
+        data.hold()
+    except DataDirBusyError:
+        read_state(data)  # has more to say where it cannot be read
+        raise
+
+
+def _what_is_up(data: DataDir, command: str) -> UpState | None:
+    """What `read_state` tells; where that is unknown, *command* says so and ends with 1."""
+    try:
+        return read_state(data)
+    except DamagedStateError as error:
+        typer.echo(f"batholith {command}: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def version() -> None:
@@ -71,7 +95,7 @@ def up(
     data = folder(data_dir)
     try:
         # Held before the split: the lock goes with the child, and a busy folder stays untouched.
-        data.hold()
+        _hold(data)
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
@@ -151,7 +175,7 @@ def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
 def down(data_dir: DataDirOption = None) -> None:
     """Stop the cluster of a data folder: pods end within their grace, then all parts."""
     data = folder(data_dir)
-    state = read_state(data)
+    state = _what_is_up(data, "down")
     if state is not None and state.supervisor.alive:
         typer.echo(f"stopping the cluster in {data.root}")
         os.kill(state.supervisor.pid, signal.SIGTERM)
@@ -194,7 +218,7 @@ def _end_what_is_left(data: DataDir) -> list[str]:
 def status(data_dir: DataDirOption = None) -> None:
     """Show the parts of the cluster; exits 3 when it is not up."""
     data = folder(data_dir)
-    state = read_state(data)
+    state = _what_is_up(data, "status")
     if state is None or not state.supervisor.alive:
         typer.echo(f"not up ({data.root})")
         raise typer.Exit(3)

@@ -59,6 +59,25 @@ class DataDir:
             raise DataDirBusyError(f"a cluster is already up in {self.root}") from None
         self._lock = lock
 
+    def is_held_by_another(self) -> bool:
+        """Whether another process holds the folder.
+
+        Not for every day: for the moment of the look, somebody who wants to hold it is refused.
+        """
+        if self._lock is not None:
+            return False
+        try:
+            lock = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
     def _check_ours(self) -> None:
         """Keep from shutting others out of /tmp, or a home, that was named by mistake."""
         marks = (self.root / "lock", self.cluster_db)

@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from .agent.shim import start_time
+from .agent.shim import boot_id, start_time
 
 _PR_SET_PDEATHSIG = 1
 
@@ -21,16 +21,19 @@ class ProcessId(msgspec.Struct, frozen=True):
     start_time: int
     """Clock ticks from boot to its start (field 22 of ``/proc/PID/stat``)."""
 
+    boot: str = ""
+    """Which boot that was; empty where an older version noted the process."""
+
     @property
     def alive(self) -> bool:
         """Whether it runs (a zombie does not)."""
-        return start_time(self.pid) == self.start_time
+        return self.boot in ("", boot_id()) and start_time(self.pid) == self.start_time
 
 
 def identify(pid: int) -> ProcessId | None:
     """The process that *pid* is now, or ``None``."""
     started = start_time(pid)
-    return None if started is None else ProcessId(pid, started)
+    return None if started is None else ProcessId(pid, started, boot_id())
 
 
 def end(process: ProcessId, *, grace: float) -> None:

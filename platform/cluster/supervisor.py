@@ -79,11 +79,29 @@ class UpState(msgspec.Struct, kw_only=True):
     parts: dict[str, RunningPart] = {}
 
 
+class DamagedStateError(Exception):
+    """A cluster is up, and its ``up.json`` does not tell what runs."""
+
+    def __init__(self, data: DataDir) -> None:
+        super().__init__(
+            f"a cluster is up in {data.root}, but {data.up_json} is damaged and does not tell "
+            "which process runs it: end `batholith up` by hand"
+        )
+
+
 def read_state(data: DataDir) -> UpState | None:
-    """What ``up.json`` says, or ``None`` where there is none that can be read."""
+    """What ``up.json`` says; ``None`` where there is none, or a damaged one of nobody who is up.
+
+    Raises:
+        DamagedStateError: it cannot be read, and another process holds the folder.
+    """
     try:
         return msgspec.json.decode(data.up_json.read_bytes(), type=UpState)
-    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except msgspec.DecodeError:
+        if data.is_held_by_another():
+            raise DamagedStateError(data) from None
         return None
 
 

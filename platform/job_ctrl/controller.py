@@ -15,7 +15,7 @@ from ..kube.reflector import CacheOptions
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
-from ..machinery.expectations import UidExpectations
+from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.limiters import default_controller_limiter
 from ..machinery.recording import Recorder
@@ -86,7 +86,7 @@ class JobController:
             clock=self._clock,
             metrics=settings.work_metrics,
         )
-        self._expected = UidExpectations(self._clock, ttl=UNSEEN_FOR)
+        self._expected = Expectations(self._clock, ttl=UNSEEN_FOR)
         self._metrics = JobMetrics(settings.registry)
         self._bustle = Bustle(self._clock)
         self._executor = Executor(
@@ -174,12 +174,12 @@ class JobController:
             self._lose(_owner_key(old.metadata), was)  # deleted, or not its job's any longer
         if new is not None and entry is not None:
             key = _owner_key(new.metadata)
-            self._expected.creation_observed(key, entry.name)
+            self._expected.observed(key, entry.name)
             if self._case(key).ledger.put(entry, now=self._when(entry)):
                 self._mark(key)
 
     def _lose(self, key: str, entry: ledger.Entry) -> None:
-        self._expected.creation_observed(key, entry.name)
+        self._expected.observed(key, entry.name)
         case = self._case(key)
         case.ledger.drop(entry.uid, now=self._when(entry))
         # Its successor may need what nobody tells us of if it goes.
@@ -293,9 +293,9 @@ class JobController:
     def _drop_unseen(self, key: str, books: ledger.Ledger) -> None:
         """Strike pods that we made and that went before any cache could show them."""
         for pod in books.overtaken(int(self._pods.resource_version or 0)):
-            self._expected.creation_observed(key, pod.name)
+            self._expected.observed(key, pod.name)
             books.drop(pod.uid, now=self._clock.monotonic())
-        books.drop_unseen(self._expected.awaited_creations(key))
+        books.drop_unseen(self._expected.awaited(key))
 
     def _view(self, turn: Turn) -> View:
         """What there is to see of the job, our own last writes included."""

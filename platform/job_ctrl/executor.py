@@ -24,7 +24,7 @@ from ..machinery.batches import all_at_once, slow_start
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, TryAgainError
-from ..machinery.expectations import UidExpectations
+from ..machinery.expectations import Expectations
 from ..machinery.recording import Recorder, reference
 from ..machinery.turns import Turns
 from ..model import names
@@ -84,7 +84,7 @@ class Tools:
     client: Client
     clock: Clock
     queue: ShardedQueue
-    expected: UidExpectations
+    expected: Expectations
     recorder: Recorder | None
     metrics: JobMetrics
     settings: JobSettings
@@ -312,7 +312,7 @@ class Executor:
                     await self._create_pod(turn, *pod)
                 except AlreadyExistsError as error:  # which says nothing about the other pods
                     taken.append(error)
-                    expected.creation_observed(turn.key, _name(turn, *pod))
+                    expected.observed(turn.key, _name(turn, *pod))
 
         first = self._trust.get(turn.namespace, 1)
         outcome = await slow_start(wanted, create, initial=first)
@@ -323,7 +323,7 @@ class Executor:
             log.info("pods created", extra={"job": turn.key, "pods": made})
         for pod, failure in outcome.failed:
             if isinstance(failure, ApiError):  # else it may have been made all the same
-                expected.creation_observed(turn.key, _name(turn, *pod))
+                expected.observed(turn.key, _name(turn, *pod))
         error = outcome.first_error or next(iter(taken), None)
         if error is None:
             for reason in (fx.Reason.FAILED_CREATE, fx.Reason.PLUGIN_ERROR):
@@ -345,7 +345,7 @@ class Executor:
         expected, name = self._tools.expected, _name(turn, task, index)
         body = pods.build(turn.job, task, index)
         turn.plan.team.shape(body, turn.job)
-        expected.expect_creations(turn.key, (name,))
+        expected.expect(turn.key, (name,))
         turn.case.ledger.expect(name)
         try:
             made = await self._client.create(names.PODS, body, namespace=turn.namespace, view=Pod)

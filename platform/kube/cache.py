@@ -30,22 +30,6 @@ T = TypeVar("T", bound=HasMeta)
 Handler = Callable[[T | None, T | None], None]
 
 
-def filtered(wanted: Callable[[T], bool], handler: Handler[T]) -> Handler[T]:
-    """Let *handler* hear only of objects that are *wanted*.
-
-    One that becomes wanted comes, one that no longer is goes. *wanted* must depend on nothing but
-    the object, or the story loses its sense.
-    """
-
-    def hear(old: T | None, new: T | None) -> None:
-        before = old if old is not None and wanted(old) else None
-        after = new if new is not None and wanted(new) else None
-        if before is not None or after is not None:
-            handler(before, after)
-
-    return hear
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatistics:
     """What a cache holds and has seen since it was made."""
@@ -211,8 +195,7 @@ class Feed(Generic[T]):
 class Cache(Generic[T]):
     """Holds what the server holds of one resource, seen as *view*, narrowed by selectors.
 
-    *indexes* maps a name to a function from an object to the values that it is found under; see
-    :mod:`.indexes` for the usual ones.
+    *indexes* maps a name to a function from an object to the values that it is found under.
     """
 
     def __init__(

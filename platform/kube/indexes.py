@@ -11,26 +11,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=HasMeta)
 
 
-def by_namespace(obj: HasMeta) -> Iterable[str]:
-    """Group by namespace."""
-    return (obj.metadata.namespace,)
-
-
-def by_owner(obj: HasMeta) -> Iterable[str]:
-    """Group by the uids of all owners."""
-    return tuple(owner.uid for owner in obj.metadata.owner_references)
-
-
-def by_label(name: str) -> Callable[[HasMeta], Iterable[str]]:
-    """Make a function that groups by the value of a label, leaving out objects without it."""
-
-    def values(obj: HasMeta) -> Iterable[str]:
-        value = obj.metadata.labels.get(name)
-        return () if value is None else (value,)
-
-    return values
-
-
 class Index(Generic[T]):
     """Keeps groups current as single objects come, change and go."""
 

@@ -89,32 +89,6 @@ class Bucket:
         return 0
 
 
-class FastSlow:
-    """The first *max_fast* failures of a key wait *fast*, later ones *slow*."""
-
-    def __init__(self, fast: float, slow: float, max_fast: int) -> None:
-        if not (0 <= fast < math.inf and 0 <= slow < math.inf):
-            raise ValueError(f"need finite delays, got fast={fast}, slow={slow}")
-        self._fast = fast
-        self._slow = slow
-        self._max_fast = max_fast
-        self._failures: dict[str, int] = {}
-
-    def when(self, key: str) -> float:
-        """Count one failure of *key* and say how long it must wait."""
-        failures = self._failures.get(key, 0) + 1
-        self._failures[key] = failures
-        return self._fast if failures <= self._max_fast else self._slow
-
-    def forget(self, key: str) -> None:
-        """Start *key* again with the fast delay."""
-        self._failures.pop(key, None)
-
-    def num_requeues(self, key: str) -> int:
-        """Failures of *key* since it was last forgotten."""
-        return self._failures.get(key, 0)
-
-
 class MaxOf:
     """Asks every member and takes the longest delay."""
 
@@ -135,28 +109,6 @@ class MaxOf:
     def num_requeues(self, key: str) -> int:
         """The largest count of any member."""
         return max(member.num_requeues(key) for member in self._members)
-
-
-class AtMost:
-    """*inner*, with its delays capped at *cap*."""
-
-    def __init__(self, inner: RateLimiter, cap: float) -> None:
-        if not 0 <= cap < math.inf:
-            raise ValueError(f"need a finite cap, got {cap}")
-        self._inner = inner
-        self._cap = cap
-
-    def when(self, key: str) -> float:
-        """The inner delay, capped."""
-        return min(self._inner.when(key), self._cap)
-
-    def forget(self, key: str) -> None:
-        """Have the inner one forget *key*."""
-        self._inner.forget(key)
-
-    def num_requeues(self, key: str) -> int:
-        """The inner one's count."""
-        return self._inner.num_requeues(key)
 
 
 def default_controller_limiter(clock: Clock, *, longest: float = 1000) -> RateLimiter:

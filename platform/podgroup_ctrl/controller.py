@@ -23,7 +23,7 @@ from ..kube.errors import (
 from ..machinery.batches import all_at_once
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
-from ..machinery.expectations import UidExpectations
+from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder, reference
@@ -101,8 +101,8 @@ class PodGroupController:
         self._queues = Cache(client, QUEUES, Queue)
         self._pods = [_pods(client, name) for name in dict.fromkeys(self._settings.scheduler_names)]
         # What was asked for and is not in the caches yet: PodGroups by name, bound pods by uid.
-        self._making = UidExpectations(clock)
-        self._binding = UidExpectations(clock)
+        self._making = Expectations(clock)
+        self._binding = Expectations(clock)
         # PodGroups that were refused; a queue that opens may be what they wait for.
         self._refused: set[str] = set()
 
@@ -129,7 +129,7 @@ class PodGroupController:
 
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
         if old is not None and (new is None or new.bound_to):
-            self._binding.creation_observed(old.group_key, old.metadata.uid)
+            self._binding.observed(old.group_key, old.metadata.uid)
         either = new or old
         if either is None or not either.is_ours:
             return
@@ -140,7 +140,7 @@ class PodGroupController:
         if new is None and old is not None:
             self._work.add(old.metadata.key)
         elif old is None and new is not None:
-            self._making.creation_observed(new.metadata.key, new.metadata.name)
+            self._making.observed(new.metadata.key, new.metadata.name)
             if _is_scaled(new):  # perhaps to none, while nobody looked
                 self._work.add(new.metadata.key)
 
@@ -164,9 +164,9 @@ class PodGroupController:
         if not alive:
             await self._remove_if_unwanted(group)
             return None
-        if group is None and not self._making.awaited_creations(key):
+        if group is None and not self._making.awaited(key):
             await self._make(key, alive)
-        binding = self._binding.awaited_creations(key)
+        binding = self._binding.awaited(key)
         free = [pod for pod in alive if not pod.bound_to and pod.metadata.uid not in binding]
         if group is not None and free:
             await self._refresh(group, free[0])
@@ -185,7 +185,7 @@ class PodGroupController:
         pod = min(pods, key=lambda pod: (bool(pod.bound_to), pod.metadata.name))
         inherited = await self._inherited(pod)
         group = build.build(pod, inherited)
-        self._making.expect_creations(key, [pod.group])
+        self._making.expect(key, [pod.group])
         try:
             await self._client.create(PODGROUPS, group, namespace=pod.metadata.namespace)
             log.info("podgroup created", extra={"podgroup": key})
@@ -193,7 +193,7 @@ class PodGroupController:
             log.debug("the PodGroup is there already", extra={"key": key})
         except Exception as error:
             # Even after a timeout: the name is fixed, so trying again makes no second one.
-            self._making.creation_observed(key, pod.group)
+            self._making.observed(key, pod.group)
             if isinstance(error, _REFUSALS):
                 self._refused.add(key)
                 for each in pods:
@@ -237,13 +237,13 @@ class PodGroupController:
         """Write into the pod which PodGroup it belongs to, unless somebody else does just now."""
         meta = pod.metadata
         patch = {"metadata": {**as_seen(meta), "annotations": {GROUP_NAME: pod.group}}}
-        self._binding.expect_creations(pod.group_key, [meta.uid])
+        self._binding.expect(pod.group_key, [meta.uid])
         try:
             await self._client.patch(
                 PODS, meta.name, patch, namespace=meta.namespace, kind=PatchKind.STRATEGIC
             )
         except Exception as error:
-            self._binding.creation_observed(pod.group_key, meta.uid)
+            self._binding.observed(pod.group_key, meta.uid)
             if isinstance(error, ConflictError | InvalidError):
                 # Most likely it has changed, or another pod has its name by now, which the cache
                 # will say: a patch with the uid of the old one is then called invalid.

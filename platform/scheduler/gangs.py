@@ -146,11 +146,6 @@ class Task:
         """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the task may be placed."""
-        return self.status is TaskStatus.PENDING and not self.gates
-
     def asks_the_same(self, other: "Task") -> bool:
         """Whether two readings of a pod differ in nothing that placing it depends on."""
         return (self.status, self.gates, self.role, self.priority, self.node) == (

@@ -140,6 +140,27 @@ async def test_a_number_that_now_means_another_process_is_left_alone(data: DataD
     await other.wait()
 
 
+def test_a_process_of_another_boot_is_never_meant() -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    assert me.alive
+    assert not msgspec.structs.replace(me, boot="another").alive
+
+
+def test_a_process_that_an_older_version_noted_is_still_known() -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    noted = f'{{"pid": {me.pid}, "start_time": {me.start_time}}}'
+    assert msgspec.json.decode(noted, type=ProcessId).alive
+
+
+def test_a_damaged_state_that_nobody_holds_counts_as_none(data: DataDir) -> None:
+    data.up_json.write_text("{")
+    assert read_state(data) is None, "we hold the folder ourselves"
+    data.release()
+    assert read_state(data) is None
+
+
 def test_a_data_folder_has_one_holder(data: DataDir) -> None:
     other = DataDir(data.root)
     with pytest.raises(DataDirBusyError):

@@ -68,6 +68,27 @@ async def test_a_second_start_leaves_the_first_one_and_its_log_alone(tmp_path: P
         assert outcome.err == f"batholith up: Kubernetes API: port {port}: Address already in use\n"
 
 
+async def test_what_is_up_but_damaged_is_called_so_by_every_command(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    data.hold()
+    data.up_json.write_text("{")
+    told = (
+        f"a cluster is up in {data.root}, but {data.up_json} is damaged and does not tell "
+        "which process runs it: end `batholith up` by hand\n"
+    )
+    for command in (["status"], ["down"], ["up"], ["up", "--detach"]):
+        outcome = await batholith(*command, "--data-dir", str(data.root))
+        assert (outcome.code, outcome.out) == (1, ""), command
+        assert outcome.err == f"batholith {command[0]}: {told}"
+    assert data.up_json.read_text() == "{"
+    data.release()
+    outcome = await batholith("status", "--data-dir", str(data.root))
+    assert (outcome.code, outcome.out) == (3, f"not up ({data.root})\n")
+    outcome = await batholith("down", "--data-dir", str(data.root))
+    assert (outcome.code, outcome.out) == (0, "nothing is running\n")
+    assert not data.up_json.exists()
+
+
 async def test_an_impatient_second_signal_does_not_cut_the_stop_short(tmp_path: Path) -> None:
     command = ("up", "--data-dir", str(tmp_path), "--port", "0", "--api-port", "0")
     process = await asyncio.create_subprocess_exec(

@@ -109,6 +109,21 @@ def test_a_pod_that_goes_was_evicted_unless_we_asked_for_it() -> None:
     assert happenings(ledger) == []
 
 
+def test_inv_ex_6_a_pod_seen_to_go_twice_counts_once() -> None:
+    """Once it is being deleted, and once it is gone."""
+    ledger = booked()
+    ledger.put(entry("t-1"))
+    ledger.doom(["uid-t-0"])
+    for _ in range(2):
+        assert (ledger.counts(0).terminating, ledger.counts(0).alive) == (1, 2)
+        ledger.put(entry(leaving=True))
+    for _ in range(2):
+        ledger.drop("uid-t-0")
+        assert (ledger.counts(0).terminating, ledger.counts(0).alive) == (0, 1)
+        assert ledger.missing("t") == [0]
+    ledger.validate()
+
+
 def test_a_pod_that_fails_is_a_happening_with_its_exit_code() -> None:
     ledger = booked()
     ledger.put(entry(phase=PodPhase.FAILED, exit_code=3))

@@ -353,7 +353,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_change_kept_the_rules(self) -> None:
-        """INV-OW-1, -2 and -4; INV-SH-1; INV-VC-1, -2, -4, -6 and -7; terminal phases stay."""
+        """INV-EX-1, INV-OW-1, -2 and -4, INV-SH-1, INV-VC-1, -2, -4, -6 and -7; ends are final."""
         assert self.life.audit.broken == []
 
     def _all_is_gone(self) -> None:

@@ -123,6 +123,30 @@ def test_a_stop_does_not_save_a_job_without_retries_left(life: Life, stop: str) 
     assert (life.phase, life.status["retryCount"]) == ("Failed", 1)
 
 
+def test_inv_ex_4_pods_that_may_have_been_made_are_awaited_and_no_others(life: Life) -> None:
+    """Eight, tried 1, 2 and 4 at a time: one is refused, one cut off, and the last one skipped."""
+
+    def hear(prefix: str, change: str, new: Any, old: Any) -> None:
+        life.audit.hear(prefix, change, new, old)
+        if prefix == PODS.path() and len(life.named(PODS)) == 3:
+            life.api.fail(500, method="POST", path="/pods")
+            life.api.fail("drop", method="POST", path="/pods")
+
+    submit(life, minAvailable=8, tasks=[task("t", 8)])
+    life.do(life.rest())
+    life.api.told = hear
+    life.api.hold(PODS)
+    life.admit()
+    life.do(life.idle())
+    assert life.controller is not None
+    awaited = life.controller._expected.awaited("d/j")
+    assert life.named(PODS).keys() == {f"j-t-{index}" for index in (0, 1, 2, 5, 6)}
+    assert awaited == {*life.named(PODS), "j-t-4"}
+    life.do(life.rest())
+    assert len(life.named(PODS)) == 8
+    assert not life.controller._expected.awaited("d/j")
+
+
 def test_a_taken_name_holds_up_no_other_pod_and_is_told(life: Life) -> None:
     life.put(PODS, "j-t-0", metadata={"labels": {"app": "other"}})
     submit(life)

@@ -13,10 +13,9 @@ from prometheus_client import CollectorRegistry
 from support_fakeapi import FakeApi
 from support_waiting import until
 
-from batholith.kube.cache import Cache, Handler, filtered
+from batholith.kube.cache import Cache, Handler
 from batholith.kube.client import Client, ClientOptions
 from batholith.kube.config import Credentials
-from batholith.kube.indexes import by_label, by_namespace, by_owner
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.reflector import CacheOptions
 from batholith.kube.timing import Timing
@@ -50,9 +49,8 @@ class Follower:
             Pod,
             indexes={
                 "node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else (),
-                "space": by_namespace,
-                "owner": by_owner,
-                "app": by_label("app"),
+                "space": lambda pod: (pod.metadata.namespace,),
+                "app": lambda pod: pod.metadata.labels.values(),
             },
             options=CacheOptions(**options),
         )
@@ -387,24 +385,6 @@ async def test_a_late_handler_first_hears_of_all_that_is_there(api: FakeApi) -> 
         api.remove(PODS, "a")
         await follower.caught_up()
         assert len(late) == 3
-
-
-async def test_a_filtered_handler_hears_of_what_it_wants_as_if_nothing_else_were(
-    api: FakeApi,
-) -> None:
-    async with following(api) as follower:
-        told: list[tuple[str, str]] = []
-
-        def hear(old: Pod | None, new: Pod | None) -> None:
-            told.append((old.spec.node_name if old else "", new.spec.node_name if new else ""))
-
-        follower.cache.add_handler(filtered(lambda pod: pod.spec.node_name != "no", hear))
-        await follower.cache.wait_synced()
-        for node in ("no", "n1", "n2", "no", "no"):
-            api.put(PODS, "a", spec={"nodeName": node})
-        api.remove(PODS, "a")
-        await follower.caught_up()
-        assert told == [("", "n1"), ("n1", "n2"), ("n2", "")]
 
 
 async def test_a_cache_that_ends_frees_its_watch(api: FakeApi) -> None:

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batholith.machinery.limiters import (
-    AtMost,
-    Bucket,
-    Exponential,
-    FastSlow,
-    MaxOf,
-    default_controller_limiter,
-)
+from batholith.machinery.limiters import Bucket, Exponential, MaxOf, default_controller_limiter
 from batholith.machinery.testing import FakeClock
 
 BASES = st.floats(1e-3, 100)
@@ -121,9 +114,9 @@ def test_a_bucket_survives_a_clock_that_steps_back() -> None:
 
 @given(calls=st.lists(KEYS, min_size=1, max_size=40))
 def test_inv_rl_5_max_of_asks_every_member_once(calls: list[str]) -> None:
-    left, right = Exponential(1, 60), FastSlow(3, 5, 2)
+    left, right = Exponential(1, 60), Exponential(3, 5)  # each is now and then the longer
     both = MaxOf([left, right])
-    twins = Exponential(1, 60), FastSlow(3, 5, 2)
+    twins = Exponential(1, 60), Exponential(3, 5)
     for number, key in enumerate(calls, 1):
         assert both.when(key) == max(twin.when(key) for twin in twins)
         assert left.num_requeues(key) == right.num_requeues(key) == both.num_requeues(key)
@@ -149,21 +142,6 @@ def test_inv_rl_7_forgetting_all_keys_frees_the_memory(calls: list[str]) -> None
     for key in calls:
         limiter.forget(key)
     assert len(limiter) == 0
-
-
-def test_fast_then_slow_then_fast_again() -> None:
-    limiter = FastSlow(1, 10, 2)
-    assert [limiter.when("a") for _ in range(4)] == [1, 1, 10, 10]
-    limiter.forget("a")
-    assert limiter.when("a") == 1
-
-
-def test_at_most_caps_the_inner_delay_and_passes_the_rest_on() -> None:
-    limiter = AtMost(Exponential(1, 60), 5)
-    assert [limiter.when("a") for _ in range(5)] == [1, 2, 4, 5, 5]
-    assert limiter.num_requeues("a") == 5
-    limiter.forget("a")
-    assert limiter.num_requeues("a") == 0
 
 
 @pytest.mark.parametrize("base", [0, -1, math.nan, math.inf])

@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...machinery.clock import Clock
+from ..processes import ProcessId
 from . import layout, shim
 
 RUN_VARIABLE = "BATHOLITH_RUN"
@@ -202,9 +203,10 @@ class RunFolder:
     def process(self) -> int | None:
         """The shim's process id, if it lives and is the one that claimed."""
         claim = self.claim()
-        if claim is None or claim.pid == 0 or claim.boot != shim.boot_id():
+        if claim is None or claim.start is None:
             return None
-        return claim.pid if shim.start_time(claim.pid) == claim.start else None
+        owner = ProcessId(claim.pid, claim.start, claim.boot)
+        return claim.pid if owner.alive else None
 
 
 def _read(path: Path, kind: type[_R]) -> _R | None:
