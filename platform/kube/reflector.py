@@ -140,7 +140,7 @@ class Reflector(Generic[T]):
 
     @property
     def out_of_touch(self) -> float:
-        """Seconds for which no list or watch has worked; 0 while one does."""
+        """Seconds since all was known to be told; 0 while a watch follows and no list is due."""
         return self._complaints.lasting
 
     async def run(self) -> None:
