@@ -6,7 +6,6 @@ ServiceAccount, through whatever makes it use its rights. The audit log then say
 
 import asyncio
 import contextlib
-import copy
 import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -30,7 +29,7 @@ from support_realkube import (
     needs_realkube,
     real_server,
 )
-from support_rights import Parts, Right, account, granted, refused, used
+from support_rights import Parts, Right, account, granted, redirected, refused, used
 from support_server import MERGE
 
 from batholith.model.names import (
@@ -76,17 +75,6 @@ BY_THE_SERVER = "/finalizers"
 request shows them, so the test takes them away and sees what is refused then."""
 
 
-def _redirected(found: Objects, url: str) -> Objects:
-    """The webhooks at *url*: nothing routes Services here."""
-    moved = copy.deepcopy(found)
-    for (kind, _, _), each in moved.items():
-        if kind.endswith("WebhookConfiguration"):
-            for webhook in each["webhooks"]:
-                path = webhook["clientConfig"].pop("service")["path"]
-                webhook["clientConfig"]["url"] = url + path
-    return moved
-
-
 async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Path) -> None:
     needs_kubectl()
     needs_realkube()
@@ -129,7 +117,7 @@ async def _parts(server: RealServer, found: Objects, folder: Path) -> AsyncItera
     kubectl = Kubectl(server, folder)
     ports = dict(zip(("webhooks", "other webhooks", "rest"), free_ports(3), strict=True))
     url = f"https://127.0.0.1:{ports['webhooks']}"
-    await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_redirected(found, url).values()))
+    await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
     proxy = HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server)
     rest = aiohttp.ClientSession(f"http://127.0.0.1:{ports['rest']}")
     async with proxy, rest:
