@@ -178,7 +178,7 @@ def test_an_unknown_value_is_refused() -> None:
         [needs_helm(), "template", "b", str(CHART), "--set=controllers.replica=2"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert said.returncode != 0
     assert "replica" in said.stderr
