@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from support_replicas import DEFAULT, Replica  # shared with the tests
+from support_replicas import Election, Replica  # shared with the tests
 from support_stage import LIVES, PARTS, REPLICAS, Stage, stage
 
 from batholith.kube.client import Client
@@ -30,6 +30,9 @@ WAYS: Mapping[str, Callable[[Replica], None]] = {
     "kill -9": Replica.kill,
     "SIGTERM": Replica.terminate,
 }
+PRODUCT = Election(lease=15, renew=10, retry=2)
+"""The product's own times."""
+
 LOOK = 0.01
 """Seconds between two looks at what is awaited, and so the error of a figure."""
 SETTLE = 3.0
@@ -89,7 +92,7 @@ async def measure(tries: int) -> Times:
     times: Times = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
         async with (
-            stage(Path(folder), election=DEFAULT, wanted=[]) as s,
+            stage(Path(folder), election=PRODUCT, wanted=[]) as s,
             s.replicas(),
             s.server.client() as client,
         ):

@@ -1,8 +1,9 @@
 """What one job costs on a real kube-apiserver: ``python -m bench.jobs [NAME ...] [--pods N]``.
 
 Names: ``sync`` (CPU of the controllers for one pod's event, in a small and in a large job),
-``calls`` (API calls a job), ``creates`` (how fast the pods of one job are made, against a bare
-loop); none means all. Rows are in Markdown, for bench/README.md.
+``waits`` (the same where a policy waits for pods that stay pending), ``calls`` (API calls a job),
+``creates`` (how fast the pods of one job are made, against a bare loop); none means all. Rows are
+in Markdown, for bench/README.md.
 """
 
 import argparse
@@ -40,13 +41,13 @@ async def _until(there: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _submit_admitted(client: Client, pods: int) -> None:
+async def _submit_admitted(client: Client, pods: int, **spec: object) -> None:
     """Submit a job of so many *pods*, and admit it in the place of a scheduler.
 
     Its first pod is enough to run.
     """
     body = job("one", pods)
-    body["spec"]["minAvailable"] = 1
+    body["spec"] |= {"minAvailable": 1, **spec}
     await submit(client, [body])
     names: list[str] = []
 
@@ -62,20 +63,29 @@ async def _submit_admitted(client: Client, pods: int) -> None:
 
 async def sync(pods: int) -> None:
     """CPU of the controllers for one pod's event, in a job of few pods and of many."""
+    await _compare(pods)
+
+
+async def waits(pods: int) -> None:
+    """The same, with a policy that aborts the job if a pod is pending for a day."""
+    await _compare(pods, policies=[{"event": "PodPending", "action": "AbortJob", "timeout": "24h"}])
+
+
+async def _compare(pods: int, **spec: object) -> None:
     print("| pods of the job | events | CPU ms of the controllers an event |")
     print("| ---: | ---: | ---: |")
-    costs = [await _sync_cost(size) for size in (SMALL, pods)]
+    costs = [await _sync_cost(size, **spec) for size in (SMALL, pods)]
     print(f"\nratio: {costs[1] / costs[0]:.2f}")
 
 
-async def _sync_cost(pods: int) -> float:
+async def _sync_cost(pods: int, **spec: object) -> float:
     with platform() as made:
         async with submitter(made) as client:
             await furnish(client)
             await made.start_parts(client, "controllers")
             seen = Milestones(client, pods=pods, jobs=1)
             async with seen.watching():
-                await _submit_admitted(client, pods)
+                await _submit_admitted(client, pods, **spec)
                 await _until(lambda: _reached(seen, "created"))
                 await in_parallel(range(EVENTFUL), lambda n: _events(client, n, 2))
                 await asyncio.sleep(10)  # what waits for a calm moment is written now
@@ -167,6 +177,7 @@ async def _bare_rate(client: Client, pods: int) -> float:
 
 BENCHES: dict[str, Callable[[int], Coroutine[None, None, None]]] = {
     "sync": sync,
+    "waits": waits,
     "calls": calls,
     "creates": creates,
 }

@@ -74,6 +74,11 @@ class FakeApi:
         """Whether ``sendInitialEvents`` is understood; otherwise answered with 422."""
         self.mute_lists = False
         """An old server: takes ``sendInitialEvents`` without a word and never ends the list."""
+        self.says_oldest = True
+        """Whether a refusal to watch from a version says from which on one could."""
+        self.lists = asyncio.Event()
+        """Clear it to hold back the answers to lists, of either form."""
+        self.lists.set()
         self.cut_after: int | None = None
         """Break the connection of a watch after so many further bytes, in the middle of a line."""
         self.seen: list[Seen] = []
@@ -108,6 +113,7 @@ class FakeApi:
         trace: TracebackType | None,
     ) -> None:
         self._hanging.set()
+        self.lists.set()
         self.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -245,7 +251,10 @@ class FakeApi:
         if request.method == "GET" and not target.name:
             if "watch" in request.query:
                 return await self._watch(request, target)
-            return self._list(request, target)
+            answer = self._list(request, target)
+            if request.query.get("limit") != "1":
+                await self.lists.wait()
+            return answer
         return self._one(request, target, self.seen[-1].body)
 
     async def _fail(self, request: web.Request, fault: Fault) -> web.Response:
@@ -326,6 +335,8 @@ class FakeApi:
         self._watchers.append(watcher)
         try:
             await response.prepare(request)
+            if initial:
+                await self.lists.wait()
             await self._pump(watcher, response)
         except ConnectionError:
             pass  # the client, or drop_watches, closed it
@@ -356,7 +367,11 @@ class FakeApi:
                     yield _line("ADDED", obj)
             return
         if since < self._oldest:
-            yield _line("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
+            text = "too old resource version"
+            if self.says_oldest:
+                text += f": {since} ({self._oldest})"
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": text}
+            yield _line("ERROR", status)
             watcher.lines.put_nowait(None)  # the server ends such a stream after the event
             return
         for entry in self.history:

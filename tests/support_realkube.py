@@ -19,9 +19,10 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ import aiohttp
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from support_server import Server
+from support_server import DISCOVERY, Server, discovered
 
 from batholith.cluster import kubeconfig, pki
 from batholith.cluster.processes import die_with_parent
@@ -48,6 +49,9 @@ CONTROLLERS = ("garbagecollector", "namespace", "serviceaccount", "root-ca-cert-
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc", "disruption")
 _LASTING = ("/registry/masterleases/", "/registry/leases/kube-system/")
 """Keys that the server itself writes now and again."""
+
+_PASSES = 10
+"""How often a store is looked over at most until nothing is left to be undone."""
 
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -144,8 +148,9 @@ class RealKube:
         return path
 
     def audit(self) -> list[Json]:
-        """What the audit log says so far."""
-        return list(map(json.loads, (self.folder / "audit.log").read_text().splitlines()))
+        """What the audit log says so far; its last line may be half written."""
+        whole, _, _ = (self.folder / "audit.log").read_text(errors="replace").rpartition("\n")
+        return list(map(json.loads, whole.splitlines()))
 
     def start_api(self) -> None:
         """Start the API server on its port, and wait until it is ready."""
@@ -156,8 +161,11 @@ class RealKube:
             raise TimeoutError(f"{self.said('GET', '/readyz?verbose')[1]}\n{error}") from None
 
     def kill_api(self) -> None:
-        """``kill -9`` of the API server; etcd stays."""
+        """``kill -9`` of the API server; etcd stays, and of the audit log what is whole."""
         self._kill("kube-apiserver")
+        if self.options.audit:
+            log = self.folder / "audit.log"
+            os.truncate(log, log.read_bytes().rfind(b"\n") + 1)
 
     def hang(self, program: str) -> None:
         """Stop a program without ending it: what is sent to it gets no answer."""
@@ -189,17 +197,26 @@ class RealKube:
     def reset(self) -> set[bytes]:
         """Bring the store back to what it was at `keep`; watchers see it as changes.
 
-        Returns the keys that it had to touch.
+        What is written meanwhile, for somebody who has gone or by a controller that is late, goes
+        as well. Returns the keys that it had to touch.
         """
+        touched: set[bytes] = set()
+        for _ in range(_PASSES):
+            found = self._reset_once()
+            touched |= found
+            if not found:
+                break
+        return touched
+
+    def _reset_once(self) -> set[bytes]:
         now = self._versions()
         new = now.keys() - self._kept.keys()
         for key in new:
             self.etcd("deleterange", key=_base64(key))
         changed = [key for key in self._kept if now.get(key) != self._seen[key]]
         for key in changed:
-            self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
-        if changed:
-            self._seen = self._versions()
+            said = self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
+            self._seen[key] = said["header"]["revision"]
         return {*new, *changed}
 
     def _versions(self) -> dict[bytes, str]:
@@ -307,6 +324,12 @@ class RealKube:
             path = f"/apis/{spec['group']}/{served}/{spec['names']['plural']}"
             self.await_status(200, path)
 
+        def told() -> bool:
+            document = json.loads(self.said("GET", "/apis", accept=DISCOVERY)[1])
+            return all(discovered(document, each["spec"]) for each in definitions)
+
+        self._await("kube-apiserver", told)
+
     def _start_manager(self) -> None:
         admin = self.kubeconfig_of("admin")
         self._spawn(
@@ -371,10 +394,12 @@ class RealKube:
         """Send a request without a loop; returns the status."""
         return self.said(method, path, body)[0]
 
-    def said(self, method: str, path: str, body: Json | None = None) -> tuple[int, str]:
+    def said(
+        self, method: str, path: str, body: Json | None = None, *, accept: str = "application/json"
+    ) -> tuple[int, str]:
         """Send a request without a loop; returns status and text of the answer."""
         context = ssl.create_default_context(cadata=self.pki.ca_data.decode())
-        headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
+        headers = {"Authorization": f"Bearer {self.tokens['admin']}", "Accept": accept}
         headers["Content-Type"] = "application/json"
         data = None if body is None else json.dumps(body)
         with closing(
@@ -429,23 +454,34 @@ async def real_server(
             yield server
 
 
+def _ports() -> Iterator[int]:
+    """All ports of this process, one after the other, again and again."""
+    first = 20000 + 3000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
+    begin = random.randrange(3000)
+    while True:
+        for number in range(3000):
+            yield first + (begin + number) % 3000
+
+
+_PORTS = _ports()
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody has, below those that the kernel hands out to clients.
 
-    Processes that share the tests look in places of their own: nobody else takes one meanwhile.
+    Processes that share the tests look in places of their own, and what was given out once is not
+    soon given out again: nobody else takes one before its program does.
     """
-    found: list[int] = []
-    first = 20000 + 3000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
-    while len(found) < count:
-        port = random.randrange(first, first + 3000)
-        with socket.socket() as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
+    return list(islice(filter(_is_free, _PORTS), count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _private(path: Path, text: str) -> None:

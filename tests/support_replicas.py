@@ -36,8 +36,6 @@ class Election:
 
 
 QUICK = Election()
-DEFAULT = Election(lease=15, renew=10, retry=2)
-"""The product's own times."""
 
 
 class Replica:

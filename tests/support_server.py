@@ -26,6 +26,8 @@ PODS = "/api/v1/namespaces/default/pods"
 DEFINITIONS = CRDS.path()
 FOOS = "/apis/ex.io/v1/namespaces/default/foos"
 MERGE = "application/merge-patch+json"
+DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""The form in which clients ask for all kinds at a time."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,8 @@ class Server:
     async def watch(self, path: str) -> AsyncIterator["Lines"]:
         """A watch stream; *path* has its query."""
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
-        async with self.session.get(self.url + path, headers=headers) as answer:
+        never = aiohttp.ClientTimeout(total=None)
+        async with self.session.get(self.url + path, headers=headers, timeout=never) as answer:
             try:
                 yield Lines(answer)
             finally:
@@ -121,12 +124,18 @@ class Server:
                     answer.connection.transport.abort()
 
     async def install(self, *definitions: Json) -> None:
-        """Create custom resource definitions and wait until they are served."""
+        """Create custom resource definitions and wait until they are served and clients told."""
         for definition in definitions:
             await self.create(DEFINITIONS, definition)
         for definition in definitions:
             await self.established(definition["metadata"]["name"])
             await self._served(definition["spec"])
+
+        async def told() -> bool:
+            found = await self.request("GET", "/apis", headers={"Accept": DISCOVERY})
+            return all(discovered(found.body, each["spec"]) for each in definitions)
+
+        await until_true(told)
 
     async def established(self, name: str) -> None:
         """Wait until a definition is; a real server may serve its kind a little later still."""
@@ -214,6 +223,22 @@ async def embedded_server(
             if collect_garbage:
                 await embedded.settled()
             yield embedded
+
+
+def discovered(document: Json, spec: Json) -> bool:
+    """Whether clients are told of all that a definition serves; a real server does that later."""
+    (versions,) = [
+        group["versions"]
+        for group in document["items"]
+        if group["metadata"]["name"] == spec["group"]
+    ] or [[]]
+    told = {
+        (version["version"], resource["resource"])
+        for version in versions
+        for resource in version["resources"]
+    }
+    plural = spec["names"]["plural"]
+    return {(each["name"], plural) for each in spec["versions"] if each["served"]} <= told
 
 
 def config_map(name: str, **labels: str) -> Json:

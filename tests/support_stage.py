@@ -111,7 +111,7 @@ class Stage:
             found = self.leader(part)
             return found is not None and found is not but and found.alive
 
-        await eventually(leads, lambda: f"a leader of {part}", seconds=60)
+        await eventually(leads, lambda: f"a leader of {part}", seconds=120)
         found = self.leader(part)
         assert found is not None
         return found
@@ -152,15 +152,15 @@ class Stage:
         await eventually(
             lambda: not self.work.wrong(),
             lambda: f"the right ends; {self.work.wrong()}",
-            seconds=60,
+            seconds=120,
         )
         made = audit.pods_made(self.log.requests())
         wanted, were = self.work.pods(), self.work.uids
+        # A watch that was cut off has not seen all, and a log that was cut short does not have all.
+        assert made.keys() | were.keys() == wanted, (made.keys() | were.keys()) ^ wanted
         twice = {pod: times for pod, times in made.items() if times > 1}
         twice |= {pod: len(uids) for pod, uids in were.items() if len(uids) > 1}
         assert twice == {}, twice
-        assert were.keys() == wanted, were.keys() ^ wanted
-        assert made.keys() <= wanted, made.keys() - wanted
         await self._nothing_runs_on()
 
     def check_leaders(self, *, least: int) -> None:
@@ -182,7 +182,7 @@ class Stage:
             )
 
     async def _nothing_runs_on(self) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while left := await living_pods(self.server):  # noqa: ASYNC110 - nothing to wait on
                 await asyncio.sleep(0.1)
         assert left == []
@@ -226,7 +226,7 @@ async def _untaint(server: RealServer, nodes: int) -> None:
         path = NODES.path(name=f"sim-{number}")
         patch = {"spec": {"taints": None}}
         kind = "application/merge-patch+json"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:  # until the kubelet has registered it
                 answer = await server.request("PATCH", path, patch, content_type=kind)
                 if answer.status == 200:

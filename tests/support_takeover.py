@@ -25,7 +25,7 @@ from support_waiting import until
 from batholith.job_ctrl.controller import JobController
 from batholith.kube.cache import Cache
 from batholith.kube.client import Client
-from batholith.kube.errors import NotFoundError
+from batholith.kube.errors import ConflictError, NotFoundError
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -235,15 +235,19 @@ class Takeover:
         elif bound and new.phase == "Pending" and new.metadata.uid not in self.started:
             meta = new.metadata
             self.started.add(meta.uid)
-            running = self._report(meta.name, "Running", meta.namespace)
+            running = self._report(meta.name, "Running", meta.namespace, uid=meta.uid)
             self.kubelet.add(asyncio.create_task(running))
 
-    async def _report(self, name: str, phase: str, namespace: str = SPACE) -> None:
-        body = {"status": {"phase": phase}}
+    async def _report(
+        self, name: str, phase: str, namespace: str = SPACE, *, uid: str = ""
+    ) -> None:
+        body: Json = {"status": {"phase": phase}}
+        if uid:
+            body["metadata"] = {"uid": uid}
         try:
             await self.client.patch(PODS, name, body, namespace=namespace, subresource="status")
-        except NotFoundError:
-            return
+        except (ConflictError, NotFoundError):
+            return  # it is gone, and perhaps there is another of its name
 
     async def _end(self, pod: Seen) -> None:
         meta = pod.metadata
@@ -252,8 +256,8 @@ class Takeover:
                 await self.client.delete(
                     PODS, meta.name, namespace=SPACE, uid=meta.uid, grace_period=0
                 )
-            except NotFoundError:
-                return
+            except (ConflictError, NotFoundError):
+                return  # it is gone, and perhaps there is another of its name
 
     async def end_terminating(self) -> None:
         """From now on pods that are told to end do so; so do those that were told before."""

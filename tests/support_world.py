@@ -109,7 +109,9 @@ class World:
         for effect in asked:
             self._do(effect)
         self.ledger.validate()
-        return not all(isinstance(effect, fx.RecordEvent | fx.LookAgain) for effect in asked)
+        return not all(
+            isinstance(effect, fx.RecordEvent | fx.PutOff | fx.LookAgain) for effect in asked
+        )
 
     def _do(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one case an effect
         assert self.job is not None
@@ -152,6 +154,8 @@ class World:
                 self.job = None
             case fx.Forget(happenings):
                 self.ledger.forget(happenings)
+            case fx.PutOff(waits, terms):
+                self.ledger.put_off(waits, terms=terms)
             case fx.RecordEvent(reason):
                 self.said.append(reason)
             case fx.LookAgain(seconds):

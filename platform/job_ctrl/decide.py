@@ -25,6 +25,7 @@ from .effects import (
     EnsureObjects,
     Forget,
     LookAgain,
+    PutOff,
     Reason,
     RecordEvent,
     RemoveObjects,
@@ -121,10 +122,13 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
 
     Returns what is to be noted in any case, and the move to another phase, if there is one.
     """
+    if not view.ledger.has_happenings:
+        return [], []
     judged: list[Happening] = []
-    waits: list[float] = []
-    pods = view.pods
-    for happening in view.ledger.happenings:
+    waits: dict[Happening, float] = {}
+    pods, terms = view.pods, policies.terms(view.job)
+    due, later = view.ledger.due(view.uptime, terms=terms)
+    for happening in due:
         policy = policies.answer(view.job, happening, pods)
         go, target = None, None
         if policy is not None and not policies.is_over(view.ledger, happening, policy):
@@ -133,9 +137,9 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
         if policy is None or go is None or target is None:
             judged.append(happening)
             continue
-        left = happening.since + policies.delay(policy) - view.uptime
-        if left > 0:
-            waits.append(left)
+        until = happening.since + policies.delay(policy)
+        if until > view.uptime:
+            waits[happening] = until
             continue
         why = target.message(_describe(happening))
         moved = status.moved(view, go, reason=policy.action, message=why)
@@ -144,8 +148,25 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
             Forget((*judged, happening)),
             RecordEvent(Reason.EXECUTE_ACTION, f"Action {policy.action} after {why}"),
         ]
-    asides: list[Effect] = [Forget(tuple(judged))] if judged else []
-    return [*asides, LookAgain(min(waits))] if waits else asides, []
+    return [*_put_away(judged, waits, terms=terms), *_look_at(view, later, *waits.values())], []
+
+
+def _put_away(
+    judged: list[Happening], waits: dict[Happening, float], *, terms: object
+) -> Iterator[Effect]:
+    """What need not be judged at the next look, if nothing happens before."""
+    if judged:
+        yield Forget(tuple(judged))
+    waiting = {one: until for one, until in waits.items() if one.event not in policies.COUNTING}
+    if waiting:
+        yield PutOff(waiting, terms)
+
+
+def _look_at(view: View, *moments: float | None) -> Iterator[Effect]:
+    """Look again at the first of these moments of the monotonic clock."""
+    first = min((one for one in moments if one is not None), default=None)
+    if first is not None:
+        yield LookAgain(first - view.uptime)
 
 
 def _describe(happening: Happening) -> str:

@@ -108,6 +108,16 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class PutOff:
+    """These happenings are answered later."""
+
+    waits: Mapping[Happening, float]
+    """Until when, on the monotonic clock."""
+    terms: object
+    """What that was judged by, beside the pods."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordEvent:
     """Tell the user, by an Event on the job."""
 
@@ -136,6 +146,7 @@ Effect = (
     | DeleteJob
     | DeleteCommand
     | Forget
+    | PutOff
     | RecordEvent
     | LookAgain
 )

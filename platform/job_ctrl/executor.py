@@ -115,6 +115,7 @@ class Executor:
             fx.DeleteJob: self._delete_job,
             fx.DeleteCommand: self._delete_command,
             fx.Forget: self._forget,
+            fx.PutOff: self._put_off,
             fx.RecordEvent: self._record_event,
             fx.LookAgain: self._look_again,
         }
@@ -460,6 +461,9 @@ class Executor:
 
     async def _forget(self, turn: Turn, effect: fx.Forget) -> None:
         turn.case.ledger.forget(effect.happenings)
+
+    async def _put_off(self, turn: Turn, effect: fx.PutOff) -> None:
+        turn.case.ledger.put_off(effect.waits, terms=effect.terms)
 
     async def _record_event(self, turn: Turn, effect: fx.RecordEvent) -> None:
         if effect.warning:

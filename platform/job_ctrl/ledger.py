@@ -11,7 +11,9 @@ ten pods and in one of ten thousand. A pod of the job is in exactly one *place*:
 
 Pods of an earlier job of the same name are in none; they only hold their names.
 
-*Happenings* are what policies may react to. They lie here until the controller has judged them.
+*Happenings* are what policies may react to. They lie here until the controller has judged them;
+those that a policy answers later are put off, and cost nothing until then or until something
+happens to their pod.
 """
 
 from collections import Counter, defaultdict
@@ -23,6 +25,7 @@ from typing import TypeVar
 from ..model import names
 from ..model.job import Job, JobEvent
 from ..model.pod import FINISHED, PodPhase
+from .docket import Docket
 from .views import Pod
 
 Key = TypeVar("Key")
@@ -201,7 +204,7 @@ class Ledger:
         self._counts: Counter[tuple[Place, int, str, PodPhase]] = Counter()
         self._ready: Counter[tuple[int, str]] = Counter()
         self._restarts: Counter[tuple[int, str]] = Counter()
-        self._happenings: dict[tuple[str, JobEvent], Happening] = {}
+        self._happenings: Docket[tuple[str, JobEvent], Happening] = Docket()
         self._unseen: dict[str, str] = {}
         # What counts() answered since a pod changed: each decision asks several times.
         self._counted: dict[tuple[int, bool], PodCounts] = {}
@@ -292,17 +295,27 @@ class Ledger:
 
     def note(self, happening: Happening) -> None:
         """Something happened that no pod shows; an earlier one like it stands."""
-        self._happenings.setdefault(happening.key, happening)
+        if self._happenings.get(happening.key) is None:
+            self._happenings.add(happening.key, happening)
 
     def strike(self, event: JobEvent) -> None:
         """What was noted of *event* is over."""
-        self._happenings.pop(("", event), None)
+        self._happenings.discard(("", event))
 
     def forget(self, happenings: Iterable[Happening]) -> None:
         """These have been judged."""
         for happening in happenings:
             if self._happenings.get(happening.key) == happening:
-                del self._happenings[happening.key]
+                self._happenings.discard(happening.key)
+
+    def put_off(self, waits: Mapping[Happening, float], *, terms: object) -> None:
+        """These are answered later, each at its time, if nothing happens to its pod before.
+
+        The times are of the monotonic clock. On other *terms* all are to be judged anew.
+        """
+        for happening, until in waits.items():
+            if self._happenings.get(happening.key) == happening:
+                self._happenings.put_off(happening.key, until=until, terms=terms)
 
     # What a decision asks.
 
@@ -390,9 +403,18 @@ class Ledger:
         return any(key[1] == version for key in self._counts)
 
     @property
-    def happenings(self) -> tuple[Happening, ...]:
-        """What has not been judged yet, oldest first."""
-        return tuple(self._happenings.values())
+    def has_happenings(self) -> bool:
+        """Whether something happened that has not been answered or forgotten yet."""
+        return bool(self._happenings)
+
+    def due(self, now: float, *, terms: object) -> tuple[list[Happening], float | None]:
+        """What is to be judged *now*, oldest first, and when the first of the others will be."""
+        return self._happenings.due(now, terms=terms)
+
+    @property
+    def happenings(self) -> list[Happening]:
+        """What has not been answered or forgotten yet, oldest first."""
+        return self._happenings.matters
 
     def __len__(self) -> int:
         """Number of pods, strangers included."""
@@ -416,6 +438,7 @@ class Ledger:
         for task, replicas in self._replicas.items():
             free = {index for index in range(replicas) if (task, index) not in held}
             assert free == self._missing[task]  # noqa: S101
+        self._happenings.validate()
 
     # Book-keeping.
 
@@ -444,6 +467,7 @@ class Ledger:
         self._places[place][entry.uid] = entry
         self._slots[entry.task, entry.index] = entry.uid
         self._missing.get(entry.task, set()).discard(entry.index)
+        self._reopen(entry)
         if place in (Place.LIVE, Place.DONE):
             self._counts[place, entry.version, entry.task, entry.phase] += 1
             self._tally(entry, 1)
@@ -455,9 +479,16 @@ class Ledger:
         self._slots.pop((entry.task, entry.index), None)
         if entry.index < self._replicas.get(entry.task, 0):
             self._missing[entry.task].add(entry.index)
+        self._reopen(entry)
         if place in (Place.LIVE, Place.DONE):
             _add(self._counts, (place, entry.version, entry.task, entry.phase), -1)
             self._tally(entry, -1)
+
+    def _reopen(self, entry: Entry) -> None:
+        """Have what waits about a pod judged anew: where it stands has changed."""
+        if self._happenings:
+            for event in _WAITING:
+                self._happenings.reopen((entry.name, event))
 
     def _tally(self, entry: Entry, sign: int) -> None:
         """Count what is neither place nor phase."""
@@ -471,19 +502,21 @@ class Ledger:
         if entry is None or entry.uid in self._doomed:
             return
         if old is not None and (new is None or new.phase is not PodPhase.PENDING):
-            self._happenings.pop((entry.name, JobEvent.POD_PENDING), None)
+            self._happenings.discard((entry.name, JobEvent.POD_PENDING))
         for event in _events(old, new):
             if event is JobEvent.POD_RUNNING:  # the pod, or its replacement, is well
                 for undone in (JobEvent.POD_FAILED, JobEvent.POD_EVICTED):
-                    self._happenings.pop((entry.name, undone), None)
+                    self._happenings.discard((entry.name, undone))
                 continue
             happening = Happening.of(event, entry, since=now)
-            before = self._happenings.pop(happening.key, happening)
-            if event is JobEvent.TASK_COMPLETED and before.since > now:
+            before = self._happenings.get(happening.key)
+            if event is JobEvent.TASK_COMPLETED and before is not None and before.since > now:
                 happening = before  # pods that ended unseen come in any order
-            self._happenings[happening.key] = happening
+            self._happenings.add(happening.key, happening)
 
 
+_WAITING = (JobEvent.POD_PENDING, JobEvent.POD_FAILED, JobEvent.POD_EVICTED)
+"""What happens to a pod alone, and may be answered later."""
 _ENTERED = {
     PodPhase.PENDING: JobEvent.POD_PENDING,
     PodPhase.RUNNING: JobEvent.POD_RUNNING,

@@ -40,8 +40,19 @@ ACTIONS = frozenset(
 UNANSWERED = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})
 """Events that no policy is asked about, though it may name them."""
 
+COUNTING = frozenset({JobEvent.TASK_COMPLETED, JobEvent.TASK_FAILED})
+"""Events whose answer depends on all pods of the task."""
+
 ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
 """What a Command can do: it names no part of the job."""
+
+
+def terms(job: Job) -> tuple[object, ...]:
+    """All that judging happenings depends on, but for the pods."""
+    spec, status = job.spec, job.status
+    by_task = tuple((task.name, task.policies) for task in spec.tasks)
+    about = (job.metadata.uid, status.version, status.state.phase)
+    return (*about, spec.suspend, spec.policies, by_task)
 
 
 def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy | None:

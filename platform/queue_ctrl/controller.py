@@ -16,6 +16,7 @@ from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import OUTAGES, AlreadyExistsError, ConflictError, NotFoundError
 from ..kube.events import EventType
+from ..kube.reflector import CacheOptions
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
 from ..machinery.lifecycle import Source, run_controller
@@ -100,7 +101,7 @@ class QueueController:
         self._counts = QueueCounts()
         self._queues = Cache(client, QUEUES, Queue, indexes={_PARENT: _parents})
         self._podgroups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
-        self._commands = Cache(client, COMMANDS, Command)
+        self._commands = Cache(client, COMMANDS, Command, options=CacheOptions(in_order=True))
         # Commands of the first list, which comes in no useful order.
         self._early: list[Command] | None = []
         # Queues as our last write left them, until the cache shows that or something later.

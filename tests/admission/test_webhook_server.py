@@ -25,7 +25,7 @@ from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
 from batholith.admission.serving.shelves import CONSULTED, Shelves
 from batholith.admission.serving.tls import CertificateError, Presenter
-from batholith.cluster.apiserver.patches import json_patch
+from batholith.cluster.apiserver.verbs.patches import json_patch
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
@@ -112,7 +112,7 @@ async def opened(*hooks: Webhook) -> AsyncIterator[Door]:
         desk, presenter = Desk(hooks or WEBHOOKS, shelves(client)), Presenter()
         leaf = leaf_of(authority)
         assert presenter.show(leaf.certificate_pem, leaf.key_pem)
-        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk, grace=5)
+        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
         async with listening as url:
             yield Door(url, desk, presenter, authority)
 

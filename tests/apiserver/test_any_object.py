@@ -7,9 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batholith.cluster.apiserver import patches, tables, wire
-from batholith.cluster.apiserver.ages import age
-from batholith.cluster.apiserver.kinds import BUILT_IN, KindInfo
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.kinds import go_types
+from batholith.cluster.apiserver.kinds.info import KindInfo
+from batholith.cluster.apiserver.printing import tables
+from batholith.cluster.apiserver.printing.ages import age
+from batholith.cluster.apiserver.verbs import patches
 from batholith.model import times
 
 NOW = times.parse("2026-01-01T00:00:00Z")
@@ -39,14 +42,14 @@ JUDGED = {
 def value(type_name: str, depth: int) -> st.SearchStrategy[Any]:
     if type_name in SCALARS:
         return SCALARS[type_name]
-    if type_name in wire.SPECIAL:
+    if type_name in go_types.SPECIAL:
         return st.just({})
     if type_name.endswith(".ExtraValue"):
         return st.lists(WORDS, max_size=1)
     return message(type_name, depth)
 
 
-def shaped(field: wire.WireField, depth: int) -> st.SearchStrategy[Any]:
+def shaped(field: go_types.WireField, depth: int) -> st.SearchStrategy[Any]:
     inner = value(field.type, depth)
     if field.shape == "rep":
         return st.lists(inner, max_size=2)
@@ -56,12 +59,12 @@ def shaped(field: wire.WireField, depth: int) -> st.SearchStrategy[Any]:
 
 
 def message(name: str, depth: int = DEPTH) -> st.SearchStrategy[dict[str, Any]]:
-    if depth == 0 or not wire.json_fields(name):
+    if depth == 0 or not go_types.json_fields(name):
         return st.just({})
 
     @st.composite
     def draw_one(draw: st.DrawFn) -> dict[str, Any]:
-        fields = wire.json_fields(name)
+        fields = go_types.json_fields(name)
         chosen = draw(st.lists(st.sampled_from(sorted(fields)), max_size=4, unique=True))
         # What matters most lies on these ways down.
         chosen += [key for key in ("spec", "template", "containers") if key in fields]
@@ -79,7 +82,7 @@ def test_every_object_of_the_right_shape_is_judged_and_none_breaks_the_server(
     info: KindInfo,
 ) -> None:
     resource = info.resource
-    name = wire.message_name(resource.api_version, resource.kind)
+    name = go_types.message_name(resource.api_version, resource.kind)
 
     @settings(deadline=None, max_examples=2, database=None, suppress_health_check=list(HealthCheck))
     @given(message(name), message(name))

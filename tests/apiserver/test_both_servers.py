@@ -5,7 +5,8 @@ who wrote which field (`managedFields`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from support_answers import Comparison
 from support_server import MAPS, MERGE, PODS, Answer, Server, config_map, embedded_server, pod
 from support_servers import RealServers
+from support_waiting import until_true
 
 from batholith.model import crds
 
@@ -59,6 +61,25 @@ class Line:
         answer = await self._server.request(method, path, body, content_type=kind)
         self.said.append((f"{method} {path} {body}"[:300], answer))
         return answer.body
+
+    async def until(self, status: int, *request: Any) -> None:
+        """Wait, without taking it down, until a request is answered so."""
+
+        async def answered() -> bool:
+            return (await self._server.request(*request)).status == status
+
+        await until_true(answered)
+
+    async def hear(self, paths: Sequence[str], write: Callable[[], Awaitable[Any]]) -> None:
+        """Take down what watches of *paths* tell up to what *write* writes, which all must see."""
+        async with AsyncExitStack() as stack:
+            watching = [await stack.enter_async_context(self._server.watch(path)) for path in paths]
+            last = (await write())["metadata"]["resourceVersion"]
+            for path, lines in zip(paths, watching, strict=True):
+                told = [await lines.next()]
+                while _is_mark(told[-1]) or _version(told[-1]) != last:
+                    told.append(await lines.next())
+                self.said.append((f"GET {path}", Answer(lines.status, told)))
 
 
 Conversation = Callable[[Line], Awaitable[None]]
@@ -422,22 +443,26 @@ async def watches(say: Line) -> None:
     await say("PATCH", f"{MAPS}/b", {"metadata": {"labels": {"tier": "x"}}}, MERGE)
     await say("PATCH", f"{MAPS}/a", {"metadata": {"labels": {"tier": "y"}}}, MERGE)
     await say("DELETE", f"{MAPS}/b")
-    since = f"watch=1&resourceVersion={version}&timeoutSeconds=1"
-    initial = "watch=1&timeoutSeconds=1&sendInitialEvents=true"
-    for query in (
+    since = f"watch=1&resourceVersion={version}"
+    initial = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+    queries = (
         since,
         f"{since}&labelSelector=tier%3Dx",
         f"{since}&fieldSelector=metadata.name%3Db",
-        f"{initial}&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
-        f"{initial}&resourceVersionMatch=NotOlderThan",
+        f"{initial}&allowWatchBookmarks=true",
         initial,
-        "watch=1&timeoutSeconds=1&resourceVersion=x",
-        "watch=1&timeoutSeconds=x",
-        "watch=1&timeoutSeconds=1&limit=1",
-        "watch=1&timeoutSeconds=1&labelSelector=a%3Dnone",
-        "watch=1&timeoutSeconds=1&resourceVersionMatch=Exact&resourceVersion=1",
+        "watch=1&limit=1",
+    )
+    last = {"metadata": {"name": "b", "labels": {"tier": "x"}}, "data": {"is": "last"}}
+    await say.hear([f"{MAPS}?{query}" for query in queries], lambda: say("POST", MAPS, last))
+    for query in (
+        "sendInitialEvents=true&timeoutSeconds=1",
+        "resourceVersion=x&timeoutSeconds=1",
+        "timeoutSeconds=x",
+        "labelSelector=a%3Dnone&timeoutSeconds=1",
+        "resourceVersionMatch=Exact&resourceVersion=1&timeoutSeconds=1",
     ):
-        await say("GET", f"{MAPS}?{query}")
+        await say("GET", f"{MAPS}?watch=1&{query}")
     await say("GET", f"{MAPS}/a?watch=1&timeoutSeconds=1")
 
 
@@ -467,6 +492,7 @@ async def other_kinds(say: Line) -> None:
     await say("POST", classes, {"metadata": {"name": "too-high"}, "value": 2_000_000_000})
     await say("POST", classes, {"metadata": {"name": "system-mine"}, "value": 1})
     await say("PATCH", f"{classes}/high", {"value": 5}, MERGE)
+    await say.until(201, "POST", f"{PODS}?dryRun=All", plain("high", priorityClassName="high"))
     await say("POST", PODS, plain("high", priorityClassName="high"))
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     await say("POST", leases, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}})
@@ -527,9 +553,18 @@ def _is_noise(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     metadata = (value.get("object") or value).get("metadata") or {}
-    if value.get("type") == "BOOKMARK":
+    if _is_mark(value):
         return "annotations" not in metadata
     return metadata.get("name") == "kube-root-ca.crt"
+
+
+def _is_mark(value: Json) -> bool:
+    return bool(value.get("type") == "BOOKMARK")
+
+
+def _version(event: Json) -> str:
+    version: str = event["object"]["metadata"]["resourceVersion"]
+    return version
 
 
 @pytest.mark.parametrize("told", CONVERSATIONS.values(), ids=CONVERSATIONS)

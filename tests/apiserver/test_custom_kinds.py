@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.cluster.apiserver.crds import check_crd, custom_kind
-from batholith.cluster.apiserver.definitions import (
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.custom.definitions import (
+    check_crd,
     default_crd,
     is_established,
     settled_status,
     terminating_status,
 )
-from batholith.cluster.apiserver.fields import MalformedError
-from batholith.cluster.apiserver.kinds import BUILT_IN, KindInfo
-from batholith.cluster.apiserver.schema import compile_schema
+from batholith.cluster.apiserver.custom.kinds import custom_kind
+from batholith.cluster.apiserver.custom.schema import compile_schema
+from batholith.cluster.apiserver.errors.fields import MalformedError
+from batholith.cluster.apiserver.kinds.info import KindInfo
 from batholith.model import crds as own_crds
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "custom-objects.json").read_text())

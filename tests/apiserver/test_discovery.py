@@ -1,12 +1,12 @@
 """What clients are told about the kinds that are served."""
 
-from batholith.cluster.apiserver import discovery
-from batholith.cluster.apiserver.kinds import BUILT_IN
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.discovery import documents
 
 
 def test_the_core_group_is_listed_apart_from_all_others() -> None:
-    core = discovery.aggregated(BUILT_IN, core=True)
-    others = discovery.aggregated(BUILT_IN, core=False)
+    core = documents.aggregated(BUILT_IN, core=True)
+    others = documents.aggregated(BUILT_IN, core=False)
     assert [item["metadata"] for item in core["items"]] == [{}]
     names = [item["metadata"]["name"] for item in others["items"]]
     assert "" not in names
@@ -15,7 +15,7 @@ def test_the_core_group_is_listed_apart_from_all_others() -> None:
 
 
 def test_a_pod_is_described_with_its_short_name_and_its_parts() -> None:
-    versions = discovery.aggregated(BUILT_IN, core=True)["items"][0]["versions"]
+    versions = documents.aggregated(BUILT_IN, core=True)["items"][0]["versions"]
     pods = next(entry for entry in versions[0]["resources"] if entry["resource"] == "pods")
     assert pods["scope"] == "Namespaced"
     assert pods["shortNames"] == ["po"]
@@ -25,7 +25,7 @@ def test_a_pod_is_described_with_its_short_name_and_its_parts() -> None:
 
 
 def test_the_flat_list_names_the_group_of_a_foreign_body() -> None:
-    listed = discovery.resource_list(BUILT_IN, "apps/v1")
+    listed = documents.resource_list(BUILT_IN, "apps/v1")
     assert listed is not None
     entries = {entry["name"]: entry for entry in listed["resources"]}
     assert entries["deployments"]["singularName"] == "deployment"
@@ -42,13 +42,13 @@ def test_the_flat_list_names_the_group_of_a_foreign_body() -> None:
 
 
 def test_what_is_not_served_is_not_described() -> None:
-    assert discovery.group(BUILT_IN, "nope.example") is None
-    assert discovery.resource_list(BUILT_IN, "nope.example/v1") is None
-    assert discovery.group(BUILT_IN, "") is None
+    assert documents.group(BUILT_IN, "nope.example") is None
+    assert documents.resource_list(BUILT_IN, "nope.example/v1") is None
+    assert documents.group(BUILT_IN, "") is None
 
 
 def test_a_group_names_its_preferred_version() -> None:
-    batch = discovery.group(BUILT_IN, "batch")
+    batch = documents.group(BUILT_IN, "batch")
     assert batch is not None
     assert batch["preferredVersion"] == {"groupVersion": "batch/v1", "version": "v1"}
     assert batch["apiVersion"] == "v1"

@@ -25,8 +25,8 @@ from support_server import (
 )
 from support_servers import Servers
 
-from batholith.cluster.apiserver.expiry import KEEP, Sweeper
-from batholith.cluster.apiserver.keepers import Tools
+from batholith.cluster.apiserver.controllers.event_expiry import KEEP, Sweeper
+from batholith.cluster.apiserver.controllers.keeper import Tools
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.cluster.apiserver.patches import (
+from batholith.cluster.apiserver.verbs.patches import (
     PatchError,
     json_patch,
     merge_patch,

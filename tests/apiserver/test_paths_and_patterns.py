@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batholith.cluster.apiserver import jsonpath
-from batholith.cluster.apiserver.go_regex import compile_go
+from batholith.cluster.apiserver.custom import jsonpath
+from batholith.cluster.apiserver.custom.go_regex import compile_go
 
 OBJ = {
     "spec": {"a.b": 1, "list": [{"n": "x", "v": 1}, {"n": "y", "v": True}]},

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.cluster.apiserver import wire
-from batholith.cluster.apiserver.kinds import BUILT_IN
-from batholith.cluster.apiserver.protobuf import ProtobufError, decode
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.http.protobuf import ProtobufError, decode
+from batholith.cluster.apiserver.kinds import go_types
 
 CAN_I = (
     b'k8s\x00\n2\n\x17authorization.k8s.io/v1\x12\x17SelfSubjectAccessReview\x12?\n\x10\n\x00\x12'
@@ -99,13 +99,13 @@ def test_options_are_known_under_any_version() -> None:
 def test_every_kind_that_we_serve_can_be_decoded() -> None:
     for kind in BUILT_IN:
         resource = kind.resource
-        assert wire.message_name(resource.api_version, resource.kind), resource
+        assert go_types.message_name(resource.api_version, resource.kind), resource
         assert decode(envelope(resource.api_version, resource.kind, b""))["kind"] == resource.kind
 
 
 def test_every_type_of_the_table_is_known() -> None:
-    known = wire.SCALARS | wire.SPECIAL | wire.messages().keys()
-    used = {entry.type for fields in wire.messages().values() for entry in fields}
+    known = go_types.SCALARS | go_types.SPECIAL | go_types.messages().keys()
+    used = {entry.type for fields in go_types.messages().values() for entry in fields}
     assert used <= known
 
 

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support_waiting import PATIENCE
 
-from batholith.cluster.apiserver import registry as registries
-from batholith.cluster.apiserver import watch
-from batholith.cluster.apiserver.errors import StatusError
-from batholith.cluster.apiserver.kinds import BUILT_IN
-from batholith.cluster.apiserver.objects import DELETED, Entry, Event, new_uid, seal
-from batholith.cluster.apiserver.registry import Registry, Shelf
-from batholith.cluster.apiserver.storage import Store
-from batholith.cluster.apiserver.watch import Selection, Watcher
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.errors.status import StatusError
+from batholith.cluster.apiserver.storage import registry as registries
+from batholith.cluster.apiserver.storage import watch
+from batholith.cluster.apiserver.storage.entries import DELETED, Entry, Event, new_uid, seal
+from batholith.cluster.apiserver.storage.registry import Registry, Shelf
+from batholith.cluster.apiserver.storage.store import Store
+from batholith.cluster.apiserver.storage.watch import Selection, Watcher
 from batholith.model.names import CONFIGMAPS
 from batholith.model.selectors import parse_label_selector
 
@@ -150,7 +151,10 @@ async def test_a_reader_sees_nothing_before_it_is_on_disk(tmp_path: Path) -> Non
         assert [seen_as for seen_as, _ in watcher.take()] == ["ADDED"]
 
 
-async def test_a_reader_may_wait_for_a_version(tmp_path: Path) -> None:
+async def test_a_reader_may_wait_for_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "WAIT_FOR_VERSION", PATIENCE)
     async with open_registry(tmp_path) as registry:
         shelf = registry.shelf(KIND)
         waiting = asyncio.create_task(registry.reach(registry.committed_rv + 2))
@@ -217,7 +221,7 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
 async def test_the_log_is_cut_and_old_watchers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.cluster.apiserver.storage.LOG_KEPT", 2)
+    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.LOG_KEPT", 2)
     monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
     async with open_registry(tmp_path) as registry:
         shelf = registry.shelf(KIND)

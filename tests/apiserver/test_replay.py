@@ -15,7 +15,7 @@ import yaml
 from support_answers import Comparison
 from support_server import EmbeddedServer, embedded_server
 
-from batholith.cluster.apiserver import registry
+from batholith.cluster.apiserver.storage import registry
 
 RECORDING = Path(__file__).parents[1] / "data" / "crd-wire.jsonl"
 Json = dict[str, Any]

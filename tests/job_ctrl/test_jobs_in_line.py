@@ -88,18 +88,18 @@ def made(api: FakeApi) -> list[str]:
 
 async def order(first: int, second: int, *, after: int) -> list[str]:
     """Whose pods were made, one by one, if *second* comes to line after so many of *first*."""
-    sizes = {"first": first, "second": second}
     async with FakeApi() as api, Held(api, after) as client:
-        async with running(JobController(client, settings=ONE_BY_ONE)):
-            for name, replicas in (sizes | {"third": 1}).items():
+        controller = JobController(client, settings=ONE_BY_ONE)
+        async with running(controller):
+            for name, replicas in (("first", first), ("second", second)):
                 submit(api, name, replicas)
-            await until(lambda: len(api.objects(PODGROUPS)) == 3)
+            await until(lambda: len(api.objects(PODGROUPS)) == 2)
             api.put(PODGROUPS, group_of("first"), status={"phase": "Inqueue"})
             await client.held.wait()
+            line = controller._executor._turns._waiting
+            before = len(line)
             api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
-            # Seen after that: once it is answered, the second job stands in line.
-            api.remove(PODGROUPS, group_of("third"))
-            await until(lambda: len(api.objects(PODGROUPS)) == 3)
+            await until(lambda: len(line) > before, "the second job stands in line")
             client.go.set()
             await until(lambda: len(made(api)) == first + second)
         return made(api)

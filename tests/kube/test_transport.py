@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from support_loop_time import LoopTime
 from support_waiting import until
 from support_wire import OK, Peer, WireServer, wire_server
 
@@ -24,6 +25,7 @@ from batholith.kube.errors import (
 from batholith.kube.pool import Origin
 from batholith.kube.timing import Timing
 from batholith.kube.transport import Call, Transport
+from batholith.machinery.testing import settle
 
 
 async def no_pause(_: float) -> None:
@@ -38,7 +40,7 @@ async def transport(
     server: WireServer,
     options: ClientOptions = OPTIONS,
     *,
-    timeout: float = 10,
+    timeout: float = 100,
     credentials: Credentials | None = None,
 ) -> AsyncIterator[Transport]:
     credentials = credentials or Credentials(server=f"http://127.0.0.1:{server.port}")
@@ -158,10 +160,12 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again(
         peer.say(OK)
 
     async with wire_server(once) as server, transport(server) as client:
+        pool = client._pool
+        assert pool is not None
         for number in range(1, 4):
             await client.send(post())
             await until(lambda: server.gone == number)  # noqa: B023
-            await asyncio.sleep(0.01)  # the end of the connection is on its way to us
+            await until(lambda: not pool)  # the end of the connection has come to us
         assert server.connections == 3
 
 
@@ -230,13 +234,19 @@ async def test_one_who_gives_up_leaves_no_answer_for_the_next() -> None:
         assert server.connections == 2
 
 
-async def test_a_late_answer_is_not_taken_for_that_of_the_next_request() -> None:
+async def test_a_late_answer_is_not_taken_for_that_of_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time = LoopTime(monkeypatch)
     async with (
         wire_server(WireServer.hold, WireServer.answer_all) as server,
-        transport(server, timeout=0.5) as client,
+        transport(server) as client,
     ):
-        with pytest.raises(RequestTimeoutError, match=r"no answer in 0\.5 s"):
-            await client.send(post())
+        asking = asyncio.create_task(client.send(post()))
+        await until(lambda: server.requests)
+        time.leap(101)
+        with pytest.raises(RequestTimeoutError, match="no answer in 100 s"):
+            await asking
         await until(lambda: server.gone == 1)
         assert len(server.requests) == 1
 
@@ -263,7 +273,7 @@ async def test_a_stream_left_early_costs_its_connection() -> None:
         wire_server(flow, WireServer.answer_all) as server,
         transport(server) as client,
     ):
-        async with client.stream(get(), inactivity=10) as pieces:
+        async with client.stream(get(), inactivity=100) as pieces:
             async for piece in pieces():
                 assert piece == b"ab"
                 break
@@ -271,20 +281,34 @@ async def test_a_stream_left_early_costs_its_connection() -> None:
         assert await client.send(get()) == b"{}"
 
 
-async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reader() -> None:
+async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time = LoopTime(monkeypatch)
+
     async def flow(server: WireServer, peer: Peer) -> None:
         await peer.request()
         peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
         await peer.reader.read()
 
-    async with wire_server(flow) as server, transport(server) as client:
-        got = []
+    async with (
+        wire_server(flow) as server,
+        transport(server) as client,
+        client.stream(get(), inactivity=100) as pieces,
+    ):
+        stream = pieces()
+
+        async def read() -> bytes:
+            return await anext(stream)
+
+        assert await read() == b"ab"
+        time.leap(150)  # longer than the server may be silent
+        reading = asyncio.create_task(read())
+        await settle()
+        assert not reading.done()
+        time.leap(101)
         with pytest.raises(RequestTimeoutError, match="silent"):
-            async with client.stream(get(), inactivity=0.5) as pieces:
-                async for piece in pieces():
-                    got.append(piece)
-                    await asyncio.sleep(0.75)  # longer than the server may be silent
-        assert got == [b"ab"]
+            await reading
 
 
 async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> None:
@@ -302,7 +326,7 @@ async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> 
 
     async with wire_server(flow) as server, transport(server) as client:
         size = 0
-        async with client.stream(get(), inactivity=10) as pieces:
+        async with client.stream(get(), inactivity=100) as pieces:
             before = -1
             while before != told:  # until the server is stuck
                 before = told
@@ -463,20 +487,26 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 def test_all_of_it_works_on_uvloop_too(tmp_path: Path) -> None:
     keys = pki.ensure(tmp_path)
 
+    async def hold_one(server: WireServer, peer: Peer) -> None:
+        while b" /held " not in (request := await peer.request()):
+            server.requests.append(request)
+            peer.say(OK)
+        await peer.reader.read()
+
     async def scenario() -> None:
-        async with wire_server(WireServer.hold, WireServer.answer_all, tls=tls_of(keys)) as server:
+        async with wire_server(hold_one, tls=tls_of(keys)) as server:
             credentials = Credentials(
                 server=f"https://127.0.0.1:{server.port}", ca_data=keys.ca_data
             )
             async with transport(server, timeout=0.5, credentials=credentials) as client:
                 with pytest.raises(RequestTimeoutError):
-                    await client.send(post())
-            async with transport(server, timeout=60, credentials=credentials) as client:
+                    await client.send(get("/held"))
+            async with transport(server, credentials=credentials) as client:
                 bodies = await asyncio.gather(
                     *(client.send(post(b"x" * 300_000)) for _ in range(9))
                 )
                 assert bodies == [b"{}"] * 9
-                async with client.stream(get(), inactivity=5) as pieces:
+                async with client.stream(get(), inactivity=100) as pieces:
                     assert [piece async for piece in pieces()] == [b"{}"]
         with pytest.raises(ConnectionLostError):
             async with transport(server, credentials=credentials) as client:

@@ -275,9 +275,9 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Wo
         await until(lambda: world.state("default") == "Open")
         world.podgroup("g0", "q", "Pending")
         await until(lambda: world.status("q").get("pending") == 1)
+        world.podgroup("g0", "q", "Inqueue")
         for number in range(1, 20):
             world.podgroup(f"g{number}", "q", "Running")
-        world.podgroup("g0", "q", "Inqueue")
         figure = "volcano_queue_pod_group_running_count"
         labels = {"queue_name": "q"}
         await until(lambda: world.registry.get_sample_value(figure, labels) == 19)

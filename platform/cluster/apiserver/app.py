@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from .auth import ANONYMOUS, Authenticator, User, is_open
-from .catalog import Catalog
-from .discovery import AGGREGATED_TYPE
-from .errors import (
+from .discovery.catalog import Catalog
+from .discovery.documents import AGGREGATED_TYPE
+from .errors.status import (
     StatusError,
     internal,
     method_not_allowed,
@@ -20,13 +19,14 @@ from .errors import (
     too_large,
     unauthorized,
 )
-from .figures import CONTENT_TYPE, Figures
-from .handlers import Handlers
-from .http import BODY_LIMIT, Asked, Reply
-from .negotiate import wants_aggregated
-from .objects import new_uid
-from .requests import JSON, TEXT, Request, Response, parse_query
-from .routes import Place, locate
+from .http.auth import ANONYMOUS, Authenticator, User, is_open
+from .http.connections import BODY_LIMIT, Asked, Reply
+from .http.negotiation import wants_aggregated
+from .http.requests import JSON, TEXT, Request, Response, parse_query
+from .http.routes import Place, locate
+from .metrics import CONTENT_TYPE, Figures
+from .storage.entries import new_uid
+from .verbs.handlers import Handlers
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from ...model import names
 from ...model.names import Resource
-from .catalog import Catalog
-from .errors import StatusError
-from .requests import Json, Target
-from .writes import Call, Writer, Written
+from .discovery.catalog import Catalog
+from .errors.status import StatusError
+from .http.requests import Json, Target
+from .verbs.writes import Call, Writer, Written
 
 log = logging.getLogger(__name__)
 

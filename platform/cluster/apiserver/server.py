@@ -17,26 +17,26 @@ from ..kubeconfig import Access
 from ..pki import Pki
 from ..tokens import USERS, Tokens
 from . import bootstrap
-from .admission import Admission, HeadLookup
 from .app import App
-from .auth import Authenticator, User
-from .catalog import Catalog
-from .collector import Collector
-from .definers import Definer
-from .deletes import Deleter
-from .expiry import Sweeper
-from .figures import Figures
-from .handlers import Handlers
-from .http import Connections
-from .keepers import Keeper, Tools
-from .podparts import PodKinds, PodParts
-from .reads import Reader
-from .registry import Registry
-from .relay import LogRelay
-from .requests import Json
-from .spaces import Landlord
-from .storage import Store
-from .writes import Writer
+from .controllers.definitions import Definer
+from .controllers.event_expiry import Sweeper
+from .controllers.garbage_collector import Collector
+from .controllers.keeper import Keeper, Tools
+from .controllers.namespaces import Landlord
+from .discovery.catalog import Catalog
+from .http.auth import Authenticator, User
+from .http.connections import Connections
+from .http.requests import Json
+from .metrics import Figures
+from .storage.registry import Registry
+from .storage.store import Store
+from .verbs.admission import Admission, HeadLookup
+from .verbs.deletes import Deleter
+from .verbs.handlers import Handlers
+from .verbs.log_relay import LogRelay
+from .verbs.pod_parts import PodKinds, PodParts
+from .verbs.reads import Reader
+from .verbs.writes import Writer
 
 log = logging.getLogger(__name__)
 

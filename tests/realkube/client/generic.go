@@ -29,11 +29,16 @@ func discover(e *env) {
 		fail("version %v", version)
 	}
 	found := map[string]metav1.APIResource{}
-	for _, list := range must(client.ServerPreferredResources()) {
-		for _, each := range list.APIResources {
-			found[each.Name+" "+list.GroupVersion] = each
+	e.until("all groups told of", func() bool {
+		// A server that is about to take a group up or leave it off says that it cannot tell.
+		lists, err := client.ServerPreferredResources()
+		for _, list := range lists {
+			for _, each := range list.APIResources {
+				found[each.Name+" "+list.GroupVersion] = each
+			}
 		}
-	}
+		return err == nil
+	})
 	for name, scope := range map[string]bool{
 		"jobs batch.volcano.sh/v1alpha1":          true,
 		"queues scheduling.volcano.sh/v1beta1":    false,
@@ -70,11 +75,11 @@ func restMapper(e *env) {
 func openAPI(e *env) {
 	client := e.core.Discovery().OpenAPIV3()
 	for _, group := range []string{"api/v1", "apis/batch.volcano.sh/v1alpha1"} {
-		path, is := must(client.Paths())[group]
-		same(group+" is there", is, true)
-		if len(must(path.Schema(runtime.ContentTypeJSON))) < 1000 {
-			fail("%s describes nothing", group)
-		}
+		// Custom kinds are described a little after they are served.
+		e.until(group+" described", func() bool {
+			path, is := must(client.Paths())[group]
+			return is && len(must(path.Schema(runtime.ContentTypeJSON))) >= 1000
+		})
 	}
 	var _ openapi.Client = client
 }

@@ -40,7 +40,7 @@ func (e *env) untilPhase(jobs listers.JobLister, phase batch.JobPhase) *batch.Jo
 	var last *batch.Job
 	defer func() {
 		if broken := recover(); broken != nil {
-			panic(failure{fmt.Sprintf("%v; the last that was seen: %+v", broken, last.Status)})
+			panic(failure{fmt.Sprintf("%v; the last that was seen: %+v", broken, last)})
 		}
 	}()
 	e.until(string(phase), func() bool {
@@ -113,11 +113,17 @@ func lifeQueueClosedAndOpened(e *env) {
 	version := scheduling.SchemeGroupVersion.String()
 	e.command(bus.CloseQueueAction, version, "Queue", made)
 	e.until("closed", state(scheduling.QueueStateClosed))
+	jobs := e.volcano.BatchV1alpha1().Jobs(e.namespace)
 	job := newJob(e.name, nil)
 	job.Spec.Queue = e.name
-	_, err := e.volcano.BatchV1alpha1().Jobs(e.namespace).Create(e.ctx, job, metav1.CreateOptions{})
+	e.until("closed for jobs", func() bool {
+		// Webhooks look at queues in a cache, which may be late.
+		_, err := jobs.Create(e.ctx, job, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil
+	})
+	_, err := jobs.Create(e.ctx, job, metav1.CreateOptions{})
 	refused("a job for a closed queue", err, func(error) bool { return true })
 	e.command(bus.OpenQueueAction, version, "Queue", made)
 	e.until("open again", state(scheduling.QueueStateOpen))
-	must(e.volcano.BatchV1alpha1().Jobs(e.namespace).Create(e.ctx, job, metav1.CreateOptions{}))
+	must(jobs.Create(e.ctx, job, metav1.CreateOptions{}))
 }

@@ -22,8 +22,8 @@ import (
 	"volcano.sh/apis/pkg/client/clientset/versioned"
 )
 
-// Each check has this long.
-const patience = 60 * time.Second
+// Each check has this long, which only keeps a broken one from hanging.
+const patience = 100 * time.Second
 
 // What a check is given: clients, and a namespace that is there.
 type env struct {

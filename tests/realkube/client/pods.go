@@ -184,8 +184,8 @@ func leaderElection(e *env) {
 		}
 		elector := must(leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 			Lock:            lock,
-			LeaseDuration:   15 * time.Second,
-			RenewDeadline:   10 * time.Second,
+			LeaseDuration:   30 * time.Second, // no machine is busy for so long
+			RenewDeadline:   25 * time.Second,
 			RetryPeriod:     200 * time.Millisecond,
 			ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{

@@ -212,8 +212,8 @@ func jobConcurrentUpdates(e *env) {
 	var group sync.WaitGroup
 	for writer := range writers {
 		group.Go(func() {
-			backoff := retry.DefaultBackoff
-			backoff.Steps = 50
+			backoff := retry.DefaultRetry // each time one of them gets through
+			backoff.Steps = 100
 			failures <- retry.RetryOnConflict(backoff, func() error {
 				job, err := jobs.Get(e.ctx, e.name, metav1.GetOptions{})
 				if err != nil {

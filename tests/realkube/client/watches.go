@@ -170,7 +170,11 @@ func watchListStreaming(e *env) {
 	annotations := end.Object.(*batch.Job).Annotations
 	same("end of the first ones", annotations[metav1.InitialEventsAnnotationKey], "true")
 	must(jobs.Create(e.ctx, newJob(e.name+"-later", marked(e)), metav1.CreateOptions{}))
-	same("what comes later", (<-stream.ResultChan()).Object.(*batch.Job).Name, e.name+"-later")
+	later := <-stream.ResultChan()
+	for later.Type == watch.Bookmark {
+		later = <-stream.ResultChan()
+	}
+	same("what comes later", later.Object.(*batch.Job).Name, e.name+"-later")
 }
 
 func watchFromAVersion(e *env) {

@@ -1,0 +1,1 @@
+"""The built-in kinds: their table, and the defaults and checks of each."""

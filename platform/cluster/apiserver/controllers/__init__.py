@@ -1,0 +1,1 @@
+"""The server's own controllers: garbage, namespaces, definitions, old events."""

@@ -1,0 +1,160 @@
+"""Namespaces: what every new one gets, and how one ends."""
+
+from ....model import names
+from ..http.requests import Json
+from ..storage.entries import DELETED, Entry, Event
+from ..storage.registry import Shelf
+from ..verbs.options import DeleteOptions
+from ..verbs.writes import now
+from .keeper import Keeper, Tools, call_for
+
+FINALIZER = "kubernetes"
+_ROOT_CA = "kube-root-ca.crt"
+_ACCOUNT = "default"
+
+
+class Landlord(Keeper):
+    """Furnishes namespaces and clears them when they are deleted; the key is the name."""
+
+    name = "namespaces"
+
+    def __init__(self, tools: Tools, *, ca: bytes) -> None:
+        super().__init__(tools)
+        self._ca = ca.decode()
+        self._kind = tools.catalog.known(names.NAMESPACES)
+        self._shelf = tools.shelf(names.NAMESPACES)
+
+    def observe(self, shelf: Shelf, event: Event) -> None:
+        """Queue namespaces that change, lose something, or lose a fixture."""
+        if shelf is self._shelf:
+            self.queue.add(event.entry.name)
+        elif event.type == DELETED and event.entry.namespace:
+            space = self._shelf.get("", event.entry.namespace)
+            if space is None:
+                return
+            # The last object of its resource is gone: the only progress that counts.
+            emptied = space.name not in shelf.spaces
+            if (space.deleting and emptied) or event.entry.name in (_ACCOUNT, _ROOT_CA):
+                self.queue.add(space.name)
+
+    def start(self) -> None:
+        """Queue all namespaces."""
+        for entry in self._shelf.ordered():
+            self.queue.add(entry.name)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Furnish or clear one namespace."""
+        entry = self._shelf.latest("", key)
+        if entry is None:
+            return None
+        if entry.deleting:
+            return await self._clear(entry)
+        await self._furnish(entry)
+        return None
+
+    async def _furnish(self, space: Entry) -> None:
+        fixtures: tuple[tuple[names.Resource, Json], ...] = (
+            (names.SERVICEACCOUNTS, {"metadata": {"name": _ACCOUNT}}),
+            (
+                names.CONFIGMAPS,
+                {"metadata": {"name": _ROOT_CA}, "data": {"ca.crt": self._ca}},
+            ),
+        )
+        for resource, obj in fixtures:
+            if self.tools.shelf(resource).latest(space.name, obj["metadata"]["name"]) is None:
+                await self.tools.create(resource, space.name, obj).settled()
+
+    async def _clear(self, space: Entry) -> float | None:
+        remaining, kept = await self._delete_content(space.name)
+        if remaining:
+            conditions = _conditions(remaining, kept)
+
+            def told(obj: Json) -> Json:
+                return _with_conditions(obj, conditions)
+
+            await self.tools.change(self._kind, space.key, told).settled()
+            return None
+        if FINALIZER in ((space.parse().get("spec") or {}).get("finalizers") or ()):
+            await self.tools.change(self._kind, space.key, _released).settled()
+        return None
+
+    async def _delete_content(self, namespace: str) -> tuple[int, int]:
+        """Delete all that is left; returns how much that is, and how much finalizers keep."""
+        registry, remaining, kept = self.tools.writer.registry, 0, 0
+        waiting = []
+        for kind in self.tools.catalog.stored():
+            if not kind.resource.namespaced:
+                continue
+            shelf = registry.shelf(kind)
+            for entry in list(shelf.spaces.get(namespace, {}).values()):
+                latest = shelf.latest(*entry.key)
+                if latest is None:
+                    continue
+                if not latest.deleting:
+                    call = call_for(kind, entry.key)
+                    waiting.append(self.tools.deleter.delete(call, DeleteOptions()))
+                kept += latest.held
+        for written in waiting:
+            await written.settled()
+        for kind in self.tools.catalog.stored():
+            if kind.resource.namespaced:
+                remaining += len(registry.shelf(kind).spaces.get(namespace, ()))
+        return remaining, kept
+
+
+def _released(obj: Json) -> Json:
+    spec = obj.get("spec") or {}
+    left = [name for name in spec.get("finalizers") or () if name != FINALIZER]
+    kept = {key: value for key, value in spec.items() if key != "finalizers"}
+    return {**obj, "spec": {**kept, "finalizers": left} if left else kept}
+
+
+def _conditions(remaining: int, kept: int) -> list[Json]:
+    facts = [
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            False,
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            False,
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            False,
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        ("NamespaceContentRemaining", True, "SomeResourcesRemain", f"{remaining} objects remain"),
+        (
+            "NamespaceFinalizersRemaining",
+            kept > 0,
+            "SomeFinalizersRemain" if kept else "ContentHasNoFinalizers",
+            f"{kept} objects wait for finalizers",
+        ),
+    ]
+    return [
+        {
+            "type": name,
+            "status": "True" if holds else "False",
+            "reason": reason,
+            "message": message,
+        }
+        for name, holds, reason, message in facts
+    ]
+
+
+def _with_conditions(obj: Json, conditions: list[Json]) -> Json:
+    status = obj.get("status") or {}
+    old = {each["type"]: each for each in status.get("conditions") or ()}
+    merged = []
+    for each in conditions:
+        before = old.get(each["type"], {})
+        changed = before.get("status") != each["status"]
+        moment = now() if changed else before.get("lastTransitionTime", now())
+        merged.append({**each, "lastTransitionTime": moment})
+    return {**obj, "status": {**status, "phase": "Terminating", "conditions": merged}}

@@ -1,0 +1,1 @@
+"""Which kinds are served, and the documents that tell clients."""

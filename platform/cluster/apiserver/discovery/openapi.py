@@ -1,0 +1,189 @@
+"""OpenAPI v3: one document a group and version, and the index of them.
+
+kubectl reads from it whether PATCH knows ``fieldValidation``, which kinds take strategic merges
+and by which keys their lists are merged, and what ``explain`` shows. The documents depend on
+nothing but the kinds, so that their hashes can be cached for ever.
+"""
+
+import functools
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from ..kinds.info import KindInfo
+from .openapi_schemas import (
+    components,
+    group_version_kind,
+    kind_component,
+    message_component,
+    reference,
+)
+
+Json = dict[str, Any]
+
+_JSON = "application/json"
+_YAML = "application/yaml"
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
+_STRATEGIC = "application/strategic-merge-patch+json"
+_PATCHES = (
+    "application/json-patch+json",
+    "application/merge-patch+json",
+)
+
+
+def index(kinds: Sequence[KindInfo]) -> Json:
+    """Return ``/openapi/v3``: the address of each document, with the hash of its content."""
+    paths = {}
+    for root in dict.fromkeys(_root(kind) for kind in kinds):
+        content = encoded(root, kinds)
+        digest = hashlib.sha512(content).hexdigest().upper()
+        paths[root] = {"serverRelativeURL": f"/openapi/v3/{root}?hash={digest}"}
+    return {"paths": paths}
+
+
+def document(group_version: str, kinds: Sequence[KindInfo]) -> Json | None:
+    """Return the document of *group_version*; ``None`` if nothing is served there.
+
+    *group_version* is written as in its path: ``api/v1``, ``apis/apps/v1``.
+    """
+    members = tuple(kind for kind in kinds if _root(kind) == group_version)
+    return _document(members) if members else None
+
+
+def encoded(group_version: str, kinds: Sequence[KindInfo]) -> bytes:
+    """Return the document as JSON; empty if nothing is served there."""
+    members = tuple(kind for kind in kinds if _root(kind) == group_version)
+    return _encoded(members) if members else b""
+
+
+@functools.lru_cache(maxsize=128)
+def _encoded(members: tuple[KindInfo, ...]) -> bytes:
+    return msgspec.json.encode(_document(members))
+
+
+def _root(kind: KindInfo) -> str:
+    resource = kind.resource
+    return f"apis/{resource.group}/{resource.version}" if resource.group else "api/v1"
+
+
+def _document(members: tuple[KindInfo, ...]) -> Json:
+    paths: Json = {}
+    for kind in members:
+        paths |= _paths(kind)
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "v1.36"},
+        "paths": dict(sorted(paths.items())),
+        "components": {"schemas": components(members, ("meta.DeleteOptions", "meta.Status"))},
+    }
+
+
+def _paths(kind: KindInfo) -> Json:
+    """Return the addresses of one kind with what can be done there."""
+    resource = kind.resource
+    base = f"/{_root(kind)}/"
+    home = f"{base}namespaces/{{namespace}}/" if resource.namespaced else base
+    found: Json = {}
+    if resource.namespaced and "list" in kind.verbs:
+        found[base + resource.plural] = _item([_operation(kind, "list")], namespaced=False)
+    collection = [verb for verb in ("list", "create", "deletecollection") if verb in kind.verbs]
+    if collection:
+        found[home + resource.plural] = _item(
+            [_operation(kind, verb) for verb in collection], namespaced=resource.namespaced
+        )
+    single = [verb for verb in ("get", "update", "patch", "delete") if verb in kind.verbs]
+    place = f"{home}{resource.plural}/{{name}}"
+    if single:
+        found[place] = _item(
+            [_operation(kind, verb) for verb in single], namespaced=resource.namespaced, named=True
+        )
+    for part in kind.subresources.values():
+        operations = [_operation(kind, verb, part.name) for verb in part.verbs]
+        found[f"{place}/{part.name}"] = _item(
+            operations, namespaced=resource.namespaced, named=True
+        )
+    return found
+
+
+_METHODS = {
+    "list": "get",
+    "get": "get",
+    "create": "post",
+    "update": "put",
+    "patch": "patch",
+    "delete": "delete",
+    "deletecollection": "delete",
+}
+_ACTIONS = {"create": "post", "update": "put"}
+_WRITES = frozenset({"create", "update", "patch"})
+
+
+def _item(operations: Iterable[Json], *, namespaced: bool, named: bool = False) -> Json:
+    item = {_METHODS[each.pop("verb")]: each for each in operations}
+    names = ["name"] * named + ["namespace"] * namespaced
+    text = {"type": "string", "uniqueItems": True}
+    in_path = [{"name": n, "in": "path", "required": True, "schema": text} for n in names]
+    return {**item, "parameters": [*in_path, _query("pretty")]}
+
+
+def _query(name: str, kind: str = "string") -> Json:
+    return {"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": True}}
+
+
+def _operation(kind: KindInfo, verb: str, part: str = "") -> Json:
+    resource, subresource = kind.resource, kind.subresources.get(part)
+    gvk = group_version_kind(resource)
+    schema = reference(kind_component(kind))
+    if subresource is not None and subresource.kind != resource.kind:
+        gvk = {"group": subresource.group, "kind": subresource.kind, "version": subresource.version}
+        schema = {"type": "object"}
+    if verb == "list":
+        schema = reference(f"{kind_component(kind)}List")
+    if verb in ("delete", "deletecollection"):
+        schema = reference(message_component("meta.Status"))
+    operation: Json = {
+        "verb": verb,
+        "tags": [f"{resource.group or 'core'}_{resource.version}"],
+        "parameters": _parameters(verb),
+        "responses": {"200": {"description": "OK", "content": _content((_JSON, _YAML), schema)}},
+        "x-kubernetes-action": _ACTIONS.get(verb, verb),
+        "x-kubernetes-group-version-kind": gvk,
+    }
+    body = _body(kind, verb, schema)
+    return {**operation, "requestBody": body} if body else operation
+
+
+def _parameters(verb: str) -> list[Json]:
+    if verb == "list":
+        words = ("labelSelector", "fieldSelector", "continue", "resourceVersion")
+        more = [_query("limit", "integer"), _query("watch", "boolean")]
+        return [*map(_query, words), *more]
+    if verb in ("delete", "deletecollection"):
+        return [
+            _query("dryRun"),
+            _query("gracePeriodSeconds", "integer"),
+            _query("propagationPolicy"),
+        ]
+    if verb not in _WRITES:
+        return []
+    found = [_query(name) for name in ("dryRun", "fieldManager", "fieldValidation")]
+    return [*found, _query("force", "boolean")] if verb == "patch" else found
+
+
+def _body(kind: KindInfo, verb: str, schema: Json) -> Json | None:
+    # Custom kinds have neither a protobuf form nor keys to merge lists by.
+    if verb in ("create", "update"):
+        types = [_JSON, _YAML] + [_PROTOBUF] * (not kind.custom)
+        return {"required": True, "content": _content(types, schema)}
+    if verb == "patch":
+        types = [*_PATCHES] + [_STRATEGIC] * (not kind.custom)
+        return {"required": True, "content": _content(types, {"type": "object"})}
+    if verb == "delete":
+        return {"content": _content((_JSON,), reference(message_component("meta.DeleteOptions")))}
+    return None
+
+
+def _content(types: Iterable[str], schema: Json) -> Json:
+    return {media_type: {"schema": schema} for media_type in types}

@@ -1,0 +1,1 @@
+"""HTTP and what is Kubernetes about it: paths, users, forms of bodies."""

@@ -1,0 +1,1 @@
+"""Objects as the rows of tables, as kubectl shows them."""

@@ -1,0 +1,379 @@
+"""All objects, in memory: what is committed, what is on its way, and what just changed.
+
+Writes are decided on the event loop without a pause, against the *head*: the committed state
+with the waiting writes on top. So two writers can never both win. A write gets its resource
+version at once, becomes visible to readers and watchers when its group is on disk, and only then
+is its caller answered. When a group cannot be written, everything decided on top of it fails too.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from ....model.names import Resource
+from ..errors.status import StatusError, expired, internal, version_too_large
+from ..kinds.info import KindInfo
+from .entries import ADDED, DELETED, MODIFIED, Entry, Event, seal
+from .store import Change, Store
+from .watch import Hub
+
+log = logging.getLogger(__name__)
+
+HISTORY = 10_000
+"""Changes of one resource that watchers can go back to."""
+
+GROUP = 512
+"""Most writes in one transaction."""
+
+COMPACT_EVERY = 20_000
+"""Changes between two cuts of the stored log."""
+
+RELAXED = frozenset({("", "events"), ("coordination.k8s.io", "leases")})
+"""Resources whose newest writes may be lost in a power cut (not when the process dies)."""
+
+WAIT_FOR_VERSION = 3.0
+"""Seconds that a read waits for a version that is still to come."""
+
+Key = tuple[str, str]
+
+
+class Shelf:
+    """The objects of one resource, by namespace and name."""
+
+    def __init__(self, kind: KindInfo, *, floor: int) -> None:
+        self.kind = kind
+        self.spaces: dict[str, dict[str, Entry]] = {}
+        self.head: dict[Key, Event] = {}
+        self.history: deque[Event] = deque()
+        self.floor = floor
+        """Every change after this version is in the history."""
+        self.hub = Hub()
+        self._sorted: dict[str, list[Entry]] = {}
+
+    @property
+    def resource(self) -> Resource:
+        """What is stored here."""
+        return self.kind.stored_as or self.kind.resource
+
+    def __len__(self) -> int:
+        return sum(map(len, self.spaces.values()))
+
+    def get(self, namespace: str, name: str) -> Entry | None:
+        """The committed object."""
+        space = self.spaces.get(namespace)
+        return space.get(name) if space else None
+
+    def latest(self, namespace: str, name: str) -> Entry | None:
+        """The object as the next write finds it."""
+        waiting = self.head.get((namespace, name))
+        if waiting is None:
+            return self.get(namespace, name)
+        return None if waiting.type == DELETED else waiting.entry
+
+    def ordered(self, namespace: str = "") -> list[Entry]:
+        """The committed objects of one namespace, or of all, in the order of their keys."""
+        found = self._sorted.get(namespace)
+        if found is None:
+            if namespace or not self.kind.resource.namespaced:
+                space = self.spaces.get(namespace, {})
+                found = [space[name] for name in sorted(space)]
+            else:
+                found = [entry for each in sorted(self.spaces) for entry in self.ordered(each)]
+            self._sorted[namespace] = found
+        return found
+
+    def entries(self) -> Iterator[Entry]:
+        """The committed objects, in no order."""
+        for space in self.spaces.values():
+            yield from space.values()
+
+    def heads(self) -> Iterator[Entry]:
+        """The objects as the next write finds them, in no order."""
+        for entry in self.entries():
+            if entry.key not in self.head:
+                yield entry
+        for waiting in self.head.values():
+            if waiting.type != DELETED:
+                yield waiting.entry
+
+    def since(self, rv: int) -> list[Event]:
+        """The changes after version *rv*, oldest first.
+
+        Raises:
+            StatusError: 410, some of them are forgotten.
+        """
+        if rv < self.floor:
+            raise expired(f"too old resource version: {rv} ({self.floor})")
+        found = []
+        for event in reversed(self.history):
+            if event.rv <= rv:
+                break
+            found.append(event)
+        found.reverse()
+        return found
+
+    def at(self, rv: int, namespace: str = "") -> list[Entry]:
+        """The objects as they were at version *rv*.
+
+        Raises:
+            StatusError: 410, that version is forgotten.
+        """
+        later = self.since(rv)
+        if not later:
+            return self.ordered(namespace)
+        state = {entry.key: entry for entry in self.ordered(namespace)}
+        for event in reversed(later):
+            if event.previous is None:
+                state.pop(event.entry.key, None)
+            elif not namespace or event.entry.namespace == namespace:
+                state[event.entry.key] = event.previous
+        return [state[key] for key in sorted(state)]
+
+    def apply(self, event: Event) -> None:
+        """Take over a committed change and tell the watchers."""
+        entry = event.entry
+        if self.head.get(entry.key) is event:
+            del self.head[entry.key]
+        space = self.spaces.setdefault(entry.namespace, {})
+        if event.type == DELETED:
+            del space[entry.name]
+            if not space:
+                del self.spaces[entry.namespace]
+        else:
+            space[entry.name] = entry
+        if self._sorted:
+            self._sorted.clear()
+        self.remember(event)
+        self.hub.publish(event)
+
+    def remember(self, event: Event) -> None:
+        """Put a change into the history."""
+        self.history.append(event)
+        if len(self.history) > HISTORY:
+            self.floor = self.history.popleft().rv
+
+
+class Pending(NamedTuple):
+    """A write that is decided; *done* when it is on disk, or with why it could not be."""
+
+    entry: Entry
+    done: "asyncio.Future[None]"
+
+
+class _Write(NamedTuple):
+    shelf: Shelf
+    event: Event
+    waiters: "list[asyncio.Future[None]]"
+    """One for each who waits: whoever is cancelled takes nobody along."""
+
+
+class Registry:
+    """All shelves and the one writer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._waiting: list[_Write] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._replayed = False
+        self._since_compaction = 0
+        self._rv = store.last_rv
+        self.committed_rv = store.last_rv
+        """The version of the state that readers see."""
+        self.listeners: list[Callable[[Shelf, Event], None]] = []
+        """Called for each committed change, in order; they must be quick and never raise."""
+        self._version_waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def shelf(self, kind: KindInfo) -> Shelf:
+        """Where the objects of *kind* are; made and loaded when first asked for."""
+        resource = kind.stored_as or kind.resource
+        shelf = self._shelves.get((resource.group, resource.plural))
+        if shelf is None:
+            # What is served only from now on is empty, and nobody can resume a watch of it.
+            shelf = Shelf(kind, floor=self.committed_rv)
+            if not self._replayed:
+                shelf.floor = self._store.compacted_rv
+                self._load(shelf)
+            self._shelves[resource.group, resource.plural] = shelf
+        return shelf
+
+    def shelves(self) -> list[Shelf]:
+        """All shelves that were asked for so far."""
+        return list(self._shelves.values())
+
+    def forget(self, kind: KindInfo) -> None:
+        """Take an empty shelf away, because its resource is no longer served."""
+        resource = kind.stored_as or kind.resource
+        shelf = self._shelves.pop((resource.group, resource.plural), None)
+        if shelf is not None:
+            shelf.hub.close()
+
+    def _load(self, shelf: Shelf) -> None:
+        resource = shelf.resource
+        for data in self._store.objects(resource.group, resource.plural):
+            entry = Entry.load(shelf.kind, data)
+            shelf.spaces.setdefault(entry.namespace, {})[entry.name] = entry
+
+    def replay(self) -> None:
+        """Fill the histories of all shelves from the log, so that watchers can resume.
+
+        A change whose previous state is forgotten cannot be told to selective watchers, so the
+        history of its resource starts after it.
+        """
+        self._replayed = True
+        known: dict[tuple[str, str, str, str], Entry | None] = {}
+        for change in self._store.changes():
+            shelf = self._shelves.get((change.group, change.plural))
+            if shelf is None:
+                continue
+            entry = Entry.load(shelf.kind, change.data)
+            previous = known.get(change[1:5])
+            known[change[1:5]] = None if change.type == DELETED else entry
+            if change.type != ADDED and previous is None:
+                shelf.history.clear()
+                shelf.floor = change.rv
+            else:
+                shelf.remember(Event(change.type, entry, previous))
+
+    def put(self, shelf: Shelf, obj: dict[str, Any], old: Entry | None) -> Pending:
+        """Decide to store *obj*, which replaces *old* (the head)."""
+        self._rv += 1
+        entry = seal(shelf.kind, obj, self._rv)
+        return self._enqueue(shelf, Event(MODIFIED if old else ADDED, entry, old))
+
+    def remove(self, shelf: Shelf, obj: dict[str, Any], old: Entry) -> Pending:
+        """Decide to remove *old*; *obj* is its last state, which watchers will see."""
+        self._rv += 1
+        return self._enqueue(shelf, Event(DELETED, seal(shelf.kind, obj, self._rv), old))
+
+    def settled(self, shelf: Shelf, entry: Entry) -> "asyncio.Future[None] | None":
+        """What to wait for before telling anybody about *entry*, if it is not yet on disk."""
+        if shelf.get(*entry.key) is entry:
+            return None
+        write = next((each for each in self._waiting if each.event.entry is entry), None)
+        if write is None:
+            return None
+        write.waiters.append(asyncio.get_running_loop().create_future())
+        return write.waiters[-1]
+
+    def _enqueue(self, shelf: Shelf, event: Event) -> Pending:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closing:
+            done.set_exception(StatusError(503, "ServiceUnavailable", "the server is stopping"))
+            return Pending(event.entry, done)
+        shelf.head[event.entry.key] = event
+        self._waiting.append(_Write(shelf, event, [done]))
+        self._wake.set()
+        return Pending(event.entry, done)
+
+    async def run(self) -> None:
+        """Commit what is decided, group by group, until :meth:`close`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._waiting:
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            group = self._waiting[:GROUP]
+            try:
+                await loop.run_in_executor(self._thread, self._commit, group)
+            except Exception as error:
+                log.exception("cannot write to the store")
+                self._fail(error)
+            else:
+                del self._waiting[: len(group)]
+                self._publish(group)
+
+    def _commit(self, group: list[_Write]) -> None:
+        """Runs in the writing thread."""
+        changes = []
+        durable = False
+        for shelf, event, _ in group:
+            resource, entry = shelf.resource, event.entry
+            durable = durable or (resource.group, resource.plural) not in RELAXED
+            changes.append(
+                Change(
+                    entry.rv,
+                    resource.group,
+                    resource.plural,
+                    entry.namespace,
+                    entry.name,
+                    event.type,
+                    entry.data,
+                )
+            )
+        self._store.commit(changes, durable=durable)
+        self._since_compaction += len(changes)
+        if self._since_compaction >= COMPACT_EVERY:
+            self._store.compact()
+            self._since_compaction = 0
+
+    def _publish(self, group: list[_Write]) -> None:
+        for shelf, event, _ in group:
+            shelf.apply(event)
+            self.committed_rv = event.rv
+            for listener in self.listeners:
+                listener(shelf, event)
+        for write in group:
+            for waiter in write.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._version_waiters:
+            self._tell_version_waiters()
+
+    def _fail(self, error: Exception) -> None:
+        """Whatever waits may build on what could not be written: none of it happened."""
+        failed, self._waiting = self._waiting, []
+        for shelf, event, waiters in failed:
+            shelf.head.pop(event.entry.key, None)
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(internal(f"cannot write to the store: {error}"))
+                    waiter.exception()  # the caller may have gone; the error is logged already
+
+    def _tell_version_waiters(self) -> None:
+        still = []
+        for rv, waiter in self._version_waiters:
+            if rv > self.committed_rv:
+                still.append((rv, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        self._version_waiters = still
+
+    async def reach(self, rv: int) -> None:
+        """Wait until readers see version *rv*.
+
+        Raises:
+            StatusError: 504, it did not come.
+        """
+        if rv <= self.committed_rv:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._version_waiters.append((rv, waiter))
+        try:
+            async with asyncio.timeout(WAIT_FOR_VERSION):
+                await waiter
+        except TimeoutError:
+            raise version_too_large(rv, self.committed_rv) from None
+
+    def stop(self) -> None:
+        """Take no more writes; :meth:`run` ends when the waiting ones are on disk."""
+        self._closing = True
+        self._wake.set()
+
+    def end_streams(self) -> None:
+        """End all watches, and let none begin."""
+        for shelf in self._shelves.values():
+            shelf.hub.close()
+
+    async def close(self) -> None:
+        """Close the store, after :meth:`run` has ended."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._store.close)
+        self._thread.shutdown()

@@ -1,0 +1,247 @@
+"""What each verb does on each kind of path: the middle between HTTP and the store."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from ..errors.status import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    no_such_path,
+    not_offered,
+)
+from ..http import auth
+from ..http.auth import Authenticator
+from ..http.negotiation import accepted, decode_body, duplicate_fields, section
+from ..http.requests import JSON, Request, Response, Target
+from ..http.routes import Place
+from ..kinds.info import KindInfo
+from . import deletes, scale
+from .deletes import Deleter
+from .options import delete_options, read_options, write_options
+from .patch_bodies import read_patch
+from .pod_parts import PodParts
+from .reads import Reader
+from .render import Renderer
+from .writes import Call, Writer, Written, check_body
+
+CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
+Handler = Callable[[Request, KindInfo, Place], Awaitable[Response]]
+_INTERACTIVE = frozenset({"exec", "attach", "portforward"})
+_REVIEWS = ("authentication.k8s.io", "authorization.k8s.io")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """Answers requests about objects."""
+
+    reader: Reader
+    writer: Writer
+    deleter: Deleter
+    pods: PodParts
+    known: Authenticator
+
+    async def answer(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        """Do what *request* asks of *place*.
+
+        Raises:
+            StatusError: it is refused.
+        """
+        target = place.target
+        if target.namespace and not kind.resource.namespaced:
+            raise no_such_path()
+        if target.subresource:
+            return await self._part(request, kind, place)
+        table: dict[str, Handler]
+        if target.name:
+            table = {
+                "GET": self._get,
+                "PUT": self._update,
+                "PATCH": self._patch,
+                "DELETE": self._delete,
+                "POST": self._misplaced,
+            }
+        else:
+            table = {
+                "GET": self._list,
+                "POST": self._create,
+                "DELETE": self._delete_all,
+                "PUT": self._nameless,
+            }
+        handler = table.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            raise method_not_allowed(kind.resource if kind.custom else None)
+        return await handler(request, kind, place)
+
+    async def _get(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        if "get" not in kind.verbs:
+            raise method_not_allowed(kind.resource)
+        return await self.reader.get(request, kind, place.target)
+
+    async def _list(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        if "list" not in kind.verbs:
+            raise method_not_allowed(kind.resource)
+        if place.watch or request.flag("watch"):
+            return await self.reader.watch(request, kind, place.target)
+        return await self.reader.collection(request, kind, place.target)
+
+    async def _create(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        if kind.resource.group in _REVIEWS:
+            return self._review(request, kind)
+        if kind.resource.plural == "bindings" and not kind.resource.group:
+            return await self.pods.bind(self._call(request, kind, place, CREATE), request)
+        if kind.resource.namespaced and not place.target.namespace:
+            raise method_not_allowed(kind.resource)
+        call = self._call(request, kind, place, CREATE)
+        renderer = _renderer(request, kind)
+        written = self.writer.create(call, _body(request, call))
+        return renderer.one(await written.settled(), status=201)
+
+    async def _update(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        call = self._call(request, kind, place, UPDATE)
+        renderer = _renderer(request, kind)
+        written = self.writer.update(call, _body(request, call))
+        return renderer.one(await written.settled())
+
+    async def _patch(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        change = read_patch(request, kind)
+        call = self._call(request, kind, place, PATCH)
+        renderer = _renderer(request, kind)
+        return renderer.one(await self.writer.patch(call, change).settled())
+
+    async def _delete(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        options = delete_options(request)
+        call = Call(kind=kind, target=place.target, user=request.user)
+        renderer = _renderer(request, kind)
+        written = self.deleter.delete(call, options)
+        data = await written.settled()
+        if written.removed and not kind.delete_returns_object:
+            status = deletes.deletion_status(call, written)
+            return Response(body=msgspec.json.encode(status) + b"\n")
+        return renderer.one(data)
+
+    async def _delete_all(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        if "deletecollection" not in kind.verbs:
+            raise method_not_allowed(kind.resource)
+        options = delete_options(request)
+        reading = read_options(request, kind, place.target, watch=False)
+        call = Call(kind=kind, target=place.target, user=request.user)
+        entries, deletions = self.deleter.delete_collection(
+            call, reading.selection, options, limit=reading.limit
+        )
+        await _all_settled(deletions)
+        metadata = {"resourceVersion": str(self.writer.registry.committed_rv)}
+        return _renderer(request, kind).many([entry.data for entry in entries], metadata)
+
+    async def _misplaced(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        if not kind.custom:
+            raise method_not_allowed()
+        call = Call(kind=kind, target=place.target, user=request.user)
+        check_body(call, decode_body(request, kind=kind))
+        raise method_not_allowed(kind.resource)
+
+    async def _nameless(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        raise bad_request("name must be provided") if kind.custom else method_not_allowed()
+
+    async def _part(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        part = place.target.subresource
+        if part not in kind.subresources:
+            if part in _INTERACTIVE:
+                raise not_offered(part)
+            raise no_such_path(kind.resource, place.target.name) if kind.custom else no_such_path()
+        if part == "status":
+            table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
+            if request.method not in table:
+                raise method_not_allowed(kind.resource)
+            return await table[request.method](request, kind, place)
+        if part == "scale":
+            return await self._scale(request, kind, place)
+        call = self._call(request, kind, place, CREATE)
+        if part == "finalize" and request.method == "PUT":
+            return await self._finalize(request, call)
+        if part == "log" and request.method == "GET":
+            return await self.pods.log(call, request)
+        if part == "binding" and request.method == "POST":
+            return await self.pods.bind(call, request)
+        if part == "eviction" and request.method == "POST":
+            return await self.pods.evict(call, request)
+        raise method_not_allowed(kind.resource)
+
+    async def _scale(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        if request.method not in ("GET", "PUT", "PATCH"):
+            raise method_not_allowed(kind.resource)
+        call = self._call(request, kind, place, UPDATE)
+        if request.method == "GET":
+            entry = self.writer.registry.shelf(kind).get(*call.key)
+            if entry is None:
+                self.writer.current(call)
+                raise StatusError(409, "Conflict", "the object is being created")
+            return Response(body=scale.show(kind, entry.parse()))
+        if request.method == "PUT":
+            change = scale.put(kind, decode_body(request))
+        else:
+            change = scale.patched(kind, read_patch(request, kind))
+        data = await self.writer.patch(call, change).settled()
+        return Response(body=scale.show(kind, msgspec.json.decode(data)))
+
+    async def _finalize(self, request: Request, call: Call) -> Response:
+        wanted = section(decode_body(request), "spec").get("finalizers") or []
+        if not isinstance(wanted, list):
+            raise bad_request("spec.finalizers is no list")
+
+        def change(namespace: dict[str, object]) -> dict[str, object]:
+            return {**namespace, "spec": {"finalizers": wanted}}
+
+        written = self.writer.put(call, change)
+        return Renderer(kind=call.kind).one(await written.settled())
+
+    def _review(self, request: Request, kind: KindInfo) -> Response:
+        call = Call(kind=kind, target=Target(), user=request.user)
+        obj = decode_body(request, kind=kind)
+        metadata = check_body(call, obj)
+        metadata.pop("namespace", None)
+        reviewed = auth.review(kind.resource.kind, obj, asking=request.user, known=self.known)
+        return Response(status=201, body=msgspec.json.encode(reviewed) + b"\n")
+
+    def _call(self, request: Request, kind: KindInfo, place: Place, options: str) -> Call:
+        return Call(
+            kind=kind,
+            target=place.target,
+            user=request.user,
+            options=write_options(request, options),
+            warnings=request.warnings,
+        )
+
+
+async def _all_settled(deletions: list[Written]) -> None:
+    for written in deletions:
+        await written.settled()
+
+
+def _renderer(request: Request, kind: KindInfo) -> Renderer:
+    """How the answer will look; a form that we cannot produce is refused before the write."""
+    form = accepted(request.headers.get("accept", ""))
+    renderer = Renderer(kind=kind, form=form, include=request.query.get("includeObject", ""))
+    renderer.check()
+    return renderer
+
+
+def _body(request: Request, call: Call) -> dict[str, object]:
+    """The object that is sent; fields that it has twice are refused or told, as unknown ones."""
+    obj = decode_body(request, kind=call.kind)
+    checked = call.options.strict or (call.options.warn and call.kind.custom)
+    media = request.headers.get("content-type", "").partition(";")[0] or JSON
+    if not checked or media != JSON or not request.query.get("fieldValidation"):
+        return obj
+    doubled = [f'duplicate field "{path}"' for path in duplicate_fields(request.body)]
+    if doubled and call.options.strict:
+        resource = call.kind.resource
+        text = (
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+            f"{resource.kind}: strict decoding error: {', '.join(doubled)}"
+        )
+        raise bad_request(text)
+    request.warnings.extend(doubled)
+    return obj

@@ -1,0 +1,179 @@
+"""The patches that a client can send: JSON patch, merge patch, strategic merge patch.
+
+All three return a new document; parts that the patch does not reach are shared with the old
+one, which is never changed.
+"""
+
+import copy
+from typing import Any
+
+import msgspec
+
+from ..kinds.strategic_merge import PatchError, strategic_merge
+
+__all__ = ["PatchError", "json_patch", "merge_patch", "strategic_merge"]
+
+MAX_OPERATIONS = 10_000
+MAX_COPIED = 3 * 2**20
+"""Bytes of JSON that the ``copy`` operations of one patch may make: each could double the last."""
+
+
+def merge_patch(document: Any, patch: Any) -> Any:
+    """Apply a merge patch (RFC 7386): objects are merged, ``null`` removes, all else replaces.
+
+    Raises:
+        PatchError: the patch as a whole is no object.
+    """
+    if not isinstance(patch, dict):
+        raise PatchError(400, "BadRequest", "error decoding patch: the patch must be an object")
+    return _merge(document, patch)
+
+
+def _merge(document: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key), value)
+    return merged
+
+
+def json_patch(document: Any, operations: Any) -> Any:
+    """Apply a JSON patch (RFC 6902): all of its operations, or none.
+
+    Raises:
+        PatchError: 400 if it is no list of operations, 413 if it has too many or they
+            copy too much, 422 if one of them fails, a ``test`` among them.
+    """
+    if not isinstance(operations, list):
+        raise PatchError(400, "BadRequest", "error decoding patch: a JSON patch must be a list")
+    if len(operations) > MAX_OPERATIONS:
+        raise PatchError(
+            413,
+            "RequestEntityTooLarge",
+            f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, "
+            f"got {len(operations)}",
+        )
+    result = copy.deepcopy(document)
+    copied = 0
+    try:
+        for operation in operations:
+            copied += _copied(result, operation)
+            if copied > MAX_COPIED:
+                text = f"copies in a JSON patch may make {MAX_COPIED} bytes at most"
+                raise PatchError(413, "RequestEntityTooLarge", text)
+            result = _apply(result, operation)
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise PatchError(
+            422, "Invalid", "the server rejected our request due to an error in our request"
+        ) from error
+    return result
+
+
+def _copied(document: Any, operation: dict[str, Any]) -> int:
+    """Bytes of JSON that *operation* adds to *document* by a copy."""
+    if operation["op"] != "copy":
+        return 0
+    return len(_text(_find(document, _pointer(operation["from"]))))
+
+
+def _apply(document: Any, operation: dict[str, Any]) -> Any:
+    verb, path = operation["op"], _pointer(operation["path"])
+    if verb == "add":
+        return _add(document, path, copy.deepcopy(operation["value"]))
+    if verb == "remove":
+        _remove(document, path)
+        return document
+    if verb == "replace":
+        _find(document, path)
+        return _set(document, path, copy.deepcopy(operation["value"]))
+    if verb == "move":
+        source = _pointer(operation["from"])
+        if path[: len(source)] == source and path != source:
+            raise ValueError("a value cannot move into itself")
+        return _add(document, path, _remove(document, source))
+    if verb == "copy":
+        return _add(document, path, copy.deepcopy(_find(document, _pointer(operation["from"]))))
+    if verb == "test":
+        # Compared as text, because in Python True equals 1.
+        if _text(_find(document, path, missing_ok=True)) != _text(operation["value"]):
+            raise ValueError("test failed")
+        return document
+    raise ValueError(f"unknown operation {verb!r}")
+
+
+def _text(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="sorted")
+
+
+def _pointer(text: str) -> list[str]:
+    """Split a JSON pointer (RFC 6901)."""
+    if not text:
+        return []
+    if not text.startswith("/"):
+        raise ValueError(f"not a JSON pointer: {text!r}")
+    return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
+
+
+def _index(items: list[Any], key: str, *, past_end: bool = False) -> int:
+    if past_end and key == "-":
+        return len(items)
+    if not key.isdecimal() or (len(key) > 1 and key[0] == "0"):
+        raise ValueError(f"not an index: {key!r}")
+    index = int(key)
+    if index >= len(items) + past_end:
+        raise IndexError(index)
+    return index
+
+
+def _step(value: Any, key: str) -> Any:
+    return value[_index(value, key)] if isinstance(value, list) else _object(value)[key]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("neither object nor list")
+    return value
+
+
+def _find(document: Any, path: list[str], *, missing_ok: bool = False) -> Any:
+    """Return the value at *path*; with *missing_ok* a missing last key counts as null."""
+    for depth, key in enumerate(path, 1):
+        if missing_ok and depth == len(path) and isinstance(document, dict):
+            return document.get(key)
+        document = _step(document, key)
+    return document
+
+
+def _add(document: Any, path: list[str], value: Any) -> Any:
+    if not path:
+        return value
+    parent = _find(document, path[:-1])
+    if isinstance(parent, list):
+        parent.insert(_index(parent, path[-1], past_end=True), value)
+    else:
+        _object(parent)[path[-1]] = value
+    return document
+
+
+def _set(document: Any, path: list[str], value: Any) -> Any:
+    if not path:
+        return value
+    parent = _find(document, path[:-1])
+    if isinstance(parent, list):
+        parent[_index(parent, path[-1])] = value
+    else:
+        _object(parent)[path[-1]] = value
+    return document
+
+
+def _remove(document: Any, path: list[str]) -> Any:
+    if not path:
+        raise ValueError("the whole document cannot be removed")
+    parent = _find(document, path[:-1])
+    if isinstance(parent, list):
+        return parent.pop(_index(parent, path[-1]))
+    return _object(parent).pop(path[-1])
