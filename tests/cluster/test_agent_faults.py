@@ -15,6 +15,7 @@ from support_nodes import FAST, NODE
 from support_waiting import until
 
 from batholith.cluster.agent import shim
+from batholith.cluster.agent.logs import trim
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import Level, sweep
 from batholith.cluster.agent.service import Agent
@@ -202,6 +203,11 @@ async def test_a_container_may_leave_anything_where_we_look_for_its_end(
     async with node.agent():
         await until(lambda: node.phase("p") == "Failed")
     assert node.container("p")["state"]["terminated"]["exitCode"] == code
+
+
+def test_what_is_no_file_where_a_log_should_be_is_not_trimmed(tmp_path: Path) -> None:
+    (tmp_path / "0.log").mkdir()
+    assert not trim(tmp_path / "0.log")
 
 
 async def test_pods_that_come_while_the_agent_ends_its_pods_are_left_to_the_next(
