@@ -240,7 +240,9 @@ async def test_a_container_whose_end_is_hurried_is_asked_after_its_hook(
 
 
 async def test_the_last_that_is_told_of_a_pod_is_how_its_sidecars_ended(node: Node) -> None:
-    sidecar = container("sh", "-c", "trap 'exit 5' TERM; while :; do sleep 0.05; done", name="s")
+    sidecar = container(
+        "sh", "-c", "trap 'sleep 1; exit 5' TERM; while :; do sleep 0.05; done", name="s"
+    )
     sidecar["restartPolicy"] = "Always"
     node.run("p", "exit 0", restartPolicy="Never", initContainers=[sidecar])
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ...model import times
+from ...model.pod import FINISHED
 from . import adopting, lifecycle, preparing, status
 from .attending import PodContext
 from .containers import Containers, remarks
@@ -71,8 +72,6 @@ class PodWorker:
         self._finished = self._confirmed = False
         self._ended_by_us = False
         """That the pod is over was told by this worker."""
-
-    # --- what the agent tells us ------------------------------------------------------------
 
     def update(self, pod: Pod) -> None:
         """The pod's object changed."""
@@ -291,9 +290,11 @@ class PodWorker:
 
     def _render(self) -> tuple[Pod, dict[str, Any]]:
         now = self._clock.now()
-        return self.pod, status.render(self.pod, self.state, now=now, back_off=self._back_off)
+        shown = status.render(self.pod, self.state, now=now, back_off=self._back_off)
+        # Noted before it is sent: it may come back as news before the answer does.
+        self._ended_by_us |= shown["phase"] in FINISHED and not self.pod.is_over
+        return self.pod, shown
 
     def _told(self, answer: Pod) -> None:
         if answer.metadata.uid == self.pod.metadata.uid:
             self.pod = msgspec.structs.replace(self.pod, status=answer.status)
-            self._ended_by_us = self._ended_by_us or answer.is_over
