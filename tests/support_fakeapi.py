@@ -16,6 +16,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from batholith.cluster.apiserver.kinds.strategic_merge import PatchError
+from batholith.cluster.apiserver.verbs.patches import json_patch
 from batholith.kube.config import Credentials
 from batholith.model.names import Resource
 
@@ -298,10 +300,10 @@ class FakeApi:
         if request.method == "DELETE":
             return web.json_response(self._drop(target.prefix, target.key))
         if request.method == "PATCH" and isinstance(body, list):
-            patched = _json_patched(old, body)
-            if patched is None:
-                return _status(422, "Invalid", "a test of the patch fails")
-            new = patched
+            try:
+                new = json_patch(old, body)
+            except PatchError as error:
+                return _status(error.status, error.reason, error.message)
         else:
             new = _merged(old, body) if request.method == "PATCH" else body
         return web.json_response(self._store(target.prefix, target.key, new))
@@ -452,24 +454,6 @@ def _merged(old: Any, patch: Any) -> Any:
         else:
             base[name] = _merged(base.get(name), value)
     return base
-
-
-def _json_patched(old: Object, operations: list[Object]) -> Object | None:
-    """The object after *operations*; ``None`` if one of them tests for what is not so."""
-    new: Object = json.loads(json.dumps(old))
-    for operation in operations:
-        *parents, last = operation["path"].strip("/").split("/")
-        place: Any = new
-        for parent in parents:
-            place = place[int(parent) if isinstance(place, list) else parent]
-        if operation["op"] == "test":
-            if place.get(last) != operation["value"]:
-                return None
-        elif operation["op"] == "remove":
-            del place[last]
-        else:
-            place[last] = operation["value"]
-    return new
 
 
 def _status(

@@ -126,10 +126,11 @@ def test_the_first_list_comes_as_it_is() -> None:
     assert [uid for _, uid, _ in books.told] == ["b", "a", "c"]
 
 
-def test_a_list_that_broke_off_says_nothing_of_what_is_gone() -> None:
+def test_a_list_that_broke_off_does_not_count() -> None:
     books = Books()
     books.hold(thing("a", "u1", 1), thing("b", "u2", 2))
     filled = Filling(books)
+    filled.listed(thing("a", "u1", 1))
     filled.listed(thing("c", "u3", 3))
     filled.restart()
     filled.listed(thing("b", "u2", 2))

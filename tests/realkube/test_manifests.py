@@ -193,11 +193,18 @@ async def _people_may_do_what_their_roles_say(site: Site) -> None:
         await site.kubectl("create", "rolebinding", who, f"--clusterrole={role}", f"--user={who}")
     allowed = ("--clusterrole=batholith-queue-admin", "--user=eve")
     await site.kubectl("create", "clusterrolebinding", "eve", *allowed)
+    bring = ("--clusterrole=batholith-podgroup-editor", "--user=fay")
+    await site.kubectl("create", "rolebinding", "fay", *bring)
     jobs, queues, commands = "jobs.batch.volcano.sh", "queues.scheduling.volcano.sh", "commands"
+    groups = "podgroups.scheduling.volcano.sh"
     for who, verb, what, answer in (
         ("ada", "create", jobs, "yes"),
         ("ada", "create", commands, "yes"),
         ("ada", "delete", queues, "no"),
+        ("ada", "watch", groups, "yes"),
+        ("ada", "patch", groups, "no"),
+        ("ada", "create", groups, "no"),
+        ("fay", "patch", groups, "yes"),
         ("bob", "watch", jobs, "yes"),
         ("bob", "create", jobs, "no"),
         ("bob", "create", commands, "no"),
