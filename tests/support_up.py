@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-from support_waiting import until_true
 
 from batholith.cluster.datadir import DataDir
 from batholith.cluster.supervisor import UpState, read_state
 from batholith.kube.client import Client
 from batholith.kube.config import load
-from batholith.kube.errors import NotFoundError
-from batholith.model.names import QUEUES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +63,6 @@ class Up:
         """Address of the REST API."""
         return f"http://127.0.0.1:{self.state.ports['rest']}"
 
-    async def takes_jobs(self) -> bool:
-        """Whether there is the queue that jobs go to: the controllers make it when they begin."""
-        try:
-            await self.client.get(QUEUES, "default", view=dict)
-        except NotFoundError:
-            return False
-        return True
-
     async def log(self, pod: str, *, namespace: str = "default") -> str:
         """What the container of a pod has printed."""
         credentials = load(str(self.data.kubeconfig))
@@ -116,7 +105,6 @@ async def up(root: Path, *options: str) -> AsyncIterator[Up]:
     await start(root, *options)
     try:
         async with connect(root) as cluster:
-            await until_true(cluster.takes_jobs)
             yield cluster
     finally:
         outcome = await batholith("down", "--data-dir", str(root))

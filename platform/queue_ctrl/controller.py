@@ -98,6 +98,8 @@ class QueueController:
             clock=self._clock,
             metrics=self._settings.work_metrics,
         )
+        self.seeded = asyncio.Event()
+        """Set when there is the queue that jobs go to which name none."""
         self._counts = QueueCounts()
         self._queues = Cache(client, QUEUES, Queue, indexes={_PARENT: _parents})
         self._podgroups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
@@ -150,6 +152,8 @@ class QueueController:
         if either is None or (old and new and _concern(old) == _concern(new)):
             return
         name = either.metadata.name
+        if new is not None and name == self._settings.default_queue:
+            self.seeded.set()
         self._work.add(name)
         if old is None or new is None or old.status.state != new.status.state:
             for child in self._queues.by_index(_PARENT, name):

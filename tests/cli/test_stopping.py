@@ -110,7 +110,6 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.fail("hang", times=1000, writes=True)
         async with part("controllers", *ALONE, "--kubeconfig", str(config)) as one:
-            await one.until_ready()
             await until(lambda: api.count("POST"))
             one.process.send_signal(signal.SIGTERM)
             assert await one.stop(signal.SIGINT) == 1
