@@ -12,7 +12,7 @@ from batholith.admission.serving.bundles import Lifetimes
 from batholith.admission.serving.registration import Target
 from batholith.admission.serving.secret import SecretSettings
 from batholith.admission.serving.service import AdmissionService, Options, Place
-from batholith.machinery.clock import SystemClock
+from batholith.machinery.clock import Clock, SystemClock
 from batholith.machinery.leadership import ElectionSettings, Elector, new_identity
 
 NAMESPACE = "volcano-system"
@@ -42,10 +42,14 @@ HASTY = ElectionSettings(
 
 @asynccontextmanager
 async def admission(
-    server: Server, wanted: Options, *, election: ElectionSettings = PATIENT
+    server: Server,
+    wanted: Options,
+    *,
+    election: ElectionSettings = PATIENT,
+    clock: Clock | None = None,
 ) -> AsyncIterator[AdmissionService]:
     """The part at work for the length of the block; it answers when that begins."""
-    clock = SystemClock()
+    clock = clock or SystemClock()
     candidate = replace(election, identity=new_identity())
     async with server.client("admin") as client, server.client("admin") as electing:
 

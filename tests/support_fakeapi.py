@@ -16,6 +16,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from batholith.cluster.apiserver.kinds.strategic_merge import PatchError
+from batholith.cluster.apiserver.verbs.patches import json_patch
 from batholith.kube.config import Credentials
 from batholith.model.names import Resource
 
@@ -74,6 +76,11 @@ class FakeApi:
         """Whether ``sendInitialEvents`` is understood; otherwise answered with 422."""
         self.mute_lists = False
         """An old server: takes ``sendInitialEvents`` without a word and never ends the list."""
+        self.says_oldest = True
+        """Whether a refusal to watch from a version says from which on one could."""
+        self.lists = asyncio.Event()
+        """Clear it to hold back the answers to lists, of either form."""
+        self.lists.set()
         self.cut_after: int | None = None
         """Break the connection of a watch after so many further bytes, in the middle of a line."""
         self.seen: list[Seen] = []
@@ -108,6 +115,7 @@ class FakeApi:
         trace: TracebackType | None,
     ) -> None:
         self._hanging.set()
+        self.lists.set()
         self.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -245,7 +253,10 @@ class FakeApi:
         if request.method == "GET" and not target.name:
             if "watch" in request.query:
                 return await self._watch(request, target)
-            return self._list(request, target)
+            answer = self._list(request, target)
+            if request.query.get("limit") != "1":
+                await self.lists.wait()
+            return answer
         return self._one(request, target, self.seen[-1].body)
 
     async def _fail(self, request: web.Request, fault: Fault) -> web.Response:
@@ -289,10 +300,10 @@ class FakeApi:
         if request.method == "DELETE":
             return web.json_response(self._drop(target.prefix, target.key))
         if request.method == "PATCH" and isinstance(body, list):
-            patched = _json_patched(old, body)
-            if patched is None:
-                return _status(422, "Invalid", "a test of the patch fails")
-            new = patched
+            try:
+                new = json_patch(old, body)
+            except PatchError as error:
+                return _status(error.status, error.reason, error.message)
         else:
             new = _merged(old, body) if request.method == "PATCH" else body
         return web.json_response(self._store(target.prefix, target.key, new))
@@ -326,6 +337,8 @@ class FakeApi:
         self._watchers.append(watcher)
         try:
             await response.prepare(request)
+            if initial:
+                await self.lists.wait()
             await self._pump(watcher, response)
         except ConnectionError:
             pass  # the client, or drop_watches, closed it
@@ -356,7 +369,11 @@ class FakeApi:
                     yield _line("ADDED", obj)
             return
         if since < self._oldest:
-            yield _line("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
+            text = "too old resource version"
+            if self.says_oldest:
+                text += f": {since} ({self._oldest})"
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": text}
+            yield _line("ERROR", status)
             watcher.lines.put_nowait(None)  # the server ends such a stream after the event
             return
         for entry in self.history:
@@ -437,24 +454,6 @@ def _merged(old: Any, patch: Any) -> Any:
         else:
             base[name] = _merged(base.get(name), value)
     return base
-
-
-def _json_patched(old: Object, operations: list[Object]) -> Object | None:
-    """The object after *operations*; ``None`` if one of them tests for what is not so."""
-    new: Object = json.loads(json.dumps(old))
-    for operation in operations:
-        *parents, last = operation["path"].strip("/").split("/")
-        place: Any = new
-        for parent in parents:
-            place = place[int(parent) if isinstance(place, list) else parent]
-        if operation["op"] == "test":
-            if place.get(last) != operation["value"]:
-                return None
-        elif operation["op"] == "remove":
-            del place[last]
-        else:
-            place[last] = operation["value"]
-    return new
 
 
 def _status(

@@ -218,7 +218,7 @@ class Load:
         """How many have come to their end."""
         return sum(job.status.state.phase in ENDS for job in self._jobs)
 
-    async def until_ended(self, number: int | None = None, *, seconds: float = 200) -> None:
+    async def until_ended(self, number: int | None = None, *, seconds: float = 400) -> None:
         """Wait until so many (else all) have ended."""
         goal = len(self.wanted) if number is None else number
 

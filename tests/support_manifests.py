@@ -79,6 +79,6 @@ def pod_spec(workload: Json) -> Json:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout

@@ -50,6 +50,9 @@ WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "po
 _LASTING = ("/registry/masterleases/", "/registry/leases/kube-system/")
 """Keys that the server itself writes now and again."""
 
+_PASSES = 10
+"""How often a store is looked over at most until nothing is left to be undone."""
+
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -194,17 +197,26 @@ class RealKube:
     def reset(self) -> set[bytes]:
         """Bring the store back to what it was at `keep`; watchers see it as changes.
 
-        Returns the keys that it had to touch.
+        What is written meanwhile, for somebody who has gone or by a controller that is late, goes
+        as well. Returns the keys that it had to touch.
         """
+        touched: set[bytes] = set()
+        for _ in range(_PASSES):
+            found = self._reset_once()
+            touched |= found
+            if not found:
+                break
+        return touched
+
+    def _reset_once(self) -> set[bytes]:
         now = self._versions()
         new = now.keys() - self._kept.keys()
         for key in new:
             self.etcd("deleterange", key=_base64(key))
         changed = [key for key in self._kept if now.get(key) != self._seen[key]]
         for key in changed:
-            self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
-        if changed:
-            self._seen = self._versions()
+            said = self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
+            self._seen[key] = said["header"]["revision"]
         return {*new, *changed}
 
     def _versions(self) -> dict[bytes, str]:

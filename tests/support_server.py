@@ -114,7 +114,8 @@ class Server:
     async def watch(self, path: str) -> AsyncIterator["Lines"]:
         """A watch stream; *path* has its query."""
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
-        async with self.session.get(self.url + path, headers=headers) as answer:
+        never = aiohttp.ClientTimeout(total=None)
+        async with self.session.get(self.url + path, headers=headers, timeout=never) as answer:
             try:
                 yield Lines(answer)
             finally:

@@ -17,7 +17,7 @@ from . import gates
 from .assembly import Instruments, new_client, told_in_a_line
 from .flags import grouped
 from .leading import ElectionFlags, election_client
-from .options import KLOG, LOOPBACK, ClusterFlags, LogFlags, ServingFlags
+from .options import KLOG, LOOPBACK, ClusterFlags, FlagError, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ UNSERVED = frozenset(("/jobflows/validate", "/cronjobs/validate", "/hypernodes/v
 
 LINGER = 3.0
 """Seconds after SIGTERM until the last node knows that a Service does not lead here any more."""
-
-
-class FlagError(ValueError):
-    """Flags that cannot be used; the text names the flag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

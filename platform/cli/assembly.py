@@ -53,10 +53,11 @@ class Instruments:
 
         Raises:
             OSError: a file of the certificate cannot be used.
-            ValueError: an address is none.
+            ValueError: an address is none, or the certificate lacks a part.
         """
         from .health import Place, split, tls
 
+        flags.check()
         context = tls(
             authority=flags.ca_cert_file,
             certificate=flags.tls_cert_file,

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..kube.client import Client
     from ..kube.events import EventRecorder
+    from ..queue_ctrl.controller import QueueController
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +116,31 @@ def _controllers(
                 recorder = EventRecorder(client, component="vc-controller-manager")
                 parts = _assembled(work, client, recorder, instruments.registry)
                 candidates = [Candidate(part, elector) for part in parts]
-                await run_all(recorder, *candidates, ready=ready)
+                # A standby is ready without; who works at once is when jobs can come.
+                waits = [] if elector else [Waits(queue.seeded) for queue in _queues(parts)]
+                await run_all(recorder, *candidates, *waits, ready=ready)
 
     with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
         run(main)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A part of a process that does nothing, and is ready when something is there."""
+
+    there: asyncio.Event
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        """Wait for it, and set *ready*."""
+        await self.there.wait()
+        if ready is not None:
+            ready.set()
+
+
+def _queues(parts: Iterable[Led]) -> "Iterator[QueueController]":
+    from ..queue_ctrl.controller import QueueController
+
+    return (part for part in parts if isinstance(part, QueueController))
 
 
 def _assembled(

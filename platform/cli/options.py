@@ -119,6 +119,10 @@ class BesideFlags:
     ] = False
 
 
+class FlagError(ValueError):
+    """Flags that cannot be used; the text names the flag."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFlags:
     """Where health and metrics are served. An address alone says that they are wanted."""
@@ -148,13 +152,32 @@ class ServingFlags:
         str, typer.Option(help="Authority of clients that show certificates to /healthz.")
     ] = ""
     tls_cert_file: Annotated[
-        str, typer.Option(help="Certificate of /healthz, which is HTTPS if all three are given.")
+        str, typer.Option(help="Certificate of /healthz, which is HTTPS then; needs the other two.")
     ] = ""
     tls_private_key_file: Annotated[str, typer.Option(help="Its key.")] = ""
 
     def health(self, port: int = 11251) -> str:
         """Where health is served; empty for nowhere."""
         return _address(self.enable_healthz, self.healthz_address, port)
+
+    def check(self) -> None:
+        """Check that the certificate is whole: without a part of it health would be plain HTTP.
+
+        Raises:
+            FlagError: some of its flags are given, and others are not.
+        """
+        files = {
+            "--ca-cert-file": self.ca_cert_file,
+            "--tls-cert-file": self.tls_cert_file,
+            "--tls-private-key-file": self.tls_private_key_file,
+        }
+        given = [flag for flag, value in files.items() if value]
+        missing = [flag for flag in files if flag not in given]
+        if given and missing:
+            raise FlagError(
+                f"{' and '.join(given)} without {' and '.join(missing)}: health is HTTPS if all"
+                " three are given, and HTTP if none is"
+            )
 
     def metrics(self, port: int) -> str:
         """Where metrics are served, at *port* unless told otherwise; empty for nowhere."""

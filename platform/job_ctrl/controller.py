@@ -11,6 +11,7 @@ import logging
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import NotFoundError
+from ..kube.reflector import CacheOptions
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
@@ -114,7 +115,8 @@ class JobController:
         if groups is None:
             groups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)
         self._podgroups = groups
-        self._commands = Cache(client, names.COMMANDS, Command, namespace=space)
+        obeyed = CacheOptions(in_order=True)
+        self._commands = Cache(client, names.COMMANDS, Command, namespace=space, options=obeyed)
         self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
         made = [
             Cache(client, kind, Owned, namespace=space, label_selector=names.JOB_NAME)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..model.meta import HasMeta, ObjectMeta
+from ..model.meta import HasMeta
 from ..model.names import Resource
 from .client import Client
+from .filling import SLICE
 from .indexes import Index
 from .memory import FREEZE_FROM, collection_paused, settle
-from .reflector import SLICE, CacheOptions, Reflector
+from .reflector import CacheOptions, Reflector
 from .sharing import Sharer
 from .wire import Scope
 
@@ -52,6 +53,7 @@ class _Store(Generic[T]):
         self, name: str, view: type[T], indexes: Mapping[str, Callable[[T], Iterable[str]]]
     ) -> None:
         self.version = ""
+        self.whole = False
         self.objects: dict[str, T] = {}
         self.indexes = {index: Index(index, values) for index, values in indexes.items()}
         self.synced = asyncio.Event()
@@ -83,34 +85,24 @@ class _Store(Generic[T]):
             self._handlers = _exchanged(self._handlers, late, ())
             raise
 
-    def get(self, key: str) -> T | None:
-        return self.objects.get(key)
+    @property
+    def is_synced(self) -> bool:
+        return self.synced.is_set()
 
-    async def replace(self, found: dict[str, T], version: str) -> None:
-        """Become *found* step by step, telling only the differences.
-
-        What is new since the last list is told of in the order in which it was made; the first
-        list comes as it is.
-        """
-        for key in [key for key in self.objects if key not in found]:
-            self.forget(key)
-        order = _news_last(found, self.objects) if self.synced.is_set() else list(found)
-        for number, key in enumerate(order, 1):
-            self._put(key, found[key])
-            if number % SLICE == 0:
-                await asyncio.sleep(0)
-        self.version = version
+    def filled(self, version: str) -> None:
+        """The store is whole, and holds all changes up to *version*."""
+        self.version, self.whole = version, True
         if not self.synced.is_set():
             self.synced.set()
-            log.info("synced", extra={"resource": self._name, "objects": len(found)})
-            if len(found) >= FREEZE_FROM:
+            log.info("synced", extra={"resource": self._name, "objects": len(self.objects)})
+            if len(self.objects) >= FREEZE_FROM:
                 settle()
 
     def apply(self, change: str, obj: T) -> None:
         if change == "DELETED":
             self.forget(obj.metadata.key)
         else:
-            self._put(obj.metadata.key, obj)
+            self.put(obj)
 
     def forget(self, key: str) -> None:
         old = self.objects.get(key)
@@ -118,7 +110,8 @@ class _Store(Generic[T]):
             self.deleted += 1
             self._change(key, old, None)
 
-    def _put(self, key: str, new: T) -> None:
+    def put(self, new: T) -> None:
+        key = new.metadata.key
         old = self.objects.get(key)
         if old is not None:
             if old.metadata.uid != new.metadata.uid:
@@ -151,16 +144,6 @@ class _Store(Generic[T]):
             about = new if new is not None else old
             key = about.metadata.key if about is not None else ""
             log.exception("a handler failed", extra={"resource": self._name, "key": key})
-
-
-def _news_last(found: Mapping[str, T], known: Mapping[str, T]) -> list[str]:
-    """The keys of *found*: those that are *known*, then the others, oldest first."""
-    news = sorted(found.keys() - known.keys(), key=lambda key: _age(found[key].metadata))
-    return [*(key for key in found if key in known), *news]
-
-
-def _age(meta: ObjectMeta) -> tuple[str, int]:
-    return meta.creation_timestamp or "", int(meta.resource_version or 0)
 
 
 class _Latecomer(Generic[T]):
@@ -290,7 +273,7 @@ class Cache(Generic[T]):
     @property
     def resource_version(self) -> str:
         """All changes up to this version are in the store; empty while a list is due."""
-        return self._store.version
+        return self._store.version if self._store.whole else ""
 
     def get(self, key: str) -> T | None:
         """The object ``namespace/name`` (or ``name``), if it is there."""

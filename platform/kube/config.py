@@ -179,10 +179,17 @@ def _of_cluster(cluster: _Entry) -> Credentials:
     )
 
 
+def _has(entry: _Entry, key: str) -> bool:
+    """Whether *key* is there, as a file or as data."""
+    return bool(entry.text(key) or entry.text(f"{key}-data"))
+
+
 def _with_user(found: Credentials, user: _Entry) -> Credentials:
     if user.body.get("as-user-extra"):
         # Leaving it out would act with more rights than the user asked for.
         raise ConfigError(f"{user.path}: as-user-extra is not supported")
+    if _has(user, "client-certificate") and not _has(user, "client-key"):
+        raise ConfigError(f"{user.path}: client-certificate without client-key")
     acting = [("Impersonate-User", user.text("as")), ("Impersonate-Uid", user.text("as-uid"))]
     acting += [("Impersonate-Group", str(group)) for group in user.body.get("as-groups") or ()]
     return replace(

@@ -16,6 +16,7 @@ from ..kube.cache import Cache, Feed
 from ..kube.client import Client
 from ..kube.errors import OUTAGES, AlreadyExistsError, ConflictError, NotFoundError
 from ..kube.events import EventType
+from ..kube.reflector import CacheOptions
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
 from ..machinery.lifecycle import Source, run_controller
@@ -97,10 +98,12 @@ class QueueController:
             clock=self._clock,
             metrics=self._settings.work_metrics,
         )
+        self.seeded = asyncio.Event()
+        """Set when there is the queue that jobs go to which name none."""
         self._counts = QueueCounts()
         self._queues = Cache(client, QUEUES, Queue, indexes={_PARENT: _parents})
         self._podgroups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
-        self._commands = Cache(client, COMMANDS, Command)
+        self._commands = Cache(client, COMMANDS, Command, options=CacheOptions(in_order=True))
         # Commands of the first list, which comes in no useful order.
         self._early: list[Command] | None = []
         # Queues as our last write left them, until the cache shows that or something later.
@@ -149,6 +152,8 @@ class QueueController:
         if either is None or (old and new and _concern(old) == _concern(new)):
             return
         name = either.metadata.name
+        if new is not None and name == self._settings.default_queue:
+            self.seeded.set()
         self._work.add(name)
         if old is None or new is None or old.status.state != new.status.state:
             for child in self._queues.by_index(_PARENT, name):

@@ -111,7 +111,8 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
         embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
         server.client("api") as client,
         running_api(client, tmp_path) as url,
-        aiohttp.ClientSession() as session,
+        # The API soon hangs up on who is idle; a command sent in that moment would be lost.
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
     ):
         await client.create(JOBS, JOB, namespace="default")
         yield Rest(

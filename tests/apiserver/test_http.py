@@ -85,7 +85,7 @@ async def peer() -> AsyncIterator[Peer]:
     finally:
         writer.close()
         echo.held.set()
-        await connections.close(5)
+        await connections.close(100)
         server.close()
         await server.wait_closed()
 
@@ -192,7 +192,7 @@ async def test_an_answer_under_way_is_given_before_the_end() -> None:
     async with peer() as it:
         it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
         await it.echo.begun.wait()
-        closing = asyncio.create_task(it.connections.close(20))
+        closing = asyncio.create_task(it.connections.close(100))
         await asyncio.sleep(0)
         it.echo.held.set()
         head, text = await it.answer()

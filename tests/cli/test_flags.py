@@ -247,6 +247,26 @@ def test_a_master_that_is_no_url_and_files_that_are_not_there_are_named() -> Non
     assert "certificate /no/tls-cert, key /no/tls-private-key: " in outcome.output
 
 
+@pytest.mark.parametrize("command", ["controllers", "scheduler"])
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (("tls-cert",), "--ca-cert-file and --tls-private-key-file"),
+        (("tls-private-key",), "--ca-cert-file and --tls-cert-file"),
+        (("tls-cert", "tls-private-key"), "--ca-cert-file"),
+        (("ca-cert", "tls-cert"), "--tls-private-key-file"),
+    ],
+)
+def test_health_is_not_served_in_the_clear_for_want_of_a_flag(
+    command: str, given: tuple[str, ...], missing: str
+) -> None:
+    files = [f"--{name}-file=/no/{name}" for name in given]
+    outcome = CliRunner().invoke(app, [command, "--enable-healthz", *files])
+    assert outcome.exit_code > 0
+    assert f"--{given[0]}-file" in outcome.output
+    assert f" without {missing}:" in outcome.output
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [(None, "No such file"), ("a: [", "no YAML"), ("actions: enqueu", "unknown action 'enqueu'")],

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from support_fakeapi import FakeApi
 from support_parts import kubeconfig, part
+from support_realkube import free_ports
 from support_server import EmbeddedServer, embedded_server
 from support_waiting import until
 
+from batholith.kube.config import Credentials
 from batholith.model import crds
 from batholith.model.names import JOBS, PODGROUPS, QUEUES
 
@@ -64,8 +66,7 @@ async def test_a_part_that_finds_no_server_stops_too(
     nowhere = ["--kubeconfig", str(tmp_path / "nowhere")]
     given = arguments(name, server, tmp_path)
     given[given.index("--kubeconfig") :] = nowhere
-    async with FakeApi() as api:
-        kubeconfig(tmp_path / "nowhere", api.credentials)
+    kubeconfig(tmp_path / "nowhere", Credentials(server=f"http://127.0.0.1:{free_ports(1)[0]}"))
     async with part(*given) as one:
         await one.line("waiting for the API server|watch broken|not there|[Cc]annot connect")
         assert await one.stop() == 0, one.text
@@ -109,11 +110,9 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.fail("hang", times=1000, writes=True)
         async with part("controllers", *ALONE, "--kubeconfig", str(config)) as one:
-            await one.until_ready()
             await until(lambda: api.count("POST"))
             one.process.send_signal(signal.SIGTERM)
-            await one.line("stopping")
-            assert await one.stop() == 1
+            assert await one.stop(signal.SIGINT) == 1
             assert "ended at once" in one.text
 
 

@@ -239,10 +239,10 @@ async def test_a_deleted_pod_is_asked_first_and_killed_when_its_grace_is_over(
         await w.run(manifest(name, shell(script), restartPolicy="Never"))
     ends: dict[str, Json] = {}
 
-    for name in ("kind", "deaf"):
+    for name, grace in (("kind", 60), ("deaf", 1)):
         runs = await w.phase(name, "Running")
         await w.log_with(name, "up")
-        await w.delete(name, grace=1)
+        await w.delete(name, grace=grace)
         await w.gone(name)
         since = runs["metadata"]["resourceVersion"]
         ends[name] = await w.phase(name, "Succeeded", "Failed", since=since)

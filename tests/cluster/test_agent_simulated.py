@@ -88,14 +88,14 @@ async def test_restarts_are_counted_as_in_real_life(servers: Servers, tmp_path: 
         assert last["exitCode"] == 1
 
 
-@pytest.mark.parametrize(("ignores", "code"), [("false", 143), ("true", 137)])
+@pytest.mark.parametrize(("ignores", "grace", "code"), [("false", 60, 143), ("true", 1, 137)])
 async def test_a_deleted_pod_ends_and_goes(
-    servers: Servers, tmp_path: Path, ignores: str, code: int
+    servers: Servers, tmp_path: Path, ignores: str, grace: int, code: int
 ) -> None:
     async with simulated(servers, tmp_path, stop_delay=0.1) as w, w.agent():
         await run(w, "p", "sleep", "60", ignore_term=ignores)
         runs = await w.phase("p", "Running")
-        await w.delete("p", grace=1)
+        await w.delete("p", grace=grace)
         pod = await w.phase("p", "Succeeded", "Failed", since=runs["metadata"]["resourceVersion"])
         state = pod["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (pod["status"]["phase"], state["exitCode"]) == ("Failed", code)

@@ -19,7 +19,7 @@ from batholith.cluster.agent.runner import Level, probe
 from batholith.model.job import Job, JobPhase
 from batholith.model.names import CONFIGMAPS, JOBS, PODS
 
-pytestmark = pytest.mark.timeout(240)  # a loaded machine takes its time to import PyTorch
+pytestmark = pytest.mark.timeout(500)  # a loaded machine takes its time to import PyTorch
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 KINDS = {resource.kind: resource for resource in (CONFIGMAPS, JOBS)}
@@ -62,7 +62,7 @@ async def run(cluster: Up, example: str, *, python: str) -> dict[str, str]:
     for body in yaml.safe_load_all(text.replace("python3,", f"{python},")):
         await cluster.client.create(KINDS[body["kind"]], body, namespace="default")
     try:
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(300):
             phase = await end(cluster)
     except TimeoutError:
         phase = "(still at it)"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import support_up
 from support_up import Up
 from support_waiting import until
@@ -17,6 +18,8 @@ from batholith.model.base import Part
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOB_VERSION, JOBS, PODS
+
+pytestmark = pytest.mark.timeout(600)  # a hundred processes, on a machine with much else to do
 
 PARTS = ("controllers", "scheduler", "agent", "apiserver", "api")
 NUMBER = 50
@@ -76,10 +79,12 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
                     cluster.state.parts[part].restarts > 0  # type: ignore[misc]
                     and cluster.state.parts[part].ready
                 ),
+                f"{part} is back",
             )
-        await until(lambda: watched.completed() == NUMBER)
+        await until(lambda: watched.completed() == NUMBER, seconds=400)
 
         pods = [(1 + number % 3) for number in range(NUMBER)]
+        await until(lambda: len(watched.uids) >= sum(pods))
         assert len(watched.uids) == sum(pods)
         assert {len(uids) for uids in watched.uids.values()} == {1}
         for name, _ in watched.uids:

@@ -25,10 +25,11 @@ PATIENT = (
 )
 """Whoever waited for the Lease to run out, or for the next try, would wait too long for a test."""
 HASTY = (
-    "--leader-elect-lease-duration=6s",
-    "--leader-elect-renew-deadline=4s",
+    "--leader-elect-lease-duration=12s",
+    "--leader-elect-renew-deadline=9s",
     "--leader-elect-retry-period=500ms",
 )
+"""The Lease runs out soon enough, and not because the machine is busy."""
 NAMES = {"controllers": "vc-controller-manager", "scheduler": "volcano"}
 
 
@@ -103,7 +104,10 @@ async def test_a_leader_that_ends_in_order_hands_over_at_once(server: Server, na
     events = (await server.get(EVENTS.path(SPACE)))["items"]
     about = [each for each in events if each["reason"] == "LeaderElection"]
     assert {each["involvedObject"]["kind"] for each in about} == {"Lease"}
-    assert {each["message"] for each in about} == {
+    told = {each["message"] for each in about}
+    assert told >= {f"{one} became leader" for one in (first, second)}
+    # Who ends waits but a second for its last words to be taken down.
+    assert told <= {
         f"{one} {what}" for one in (first, second) for what in ("became leader", "stopped leading")
     }
 
@@ -149,7 +153,7 @@ async def test_a_standby_writes_nothing_and_ends_in_order(server: Server) -> Non
 
 
 async def test_a_namespace_that_is_not_there_is_waited_for(server: Server) -> None:
-    elsewhere = ("--lock-object-namespace", "elsewhere", *HASTY)
+    elsewhere = ("--lock-object-namespace", "elsewhere", "--leader-elect-retry-period=500ms")
     async with replica(server, "controllers", *elsewhere) as only:
         await only.line("namespace elsewhere is not there: create it, or name another one")
         await only.line("--lock-object-namespace: use --leader-elect-resource-namespace instead")
@@ -170,7 +174,7 @@ async def test_without_election_nobody_is_asked(server: Server, off: str) -> Non
 
 
 async def test_both_ends_at_once_leave_a_free_lease(server: Server) -> None:
-    async with leader_and_standby(server, "controllers", *HASTY) as (leader, standby):
+    async with leader_and_standby(server, "controllers", *PATIENT) as (leader, standby):
         codes = await asyncio.gather(leader.stop(), standby.stop())
         assert tuple(codes) == (0, 0)
     assert (await spec_of_lease(server, "vc-controller-manager"))["holderIdentity"] == ""

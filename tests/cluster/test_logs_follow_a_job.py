@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+from operator import itemgetter
 from pathlib import Path
 
 import aiohttp
@@ -68,14 +69,14 @@ async def until(cluster: Up, phase: str) -> None:
 
 
 def lines(cluster: Up) -> list[str]:
-    """All logs in the order of time, as ``sort`` would have them: ``part: line``."""
+    """All logs in the order of time, those of a part in their own order too: ``part: line``."""
     found = [
         (line.split(" ", 1)[0], f"{path.stem}: {line}")
         for path in cluster.data.logs.glob("*.log")
         for line in path.read_text().splitlines()
         if re.match(r"\d{4}-", line)
     ]
-    return [line for _, line in sorted(found)]
+    return [line for _, line in sorted(found, key=itemgetter(0))]
 
 
 def untold(found: list[str]) -> list[str]:

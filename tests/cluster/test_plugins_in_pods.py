@@ -113,11 +113,11 @@ async def check(cluster: Up, scenario: str, secret: Json) -> None:
         assert pods[name]["metadata"]["annotations"].get("hccl/rankIndex") == rank
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(500)
 async def test_programs_see_the_variables_and_files_that_were_recorded(tmp_path: Path) -> None:
     with_keys = [scenario for scenario in SCENARIOS if "Secret" in MADE[scenario]]
     assert len(with_keys) == 3
-    async with up(tmp_path / "data") as cluster, asyncio.timeout(200):
+    async with up(tmp_path / "data") as cluster, asyncio.timeout(400):
         async with asyncio.TaskGroup() as group:
             secrets = {one: group.create_task(keys(cluster, one)) for one in with_keys}
             for scenario in SCENARIOS:

@@ -5,7 +5,7 @@ from typing import Any
 
 from support_controllers import running
 from support_jobs import task
-from support_server import Server
+from support_server import Server, pod
 from support_servers import RealServers, add_namespace, merge
 from support_waiting import until_true
 
@@ -54,9 +54,21 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
         async def has_group() -> bool:
             return bool(await group())
 
+        async def takes_pods() -> bool:
+            probe = {"apiVersion": "v1", "kind": "Pod", **pod("probe")}
+            path = f"{PODS.path(SPACE)}?dryRun=All"
+            return (await server.request("POST", path, probe)).status == 201
+
+        async def takes_none() -> bool:
+            return not await takes_pods()
+
         await add_namespace(server, SPACE)
         await server.create(QUOTAS, {"metadata": {"name": "few"}, "spec": {}})
+        # The server goes by what its cache says of a quota, which may be late.
+        await allow(server, 0, used=0)
+        await until_true(takes_none)
         await allow(server, 2, used=0)
+        await until_true(takes_pods)
         async with running(JobController(client)):
             spec = {"schedulerName": "volcano", "minAvailable": 1, "tasks": [task(replicas=3)]}
             body = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": "j"}}

@@ -12,7 +12,7 @@ from support_recorded import recorded
 from support_replays import Found, one_by_one, side_by_side
 from support_servers import Servers
 
-pytestmark = pytest.mark.timeout(400)  # all are played in the set-up of the first
+pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 
 SCENARIOS: dict[str, Json] = {each["name"]: each for each in recorded("scenarios.jsonl")}
 ALONE = frozenset({

@@ -7,7 +7,7 @@ from support_recorded import recorded
 from support_replays import Found, side_by_side
 from support_servers import Servers
 
-pytestmark = pytest.mark.timeout(400)  # all are played in the set-up of the first
+pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 
 RUN = 5.0
 """Seconds for which a program ran in the recordings that they knew nothing about."""

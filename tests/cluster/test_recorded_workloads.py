@@ -13,7 +13,7 @@ SCENARIOS = {each["name"]: each for each in recorded("workloads.jsonl")}
 CONTROLLING = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
 """The controllers that the embedded cluster has not; other tests play their parts themselves."""
 
-pytestmark = pytest.mark.timeout(400)  # all are played in the set-up of the first
+pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 
 
 @pytest.fixture(scope="module")

@@ -333,13 +333,18 @@ async def test_a_pod_shows_its_gate_until_its_queue_has_room(
             await add_group(server, "h", 1)
             await asyncio.gather(*(add_node(server, name, cpu="1") for name in ("a", "b", "c")))
             await add_pod(server, "g-0", "g", cpu="2", annotations=asks)
-            await until_true(lambda: is_told(server, "g"))  # of the node, hence let in
-            found = await pod(server, "g-0")
-            assert "schedulingGates" not in found["spec"]
+
+            async def let_in() -> bool:
+                return "schedulingGates" not in (await pod(server, "g-0"))["spec"]
+
+            async def kept_out() -> bool:
+                conditions = (await group(server, "h")).get("status", {}).get("conditions") or [{}]
+                return "queue resource quota insufficient" in conditions[0].get("message", "")
+
+            await until_true(let_in)
+            await until_true(lambda: is_told(server, "g"))  # of the nodes: it waits for a large one
             await add_pod(server, "h-0", "h", cpu="2", annotations=asks)
-            await until_true(lambda: is_told(server, "h"))
-            told = (await group(server, "h"))["status"]["conditions"][0]["message"]
-            assert "queue resource quota insufficient" in told
+            await until_true(kept_out)
             found = await pod(server, "h-0")
             assert found["spec"]["schedulingGates"] == [{"name": QUEUE_GATE}]
             assert [each["reason"] for each in found["status"]["conditions"]] == ["SchedulingGated"]

@@ -159,6 +159,7 @@ async def test_a_job_starts_and_completes(servers: Servers, tmp_path: Path) -> N
     async with stage(servers, tmp_path) as it:
         await it.job("j", replicas=3, cpu="100m", minimum=3)
         await until(lambda: it.phases["job j"][-1:] == ["Running"])
+        await until(lambda: len(it.groups) == 1)
         group = it.group("j").metadata.name
         await until(lambda: it.phases[f"group {group}"] == ["Inqueue", "Running"])
         await it.finish_pods()
@@ -177,7 +178,7 @@ async def test_a_small_job_costs_few_writes(servers: Servers, tmp_path: Path) ->
         it.pods.add_handler(lambda old, new: writes.update(["Pod"]))
         await it.job("j", replicas=1, cpu="100m", minimum=1)
         await until(lambda: it.phases["job j"][-1:] == ["Running"])
-        await until(lambda: it.group("j").status.running == 1)
+        await until(lambda: len(it.groups) == 1 and it.group("j").status.running == 1)
         await until(lambda: writes["Pod"] >= 3)
         assert writes["Pod"] == 3  # made, bound, running
         assert writes["Job"] <= 4  # made, Pending, (its pod pending), Running
@@ -194,14 +195,14 @@ async def test_tasks_that_wait_for_others_need_no_minimum_of_their_own(
         then = {"name": "then", "replicas": 2, "template": template}
         await it.apply(JOBS, "j", {"tasks": [first, then | {"dependsOn": {"name": ["first"]}}]})
         await until(lambda: it.phases["job j"][-1:] == ["Running"])
-        assert it.running() == 3
+        await until(lambda: it.running() == 3)
 
 
 async def test_a_bare_pod_goes_by_a_group_of_its_own(servers: Servers, tmp_path: Path) -> None:
     """Scenario bare-pod: Pending, Inqueue, Running."""
     async with stage(servers, tmp_path) as it:
         await it.apply(PODS, "p", pod_spec("100m") | {"schedulerName": "volcano"})
-        await until(lambda: it.running() == 1)
+        await until(lambda: it.running() == 1 and len(it.groups) == 1)
         group = next(iter(it.groups)).metadata.name
         expected = ["Pending", "Inqueue", "Running"]
         await until(lambda: it.phases[f"group {group}"] == expected)

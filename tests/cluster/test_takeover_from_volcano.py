@@ -42,6 +42,7 @@ async def test_pods_that_wait_are_bound_and_not_made_again(
     async with left_by_volcano(servers, tmp_path, "starting") as it:
         await it.take_over()
         await until(lambda: it.phase("Job", "j") == "Running")
+        await until(lambda: it.pods("Running") == it.left("Pod"))
         assert_undisturbed(it)
         await it.finish_pods()
         await until(lambda: it.phase("Job", "j") == "Completed")
@@ -56,8 +57,7 @@ async def test_a_job_on_its_way_to_be_aborted_is_aborted_and_can_be_resumed(
         assert it.phase("Job", "j") == "Aborting"
         assert it.pods() == it.left("Pod")
         await it.end_terminating()
-        await until(lambda: it.phase("Job", "j") == "Aborted")
-        assert it.pods() == {}
+        await until(lambda: it.phase("Job", "j") == "Aborted" and not it.pods())
         await it.command("ResumeJob", JOBS, "j")
         await until(lambda: it.phase("Job", "j") == "Running" and len(it.pods("Running")) == 2)
         assert it.gone == set(it.left("Pod").values())
@@ -72,7 +72,7 @@ async def test_an_aborted_job_stays_so_until_it_is_resumed(
         assert it.pods() == {}
         await it.command("ResumeJob", JOBS, "j")
         await until(lambda: it.phase("Job", "j") == "Running")
-        assert sorted(it.pods("Running")) == ["j-t-0", "j-t-1"]
+        await until(lambda: sorted(it.pods("Running")) == ["j-t-0", "j-t-1"])
         await it.finish_pods()
         await until(lambda: it.phase("Job", "j") == "Completed")
 
@@ -157,5 +157,4 @@ async def test_a_command_that_volcano_has_not_carried_out_is(
     async with left_by_volcano(servers, tmp_path, "running") as it:
         await it.command("AbortJob", JOBS, "j")
         await it.take_over()
-        await until(lambda: it.phase("Job", "j") == "Aborted")
-        assert it.pods() == {}
+        await until(lambda: it.phase("Job", "j") == "Aborted" and not it.pods())

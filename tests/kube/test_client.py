@@ -113,6 +113,28 @@ async def test_a_created_struct_or_dict_is_given_its_kind(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    "steps",
+    [
+        [{"op": "test", "path": "/metadata/uid", "value": "another"}],
+        [{"op": "test", "path": "/metadata/labels/a~1b", "value": "2"}],
+        [{"op": "test", "path": "/spec/list/1", "value": "b"}],
+        [{"op": "remove", "path": "/spec/none"}],
+        [{"op": "test", "path": "/spec/list/0", "value": "a"}, {"op": "add", "path": "x"}],
+    ],
+)
+async def test_a_patch_with_a_step_that_fails_changes_nothing(
+    world: World, steps: list[dict[str, str]]
+) -> None:
+    before = world.api.put(
+        PODS, "p", metadata={"labels": {"a/b": "1"}}, spec={"list": ["a"], "here": True}
+    )
+    gone = {"op": "remove", "path": "/spec/here"}
+    with pytest.raises(InvalidError, match="the server rejected our request"):
+        await world.client.patch(PODS, "p", [gone, *steps], namespace="d", kind=PatchKind.JSON)
+    assert world.api.objects(PODS)["d/p"] == before
+
+
+@pytest.mark.parametrize(
     ("kind", "body", "content_type"),
     [
         (PatchKind.MERGE, {"status": {"phase": "Failed"}}, "application/merge-patch+json"),

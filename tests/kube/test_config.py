@@ -168,6 +168,13 @@ def test_what_cannot_be_used_is_said_with_the_file(tmp_path: Path, text: str, sa
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("how", ["client-certificate", "client-certificate-data"])
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path, how: str) -> None:
+    path = write(tmp_path / "config", user={how: b64("CERT"), "token": "t0p"})
+    with pytest.raises(ConfigError, match="client-certificate without client-key"):
+        load(path)
+
+
 def test_without_any_source_the_error_names_all_of_them() -> None:
     with pytest.raises(ConfigError, match="not in a cluster"):
         load()

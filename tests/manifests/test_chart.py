@@ -1,6 +1,8 @@
 """The chart gives what the kustomize files give, and its values do what they say."""
 
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -24,6 +26,7 @@ PARTS = ("controllers", "scheduler", "admission", "api")
 SAME_AS = {
     "monitoring": ("monitoring.enabled=true",),
     "pod-webhooks": ("admission.pods=true",),
+    "scheduling-gates": ("schedulingGates=true",),
     "postgres": ("api.store.secretName=batholith-api-store",),
     "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),
     "single": ("controllers.replicas=1", "scheduler.replicas=1", "admission.replicas=1"),
@@ -58,6 +61,28 @@ def test_the_defaults_give_the_base() -> None:
 def test_values_give_each_overlay(overlay: str) -> None:
     wanted = kustomized(MANIFESTS / "overlays" / overlay)
     assert chart(*SAME_AS[overlay]) == _without_namespace(wanted)
+
+
+@pytest.mark.parametrize("first", ["pod-webhooks", "scheduling-gates"])
+def test_components_add_up_in_any_order(first: str, tmp_path: Path) -> None:
+    gates = {"pod-webhooks", "scheduling-gates"}
+    parts = ("base", *(f"components/{one}" for one in (first, *(gates - {first}))))
+    base, *components = (os.path.relpath(MANIFESTS / part, tmp_path.resolve()) for part in parts)
+    told = {"resources": [base], "components": components}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(told))
+    found = kustomized(tmp_path)
+    container = pod_spec(of_kind(found, "Deployment")["batholith-admission"])["containers"][0]
+    (enabled,) = (word for word in container["args"] if word.startswith("--enabled-admission="))
+    assert {"/pods/validate", "/pods/mutate", "/queues/validate"} <= {*enabled.split(",")}
+    if first == "pod-webhooks":
+        wanted = chart(*SAME_AS["pod-webhooks"], *SAME_AS["scheduling-gates"])
+        assert _without_namespace(found) == wanted
+
+
+def test_traffic_goes_out_to_the_ports_of_the_api_server() -> None:
+    found = of_kind(chart("apiServerPorts={8443,16443}"), "NetworkPolicy")["batholith"]
+    ports = [each["port"] for each in found["spec"]["egress"][0]["ports"]]
+    assert ports == [8443, 16443]
 
 
 def test_the_base_is_what_the_folder_itself_gives() -> None:
@@ -153,7 +178,7 @@ def test_an_unknown_value_is_refused() -> None:
         [needs_helm(), "template", "b", str(CHART), "--set=controllers.replica=2"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert said.returncode != 0
     assert "replica" in said.stderr

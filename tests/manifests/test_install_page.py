@@ -12,15 +12,19 @@ PAGE = (ROOT / "docs" / "install.md").read_text()
 
 
 def test_the_folder_of_ones_own_gives_all_with_ones_own_image(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    whole, patches = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     relative = os.path.relpath(ROOT, tmp_path)  # kustomize takes no absolute paths
-    (tmp_path / "kustomization.yaml").write_text(text.replace("<this repository>", relative))
+    (tmp_path / "kustomization.yaml").write_text(
+        whole.replace("<this repository>", relative) + patches
+    )
     found = kustomized(tmp_path)
     images = {
         pod_spec(each)["containers"][0]["image"] for each in of_kind(found, "Deployment").values()
     }
     assert images == {"registry.example.com/batholith:0.1.0"}
     assert of_kind(found, "ServiceMonitor")
+    egress = of_kind(found, "NetworkPolicy")["batholith"]["spec"]["egress"]
+    assert [each["port"] for each in egress[0]["ports"]] == [443, 16443]
 
 
 def test_the_tables_name_what_there_is() -> None:
@@ -36,7 +40,9 @@ def test_the_tables_name_what_there_is() -> None:
 
 def test_values_that_are_named_exist() -> None:
     given = yaml.safe_load((MANIFESTS / "chart" / "values.yaml").read_text())
-    named = re.findall(r"(?:--set\s+|`)((?:image|api|admission)\.[\w.]+|networkPolicies)", PAGE)
+    named = re.findall(
+        r"(?:--set\s+|`)((?:image|api|admission)\.[\w.]+|networkPolicies|schedulingGates)", PAGE
+    )
     assert len(named) >= 4
     for path in named:
         value = given

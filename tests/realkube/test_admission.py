@@ -26,6 +26,7 @@ from batholith.admission.serving.bundles import Lifetimes
 from batholith.admission.serving.files import CertificateFiles
 from batholith.admission.serving.secret import SecretSettings
 from batholith.admission.serving.service import AdmissionService, Options
+from batholith.machinery.clock import SystemClock
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
 from batholith.model.names import JOBS, LEASES, MUTATING_CONFIGURATIONS, QUEUES, SECRETS
 from batholith.model.names import VALIDATING_CONFIGURATIONS as VALIDATING
@@ -76,18 +77,21 @@ async def until_asked(server: Server) -> None:
     await until_true(lambda: refuses(server))
 
 
-async def until_asked_about_jobs(server: Server) -> None:
-    """The same, and jobs are filled in: an API server learns of that by another watch."""
+async def until_filled_in(server: Server) -> None:
+    """The same, and what was left out is filled in: an API server learns of that by another watch.
+
+    It hears of the webhook for queues last.
+    """
     await until_asked(server)
-    about = {"apiVersion": JOBS.api_version, "metadata": {"name": "asked"}}
-    body = job(task(replicas=3)) | about
+    path = {"volcano.sh/hierarchy": "a", "volcano.sh/hierarchy-weights": "2"}
 
     async def filled_in() -> bool:
-        answer = await server.request("POST", f"{JOBS.path('default')}?dryRun=All", body)
-        return answer.status == 201 and answer.body["spec"].get("minAvailable") == 3
+        answer = await server.request("POST", DRY_RUN, named("asked", annotations=path))
+        notes = answer.body["metadata"].get("annotations", {})
+        return answer.status == 201 and notes.get("volcano.sh/hierarchy") == "root/a"
 
-    await server.create(QUEUES.path(), named("default"))
     await until_true(filled_in)
+    await server.create(QUEUES.path(), named("default"))
 
 
 async def bundle_of(server: Server, path: str = QUEUES_VALIDATE) -> str:
@@ -121,7 +125,7 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
     known = {(o["kind"], o["metadata"]["name"]): o for o in map(_object, lines(REFUSALS))}
     kubectl, wrong = Kubectl(server, tmp_path), []
     async with admission(server, options(*ALL_PATHS)):
-        await until_asked_about_jobs(server)
+        await until_filled_in(server)
         await server.create(QUEUES.path(), named("root"))
         for case in lines("refusals-in-words.jsonl"):
             text = json.dumps(known[case["kind"], case["name"]])
@@ -147,7 +151,7 @@ async def test_a_job_may_follow_its_queue_at_once(server: Server) -> None:
     """No cache is that fast; so a refusal is only given after a look at the server."""
     body = job(task(replicas=3)) | {"apiVersion": JOBS.api_version}
     async with admission(server, options(*ALL_PATHS)):
-        await until_asked_about_jobs(server)
+        await until_filled_in(server)
         for number in range(10):
             name = f"q{number}"
             await server.create(QUEUES.path(), named(name))
@@ -189,11 +193,14 @@ async def shown(part: AdmissionService, context: ssl.SSLContext | None = None) -
 LAG = 0.5
 """Seconds by which an API server may hear late of a changed configuration."""
 
+SETTLE = 8.0
+"""Seconds that are waited for it to hear: much longer, for it may be busy as well."""
+
 
 async def test_no_request_fails_while_certificates_change(server: Server) -> None:
     """Neither of the API server, nor of another one that opens new connections and hears late."""
     lifetimes = Lifetimes(
-        lasts=timedelta(seconds=40), renew=timedelta(seconds=36), settle=3, retire=3
+        lasts=timedelta(seconds=600), renew=timedelta(seconds=598), settle=SETTLE, retire=SETTLE
     )
     seen: set[bytes] = set()
     done = asyncio.Event()
@@ -225,7 +232,7 @@ async def test_no_request_fails_while_certificates_change(server: Server) -> Non
 
 
 async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server) -> None:
-    lifetimes = Lifetimes(settle=2, retire=2)
+    lifetimes = Lifetimes(settle=SETTLE, retire=SETTLE)
     async with admission(server, options(lifetimes=lifetimes)) as part:
         await until_asked(server)
         before = await shown(part)
@@ -240,7 +247,7 @@ async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server)
 
 @pytest.mark.parametrize("damaged", ["ca.crt", "tls.crt", "tls.key"])
 async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
-    lifetimes = Lifetimes(settle=2, retire=2)
+    lifetimes = Lifetimes(settle=SETTLE, retire=SETTLE)
     async with admission(server, options(lifetimes=lifetimes)) as part:
         await until_asked(server)
         before = await shown(part)
@@ -435,12 +442,25 @@ async def test_losing_the_office_ends_no_review_and_it_is_stood_for_again(server
 # -- the end
 
 
+LINGER = 1234.0
+
+
+class Lingering(SystemClock):
+    """The real time, but for the moment in which a part has lingered long enough."""
+
+    def __init__(self) -> None:
+        self.long_enough = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        await (self.long_enough.wait() if seconds == LINGER else super().sleep(seconds))
+
+
 async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Server) -> None:
     """Those who call us hear of it later than we do."""
-    wanted = options()
-    lingering = replace(wanted, place=replace(wanted.place, linger=2))
+    wanted, clock = options(), Lingering()
+    lingering = replace(wanted, place=replace(wanted.place, linger=LINGER))
     async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
-        part = await stack.enter_async_context(admission(server, lingering))
+        part = await stack.enter_async_context(admission(server, lingering, clock=clock))
         url, trust = part.url, ssl.create_default_context()
         trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
 
@@ -452,6 +472,7 @@ async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Ser
         ending = asyncio.create_task(stack.aclose())
         await until(lambda: not part.url)
         assert await closes() == (404, True)
+        clock.long_enough.set()
         await ending
         with pytest.raises(aiohttp.ClientConnectorError):
             await closes()

@@ -16,7 +16,7 @@ from support_proxy import HttpProxy, TcpProxy, at_random
 from support_replicas import Replica
 from support_stage import PARTS, Stage, stage
 
-pytestmark = pytest.mark.timeout(400)  # for a machine that has much else to do
+pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
 
 CUTS: tuple[tuple[Callable[[TcpProxy], None], Callable[[TcpProxy], None]], ...] = (
     (TcpProxy.drop, TcpProxy.resume),

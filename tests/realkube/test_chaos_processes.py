@@ -10,7 +10,7 @@ import pytest
 from support_replicas import Election, Replica
 from support_stage import PARTS, stage
 
-pytestmark = pytest.mark.timeout(400)  # for a machine that has much else to do
+pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
 
 
 LONG = Election(lease=120, renew=80, retry=2)

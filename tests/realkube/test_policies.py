@@ -86,6 +86,8 @@ async def test_what_was_refused_by_rules_is_refused_in_the_same_words(server: Se
         each["object"] for each in RECORDED if each["object"]["metadata"]["name"] == "gq-ok"
     )
     await server.create(QUEUES.path(), parent)
+    child = named("child", parent="gq-ok", capability={"cpu": "8"})
+    await until_refused(server, child, "exceeds its ancestor's capability")
     wrong = []
     for case in RECORDED:
         body = case["object"]

@@ -18,6 +18,7 @@ SOURCES = (
     *(f"base/{part}.yaml" for part in ("policies", "api", "network", "user-roles")),
     "components/monitoring/monitoring.yaml",
     "components/pod-webhooks/pod-webhooks.yaml",
+    "components/scheduling-gates/scheduling-gates.yaml",
     *(
         f"components/policies/{about}-policies.yaml"
         for about in ("job", "job-update", "queue", "podgroup", "pod", "relation")

@@ -6,7 +6,12 @@ import shutil
 from pathlib import Path
 
 from ...kube.client import Client
-from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
+from ...kube.errors import (
+    ApiError,
+    ConnectionLostError,
+    NotFoundError,
+    UnreadableAnswerError,
+)
 from ...model.meta import HasMeta, ObjectMeta
 from ...model.names import PERSISTENTVOLUMECLAIMS
 from .objects import Marked
@@ -37,7 +42,7 @@ class ClaimFolders:
                 continue
             try:
                 there = await self._is_there(meta)
-            except (ApiError, ConnectionLostError):
+            except (ApiError, ConnectionLostError, UnreadableAnswerError):
                 continue  # the next time will do
             self._gone.pop(uid, None)
             folder = folder_of(self._base, namespace=meta.namespace, name=meta.name, uid=uid)

@@ -47,7 +47,7 @@ async def carry_out(handler: Handler, target: Target, *, timeout: float | None) 
             await _carry_out(handler, target)
     except TimeoutError:
         raise HandlerError(f"timed out after {timeout:g}s") from None
-    except (OSError, aiohttp.ClientError) as error:
+    except (OSError, aiohttp.ClientError, ValueError) as error:  # the last: no such host or header
         raise HandlerError(str(error)) from error
 
 

@@ -162,7 +162,7 @@ def _extra_path() -> str:
 def termination_message(container: Container, run: RunFolder, log: Path, *, failed: bool) -> str:
     """What the container left as its last words."""
     file = run.path / "termination-log"
-    if file.exists():
+    if file.is_file():
         with file.open("rb") as opened:
             text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
         if text:

@@ -85,7 +85,7 @@ def trim(path: Path, *, keep: int = KEPT) -> bool:
             mode = _KEEP_SIZE | _PUNCH_HOLE
             length = ctypes.c_int64(end)
             return end > 0 and _LIBC.fallocate(file.fileno(), mode, ctypes.c_int64(0), length) == 0
-    except FileNotFoundError:
+    except OSError:  # it went, or something else is there by now
         return False
 
 

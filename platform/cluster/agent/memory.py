@@ -59,7 +59,8 @@ def _own_part(pid: int) -> int:
 
 def condemn(run: RunFolder) -> None:
     """Remember that the run is killed for its memory, whoever finds it ended."""
-    (run.path / _MARK).touch()
+    with suppress(OSError):  # without the mark it is still killed, only not said why
+        (run.path / _MARK).touch()
 
 
 def was_condemned(run: RunFolder) -> bool:

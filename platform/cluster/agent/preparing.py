@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...kube.errors import ApiError, ConnectionLostError
+from ...kube.errors import ApiError, ConnectionLostError, UnreadableAnswerError
 from ...machinery.clock import Timer
 from .environment import Facts, Sources
 from .machine import HOST_IP, Machine
 from .objects import Pod
 from .volumes import Made, VolumeError, materialise, needs_of
 
-PROBLEMS = (VolumeError, ApiError, ConnectionLostError, OSError)
+PROBLEMS = (VolumeError, ApiError, ConnectionLostError, UnreadableAnswerError, OSError)
 """What may keep volumes from being made; all of it may pass."""
 
 _RETRY_FIRST, _RETRY_CAP = 0.5, 120.0

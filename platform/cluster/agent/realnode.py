@@ -18,7 +18,7 @@ from ...machinery.recording import Recorder
 from ...model.names import PODS, SERVICES
 from . import logs
 from .claims import ClaimFolders
-from .leftovers import end_orphan
+from .leftovers import end_orphan, end_pods
 from .machine import Machine, NameBook
 from .nodes import NodeFacts, NodeKeeper, machine_memory
 from .objects import Marked, Pod, Service
@@ -60,6 +60,7 @@ class RealNode:
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._machine: Machine | None = None
+        self._ending = False
         selector = f"spec.nodeName={settings.node_name}"
         self._pods = Cache(client, PODS, Pod, field_selector=selector)
         self._services = Cache(
@@ -156,10 +157,17 @@ class RealNode:
 
     async def _end_pods(self) -> None:
         """End every container with its pod's grace; the next agent applies restart policies."""
+        self._ending = True
         workers = list(self._workers.values())
         for worker in workers:
             worker.pause()
-        await asyncio.gather(*(worker.end_processes() for worker in workers))
+        ends = (worker.containers.end_all() for worker in workers)
+        for error in await asyncio.gather(*ends, return_exceptions=True):
+            if error is not None:
+                log.error("a pod was not ended in order", exc_info=error)
+        await self._cancel_tasks()
+        # Nobody may have been there for them: their worker had failed.
+        await asyncio.to_thread(end_pods, self._settings.data_dir)
 
     # --- pods -------------------------------------------------------------------------------
 
@@ -181,8 +189,14 @@ class RealNode:
         worker = self._workers.get(new.metadata.uid)
         if worker is not None:
             worker.update(new)
-        elif _needs_work(new):
-            self._spawn(self._attend(new))
+        elif _needs_work(new) and not self._ending:
+            # At once: the next piece of news may be here already, and is for the same worker.
+            self._spawn(self._attend(self._make_worker(new)))
+
+    def _make_worker(self, pod: Pod) -> PodWorker:
+        assert self._machine is not None  # noqa: S101 - set before the first pod is seen
+        worker = self._workers[pod.metadata.uid] = PodWorker(pod, self._machine)
+        return worker
 
     def _pod_gone(self, pod: Pod) -> None:
         worker = self._workers.get(pod.metadata.uid)
@@ -191,35 +205,36 @@ class RealNode:
         else:
             self._spawn(self._forget(PodFolder.of(self._settings.data_dir, pod)))
 
-    async def _attend(self, pod: Pod) -> None:
+    async def _attend(self, worker: PodWorker) -> None:
         """Have workers bring the pod to its end; one that fails is followed by another."""
-        assert self._machine is not None  # noqa: S101 - set before the first pod is seen
-        uid = pod.metadata.uid
+        meta = worker.pod.metadata
         while True:
-            worker = self._workers[uid] = PodWorker(pod, self._machine)
             try:
                 await worker.run()
             except Exception:
-                log.exception("a pod's worker failed", extra={"pod": pod.metadata.key})
+                log.exception("a pod's worker failed", extra={"pod": meta.key})
                 await self._clock.sleep(_WORKER_RETRY)
             if worker.is_finished:
                 await asyncio.to_thread(worker.folder.clear)
             await self._claims.tidy()
             # From here on without a pause: the pod may go at any moment, and is told to somebody.
-            now = self._pods.get(pod.metadata.key)
-            if now is None or now.metadata.uid != uid:
-                del self._workers[uid]
+            now = self._pods.get(meta.key)
+            if now is None or now.metadata.uid != meta.uid:
+                del self._workers[meta.uid]
                 await self._forget(worker.folder)
                 return
-            pod = now
-            if worker.is_finished and not worker.missed(now):
-                del self._workers[uid]
+            if self._ending or (worker.is_finished and not worker.missed(now)):
+                del self._workers[meta.uid]
                 return
+            worker = self._make_worker(now)
 
     async def _forget(self, folder: PodFolder) -> None:
         """The pod is gone for good, and so is all that it left."""
+        uid = folder.path.name
         if self._machine is not None:
-            self._machine.addresses.pop(folder.path.name, None)
+            self._machine.addresses.pop(uid, None)
+        if folder.is_busy:  # its worker had failed
+            await asyncio.to_thread(end_orphan, folder, uid)
         await asyncio.to_thread(folder.remove)
 
     async def _end_orphans(self) -> None:
@@ -244,7 +259,9 @@ class RealNode:
         """Keep the logs of what runs from filling the disk, until cancelled."""
         while True:
             await self._clock.sleep(_TRIM_EVERY)
-            growing = [path for worker in self._workers.values() for path in worker.open_logs]
+            growing = [
+                path for worker in self._workers.values() for path in worker.containers.open_logs
+            ]
             for path in growing:
                 if await asyncio.to_thread(logs.trim, path):
                     log.info("the head of a log was dropped", extra={"file": str(path)})
@@ -254,7 +271,7 @@ class RealNode:
         while True:
             begun = self._clock.monotonic()
             for worker in list(self._workers.values()):
-                await worker.check_memory()
+                await worker.containers.check_memory()
             spent = self._clock.monotonic() - begun
             await self._clock.sleep(max(_LOOK_EVERY, _AT_MOST * spent))
 

@@ -84,7 +84,7 @@ class PodFolder:
 
     def log_of(self, run: RunFolder) -> Path:
         """Where a run's output goes."""
-        return self.logs / run.path.parent.name / f"{run.path.name}.log"
+        return self.logs / run.container / f"{run.path.name}.log"
 
     def containers(self) -> list[str]:
         """The containers that ever had a run."""

@@ -11,6 +11,7 @@ from ...kube.errors import (
     ApiError,
     ConflictError,
     ConnectionLostError,
+    NotFoundError,
     UnauthorizedError,
     UnreadableAnswerError,
 )
@@ -25,6 +26,7 @@ GAP = 0.1
 """Seconds that changes are gathered for one write."""
 
 _RETRY_FIRST, _RETRY_CAP = 0.5, 15.0
+_DELETE_RETRY = 1.0
 
 
 def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
@@ -50,6 +52,25 @@ async def after(error: Exception, client: Client, pod: Pod) -> tuple[bool, Pod |
     except (ApiError, ConnectionLostError, UnreadableAnswerError) as second:
         return may_pass(second), None
     return (True, now) if now.metadata.uid == meta.uid else (False, None)
+
+
+async def confirm_deletion(client: Client, pod: Pod, *, clock: Clock) -> None:
+    """Have the object of a pod go that is at its end; tries until the server has answered."""
+    meta = pod.metadata
+    while True:
+        try:
+            await client.delete(
+                PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+            )
+            return
+        except NotFoundError:
+            return
+        except (ApiError, ConnectionLostError) as error:
+            again, _ = await after(error, client, pod)
+            if not again:
+                log.info("not deleted", extra={"pod": meta.key, "error": str(error)})
+                return
+        await clock.sleep(_DELETE_RETRY)
 
 
 class Reporter:

@@ -159,6 +159,11 @@ class RunFolder:
         """Marks the run's processes; the last parts of the path, pod uid first."""
         return "/".join(self.path.parts[-4:])
 
+    @property
+    def container(self) -> str:
+        """The name of the container that runs."""
+        return self.path.parent.name
+
     def was_intended(self) -> bool:
         """The intent was written down; without it there was no start either."""
         return (self.path / shim.LAUNCH).exists()
@@ -192,7 +197,9 @@ class RunFolder:
 
     def ended(self) -> Ended | None:
         """How the run ended, if it did and could say so."""
-        return _read(self.path / shim.EXIT, Ended)
+        with suppress(IsADirectoryError, msgspec.DecodeError):  # a container may have been there
+            return _read(self.path / shim.EXIT, Ended)
+        return None
 
     def errors(self) -> str:
         """What the shim itself complained about."""

@@ -1,0 +1,76 @@
+"""What an earlier agent left of a pod: read from its folder, or else from the object's status."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from . import status
+from .attending import PodContext
+from .objects import Pod
+from .runner import Process, RunFolder, lost, sweep
+from .status import Exited, PodState, Started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A run that took place: its start, and the process that lives or how it ended."""
+
+    started: Started
+    process: Process | None = None
+    exited: Exited | None = None
+
+
+def find(context: PodContext, run: RunFolder) -> Found | None:
+    """What became of *run*; ``None`` if it never started, and from now on never will."""
+    if not run.was_intended():
+        return None
+    claim = run.claim()
+    if claim is None and run.call_off():
+        return None
+    claim = run.claim()
+    if claim is None or claim.pid == 0:
+        return None
+    begun, ready = _was_shown(context.pod(), context.identity(run))
+    at = datetime.fromtimestamp(claim.at, UTC)
+    started = context.started(run, at, begun=begun, ready=ready)
+    process = _living(context, run)
+    if process is not None:
+        return Found(started=started, process=process)
+    ended = run.ended()
+    if ended is None:
+        sweep(run.name)
+        ended = lost(run)
+    return Found(started=started, exited=context.exited(run, ended))
+
+
+def _living(context: PodContext, run: RunFolder) -> Process | None:
+    pid = run.process()
+    if pid is None:
+        return None
+    with suppress(ProcessLookupError):
+        process = Process(run, pid, clock=context.machine.clock)
+        if run.process() is not None:
+            return process
+        process.let_go()  # it ended between two looks: the number may be another's
+    return None
+
+
+def _was_shown(pod: Pod, identity: str) -> tuple[bool, bool]:
+    """Whether a run was said to have started well, and to be ready."""
+    for one in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if one.container_id.endswith(f"//{identity}"):
+            return bool(one.started), one.ready
+    return False, False
+
+
+def remembered(pod: Pod, *, now: datetime) -> tuple[PodState, list[Exited]]:
+    """For an agent without records: what the object shows, and the ends of what is lost."""
+    if pod.status.start_time is None:
+        return PodState(), []
+    state = replace(status.restore(pod), prepared=False)
+    ends = [
+        Exited(name, now, status.LOST_CODE, status.LOST_REASON, status.LOST_MESSAGE)
+        for name, container in state.containers.items()
+        if container.running
+    ]
+    return state, ends

@@ -1,0 +1,131 @@
+"""The component ``scheduling-gates``: its rights are enough, and each of them is used."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support_kubectl import Kubectl, needs_kubectl
+from support_manifests import MANIFESTS, kustomized
+from support_realkube import Options, RealServer, free_ports, needs_realkube, real_server
+from support_rights import Parts, Right, granted, redirected, refused, used
+from support_waiting import until_true
+
+from batholith.model.names import PODS, QUEUE_GATE, QUEUES
+
+pytestmark = pytest.mark.timeout(300)  # four processes and a fresh server
+
+OVERLAY = MANIFESTS / "overlays" / "scheduling-gates"
+HERE = "default"
+OPTIONS = Options(audit=True, flags=("--feature-gates=WatchList=false",))
+"""Without lists at the head of watches both rights are used, to list and to watch."""
+ADDED = {
+    "scheduler": {Right("", "pods", "patch")},
+    "admission": {
+        Right(
+            "admissionregistration.k8s.io",
+            "mutatingwebhookconfigurations",
+            verb,
+            "batholith-pods-mutate",
+        )
+        for verb in ("list", "watch", "patch")
+    },
+}
+
+
+def test_the_component_gives_these_rights_and_no_others() -> None:
+    for part in ("controllers", "scheduler", "admission", "api"):
+        more = granted(kustomized(OVERLAY), part) - granted(kustomized(), part)
+        assert more == ADDED.get(part, set())
+
+
+async def test_a_gate_is_set_and_lifted_with_exactly_these_rights(tmp_path: Path) -> None:
+    needs_kubectl()
+    needs_realkube()
+    async with real_server(tmp_path, OPTIONS) as server:
+        async with _parts(server, tmp_path) as parts:
+            gated = await _add(server, "gated", asks=True)
+            assert gated["spec"]["schedulingGates"] == [{"name": QUEUE_GATE}]
+            other = await _add(server, "other", asks=False)
+            assert "schedulingGates" not in other["spec"]
+            await until_true(lambda: _is_bound(server, "gated"))
+            await until_true(lambda: _is_bound(server, "other"))
+            assert "schedulingGates" not in (await _pod_of(server, "gated"))["spec"]
+            assert refused(server.kube.audit()) == []
+            await parts.stop()  # a watch is written down at its end
+        log = server.kube.audit()
+    for part, rights in ADDED.items():
+        did = used(log, part)
+        assert [right for right in rights if not any(map(right.covers, did))] == []
+
+
+@asynccontextmanager
+async def _parts(server: RealServer, folder: Path) -> AsyncIterator[Parts]:
+    """The overlay applied, one process of each part that a gate needs, and a node."""
+    kubectl = Kubectl(server, folder)
+    found = kustomized(OVERLAY)
+    (port,) = free_ports(1)
+    url = f"https://127.0.0.1:{port}"
+    await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
+    parts = Parts(found, kubectl, folder, url=server.url)
+    try:
+        ports = {":11251": 0, ":8081": 0}
+        await parts.start("admission", f"--webhook-url={url}", ports=ports | {"8443": port})
+        await parts.start("controllers", ports=ports)
+        await parts.start("scheduler", ports=ports)
+        simulated = ("--simulate=1", f"--data-dir={folder / 'agent'}")
+        await parts.run(
+            "agent", "agent", *simulated, f"--kubeconfig={server.kubeconfig_of('agent')}"
+        )
+        await until_true(lambda: _has(server, QUEUES.path(name="default"), "'state': 'Open'"))
+        await until_true(lambda: _answers(server))
+        yield parts
+    except BaseException:
+        for each in parts.running:  # what a failed test is understood by
+            print(f"== {each.name}\n{each.log.read_text()[-3000:]}")  # noqa: T201
+        raise
+    finally:
+        await parts.stop()
+
+
+async def _has(server: RealServer, path: str, text: str) -> bool:
+    seen = await server.request("GET", path)
+    return seen.status == 200 and text in str(seen.body)
+
+
+async def _answers(server: RealServer) -> bool:
+    """Whether webhooks answer: the server trusts them a little after they are ready."""
+    path = f"{PODS.path(HERE)}?dryRun=All"
+    tried = await server.request("POST", path, _pod("tried", asks=True))
+    return tried.status == 201 and "schedulingGates" in str(tried.body)
+
+
+async def _add(server: RealServer, name: str, *, asks: bool) -> dict[str, Any]:
+    return await server.create(PODS.path(HERE), _pod(name, asks=asks))
+
+
+def _pod(name: str, *, asks: bool) -> dict[str, Any]:
+    notes = {QUEUE_GATE: "true"} if asks else {}
+    container = {
+        "name": "c",
+        "image": "busybox",
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": notes},
+        "spec": {"schedulerName": "volcano", "containers": [container]},
+    }
+
+
+async def _pod_of(server: RealServer, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = await server.get(PODS.path(HERE, name))
+    return found
+
+
+async def _is_bound(server: RealServer, name: str) -> bool:
+    return bool((await _pod_of(server, name))["spec"].get("nodeName"))
