@@ -21,8 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
-def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the machine that pods may write to."""
+def outside(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the machine that pods may write to, one for each kind of server."""
     return tmp_path_factory.mktemp("outside")
 
 
