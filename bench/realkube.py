@@ -23,7 +23,7 @@ import uvloop
 from batholith.kube.cache import Cache
 from batholith.kube.client import Client
 from batholith.kube.config import load
-from batholith.kube.errors import ApiError, ConnectionLostError
+from batholith.kube.errors import AlreadyExistsError, ApiError, ConnectionLostError
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.job import Job
@@ -153,6 +153,8 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> None:
         while True:
             try:
                 await ask()
+            except AlreadyExistsError:
+                return  # made, and the answer was lost
             except (ApiError, ConnectionLostError, ConnectionError):
                 await asyncio.sleep(0.1)
             else:
