@@ -83,8 +83,10 @@ async def wire_server(
 
         made.behaviours.append(act)
     running: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         task = asyncio.ensure_future(made.serve(reader, writer))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -99,3 +101,5 @@ async def wire_server(
         for task in list(running):
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        for writer in writers:  # a task that was cancelled before it began closed nothing
+            writer.transport.abort()

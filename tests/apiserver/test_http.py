@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from batholith.cluster.apiserver.http.connections import (
@@ -97,6 +97,18 @@ async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
         )
         got = [(await it.answer())[1] for _ in range(50)]
     assert got == [f"GET /{n} a={n} 0" for n in range(50)]
+
+
+async def test_who_comes_while_the_server_hangs_up_is_not_served() -> None:
+    """Nobody would end such a connection."""
+    async with peer() as it:
+        await it.connections.close(100)
+        reader, writer = await asyncio.open_connection(*it.writer.get_extra_info("peername"))
+        with suppress(ConnectionError):
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert await reader.read() == b""
+        writer.close()
+    assert it.echo.asked == []
 
 
 async def test_a_request_may_come_in_single_bytes() -> None:

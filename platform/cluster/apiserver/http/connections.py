@@ -76,6 +76,9 @@ class Connections:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
+        self.over = False
+        """The server hangs up on all, and on who comes now."""
+
         self._open: set[Connection] = set()
         self._second = 0
         self._date = b""
@@ -102,6 +105,7 @@ class Connections:
 
     async def close(self, seconds: float) -> None:
         """Let answers under way finish, for that many *seconds*, and hang up."""
+        self.over = True
         works = [each.shut_down() for each in self._open]
         if works:
             _, late = await asyncio.wait(works, timeout=seconds)
@@ -136,6 +140,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        if self._all.over:  # it came before the door was shut, and was known too late
+            self.abort()
+            return
         self._all.joined(self)
         self._work = self._loop.create_task(self._serve())
 
