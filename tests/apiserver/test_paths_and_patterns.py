@@ -96,7 +96,9 @@ def test_a_pattern_that_would_backtrack_is_matched_all_the_same() -> None:
     assert not compile_go("^(a+)+$")("a" * 100_000 + "b")
 
 
-@pytest.mark.parametrize("path", ["[?(@{blanks}x", "[?(@a=={blanks}x", ".a[{blanks}x", "['{blanks}"])
+@pytest.mark.parametrize(
+    "path", ["[?(@{blanks}x", "[?(@a=={blanks}x", ".a[{blanks}x", "['{blanks}"]
+)
 def test_a_path_full_of_blanks_is_refused_at_once(path: str) -> None:
     with pytest.raises(ValueError, match="not a JSON path"):
         jsonpath.find(path.format(blanks=" " * 8000), {})

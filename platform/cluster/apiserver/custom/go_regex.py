@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import re2
 
@@ -24,6 +25,15 @@ _GO_WORDS = {
 """What Go says in place of RE2's own words, where they differ."""
 
 
+def program_size(pattern: str) -> int:
+    """Steps that matching one character may take at worst; see :func:`compile_go`.
+
+    Raises:
+        ValueError: the pattern is no regular expression.
+    """
+    return int(_compile(pattern).programsize)
+
+
 @functools.lru_cache(maxsize=1024)
 def compile_go(pattern: str) -> Callable[[str], object]:
     """Compile a Go pattern to a search: true if it is found anywhere in a text.
@@ -31,13 +41,17 @@ def compile_go(pattern: str) -> Callable[[str], object]:
     Raises:
         ValueError: the pattern is no regular expression; the message is Go's.
     """
+    search: Callable[[str], object] = _compile(pattern).search
+    return search
+
+
+def _compile(pattern: str) -> Any:
     if "\\C" in pattern.replace("\\\\", ""):
         # RE2 matches single bytes by it, Go does not know it.
         raise ValueError("error parsing regexp: invalid escape sequence: `\\C`")
     try:
-        search: Callable[[str], object] = re2.compile(pattern, _OPTIONS).search
+        return re2.compile(pattern, _OPTIONS)
     except re2.error as error:
         code, _, expression = error.args[0].decode(errors="replace").partition(": ")
         words = _GO_WORDS.get(code, code)
         raise ValueError(f"error parsing regexp: {words}: `{expression}`") from error
-    return search

@@ -148,6 +148,12 @@ def too_large(limit: int) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", text)
 
 
+def too_busy() -> StatusError:
+    """429: what the write depends on changes faster than it can be decided."""
+    text = "The object, or what it depends on, changes all the time, please try again later"
+    return StatusError(429, "TooManyRequests", text, details={"retryAfterSeconds": 1})
+
+
 def unsupported_media(accepted: Sequence[str]) -> StatusError:
     """415: a body in a form that we do not read."""
     text = (
