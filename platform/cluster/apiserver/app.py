@@ -5,6 +5,7 @@ Every request is authenticated, handed to the handler of its path, and every ref
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -62,6 +63,9 @@ class App:
     figures: Figures
     address: str
     """``host:port`` at which we are reached."""
+
+    writable: Callable[[], bool]
+    """Whether the store takes writes."""
 
     ready: bool = False
 
@@ -134,7 +138,7 @@ class App:
         return _NOT_FOUND
 
     def _health(self, request: Request, path: str) -> Response:
-        well = self.ready or not path.startswith("/readyz")
+        well = not path.startswith("/readyz") or (self.ready and self.writable())
         name = path.strip("/").split("/")[0]
         if "verbose" in request.query:
             mark = "[+]ping ok\n[+]store ok\n" if well else "[-]store failed: reason withheld\n"
