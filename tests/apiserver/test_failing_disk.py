@@ -234,7 +234,7 @@ async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.Monk
     async with opened(tmp_path) as (registry, store, shelf):
         for number in range(12):
             await put(registry, shelf, f"n{number}")
-        more = []
+        more: list[bool] = []
         while not more or more[-1]:
             more.append(store.compact())
         assert more == [True, True, False]
