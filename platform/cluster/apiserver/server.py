@@ -116,11 +116,12 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         (settings.host, settings.port), backlog=2048
     )
     port = listener.getsockname()[1]
-    url = f"https://{settings.host}:{port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"https://{host}:{port}"
     path = settings.data / "kubeconfig"
     access = Access(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
     kubeconfig.write(path, access)
-    engine = _Engine(settings, made, owned, f"{settings.host}:{port}")
+    engine = _Engine(settings, made, owned, f"{host}:{port}")
     try:
         async with engine.running(), _listening(listener, engine.app, made):
             yield Running(
@@ -151,7 +152,10 @@ class _Engine:
         if settings.collect_garbage:
             self._keepers.append(Collector(tools))
         known = Authenticator(
-            {owned[user]: User(name=user, groups=groups) for user, groups in USERS.items()}
+            {
+                owned[user]: User(name=user, uid=user, groups=groups)
+                for user, groups in USERS.items()
+            }
         )
         handlers = Handlers(
             reader=Reader(self._registry),

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
@@ -22,11 +22,14 @@ class User:
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def info(self) -> dict[str, Any]:
         """As reviews report it."""
         groups = [*self.groups, *(() if EVERYBODY in self.groups else (EVERYBODY,))]
-        return {"username": self.name, **({"uid": self.uid} if self.uid else {}), "groups": groups}
+        info: dict[str, Any] = {"username": self.name, "uid": self.uid, "groups": groups}
+        info["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return {key: value for key, value in info.items() if value}
 
 
 ANONYMOUS = User(name="system:anonymous", groups=("system:unauthenticated",))
