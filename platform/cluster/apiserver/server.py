@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...kube.private_files import make_folder
 from ...model import names
 from ...model.review import Webhook
 from .. import kubeconfig, pki, tokens
@@ -109,7 +110,7 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Running]:
     """The API server, for the length of the block."""
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(settings.data)
     made = pki.ensure(settings.data / "pki", names=(settings.host, *settings.names))
     owned = tokens.ensure(settings.data / "tokens.json")
     listener = settings.listener or socket.create_server(
