@@ -20,6 +20,7 @@ from ..tokens import USERS, Tokens
 from . import bootstrap
 from .app import App
 from .controllers.definitions import Definer
+from .controllers.disruptions import DisruptionController
 from .controllers.event_expiry import Sweeper
 from .controllers.garbage_collector import Collector
 from .controllers.keeper import Keeper, Tools
@@ -148,6 +149,7 @@ class _Engine:
             Definer(tools),
             Landlord(tools, ca=made.ca_data),
             Sweeper(tools),
+            DisruptionController(tools),
         ]
         if settings.collect_garbage:
             self._keepers.append(Collector(tools))
@@ -204,11 +206,10 @@ class _Engine:
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:
-    budgets = catalog.get("policy", "v1", "poddisruptionbudgets")
-    if budgets is None:
-        raise LookupError("poddisruptionbudgets are not among the built-in kinds")
     return PodKinds(
-        pods=catalog.known(names.PODS), nodes=catalog.known(names.NODES), budgets=budgets
+        pods=catalog.known(names.PODS),
+        nodes=catalog.known(names.NODES),
+        budgets=catalog.known(names.POD_DISRUPTION_BUDGETS),
     )
 
 
