@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...kube.private_files import make_folder
 from ...model import names
 from ...model.review import Webhook
 from .. import kubeconfig, pki, tokens
@@ -19,6 +20,7 @@ from ..tokens import USERS, Tokens
 from . import bootstrap
 from .app import App
 from .controllers.definitions import Definer
+from .controllers.disruptions import DisruptionController
 from .controllers.event_expiry import Sweeper
 from .controllers.garbage_collector import Collector
 from .controllers.keeper import Keeper, Tools
@@ -109,7 +111,7 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Running]:
     """The API server, for the length of the block."""
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(settings.data)
     made = pki.ensure(settings.data / "pki", names=(settings.host, *settings.names))
     owned = tokens.ensure(settings.data / "tokens.json")
     listener = settings.listener or socket.create_server(
@@ -148,6 +150,7 @@ class _Engine:
             Definer(tools),
             Landlord(tools, ca=made.ca_data),
             Sweeper(tools),
+            DisruptionController(tools),
         ]
         if settings.collect_garbage:
             self._keepers.append(Collector(tools))
@@ -207,11 +210,10 @@ class _Engine:
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:
-    budgets = catalog.get("policy", "v1", "poddisruptionbudgets")
-    if budgets is None:
-        raise LookupError("poddisruptionbudgets are not among the built-in kinds")
     return PodKinds(
-        pods=catalog.known(names.PODS), nodes=catalog.known(names.NODES), budgets=budgets
+        pods=catalog.known(names.PODS),
+        nodes=catalog.known(names.NODES),
+        budgets=catalog.known(names.POD_DISRUPTION_BUDGETS),
     )
 
 

@@ -260,7 +260,7 @@ _NETWORK = (
     ),
     _kind(names.NETWORKPOLICIES, short_names=("netpol",), generation="spec"),
     _kind(
-        Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+        names.POD_DISRUPTION_BUDGETS,
         short_names=("pdb",),
         subresources=("status",),
         update_needs_rv=True,
