@@ -62,6 +62,14 @@ class Authenticator:
         return user
 
 
+def impersonated(headers: Mapping[str, str]) -> str:
+    """The first header by which the client asks to be taken for another user; empty if none.
+
+    *headers* are by lower-case name.
+    """
+    return next((name for name in headers if name.startswith("impersonate-")), "")
+
+
 def _token(spec: Any) -> str:
     return str(spec.get("token", "")) if isinstance(spec, dict) else ""
 

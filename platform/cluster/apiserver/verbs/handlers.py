@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..builtin.unenforced import kind_warning
 from ..errors.status import (
     StatusError,
     bad_request,
@@ -29,7 +30,15 @@ from .writes import Call, Writer, Written, check_body
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, Place], Awaitable[Response]]
-_INTERACTIVE = frozenset({"exec", "attach", "portforward"})
+_NOT_OFFERED = {
+    "pods": frozenset({"attach", "ephemeralcontainers", "exec", "portforward", "proxy", "resize"}),
+    "nodes": frozenset({"proxy"}),
+    "serviceaccounts": frozenset({"token"}),
+    "services": frozenset({"proxy"}),
+    "certificatesigningrequests": frozenset({"approval"}),
+}
+"""Parts that a whole Kubernetes has, by the kind that they are parts of."""
+
 _REVIEWS = ("authentication.k8s.io", "authorization.k8s.io")
 
 
@@ -148,8 +157,8 @@ class Handlers:
     async def _part(self, request: Request, kind: KindInfo, place: Place) -> Response:
         part = place.target.subresource
         if part not in kind.subresources:
-            if part in _INTERACTIVE:
-                raise not_offered(part)
+            if not kind.custom and part in _NOT_OFFERED.get(kind.resource.plural, ()):
+                raise not_offered(kind.resource, part)
             raise no_such_path(kind.resource, place.target.name) if kind.custom else no_such_path()
         if part == "status":
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
@@ -179,6 +188,8 @@ class Handlers:
                 self.writer.current(call)
                 raise StatusError(409, "Conflict", "the object is being created")
             return Response(body=scale.show(kind, entry.parse()))
+        if warning := kind_warning(kind.resource):
+            request.warnings.append(warning)
         if request.method == "PUT":
             change = scale.put(kind, decode_body(request))
         else:
