@@ -365,7 +365,7 @@ async def test_an_update_is_warned_of_what_it_brings(server: EmbeddedServer) -> 
     url = "/api/v1/namespaces/default/services"
     spec = {"clusterIP": "None", "ports": [{"port": 80}]}
     await server.create(url, {"metadata": {"name": "s"}, "spec": spec})
-    body = {"spec": {"externalIPs": ["192.0.2.1"]}}
+    body: Json = {"spec": {"externalIPs": ["192.0.2.1"]}}
     first = await server.request("PATCH", f"{url}/s", body, content_type=MERGE)
     assert first.warnings == [
         "spec.externalIPs has no effect in the embedded cluster: there is no proxy"

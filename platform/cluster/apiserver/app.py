@@ -23,7 +23,7 @@ from .errors.status import (
 )
 from .http.auth import ANONYMOUS, Authenticator, User, impersonated, is_open
 from .http.connections import BODY_LIMIT, Asked, Reply
-from .http.negotiation import wants_aggregated
+from .http.negotiation import wants_aggregated, wants_indented
 from .http.requests import JSON, TEXT, Request, Response, parse_query
 from .http.routes import Place, locate
 from .metrics import CONTENT_TYPE, Figures
@@ -33,6 +33,7 @@ from .verbs.handlers import Handlers
 log = logging.getLogger(__name__)
 
 NOT_MODIFIED = 304
+_JSONS = (JSON, AGGREGATED_TYPE)
 
 _WARNINGS_LENGTH = 4096
 """Characters of all warnings of an answer; if there are more, each is cut short."""
@@ -77,14 +78,19 @@ class App:
     async def __call__(self, asked: Asked) -> Reply:
         """Answer one request."""
         warnings: list[str] = []
+        indented = wants_indented(asked.query, asked.headers.get("user-agent", ""))
         try:
             response = await self._answer(asked, warnings)
+            if indented and not response.live:
+                await _gather(response)
         except StatusError as error:
             response = _refused(error)
         except Exception:
             log.exception("a request failed", extra={"path": asked.path})
             response = _refused(internal("see the server's log"))
         self.figures.requests[asked.method, response.status] += 1
+        if indented and response.body and response.content_type in _JSONS:
+            response.body = msgspec.json.format(response.body, indent=2) + b"\n"
         return _reply(response, warnings)
 
     async def _answer(self, asked: Asked, warnings: list[str]) -> Response:
@@ -200,6 +206,13 @@ def _short(warnings: list[str]) -> list[str]:
     return [text for text, length in zip(texts, sums, strict=True) if length <= _WARNINGS_LENGTH][
         :_WARNINGS
     ]
+
+
+async def _gather(response: Response) -> None:
+    """Have a long list in one piece."""
+    if response.stream is not None and response.content_type == JSON:
+        response.body = b"".join([piece async for piece in response.stream])
+        response.stream = None
 
 
 def _warning(text: str) -> bytes:

@@ -13,15 +13,15 @@ from ..errors.status import (
     no_such_path,
     not_offered,
 )
-from ..http import auth
 from ..http.auth import Authenticator
 from ..http.negotiation import accepted, decode_body, duplicate_fields, section
-from ..http.requests import JSON, Request, Response, Target
+from ..http.requests import JSON, Request, Response
+from ..http.reviews import review
 from ..http.routes import Place
 from ..kinds.info import KindInfo
 from . import deletes, scale
 from .deletes import Deleter
-from .options import delete_options, read_options, write_options
+from .options import check_timeout, delete_options, read_options, write_options
 from .patch_bodies import read_patch
 from .pod_parts import PodParts
 from .reads import Reader
@@ -59,6 +59,8 @@ class Handlers:
             StatusError: it is refused.
         """
         target = place.target
+        if not (place.watch or request.flag("watch") or target.subresource == "log"):
+            check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise no_such_path()
         if target.subresource:
@@ -98,7 +100,7 @@ class Handlers:
 
     async def _create(self, request: Request, kind: KindInfo, place: Place) -> Response:
         if kind.resource.group in _REVIEWS:
-            return self._review(request, kind)
+            return self._review(request, kind, place)
         if kind.resource.plural == "bindings" and not kind.resource.group:
             return await self.pods.bind(self._call(request, kind, place, CREATE), request)
         if kind.resource.namespaced and not place.target.namespace:
@@ -208,12 +210,18 @@ class Handlers:
         written = self.writer.put(call, change)
         return Renderer(kind=call.kind).one(await written.settled())
 
-    def _review(self, request: Request, kind: KindInfo) -> Response:
-        call = Call(kind=kind, target=Target(), user=request.user)
+    def _review(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        call = self._call(request, kind, place, CREATE)
         obj = decode_body(request, kind=kind)
         metadata = check_body(call, obj)
         metadata.pop("namespace", None)
-        reviewed = auth.review(kind.resource.kind, obj, asking=request.user, known=self.known)
+        reviewed = review(
+            kind.resource,
+            obj,
+            namespace=place.target.namespace,
+            asking=request.user,
+            known=self.known,
+        )
         return Response(status=201, body=msgspec.json.encode(reviewed) + b"\n")
 
     def _call(self, request: Request, kind: KindInfo, place: Place, options: str) -> Call:
