@@ -25,6 +25,7 @@ from .controllers.event_expiry import Sweeper
 from .controllers.garbage_collector import Collector
 from .controllers.keeper import Keeper, Tools
 from .controllers.namespaces import Landlord
+from .controllers.standing import Standing
 from .discovery.catalog import Catalog
 from .http.auth import Authenticator, User
 from .http.connections import Connections
@@ -146,9 +147,11 @@ class _Engine:
         deleter = Deleter(self._writer)
         self._relay = LogRelay(_client_context(made))
         tools = Tools(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        self._standing = Standing(tools, address=address, namespaces=bootstrap.SYSTEM_NAMESPACES)
         self._keepers: list[Keeper] = [
             Definer(tools),
             Landlord(tools, ca=made.ca_data),
+            self._standing,
             Sweeper(tools),
             DisruptionController(tools),
         ]
@@ -203,10 +206,12 @@ class _Engine:
             await self._relay.close()
 
     async def _established(self) -> None:
-        """Wait until the definitions that were given are served."""
+        """Wait until the definitions are served, and what every cluster has is there."""
         for definition in self._settings.crds:
             while not self._catalog.defined(definition["metadata"]["name"]):
                 await self._registry.reach(self._registry.committed_rv + 1)
+        while not self._standing.complete:
+            await self._registry.reach(self._registry.committed_rv + 1)
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:
