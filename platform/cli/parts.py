@@ -99,7 +99,7 @@ def apiserver(
         )
         await serve(settings, ready=ready)
 
-    with listener:
+    with told_in_a_line(OSError), listener:
         run(main)
 
 
@@ -125,9 +125,11 @@ def agent(
     version: Version = False,
 ) -> None:
     """Run pods as processes of this machine, or pretend to."""
+    from ..cluster.agent.records import make_folders
     from ..cluster.agent.service import Agent
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
+    from ..kube.private_files import read_credential
     from ..machinery.clock import SystemClock
     from .health import CannotListenError, serving
 
@@ -136,6 +138,10 @@ def agent(
     with told_in_a_line(ValueError):
         doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
+    with told_in_a_line(OSError):
+        make_folders(data_dir)
+        if settings.serving is not None:
+            read_credential(settings.serving.key)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""Who is asking: bearer tokens, and the reviews by which other processes ask us the same."""
+"""Who is asking: bearer tokens."""
 
 import hashlib
 import hmac
@@ -65,8 +65,12 @@ class Authenticator:
         return user
 
 
-def _token(spec: Any) -> str:
-    return str(spec.get("token", "")) if isinstance(spec, dict) else ""
+def impersonated(headers: Mapping[str, str]) -> str:
+    """The first header by which the client asks to be taken for another user; empty if none.
+
+    *headers* are by lower-case name.
+    """
+    return next((name for name in headers if name.startswith("impersonate-")), "")
 
 
 def _digest(token: str) -> bytes:
@@ -76,27 +80,3 @@ def _digest(token: str) -> bytes:
 def is_open(path: str) -> bool:
     """Whether *path* may be read without a token."""
     return path in OPEN_PATHS or path.startswith(("/healthz/", "/livez/", "/readyz/"))
-
-
-def review(kind: str, obj: dict[str, Any], *, asking: User, known: Authenticator) -> dict[str, Any]:
-    """Answer a TokenReview, SelfSubjectReview or one of the access reviews.
-
-    Whoever has a token may do everything here, so every question about access is answered yes.
-    """
-    if kind == "TokenReview":
-        found = known.user(_token(obj.get("spec")))
-        status: dict[str, Any] = {"user": {}}
-        if found is not None:
-            status = {"authenticated": True, "user": found.info()}
-    elif kind == "SelfSubjectReview":
-        status = {"userInfo": asking.info()}
-    elif kind == "SelfSubjectRulesReview":
-        everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-        status = {
-            "resourceRules": [everything],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-            "incomplete": False,
-        }
-    else:
-        status = {"allowed": True, "reason": "every user with a token may do everything"}
-    return {**obj, "status": status}
