@@ -101,8 +101,8 @@ async def starting_api(
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", ready, serving
     finally:
         serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+        await asyncio.wait((serving,))
+        listener.close()
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ import msgspec
 from ..kube.cache import Cache
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
+from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..model.base import Part
 from ..model.command import Command
@@ -167,13 +169,12 @@ class Commands:
             await self._jobs.wait_synced()
             tasks.create_task(cache.run())
             await cache.wait_synced()
-            tasks.create_task(self._sweep(cache))
+            tasks.create_task(supervise("command sweep", partial(self._sweep, cache)))
             self._since = timestamp(self._now())
             self.following = True
             if ready is not None:
                 ready.set()
-            while True:
-                tasks.create_task(self._settle_by_command(await self._gone.get()))
+            await supervise("command outcomes", self._settle_gone)
 
     def _on_job(self, old: JobState | None, new: JobState | None) -> None:
         if new is None:
@@ -197,15 +198,24 @@ class Commands:
             _remember(self._uids, old.metadata.key, old.metadata.uid)
             self._gone.put_nowait(old)
 
+    async def _settle_gone(self) -> None:
+        """Settle Commands as they go; each in a task of its own, for some have to wait."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._settle_by_command(await self._gone.get()))
+
     async def _settle_by_command(self, command: Command) -> None:
         where = command.metadata
         try:
             record = await self._store.open_by_command(where.namespace, where.name)
+            if record is not None:
+                await self._try_settle(record, where.uid, seen=True)
         except StoreUnavailableError:
             self._sweep_due.set()
-            return
-        if record is not None:
-            await self._try_settle(record, where.uid, seen=True)
+        except Exception:
+            # It must not take the Commands with it that are settled beside it.
+            log.exception("cannot settle a command", extra={"command": where.key})
+            self._sweep_due.set()
 
     async def _sweep(self, cache: Cache[Command]) -> None:
         """Settle what no change of a Command settles: what was under way when this process, or the
@@ -231,11 +241,19 @@ class Commands:
             await self._store.finish(id_, outcome.state, detail=outcome.detail, at=outcome.at)
             self._unwritten.pop(id_, None)
         for record in await self._store.open():
-            command = cache.get(f"{record.namespace}/{record.command}")
-            if command is None:
-                await self._look(record)
-            elif record.state == CommandState.ACCEPTED:
-                await self._store.issued(record.id, command_uid=command.metadata.uid)
+            try:
+                await self._settle_row(record, cache)
+            except StoreUnavailableError:
+                raise
+            except Exception:
+                log.exception("cannot settle a command", extra=_about(record))
+
+    async def _settle_row(self, record: CommandRecord, cache: Cache[Command]) -> None:
+        command = cache.get(f"{record.namespace}/{record.command}")
+        if command is None:
+            await self._look(record)
+        elif record.state == CommandState.ACCEPTED:
+            await self._store.issued(record.id, command_uid=command.metadata.uid)
 
     async def _try_settle(self, record: CommandRecord, command_uid: str, *, seen: bool) -> None:
         try:

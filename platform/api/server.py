@@ -7,11 +7,13 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from ..kube.client import Client
+from ..kube.supervision import supervise
 from ..machinery.clock import Clock
 from ..machinery.files import Files
 from ..machinery.tls import Presenter, key_pair_files
@@ -88,14 +90,19 @@ async def serve(
         server = _server(parts, None if files is None else presenter.context)
         following = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(commands.run(ready=following))
-            tasks.create_task(_prepare(database, clock, following=following, ready=ready))
+            work = partial(commands.run, ready=following)
+            tasks.create_task(supervise("rest commands", work))
+            prepare = partial(_prepare, database, clock, following=following, ready=ready)
+            tasks.create_task(
+                supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
+            )
             if files is not None:
-                tasks.create_task(files.follow(clock))
+                tasks.create_task(supervise("certificate files", partial(files.follow, clock)))
             _log_address(settings)
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
                 await asyncio.shield(serving)
+                raise RuntimeError("the HTTP server ended by itself")
             finally:
                 # Answers under way are finished before the listener goes.
                 server.should_exit = True
