@@ -116,17 +116,21 @@ class RealNode:
             labels=settings.labels,
             log_port=port,
         )
+        known = [record for _, record in PodFolder.all(settings.data_dir)]
         self._machine = Machine(
             client=self._client,
             settings=settings,
             clock=self._clock,
             level=found.level,
+            identity=found.identity,
+            safe_paths=found.safe_paths,
             allocatable=facts.capacity,
             names=self._names,
             services=self._services_of,
             sources=self._sources,
             recorder=self._recorder,
-            addresses={record.uid: record.ip for _, record in PodFolder.all(settings.data_dir)},
+            addresses={record.uid: record.ip for record in known},
+            ranges={record.uid: record.ids for record in known if record.ids},
         )
         return facts
 
@@ -233,6 +237,7 @@ class RealNode:
         uid = folder.path.name
         if self._machine is not None:
             self._machine.addresses.pop(uid, None)
+            self._machine.ranges.pop(uid, None)
         if folder.is_busy:  # its worker had failed
             await asyncio.to_thread(end_orphan, folder, uid)
         await asyncio.to_thread(folder.remove)

@@ -30,6 +30,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: str
     """RFC 3339."""
 
+    ids: int = 0
+    """First of the pod's user ids; 0 if it has none of its own."""
+
 
 class PodFolder:
     """One pod on disk."""
