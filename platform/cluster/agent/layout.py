@@ -64,7 +64,10 @@ def plan(
     steps = [step for step in machine.entries("/") if step[2][1:] not in _MADE_ELSEWHERE]
     made = {"/tmp": "1777", "/run": "755", "/var/tmp": "1777"}  # noqa: S108 - the container's own
     steps += [("tmpfs", mode, place, "") for place, mode in made.items() if machine.may_hold(place)]
-    opened = {ROOT_HOME} | {place for m in wanted if (place := machine.to_open(m.target, made))}
+    closed = {home} if tools and machine.is_closed(home) else set()
+    opened = (
+        {ROOT_HOME} | closed | {place for m in wanted if (place := machine.to_open(m.target, made))}
+    )
     for place in sorted(opened):
         steps.append(("tmpfs", "755", place, ""))
         steps += [step for step in machine.entries(place) if not _is_private(step[2], home)]
@@ -123,12 +126,13 @@ class _Machine:
         """Steps that show *tools* below folders that are closed to others."""
         for tool in sorted(set(map(self.canonical, tools))):
             above = [str(parent) for parent in reversed(PurePosixPath(tool).parents)][1:]
-            closed = next((p for p in above if p not in opened and self._is_closed(p)), None)
+            closed = next((p for p in above if p not in opened and self.is_closed(p)), None)
             if closed is not None:
                 yield ("tmpfs", "755", closed, "")
                 yield ("show", self.real(tool), tool, "")
 
-    def _is_closed(self, place: str) -> bool:
+    def is_closed(self, place: str) -> bool:
+        """Whether a folder cannot be entered by others than its owner and group."""
         return os.path.isdir(self.real(place)) and not os.stat(self.real(place)).st_mode & 0o001
 
     def covered(self, place: str) -> Step:

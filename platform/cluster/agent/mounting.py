@@ -173,6 +173,19 @@ def unshare(flags: int, user: tuple[int, int] | None = None) -> None:
         write_plain("/proc/self/gid_map", f"{shown[1]} {gid} 1")
 
 
+def has_no_sandbox() -> bool:
+    """Whether this machine permits no namespaces at all: a quick look, not a trial."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            unshare(NEW_NS if os.geteuid() == 0 else NEW_USER)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] != 0
+
+
 def own_range(base: int) -> None:
     """Enter a user namespace whose ids are those of the machine from *base* on; for root.
 

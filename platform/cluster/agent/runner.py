@@ -32,9 +32,8 @@ import msgspec
 
 from ...machinery.clock import Clock
 from ..processes import ProcessId
-from . import layout, shim
+from . import layout, mounting, shim
 from .ids import SHARED, Identity, Ids
-from .mounting import KEPT_CAPABILITIES
 
 RUN_VARIABLE = "BATHOLITH_RUN"
 POD_VARIABLE = "BATHOLITH_POD_UID"
@@ -103,7 +102,7 @@ class Launch:
     """User and group as the sandbox shows them; `ids` says who that is outside."""
 
     ids: Ids = field(default_factory=Ids)
-    capabilities: Collection[int] = KEPT_CAPABILITIES
+    capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
     steps: Sequence[layout.Step] = ()
 
 
@@ -242,11 +241,12 @@ def _bubblewrap(launch: Launch, folder: str) -> dict[str, Any]:
     user = launch.user if launch.ids.base is None else None
     argv = layout.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=user)
     inner = f"{_INNER_FOLDER}/{_PROGRAM.name}"
+    sealed = any(kind == "seal" for kind, _, _, _ in steps)
     made = [place for kind, mode, place, _ in steps if kind == "tmpfs" and mode != "700"]
     return {
         "bubblewrap": [*argv, sys.executable, "-I", "-S", inner],
         "stage": laid,
-        "owned": [] if user else ["/", *made],
+        "owned": [] if user or sealed else ["/", *made],
     }
 
 
@@ -391,6 +391,21 @@ def probe(wanted: Level | None = None) -> Probe:
             if level is Level.BUBBLEWRAP and not _trial(level, identity, below=""):
                 return Probe(level, tuple(reasons), identity, safe_paths=False)
     return Probe(Level.PLAIN, tuple(reasons))
+
+
+def weakness(found: Probe, *, root: bool) -> str:
+    """What is wrong with how pods are kept apart; empty if nothing is. *root*: the agent is."""
+    if found.level is Level.PLAIN:
+        if root:
+            return "there is no sandbox: pods run as root, and can do to this machine what root can"
+        return "there is no sandbox: pods can read and write what the user of the agent can"
+    if root and found.identity is Identity.OWN:
+        return "pods cannot have user ids of their own: in their sandbox they run as root"
+    if found.identity is Identity.SWITCHED:
+        return "there are no user namespaces: no pod can be root, not even in its own eyes"
+    if not found.safe_paths:
+        return "subPath, and mounts inside other mounts, cannot be had: pods that ask are refused"
+    return ""
 
 
 def _trial(level: Level, identity: Identity, *, below: str) -> str:
