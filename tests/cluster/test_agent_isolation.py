@@ -22,7 +22,7 @@ from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.rights import capabilities, check
 from batholith.cluster.agent.runner import Level, probe
 from batholith.cluster.agent.users import user_of
-from batholith.model.names import EVENTS, PERSISTENTVOLUMECLAIMS, SECRETS
+from batholith.model.names import PERSISTENTVOLUMECLAIMS, SECRETS
 
 Json = dict[str, Any]
 
@@ -84,6 +84,7 @@ async def test_pods_are_users_of_the_machine_that_own_nothing_there(w: World) ->
         made = await w.run(
             manifest(name, shell("echo up; sleep 60"), securityContext={"runAsUser": uid})
         )
+        await w.phase(name, "Running")
         await w.log_with(name, "up")
         folder = folder_of(w, made)
         record = folder.record()
@@ -324,10 +325,6 @@ async def test_tools_below_a_closed_home_are_there_for_all_users(tmp_path: Path)
 
 async def test_a_node_tells_what_it_lacks(servers: Servers, tmp_path: Path) -> None:
     async with world(servers, tmp_path) as w, w.agent(sandbox=Level.PLAIN):
-
-        async def told() -> list[str]:
-            found = (await w.client.list(EVENTS, namespace="default", view=dict)).items
-            return [e["message"] for e in found if e["involvedObject"].get("name") == NODE]
-
-        await until(told)
-        assert any("there is no sandbox" in message for message in await told())
+        event = await w.event(NODE, "WeakIsolation")
+    assert event["type"] == "Warning"
+    assert event["message"].startswith("there is no sandbox: pods ")

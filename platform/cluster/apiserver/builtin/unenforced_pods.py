@@ -11,6 +11,7 @@ _NO_TOKENS = "pods get no tokens of service accounts"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
 _UNCONFINED = ({"type": "Unconfined"},)
 _NO_PRIVILEGES = "no container has rights over the machine, and the pod will not start"
+_FEW_RIGHTS = "only rights over the pod's own users are given, and with others it will not start"
 _NO_DEVICES = "no devices are allocated"
 _NO_TERMINAL = "nothing can be attached to a container"
 _NO_DRIVER = "the agent has no driver for it, and the pod will not start"
@@ -84,7 +85,7 @@ _CONTAINER = (
     Row("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
     Row(
         "securityContext.capabilities.add",
-        "a pod that asks for more than its level gives will not start",
+        _FEW_RIGHTS,
     ),
     Row("securityContext.privileged", _NO_PRIVILEGES),
     Row("securityContext.procMount", _NO_PRIVILEGES, ("Default",)),
