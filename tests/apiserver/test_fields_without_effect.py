@@ -98,6 +98,7 @@ _PROBE = f"{AGENT}/checking.py"
 _ENV = f"{AGENT}/environment.py"
 _FILES = f"{AGENT}/projected.py"
 _USERS = f"{AGENT}/users.py"
+_RIGHTS, _LAYOUT = f"{AGENT}/rights.py", f"{AGENT}/layout.py"
 _PROFILE = {"type": "RuntimeDefault"}
 _WINDOWS = {"hostProcess": True}
 POD_FIELDS: Mapping[str, Row] = {
@@ -214,10 +215,11 @@ POD_FIELDS: Mapping[str, Row] = {
     "containers[*].restartPolicyRules": warned([{"action": "Restart"}]),
     "containers[*].securityContext.allowPrivilegeEscalation": enforced(f"{AGENT}/shim.py", False),
     "containers[*].securityContext.appArmorProfile": warned(_PROFILE),
-    "containers[*].securityContext.capabilities": warned({"add": ["NET_ADMIN"]}),
+    "containers[*].securityContext.capabilities.add": warned(["NET_ADMIN"]),
+    "containers[*].securityContext.capabilities.drop": enforced(_RIGHTS, ["ALL"]),
     "containers[*].securityContext.privileged": warned(True),
     "containers[*].securityContext.procMount": warned("Unmasked"),
-    "containers[*].securityContext.readOnlyRootFilesystem": warned(True),
+    "containers[*].securityContext.readOnlyRootFilesystem": enforced(_LAYOUT, True),
     "containers[*].securityContext.runAsGroup": enforced(_USERS, 1),
     "containers[*].securityContext.runAsNonRoot": enforced(_USERS, True),
     "containers[*].securityContext.runAsUser": enforced(_USERS, 1),
