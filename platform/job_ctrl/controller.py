@@ -14,7 +14,7 @@ from ..kube.errors import NotFoundError
 from ..kube.reflector import CacheOptions
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
+from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.limiters import default_controller_limiter
@@ -141,7 +141,8 @@ class JobController:
         await run_controller(self._sources, self._serve, synced=self._begin, ready=ready, lead=lead)
 
     async def _serve(self) -> None:
-        await run_workers(self._queue, self._reconcile)
+        settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
+        await run_workers(self._queue, self._reconcile, settings=settings)
 
     def _begin(self) -> None:
         early, self._early = self._early or [], None

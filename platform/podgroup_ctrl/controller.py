@@ -22,7 +22,13 @@ from ..kube.errors import (
 )
 from ..machinery.batches import all_at_once
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
+from ..machinery.controller import (
+    RECONCILE_TIMEOUT,
+    ShardedQueue,
+    TryAgainError,
+    WorkerSettings,
+    run_workers,
+)
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
@@ -63,6 +69,9 @@ class PodGroupSettings:
 
     workers: int = 5
     """PodGroups worked on at the same time."""
+
+    reconcile_timeout: float = RECONCILE_TIMEOUT
+    """Seconds that one look at a PodGroup may take before it is cancelled and tried again."""
 
     scheduler_names: Sequence[str] = (SCHEDULER_NAME,)
     """Pods of these schedulers get PodGroups."""
@@ -120,10 +129,14 @@ class PodGroupController:
         ]
         await run_controller(
             sources,
-            lambda: run_workers(self._work, self._reconcile),
+            self._serve,
             ready=ready,
             lead=lead,
         )
+
+    async def _serve(self) -> None:
+        settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
+        await run_workers(self._work, self._reconcile, settings=settings)
 
     # What is seen
 
@@ -191,7 +204,7 @@ class PodGroupController:
             log.info("podgroup created", extra={"podgroup": key})
         except AlreadyExistsError:
             log.debug("the PodGroup is there already", extra={"key": key})
-        except Exception as error:
+        except BaseException as error:
             # Even after a timeout: the name is fixed, so trying again makes no second one.
             self._making.observed(key, pod.group)
             if isinstance(error, _REFUSALS):
@@ -242,7 +255,8 @@ class PodGroupController:
             await self._client.patch(
                 PODS, meta.name, patch, namespace=meta.namespace, kind=PatchKind.STRATEGIC
             )
-        except Exception as error:
+        except BaseException as error:
+            # Even if it is done: the pod has changed then, and a second patch meets a conflict.
             self._binding.observed(pod.group_key, meta.uid)
             if isinstance(error, ConflictError | InvalidError):
                 # Most likely it has changed, or another pod has its name by now, which the cache

@@ -18,7 +18,13 @@ from ..kube.errors import OUTAGES, AlreadyExistsError, ConflictError, NotFoundEr
 from ..kube.events import EventType
 from ..kube.reflector import CacheOptions
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
+from ..machinery.controller import (
+    RECONCILE_TIMEOUT,
+    ShardedQueue,
+    TryAgainError,
+    WorkerSettings,
+    run_workers,
+)
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder, reference
@@ -64,6 +70,9 @@ class QueueSettings:
 
     count_interval: float = 1.0
     """Seconds at least between two writes of a queue's counts; states are written at once."""
+
+    reconcile_timeout: float = RECONCILE_TIMEOUT
+    """Seconds that one look at a queue may take before it is cancelled and tried again."""
 
     default_queue: str = DEFAULT_QUEUE
     """Queue of jobs that name none."""
@@ -134,7 +143,9 @@ class QueueController:
 
     async def _serve(self) -> None:
         settings = WorkerSettings(
-            max_requeues=self._settings.max_requeues, gave_up=self._on_give_up
+            max_requeues=self._settings.max_requeues,
+            gave_up=self._on_give_up,
+            timeout=self._settings.reconcile_timeout,
         )
         await run_workers(self._work, self._reconcile, settings=settings)
 

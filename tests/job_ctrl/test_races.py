@@ -399,3 +399,29 @@ def test_an_end_whose_write_was_not_answered_is_counted_once(life: Life, how: st
 def ends(life: Life) -> list[Any]:
     assert life.controller is not None
     return [family for family in life.controller._metrics.collect() if family.samples]
+
+
+@pytest.mark.parametrize("how", ["hang", "done, hang"])
+def test_a_look_at_a_job_that_never_ends_is_cut_off_and_what_it_did_is_not_known(
+    life: Life, how: str
+) -> None:
+    """The answers to one deletion and one creation never come."""
+    run_with_abort_on_eviction(life, minAvailable=1, tasks=[task("t", 3, policies=[])])
+    life.api.hold(PODS)
+    life.api.fail(how, method="DELETE", path="/pods")
+    life.edit(tasks=[task("t", 2, policies=[])])
+    life.do(life.pass_time(290))
+    life.api.release()
+    life.do(life.pass_time(20))
+    if "j-t-2" in life.named(PODS):
+        life.reap("j-t-2")
+    life.do(life.rest())
+    assert life.phase == "Running"
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+    life.api.fail(how, method="POST", path="/pods")
+    life.edit(tasks=[task("t", 3, policies=[])])
+    life.do(life.pass_time(290))
+    life.do(life.pass_time(20))
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1", "j-t-2"}
+    life.do(life.rest())
+    assert life.status["pending"] == 1

@@ -271,7 +271,8 @@ async def test_a_queue_without_parent_is_put_below_the_root(world: World) -> Non
 
 async def test_counts_are_merged_within_an_interval_and_states_are_not(world: World) -> None:
     world.queue("q")
-    async with running(world.controller(registry=world.registry)):
+    controller = world.controller(registry=world.registry)
+    async with running(controller):
         await until(lambda: world.state("default") == "Open")
         world.podgroup("g0", "q", "Pending")
         await until(lambda: world.status("q").get("pending") == 1)
@@ -283,7 +284,7 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Wo
         await until(lambda: world.registry.get_sample_value(figure, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
-        await until(lambda: world.clock.waiting > 0)
+        await until(controller._work.waiting)
         await world.clock.advance(0.2)
         await until(lambda: world.status("q").get("running") == 19)
         assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
