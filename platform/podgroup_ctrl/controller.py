@@ -45,6 +45,7 @@ from ..model.names import (
 )
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueState
+from ..model.syntax import dns_subdomain_problem
 from . import build
 from .views import OwnerView, PodView, by_group
 
@@ -279,7 +280,7 @@ class PodGroupController:
     async def _owner(self, owner: OwnerReference, namespace: str) -> OwnerView | None:
         """The owner as it is now; none if it is of no kind that we ask, gone, or forbidden."""
         resource = OWNERS.get((owner.api_version.partition("/")[0], owner.kind))
-        if resource is None:
+        if resource is None or dns_subdomain_problem(owner.name):  # nobody checks it in a reference
             return None
         try:
             return await self._client.get(resource, owner.name, namespace=namespace, view=OwnerView)

@@ -46,3 +46,24 @@ def test_a_write_that_is_never_answered_is_cut_off_and_tried_again(
     (group,) = world.every(PODGROUPS)
     meta = world.every(PODS)["d/p"]["metadata"]
     assert meta["annotations"] == {GROUP_NAME: group.partition("/")[2]}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x%2f"])
+def test_an_owner_whose_name_cannot_be_is_taken_for_gone(
+    world: PodGroups, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers check no name in a reference."""
+    world.do(world.rest())
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": "u"}
+    world.put(
+        PODS,
+        "d/p",
+        metadata={"ownerReferences": [{**owner, "controller": True}]},
+        spec={"schedulerName": "volcano", "containers": [{"name": "main"}]},
+        status={"phase": "Pending"},
+    )
+    world.do(world.rest())
+    assert world.every(PODGROUPS).keys() == {"d/podgroup-u"}
+    world.api.take_away(PODS, "d/p")
+    world.do(world.rest())
+    assert "will retry" not in caplog.messages

@@ -400,3 +400,17 @@ async def test_a_standby_shows_no_figures_that_it_has_not_counted(world: World) 
     await until(lambda: world.registry.get_sample_value(figure, labels) == 1)
     work.cancel()
     await asyncio.wait([work])
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x%2f", "Q"])
+async def test_a_command_to_what_no_queue_is_called_is_reported_and_deleted(
+    world: World, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(world.controller(max_requeues=-1)):
+        await until(lambda: world.state("default") == "Open")
+        world.command("c", "CloseQueue", name)
+        await until(lambda: not world.commands)
+    ((kind, about, event_type, reason, message),) = world.notes.events
+    assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
+    assert message.startswith(f"cannot obey: target name {name!r} is invalid: ")
+    assert "will retry" not in caplog.messages
