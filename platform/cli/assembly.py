@@ -39,11 +39,13 @@ class Instruments:
         from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
         from ..kube.metrics import ClientMetrics
+        from ..kube.supervision import TaskMetrics
         from .health import Health
 
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+        self.registry.register(TaskMetrics())
         self.requests = ClientMetrics(self.registry)
         self.health = Health()
         self.health.follow_caches(self.requests.caches)

@@ -5,6 +5,7 @@ import os
 import shlex
 import socket
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -57,14 +58,18 @@ class Embedded:
         """Bind the sockets and write keys, tokens and kubeconfigs.
 
         Raises:
-            OSError: a port that was asked for is taken.
+            OSError: a port that was asked for is taken, or a file cannot be used.
         """
         options = self._options
-        self._api = self._bind("Kubernetes API", options.port, API_PORT)
-        self._rest = self._bind("REST API", options.api_port, REST_PORT)
-        self.server = f"https://{LOOPBACK}:{self._api.getsockname()[1]}"
-        self.rest = f"http://{LOOPBACK}:{self._rest.getsockname()[1]}"
-        self._write_credentials()
+        with ExitStack() as opened:
+            self._api = self._bind("Kubernetes API", options.port, API_PORT)
+            opened.callback(self._api.close)
+            self._rest = self._bind("REST API", options.api_port, REST_PORT)
+            opened.callback(self._rest.close)
+            self.server = f"https://{LOOPBACK}:{self._api.getsockname()[1]}"
+            self.rest = f"http://{LOOPBACK}:{self._rest.getsockname()[1]}"
+            self._write_credentials()
+            opened.pop_all()
         return self
 
     def __exit__(

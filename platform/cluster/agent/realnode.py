@@ -22,7 +22,7 @@ from .leftovers import end_orphan, end_pods
 from .machine import Machine, NameBook
 from .nodes import NodeFacts, NodeKeeper, machine_memory
 from .objects import Marked, Pod, Service
-from .records import PodFolder
+from .records import PodFolder, make_folders
 from .reporter import may_pass
 from .runner import RunFolder, probe
 from .server import LogRefusedError, LogServer
@@ -101,8 +101,7 @@ class RealNode:
 
     async def _set_up(self, stack: AsyncExitStack) -> NodeFacts:
         settings = self._settings
-        for part in ("pods", "logs", "volumes"):
-            (settings.data_dir / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(settings.data_dir)
         found = await asyncio.to_thread(probe, settings.sandbox)
         for reason in found.reasons:
             log.info("a sandbox does not work here", extra={"reason": reason})
