@@ -301,11 +301,12 @@ class Writer:
             # What is as it was is clean and complete already, and it is most of the object.
             known, obj = _apart(obj, old)
             _prepare(call, obj, patched=patched)
-            obj = {**known, **obj}
+            obj = {**obj, **known}  # what is known was not empty
             obj["metadata"] = dict(obj["metadata"])
             kind.before_status_update(obj, old)
         else:
             _prepare(call, obj, patched=patched)
+            kind.renew(old)
             kind.before_update(obj, old)
         if call.target.subresource:
             errors = kind.validate(obj, old)
