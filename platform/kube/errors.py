@@ -118,6 +118,13 @@ class ConfigError(ValueError):
     """A kubeconfig or the in-cluster environment cannot be used; the text says what and where."""
 
 
+class UnsafePathError(OSError):
+    """A file or folder that another user may have prepared, or may read."""
+
+    def __init__(self, path: object, fault: str, repair: str) -> None:
+        super().__init__(f"cannot use {path}: {fault}; to repair: {repair}")
+
+
 class Status(msgspec.Struct, frozen=True, rename="camel"):
     """Kubernetes' ``Status`` object: the body of a refusal."""
 

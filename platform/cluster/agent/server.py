@@ -12,6 +12,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from ...kube.private_files import read_credential
 from ...machinery.clock import Clock
 from ...model import times
 from . import logs
@@ -72,6 +73,7 @@ class LogServer:
 
         Raises:
             OSError: the port is taken, or the files cannot be read.
+            UnsafePathError where the key is not ours alone.
         """
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.5)
         await runner.setup()
@@ -130,5 +132,6 @@ def server_context(files: ServingFiles) -> ssl.SSLContext:
     """TLS that answers only clients with a certificate of the cluster's authority."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(files.client_ca))
     context.verify_mode = ssl.CERT_REQUIRED
+    read_credential(files.key)  # OpenSSL would take it from anybody
     context.load_cert_chain(files.certificate, files.key)
     return context
