@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvicorn
 
+from ..httpserver.figures import ListenerFigures
+from ..httpserver.limits import Limits
 from ..kube.client import Client
 from ..store.commands import CommandStore
 from ..store.database import Database
@@ -15,6 +17,7 @@ from ..store.migrations import MIGRATIONS
 from .app import Parts, create_app
 from .auth import Gate, Monotonic
 from .commands import Commands
+from .listening import LimitedServer
 
 DRAIN_SECONDS = 5
 """How long a stop waits for answers that are under way."""
@@ -30,8 +33,14 @@ class ApiSettings:
     listener: socket.socket
     """A bound socket; its owner chose the address (loopback unless asked)."""
 
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
 
-class _Server(uvicorn.Server):
+    listeners: ListenerFigures = field(default_factory=ListenerFigures)
+    """Counts what is refused."""
+
+
+class _Server(LimitedServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # The process stops by cancelling its tasks; a server that takes the signals hides them.
@@ -63,7 +72,7 @@ async def serve(
             server_header=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,
         )
-        server = _Server(config)
+        server = _Server(config, limits=settings.limits, figures=settings.listeners)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(commands.run(ready=ready))
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
