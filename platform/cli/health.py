@@ -188,6 +188,10 @@ class Place:
     health: Health | None = None
     registry: CollectorRegistry | None = None
     tls: ssl.SSLContext | None = None
+    limits: Limits = field(default_factory=Limits)
+    """Times are our own: probes and scrapers are quick."""
+
+    figures: ListenerFigures = field(default_factory=ListenerFigures)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
@@ -202,34 +206,27 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    places: Iterable[Place],
-    *,
-    limits: Limits | None = None,
-    figures: ListenerFigures | None = None,
-) -> AsyncIterator[list[int]]:
+async def serving(places: Iterable[Place]) -> AsyncIterator[list[int]]:
     """Serve *places* for the length of the block, which gets their ports.
-
-    Of *limits*, the times are our own: probes and scrapers are quick.
 
     Raises:
         CannotListenError: an address is taken, or not one of this machine.
         ValueError: an address is none.
     """
     async with contextlib.AsyncExitStack() as stack:
-        own = replace(
-            limits or Limits(),
-            handshake_timeout=READ_SECONDS,
-            header_timeout=READ_SECONDS,
-            body_timeout=READ_SECONDS,
-            idle_timeout=WRITE_SECONDS,
-            write_timeout=WRITE_SECONDS,
-        )
-        figures = figures or ListenerFigures()
-        yield [
-            await stack.enter_async_context(_served(place, own, figures))
-            for place in _merged(places)
-        ]
+        yield [await stack.enter_async_context(_served(place)) for place in _merged(places)]
+
+
+def _quick(limits: Limits) -> Limits:
+    """The same with the times of probes."""
+    return replace(
+        limits,
+        handshake_timeout=READ_SECONDS,
+        header_timeout=READ_SECONDS,
+        body_timeout=READ_SECONDS,
+        idle_timeout=WRITE_SECONDS,
+        write_timeout=WRITE_SECONDS,
+    )
 
 
 def _merged(places: Iterable[Place]) -> Iterable[Place]:
@@ -242,12 +239,14 @@ def _merged(places: Iterable[Place]) -> Iterable[Place]:
             health=other.health or place.health,
             registry=other.registry or place.registry,
             tls=other.tls or place.tls,
+            limits=place.limits,
+            figures=place.figures,
         )
     return by_address.values()
 
 
 @contextlib.asynccontextmanager
-async def _served(place: Place, limits: Limits, figures: ListenerFigures) -> AsyncIterator[int]:
+async def _served(place: Place) -> AsyncIterator[int]:
     kinds = {"health": place.health, "metrics": place.registry}
     what = " ".join(kind for kind, served in kinds.items() if served is not None)
 
@@ -258,7 +257,9 @@ async def _served(place: Place, limits: Limits, figures: ListenerFigures) -> Asy
         return response
 
     server = web.Server(answer, access_log=None)
-    fronts = Fronts(name=what, body_limit=_MAX_BODY, limits=limits, figures=figures)
+    fronts = Fronts(
+        name=what, body_limit=_MAX_BODY, limits=_quick(place.limits), figures=place.figures
+    )
     fronts.inner = server
     host, port = split(place.address)
     try:

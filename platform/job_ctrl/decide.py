@@ -137,7 +137,7 @@ def _react(view: View) -> tuple[list[Effect], list[Effect]]:
         if policy is None or go is None or target is None:
             judged.append(happening)
             continue
-        until = happening.since + policies.delay(policy)
+        until = happening.since + policies.delay(policy, happening.event)
         if until > view.uptime:
             waits[happening] = until
             continue

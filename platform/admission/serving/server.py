@@ -22,9 +22,9 @@ from ...httpserver.front import Fronts
 from ...httpserver.limits import Limits
 from ...httpserver.listener import explain
 from ...httpserver.sockets import bind
+from ...machinery.tls import Presenter
 from .desk import Desk, UnknownPathError
 from .reviews import MalformedReviewError
-from .tls import Presenter
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from ...httpserver.figures import ListenerFigures
 from ...httpserver.front import Fronts
 from ...httpserver.limits import Limits
 from ...httpserver.sockets import bind
+from ...kube.private_files import read_credential
 from ...machinery.clock import Clock
 from ...model import times
 from . import logs
@@ -89,6 +90,7 @@ class LogServer:
 
         Raises:
             OSError: the port is taken, or the files cannot be read.
+            UnsafePathError where the key is not ours alone.
         """
         context = server_context(files)
         fronts = Fronts(
@@ -150,5 +152,6 @@ def server_context(files: ServingFiles) -> ssl.SSLContext:
     """TLS that answers only clients with a certificate of the cluster's authority."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(files.client_ca))
     context.verify_mode = ssl.CERT_REQUIRED
+    read_credential(files.key)  # OpenSSL would take it from anybody
     context.load_cert_chain(files.certificate, files.key)
     return context

@@ -120,7 +120,6 @@ _CORE = (
         subresources=(
             "status",
             Subresource("binding", "Binding", _CREATE),
-            Subresource("ephemeralcontainers", "Pod", _READ_WRITE),
             Subresource("eviction", "Eviction", _CREATE, "policy"),
             Subresource("log", "Pod", ("get",)),
         ),
@@ -148,7 +147,6 @@ _CORE = (
     _kind(
         names.SERVICEACCOUNTS,
         short_names=("sa",),
-        subresources=(Subresource("token", "TokenRequest", _CREATE, "authentication.k8s.io"),),
         delete_returns_object=True,
     ),
     _kind(
@@ -260,7 +258,7 @@ _NETWORK = (
     ),
     _kind(names.NETWORKPOLICIES, short_names=("netpol",), generation="spec"),
     _kind(
-        Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+        names.POD_DISRUPTION_BUDGETS,
         short_names=("pdb",),
         subresources=("status",),
         update_needs_rv=True,
@@ -311,6 +309,7 @@ _DEFINITIONS = _kind(
     subresources=("status",),
     update_needs_rv=True,
     generation="spec",
+    large=0,  # compiling one pattern may take milliseconds
 )
 
 _OTHERS = (

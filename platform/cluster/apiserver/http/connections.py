@@ -319,15 +319,14 @@ class Connection(Guarded):
     def on_body(self, piece: bytes) -> None:
         """Part of the body."""
         self._size += len(piece)
-        if self._size <= BODY_LIMIT:
-            if not self._dropping:
-                self._pieces.append(piece)
-        elif not self._dropping:
+        if self._dropping:
+            if self._size > 2 * BODY_LIMIT and not self._deaf:
+                self.refuse(0)  # a client that does not stop is not waited for
+        elif self._size > BODY_LIMIT:
             self._asked.too_large = True
             self._drop(self._asked)
-        elif not self._deaf:
-            # A client that does not stop is not waited for.
-            self.refuse(0)
+        else:
+            self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """The request is whole."""

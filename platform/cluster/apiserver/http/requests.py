@@ -17,6 +17,8 @@ YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 TEXT = "text/plain; charset=utf-8"
 
+Json = dict[str, Any]
+
 
 class Request(msgspec.Struct, kw_only=True):
     """One request after authentication, its body already read."""
@@ -27,13 +29,17 @@ class Request(msgspec.Struct, kw_only=True):
     headers: Mapping[str, str]
     """By lower-case name."""
     body: bytes = b""
+    decoded: Json | None = None
+    """The object in the body, if it was read ahead."""
+
     user: User
     warnings: list[str] = msgspec.field(default_factory=list)
     """Said in ``Warning`` headers of the answer."""
 
     def flag(self, name: str) -> bool:
-        """A boolean parameter."""
-        return self.query.get(name, "") in ("true", "1", "True", "TRUE", "t", "T")
+        """A boolean parameter; once it is there, only *false* and *0* mean no."""
+        value = self.query.get(name)
+        return value is not None and value.lower() not in ("false", "0")
 
     def number(self, name: str) -> int | None:
         """A whole number among the parameters.
@@ -69,6 +75,8 @@ class Response(msgspec.Struct, kw_only=True):
     content_type: str = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes] | None = None
+    live: bool = False
+    """The stream goes on for as long as the client listens."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +85,3 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-
-
-Json = dict[str, Any]

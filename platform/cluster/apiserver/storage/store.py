@@ -6,10 +6,14 @@ after a restart. Resource versions are never used twice: they are reserved in bl
 a power cut that takes the last relaxed writes (events, leases) with it cannot bring them back.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from ....kube.private_files import OTHERS_WRITE, open_private
 
 RESERVED_BLOCK = 100_000
 """Resource versions that are promised at a time."""
@@ -43,6 +47,8 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        with suppress(FileNotFoundError):
+            os.close(open_private(path, forbidden=OTHERS_WRITE))
         self._make_tables()
         # The write path spends its time in SQLite itself; SQLAlchemy would cost half as much again.
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..builtin.unenforced import kind_warning
 from ..errors.status import (
     StatusError,
     bad_request,
@@ -12,24 +13,41 @@ from ..errors.status import (
     no_such_path,
     not_offered,
 )
-from ..http import auth
 from ..http.auth import Authenticator
-from ..http.negotiation import accepted, decode_body, duplicate_fields, section
+from ..http.bodies import (
+    decode_ahead,
+    decode_body,
+    duplicate_fields,
+    media_type,
+    section,
+    without_yaml,
+)
+from ..http.negotiation import accepted
+from ..http.off_loop import LARGE_YAML
 from ..http.requests import JSON, Request, Response, Target
+from ..http.reviews import review
 from ..http.routes import Place
 from ..kinds.info import KindInfo
 from . import deletes, scale
 from .deletes import Deleter
-from .options import delete_options, read_options, write_options
-from .patch_bodies import read_patch
+from .options import check_timeout, delete_options, read_options, write_options
+from .patch_bodies import check_media, patch_size, read_patch
 from .pod_parts import PodParts
 from .reads import Reader
 from .render import Renderer
-from .writes import Call, Writer, Written, check_body
+from .writes import Call, Change, Writer, Written, check_body
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, Place], Awaitable[Response]]
-_INTERACTIVE = frozenset({"exec", "attach", "portforward"})
+_NOT_OFFERED = {
+    "pods": frozenset({"attach", "ephemeralcontainers", "exec", "portforward", "proxy", "resize"}),
+    "nodes": frozenset({"proxy"}),
+    "serviceaccounts": frozenset({"token"}),
+    "services": frozenset({"proxy"}),
+    "certificatesigningrequests": frozenset({"approval"}),
+}
+"""Parts that a whole Kubernetes has, by the kind that they are parts of."""
+
 _REVIEWS = ("authentication.k8s.io", "authorization.k8s.io")
 
 
@@ -50,8 +68,12 @@ class Handlers:
             StatusError: it is refused.
         """
         target = place.target
+        if not (place.watch or request.flag("watch") or target.subresource == "log"):
+            check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise no_such_path()
+        if len(request.body) > LARGE_YAML:
+            await _read_ahead(request, kind, target)
         if target.subresource:
             return await self._part(request, kind, place)
         table: dict[str, Handler]
@@ -89,27 +111,45 @@ class Handlers:
 
     async def _create(self, request: Request, kind: KindInfo, place: Place) -> Response:
         if kind.resource.group in _REVIEWS:
-            return self._review(request, kind)
+            return self._review(request, kind, place)
         if kind.resource.plural == "bindings" and not kind.resource.group:
             return await self.pods.bind(self._call(request, kind, place, CREATE), request)
         if kind.resource.namespaced and not place.target.namespace:
             raise method_not_allowed(kind.resource)
         call = self._call(request, kind, place, CREATE)
         renderer = _renderer(request, kind)
-        written = self.writer.create(call, _body(request, call))
+        written = await self.writer.decide(
+            call,
+            lambda: self.writer.plan_create(call, _body(request, call)),
+            size=len(request.body),
+        )
         return renderer.one(await written.settled(), status=201)
 
     async def _update(self, request: Request, kind: KindInfo, place: Place) -> Response:
         call = self._call(request, kind, place, UPDATE)
         renderer = _renderer(request, kind)
-        written = self.writer.update(call, _body(request, call))
+        written = await self.writer.decide(
+            call,
+            lambda: self.writer.plan_update(call, _body(request, call)),
+            size=len(request.body),
+        )
         return renderer.one(await written.settled())
 
     async def _patch(self, request: Request, kind: KindInfo, place: Place) -> Response:
-        change = read_patch(request, kind)
+        check_media(request, kind)
         call = self._call(request, kind, place, PATCH)
         renderer = _renderer(request, kind)
-        return renderer.one(await self.writer.patch(call, change).settled())
+        written = await self._patched(request, call, read_patch)
+        return renderer.one(await written.settled())
+
+    async def _patched(
+        self, request: Request, call: Call, read: Callable[[Request, KindInfo], Change]
+    ) -> Written:
+        return await self.writer.decide(
+            call,
+            lambda: self.writer.plan_patch(call, read(request, call.kind)),
+            size=patch_size(request),
+        )
 
     async def _delete(self, request: Request, kind: KindInfo, place: Place) -> Response:
         options = delete_options(request)
@@ -148,8 +188,8 @@ class Handlers:
     async def _part(self, request: Request, kind: KindInfo, place: Place) -> Response:
         part = place.target.subresource
         if part not in kind.subresources:
-            if part in _INTERACTIVE:
-                raise not_offered(part)
+            if not kind.custom and part in _NOT_OFFERED.get(kind.resource.plural, ()):
+                raise not_offered(kind.resource, part)
             raise no_such_path(kind.resource, place.target.name) if kind.custom else no_such_path()
         if part == "status":
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
@@ -179,11 +219,15 @@ class Handlers:
                 self.writer.current(call)
                 raise StatusError(409, "Conflict", "the object is being created")
             return Response(body=scale.show(kind, entry.parse()))
+        if warning := kind_warning(kind.resource):
+            request.warnings.append(warning)
         if request.method == "PUT":
             change = scale.put(kind, decode_body(request))
+            written = self.writer.patch(call, change)
         else:
-            change = scale.patched(kind, read_patch(request, kind))
-        data = await self.writer.patch(call, change).settled()
+            check_media(request, kind)
+            written = await self._patched(request, call, scale.read_patch)
+        data = await written.settled()
         return Response(body=scale.show(kind, msgspec.json.decode(data)))
 
     async def _finalize(self, request: Request, call: Call) -> Response:
@@ -197,12 +241,18 @@ class Handlers:
         written = self.writer.put(call, change)
         return Renderer(kind=call.kind).one(await written.settled())
 
-    def _review(self, request: Request, kind: KindInfo) -> Response:
-        call = Call(kind=kind, target=Target(), user=request.user)
+    def _review(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        call = self._call(request, kind, place, CREATE)
         obj = decode_body(request, kind=kind)
         metadata = check_body(call, obj)
         metadata.pop("namespace", None)
-        reviewed = auth.review(kind.resource.kind, obj, asking=request.user, known=self.known)
+        reviewed = review(
+            kind.resource,
+            obj,
+            namespace=place.target.namespace,
+            asking=request.user,
+            known=self.known,
+        )
         return Response(status=201, body=msgspec.json.encode(reviewed) + b"\n")
 
     def _call(self, request: Request, kind: KindInfo, place: Place, options: str) -> Call:
@@ -213,6 +263,16 @@ class Handlers:
             options=write_options(request, options),
             warnings=request.warnings,
         )
+
+
+async def _read_ahead(request: Request, kind: KindInfo, target: Target) -> None:
+    """Read a large body where that holds nobody up."""
+    await without_yaml(request)
+    if request.method in ("POST", "PUT"):
+        own = target.subresource in ("", "status")
+        await decode_ahead(request, kind=kind if own else None)
+    elif request.method == "DELETE":
+        await decode_ahead(request)
 
 
 async def _all_settled(deletions: list[Written]) -> None:
@@ -232,8 +292,7 @@ def _body(request: Request, call: Call) -> dict[str, object]:
     """The object that is sent; fields that it has twice are refused or told, as unknown ones."""
     obj = decode_body(request, kind=call.kind)
     checked = call.options.strict or (call.options.warn and call.kind.custom)
-    media = request.headers.get("content-type", "").partition(";")[0] or JSON
-    if not checked or media != JSON or not request.query.get("fieldValidation"):
+    if not checked or media_type(request) != JSON or not request.query.get("fieldValidation"):
         return obj
     doubled = [f'duplicate field "{path}"' for path in duplicate_fields(request.body)]
     if doubled and call.options.strict:
