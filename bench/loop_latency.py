@@ -81,7 +81,9 @@ class Bench:
             head = {"name": f"s{number:06d}", "labels": labels, **metadata}
             yield {"metadata": head, "data": {"k": "dg=="}, "type": "Opaque"}
 
-    async def ask(self, name: str, *request: object, until: Callable[[], bool] | None = None) -> None:
+    async def ask(
+        self, name: str, *request: object, until: Callable[[], bool] | None = None
+    ) -> None:
         """Print what one request costs; *until* is how to see that its consequences are over."""
         probe = self._probe
         probe.late, probe.cpu, begun = 0.0, 0.0, time.perf_counter()
@@ -116,9 +118,13 @@ class Bench:
         keys = "".join(f"a{number:06d}: 1\n" for number in range(180_000))
         await self.ask("YAML of 180,000 keys", "POST", MAPS, YAML, keys)
         half = "".join(f"  a{number:06d}: x\n" for number in range(45_000))
-        await self.ask("YAML of 45,000 keys", "POST", MAPS, YAML, f"metadata: {{name: y}}\ndata:\n{half}")
+        await self.ask(
+            "YAML of 45,000 keys", "POST", MAPS, YAML, f"metadata: {{name: y}}\ndata:\n{half}"
+        )
         for name, item in (("objects", "{},"), ("lists", "[],"), ("numbers", "1.5,")):
-            body = '{"metadata":{"name":"x"},"immutable":[' + item * (MEGABYTES // len(item)) + "0]}"
+            body = (
+                '{"metadata":{"name":"x"},"immutable":[' + item * (MEGABYTES // len(item)) + "0]}"
+            )
             await self.ask(f"3 MiB of {name}", "POST", MAPS, "application/json", body)
         most = {"metadata": {"name": "m"}, "data": {f"k{n}": "x" * 10 for n in range(90_000)}}
         await self.ask("90,000 keys", "POST", MAPS, "application/json", json.dumps(most))
@@ -155,7 +161,13 @@ class Bench:
         for policy in ("Background", "Foreground", "Orphan"):
             await self._owner(policy)
         await self.ask("delete what is left", "DELETE", path)
-        await self.ask("make a namespace", "POST", "/api/v1/namespaces", "application/json", '{"metadata":{"name":"n"}}')
+        await self.ask(
+            "make a namespace",
+            "POST",
+            "/api/v1/namespaces",
+            "application/json",
+            '{"metadata":{"name":"n"}}',
+        )
         await self.make("secrets", self.secrets(), "n")
         await self.ask(
             "delete a namespace",
@@ -176,7 +188,9 @@ class Bench:
         owner = maps.get("default", policy.lower())
         assert owner is not None
         head = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name, "uid": owner.uid}
-        await self.make("secrets", self.secrets(ownerReferences=[{**head, "blockOwnerDeletion": True}]))
+        await self.make(
+            "secrets", self.secrets(ownerReferences=[{**head, "blockOwnerDeletion": True}])
+        )
 
         def over() -> bool:
             gone = maps.get("default", owner.name) is None
@@ -191,12 +205,17 @@ class Bench:
     async def _definitions(self) -> None:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         made = _definition({"size": {"type": "integer"}})
-        await self.ask("define", "POST", crds, "application/json", json.dumps(made), until=self._defined)
+        await self.ask(
+            "define", "POST", crds, "application/json", json.dumps(made), until=self._defined
+        )
         head = {"apiVersion": "ex.io/v1", "kind": "Foo"}
         await self.make(
-            "foos", ({**head, "metadata": {"name": f"f{n}"}, "spec": {}} for n in range(self._count))
+            "foos",
+            ({**head, "metadata": {"name": f"f{n}"}, "spec": {}} for n in range(self._count)),
         )
-        changed = {"spec": _definition({"size": {"type": "integer"}, "x": {"type": "string"}})["spec"]}
+        changed = {
+            "spec": _definition({"size": {"type": "integer"}, "x": {"type": "string"}})["spec"]
+        }
         merge = "application/merge-patch+json"
         await self.ask("change a schema", "PATCH", f"{crds}/foos.ex.io", merge, json.dumps(changed))
         await self.ask(

@@ -53,15 +53,25 @@ ALLOWED = (
         places=("/groups/*", "/final/groups/*"),
     ),
     Allowed(
-        what="A PodGroup stays Running while its pods are being replaced.",
+        what=(
+            "A PodGroup short of a member is Unknown at once"
+            " and Running once the missing pods are placed."
+        ),
         scenarios=(
             "pod-deleted-no-policy",
             "policy-podevicted-restartpod",
             "policy-podevicted-restarttask",
             "policy-podfailed-restart*",
+            "policy-unknown",
+            "scale-up-min",
             "unknown-no-policy",
         ),
         places=("/groups/*",),
+    ),
+    Allowed(
+        what="A policy for JobUnknown acts when the PodGroup has been Unknown for a second.",
+        scenarios=("policy-unknown",),
+        places=("/events/Job/+PodGroupPending",),
     ),
     Allowed(
         what="The PodGroup of a restarted job waits for admission like any other.",

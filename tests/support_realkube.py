@@ -45,8 +45,14 @@ USERS: Mapping[str, Sequence[str]] = dict.fromkeys(
 )
 """Who has a token, and the groups of each."""
 
-CONTROLLERS = ("garbagecollector", "namespace", "serviceaccount", "root-ca-cert-publisher")
-WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc", "disruption")
+CONTROLLERS = (
+    "garbagecollector",
+    "namespace",
+    "serviceaccount",
+    "root-ca-cert-publisher",
+    "disruption",
+)
+WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc")
 _LASTING = ("/registry/masterleases/", "/registry/leases/kube-system/")
 """Keys that the server itself writes now and again."""
 

@@ -2,22 +2,50 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
+import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import uvicorn
 
+from ..httpserver.figures import ListenerFigures
+from ..httpserver.limits import Limits
 from ..kube.client import Client
+from ..kube.supervision import supervise
+from ..machinery.clock import Clock
+from ..machinery.files import Files
+from ..machinery.tls import Presenter, key_pair_files
 from ..store.commands import CommandStore
-from ..store.database import Database
+from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
 from .app import Parts, create_app
-from .auth import Gate, Monotonic
+from .auth import Gate
 from .commands import Commands
+from .listening import LimitedServer
+
+log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5
 """How long a stop waits for answers that are under way."""
+
+STORE_RETRY = 1.0
+"""Seconds between two attempts to bring the schema up to date."""
+
+
+class CertificateFilesError(ValueError):
+    """The files of the certificate cannot be served; the text names them and says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """Paths of PEM files: a certificate, or a chain of them, and the key of the first."""
+
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +58,17 @@ class ApiSettings:
     listener: socket.socket
     """A bound socket; its owner chose the address (loopback unless asked)."""
 
+    certificate: KeyPair | None = None
+    """Served by HTTPS and read again when it changes; without it the API is plain HTTP."""
 
-class _Server(uvicorn.Server):
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
+
+    listeners: ListenerFigures = field(default_factory=ListenerFigures)
+    """Counts what is refused."""
+
+
+class _Server(LimitedServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # The process stops by cancelling its tasks; a server that takes the signals hides them.
@@ -42,36 +79,109 @@ async def serve(
     client: Client,
     settings: ApiSettings,
     *,
-    clock: Monotonic,
+    clock: Clock,
     ready: asyncio.Event | None = None,
 ) -> None:
     """Serve until cancelled; *ready* is set when requests are answered and Commands followed.
 
     Raises:
-        StoreError: the store cannot be used, or was written by a newer version.
+        CertificateFilesError: the certificate cannot be served.
+        StoreError: the store's URL cannot be used, or its schema is that of a newer version.
     """
+    presenter, files = Presenter(), None
+    if settings.certificate is not None:
+        files = _load(settings.certificate, presenter)
     database = Database(settings.store_url)
     try:
-        await database.migrate(MIGRATIONS)
         store = CommandStore(database)
-        commands = Commands(client, store)
+        commands = Commands(client, store, clock=clock)
         parts = Parts(client=client, gate=Gate(client, clock=clock), commands=commands, store=store)
-        config = uvicorn.Config(
-            create_app(parts),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
-        )
-        server = _Server(config)
+        server = _server(parts, settings, None if files is None else presenter.context)
+        following = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(commands.run(ready=ready))
+            work = partial(commands.run, ready=following)
+            tasks.create_task(supervise("rest commands", work))
+            prepare = partial(_prepare, database, clock, following=following, ready=ready)
+            tasks.create_task(
+                supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
+            )
+            if files is not None:
+                tasks.create_task(supervise("certificate files", partial(files.follow, clock)))
+            _log_address(settings)
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
                 await asyncio.shield(serving)
+                raise RuntimeError("the HTTP server ended by itself")
             finally:
                 # Answers under way are finished before the listener goes.
                 server.should_exit = True
                 await serving
+    except ExceptionGroup as group:
+        newer = group.subgroup(SchemaTooNewError)
+        if newer is None:
+            raise
+        raise newer.exceptions[0] from None
     finally:
         await database.close()
+
+
+async def _prepare(
+    database: Database, clock: Clock, *, following: asyncio.Event, ready: asyncio.Event | None
+) -> None:
+    """Bring the schema up to date, however long the database takes to answer; then tell *ready*.
+
+    Raises:
+        SchemaTooNewError: the database was written by a newer version.
+    """
+    complaint = ""
+    while True:
+        try:
+            await database.migrate(MIGRATIONS)
+            break
+        except SchemaTooNewError:
+            raise
+        except StoreError as error:
+            if str(error) != complaint:
+                log.warning("not ready yet", extra={"error": str(error)})
+            complaint = str(error)
+        await clock.sleep(STORE_RETRY)
+    await following.wait()
+    if ready is not None:
+        ready.set()
+
+
+def _load(pair: KeyPair, presenter: Presenter) -> Files:
+    """Have *presenter* serve *pair*; the files to follow.
+
+    Raises:
+        CertificateFilesError: it cannot.
+    """
+    files = key_pair_files(presenter, certificate=pair.certificate, key=pair.key)
+    try:
+        files.look()
+    except (OSError, ValueError) as error:
+        text = f"cannot serve --tls-cert-file={pair.certificate} with"
+        text += f" --tls-private-key-file={pair.key}: {error}"
+        raise CertificateFilesError(text) from error
+    return files
+
+
+def _log_address(settings: ApiSettings) -> None:
+    host, port = settings.listener.getsockname()[:2]
+    scheme = "http" if settings.certificate is None else "https"
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    log.info("listening", extra={"serves": "rest", "address": where, "scheme": scheme})
+
+
+def _server(parts: Parts, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
+    """The HTTP server over *parts*."""
+    config = uvicorn.Config(
+        create_app(parts),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    config.load()
+    config.ssl = tls
+    return _Server(config, limits=settings.limits, figures=settings.listeners)

@@ -21,7 +21,10 @@ from ..cluster.supervisor import (
     end_leftovers,
     read_state,
 )
+from ..kube.private_files import OTHERS_WRITE, open_private
 from . import logs
+from .assembly import limits_of, told_in_a_line
+from .options import HttpLimits
 
 DataDirOption = Annotated[
     Path | None,
@@ -54,7 +57,7 @@ def _what_is_up(data: DataDir, command: str) -> UpState | None:
     """What `read_state` tells; where that is unknown, *command* says so and ends with 1."""
     try:
         return read_state(data)
-    except DamagedStateError as error:
+    except FOLDER_ERRORS as error:
         typer.echo(f"batholith {command}: {error}", err=True)
         raise typer.Exit(1) from None
 
@@ -87,11 +90,16 @@ def up(
         int | None,
         typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
     ] = None,
+    http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
     from .embedded import Embedded, Options
 
-    options = Options(simulate=simulate, port=port, api_port=api_port, cpus=cpus)
+    with told_in_a_line(ValueError):
+        limits_of(http_limits)
+    options = Options(
+        simulate=simulate, port=port, api_port=api_port, cpus=cpus, http_limits=http_limits
+    )
     data = folder(data_dir)
     try:
         # Held before the split: the lock goes with the child, and a busy folder stays untouched.
@@ -138,20 +146,20 @@ def _detach(data: DataDir) -> bool:
         typer.Exit: in the parent, with 1, when the cluster did not become ready.
     """
     log_file = data.root / "up.log"
+    output = open_private(log_file, os.O_WRONLY | os.O_CREAT, forbidden=OTHERS_WRITE)
     # Forked, not started anew: importing everything a second time takes a third of a second.
     child = os.fork()
     if child:
+        os.close(output)
         _await_ready(data, child, log_file)
         return False
     os.setsid()
-    for descriptor, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-    ):
-        handle = os.open(path, flags, 0o600)
-        os.dup2(handle, descriptor)
-        os.close(handle)
-    os.dup2(1, 2)
+    os.ftruncate(output, 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(output)
     return True
 
 

@@ -5,6 +5,11 @@ import os
 from pathlib import Path
 from typing import Self
 
+from ..kube.private_files import check_mode, make_folder, open_folder, open_private
+
+_MARKS = frozenset({"lock", "cluster.db"})
+"""What a data folder is known by."""
+
 
 class DataDirBusyError(Exception):
     """Another ``batholith up`` holds this folder."""
@@ -43,21 +48,39 @@ class DataDir:
         Raises:
             DataDirBusyError: somebody else holds it.
             ForeignFolderError: it is a folder of something else.
+            UnsafePathError: others control it.
             OSError: it cannot be made or entered.
         """
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._check_ours()
-        self.root.chmod(0o700)
-        for folder in (self.pki, self.pods, self.logs):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        if not self._holds_ours():
+            raise ForeignFolderError(f"{self.root} is not empty, and no data folder of Batholith")
+        make_folder(self.root)
         # The kernel gives the lock back when its holder dies, however it dies.
-        lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_private(self.root / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             raise DataDirBusyError(f"a cluster is already up in {self.root}") from None
         self._lock = lock
+        # After the lock, which marks the folder: a crash in between leaves one that is ours.
+        for folder in (self.pki, self.pods, self.logs):
+            make_folder(folder)
+
+    def check(self) -> bool:
+        """Whether it is a data folder; changes nothing.
+
+        Raises:
+            UnsafePathError: others control it.
+            OSError: it cannot be entered.
+        """
+        folder = open_folder(self.root)
+        try:
+            if not _MARKS.intersection(os.listdir(folder)):
+                return False
+            check_mode(self.root, os.fstat(folder))
+            return True
+        finally:
+            os.close(folder)
 
     def is_held_by_another(self) -> bool:
         """Whether another process holds the folder.
@@ -67,7 +90,7 @@ class DataDir:
         if self._lock is not None:
             return False
         try:
-            lock = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            lock = open_private(self.root / "lock")
         except FileNotFoundError:
             return False
         try:
@@ -78,11 +101,17 @@ class DataDir:
             os.close(lock)
         return False
 
-    def _check_ours(self) -> None:
+    def _holds_ours(self) -> bool:
         """Keep from shutting others out of /tmp, or a home, that was named by mistake."""
-        marks = (self.root / "lock", self.cluster_db)
-        if not any(mark.exists() for mark in marks) and any(self.root.iterdir()):
-            raise ForeignFolderError(f"{self.root} is not empty, and no data folder of Batholith")
+        try:
+            folder = open_folder(self.root)
+        except FileNotFoundError:
+            return True
+        try:
+            found = os.listdir(folder)
+        finally:
+            os.close(folder)
+        return not found or bool(_MARKS.intersection(found))
 
     def release(self) -> None:
         """Let others have the folder; harmless when it is not held."""

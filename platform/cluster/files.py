@@ -1,11 +1,21 @@
 """Files that a crash leaves whole and that only their owner may read."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from ..kube.private_files import open_private
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace *path* by *data* (mode 0600): a reader finds the old content or the new one."""
+    """Replace *path* by *data* (mode 0600): a reader finds the old content or the new one.
+
+    Raises:
+        UnsafePathError: what is there is not ours alone.
+        OSError: it cannot be written.
+    """
+    with suppress(FileNotFoundError):
+        os.close(open_private(path))
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from ..kube.config import OWN_USERS
 from .files import write_private
 
 NAME = "batholith"
@@ -26,7 +27,7 @@ class Access:
 
 def write(path: Path, access: Access) -> None:
     """Write a kubeconfig with one cluster, one user and one context; mode 0600."""
-    user = f"{NAME}-{access.user}"
+    user = f"{OWN_USERS}{access.user}"
     cluster = {
         "server": access.server,
         "certificate-authority-data": base64.b64encode(access.ca).decode(),

@@ -12,6 +12,7 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from ..kube.private_files import make_folder, read_private
 from ..machinery.x509 import Identity, LeafRequest, issue, make_authority
 from .files import write_private
 
@@ -67,8 +68,12 @@ def ensure(folder: Path, *, names: Sequence[str] = ()) -> Pki:
     Args:
         folder: made with mode 0700 if it does not exist.
         names: host names and addresses beside the usual ones at which servers are reached.
+
+    Raises:
+        UnsafePathError: others control the folder or a file in it.
+        OSError: a file cannot be read or written.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     authority = _authority(folder)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
 
@@ -111,8 +116,8 @@ def _authority(folder: Path) -> Identity:
 
 def _load(pair: KeyPair) -> Identity | None:
     try:
-        found = Identity.read(pair.certificate.read_bytes(), pair.key.read_bytes())
-    except (OSError, ValueError):
+        found = Identity.read(read_private(pair.certificate), read_private(pair.key))
+    except (FileNotFoundError, ValueError):
         return None
     return found if _fresh(found.certificate) else None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..kube.private_files import OTHERS_WRITE, open_private, read_private
 from .children import Entry, Process, Start, fork, spawn
 from .datadir import DataDir
 from .files import write_private
@@ -94,9 +95,13 @@ def read_state(data: DataDir) -> UpState | None:
 
     Raises:
         DamagedStateError: it cannot be read, and another process holds the folder.
+        UnsafePathError: others control the folder or the file.
     """
     try:
-        return msgspec.json.decode(data.up_json.read_bytes(), type=UpState)
+        if not data.check():
+            return None
+        told = read_private(data.up_json, forbidden=OTHERS_WRITE)
+        return msgspec.json.decode(told, type=UpState)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except msgspec.DecodeError:
@@ -287,7 +292,7 @@ def _open_log(path: Path) -> Iterator[int]:
     """An append-only log file for the length of the block; a large one is put aside first."""
     if path.exists() and path.stat().st_size > MAX_LOG:
         path.replace(path.with_suffix(".log.1"))
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, forbidden=OTHERS_WRITE)
     try:
         yield handle
     finally:

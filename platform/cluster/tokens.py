@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..kube.private_files import read_private
 from .files import write_private
+
+COMPONENTS = "batholith:components"
+"""The group of the parts of the embedded cluster."""
 
 USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),
-    "controllers": ("batholith:components",),
-    "scheduler": ("batholith:components",),
-    "agent": ("batholith:components", "system:nodes"),
-    "api": ("batholith:components",),
+    "controllers": (COMPONENTS,),
+    "scheduler": (COMPONENTS,),
+    "agent": (COMPONENTS, "system:nodes"),
+    "api": (COMPONENTS,),
 }
 """Every user and the groups that it is in, beside ``system:authenticated``."""
 
@@ -34,11 +38,10 @@ def ensure(path: Path) -> Tokens:
     """Read the tokens in *path*; users that have none get one. The file has mode 0600.
 
     Raises:
+        UnsafePathError: others may have written or read the file.
         OSError: the file cannot be read or written, or is damaged.
     """
-    known: dict[str, str] = {}
-    if path.exists():
-        known = _read(path)
+    known = _read(path)
     missing = [user for user in USERS if user not in known]
     for user in missing:
         known[user] = secrets.token_urlsafe(BYTES)
@@ -50,7 +53,9 @@ def ensure(path: Path) -> Tokens:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        read = json.loads(path.read_text())
+        read = json.loads(read_private(path))
+    except FileNotFoundError:
+        return {}
     except ValueError:
         read = None
     if not isinstance(read, dict):

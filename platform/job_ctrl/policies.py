@@ -46,6 +46,10 @@ COUNTING = frozenset({JobEvent.TASK_COMPLETED, JobEvent.TASK_FAILED})
 ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
 """What a Command can do: it names no part of the job."""
 
+UNKNOWN_DELAY = 1.0
+"""Seconds for which a PodGroup must stay Unknown before JobUnknown is acted on: the period of the
+reference's scheduler, which seldom sees a shorter gap."""
+
 
 def terms(job: Job) -> tuple[object, ...]:
     """All that judging happenings depends on, but for the pods."""
@@ -70,12 +74,17 @@ def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy |
     return None
 
 
-def delay(policy: LifecyclePolicy) -> float:
-    """Seconds that *policy* waits before it acts; 0 if it has no timeout, or none that is one."""
+def delay(policy: LifecyclePolicy, event: JobEvent) -> float:
+    """Return the seconds between *event* and the action of *policy*: its timeout, if that is valid.
+
+    An unknown gang is given a moment: its PodGroup is Unknown, too, while a deleted pod is being
+    replaced.
+    """
     try:
-        return durations.parse(policy.timeout or "0s").total_seconds()
+        timeout = durations.parse(policy.timeout or "0s").total_seconds()
     except durations.DurationError:
-        return 0.0
+        timeout = 0.0
+    return max(timeout, UNKNOWN_DELAY) if event is JobEvent.JOB_UNKNOWN else timeout
 
 
 def is_over(ledger: Ledger, happening: Happening, policy: LifecyclePolicy) -> bool:
@@ -83,7 +92,7 @@ def is_over(ledger: Ledger, happening: Happening, policy: LifecyclePolicy) -> bo
     if policy.action == Action.RESTART_POD and ledger.replaced(happening):
         return True
     lasting = happening.event in (JobEvent.POD_PENDING, JobEvent.POD_FAILED)
-    return lasting and delay(policy) > 0 and not ledger.stands(happening)
+    return lasting and delay(policy, happening.event) > 0 and not ledger.stands(happening)
 
 
 def waits_in_vain(job: Job, task: TaskSpec) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from .config import Credentials
 from .errors import ConfigError
+from .private_files import read_credential
 from .timing import Timing
 
 log = logging.getLogger(__name__)
@@ -72,10 +73,11 @@ class FileIdentity:
 
     def _read(self) -> str:
         try:
-            token = self._path.read_text().strip()
+            token = read_credential(self._path).decode().strip()
         except OSError as error:
             if not self._value:
-                raise ConfigError(f"cannot read token {self._path}: {error.strerror}") from error
+                why = error.strerror or error
+                raise ConfigError(f"cannot read token {self._path}: {why}") from error
             log.warning("token file unreadable, keeping the old token", extra={"error": str(error)})
             return ""
         return f"Bearer {token}" if token else ""

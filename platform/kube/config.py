@@ -14,10 +14,14 @@ from typing import Any
 
 import yaml
 
-from .errors import ConfigError
+from .errors import ConfigError, UnsafePathError
+from .private_files import read_private
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a cluster mounts the credentials of a pod."""
+
+OWN_USERS = "batholith-"
+"""How users are named in the kubeconfigs of ``batholith up``: only their owner may read those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +125,8 @@ class _Entry:
 
 def _from_files(paths: list[Path], context: str | None) -> Credentials:
     """Merge kubeconfig files (the first that names a thing wins) and pick one context."""
-    documents = [(path, _read(path)) for path in paths if len(paths) == 1 or path.exists()]
+    unsafe: dict[Path, str] = {}
+    documents = [(path, _read(path, unsafe)) for path in paths if len(paths) == 1 or path.exists()]
     if not documents:
         raise ConfigError(f"none of the kubeconfig files exists: {', '.join(map(str, paths))}")
     current = (str(document.get("current-context") or "") for _, document in documents)
@@ -132,6 +137,8 @@ def _from_files(paths: list[Path], context: str | None) -> Credentials:
     cluster = _named(documents, "cluster", chosen.text("cluster"))
     user_name = chosen.text("user")
     user = _named(documents, "user", user_name) if user_name else _Entry({}, chosen.path)
+    if user_name.startswith(OWN_USERS) and user.path in unsafe:
+        raise ConfigError(unsafe[user.path])
     found = _with_user(_of_cluster(cluster), user)
     if "exec" in user.body or "auth-provider" in user.body:
         files = os.pathsep.join(str(path) for path, _ in documents)
@@ -139,9 +146,15 @@ def _from_files(paths: list[Path], context: str | None) -> Credentials:
     return replace(found, namespace=chosen.text("namespace") or "default")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, unsafe: dict[Path, str]) -> dict[str, Any]:
+    """What a kubeconfig says; *unsafe* learns why one of ours could not be used."""
     try:
-        document = yaml.safe_load(path.read_text())
+        try:
+            text = read_private(path)
+        except UnsafePathError as error:
+            unsafe[path] = str(error)
+            text = path.read_bytes()
+        document = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"cannot read kubeconfig {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -39,6 +39,7 @@ PODGROUPS = Resource(SCHEDULING_GROUP, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(SCHEDULING_GROUP, "v1beta1", "queues", "Queue", namespaced=False)
 
 PODS = Resource("", "v1", "pods", "Pod")
+POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 SERVICES = Resource("", "v1", "services", "Service")

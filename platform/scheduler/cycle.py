@@ -74,9 +74,14 @@ def _untimed(action: str) -> AbstractContextManager[object]:
 class Cycle:
     """The ground that actions stand on; to be used once."""
 
-    def __init__(self, cluster: Cluster, rules: Rules, masks: Masks) -> None:
-        """Let plugins look at *cluster* as it is."""
+    def __init__(self, cluster: Cluster, rules: Rules, masks: Masks, *, enqueues: bool) -> None:
+        """Let plugins look at *cluster* as it is.
+
+        *enqueues* says whether the ``enqueue`` action is configured; without it, ``allocate``
+        admits gangs.
+        """
         self.cluster = cluster
+        self.enqueues = enqueues
         self.decision = Decision()
         self._rules = rules
         self._masks = masks
@@ -229,7 +234,8 @@ class Core:
         """Admit what may enter, place what fits, say why the rest waits."""
         cluster = self.cluster
         cluster.settle()
-        cycle = Cycle(cluster, self._rules, self._masks)
+        enqueues = any(name == "enqueue" for name, _ in self._actions)
+        cycle = Cycle(cluster, self._rules, self._masks, enqueues=enqueues)
         for name, act in self._actions:
             with self.timed(name):
                 act(cycle)
@@ -251,12 +257,6 @@ def _look_back(cycle: Cycle, gang: Gang) -> None:
     if gang.waiting or gang.at_queue or gang.is_pending:
         return
     gang.finding = None
-    if gang.tasks and not gang.is_ready() and not _is_ending(gang):
+    if gang.tasks and not gang.is_ready() and not gang.is_terminating():
         refusal = cycle.flaw(gang)
         gang.finding = Finding(refusal.reason, refusal.message) if refusal else None
-
-
-def _is_ending(gang: Gang) -> bool:
-    """Whether pods that are being deleted make up for those that are missing."""
-    standing = gang.tally.allocated + gang.tally.completed + gang.leaving
-    return gang.leaving > 0 and standing >= gang.min_member

@@ -313,6 +313,12 @@ class Gang:
         )
         return self.tally.ready >= self.min_member and not short
 
+    def is_terminating(self) -> bool:
+        """Whether it is short only of pods that are being deleted, and none waits for a node."""
+        standing = self.tally.allocated + self.tally.completed + self.leaving
+        waits = self.tally[TaskStatus.PENDING] > 0
+        return self.leaving > 0 and not waits and standing >= self.min_member
+
     def role_tally(self, role: str) -> Tally:
         """The counts of one role."""
         return self.roles.get(role) or _NOBODY

@@ -3,9 +3,9 @@
 Pure: it looks at a gang as a cycle left it and says what ought to stand there; whether and when
 that is written is the business of ``scribe``.
 
-The phase follows Volcano with three exceptions. Pods that we are binding keep a started
-group going, and so do pods that are being deleted; neither starts one. And a group whose members
-are not all there is given a moment before it is called short of them: they are just being made.
+The phase follows Volcano with one exception: pods that are being bound keep a started group
+Running, as pods that are being deleted do; neither starts one. A group short of members is
+given a moment before its conditions and pods say so: the missing pods are just being created.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ def report(gang: Gang, *, now: float, busy: bool = False) -> Report:
     left = _patience(gang, now, LONGEST_GRACE if slow else GRACE)
     finding = None if left else gang.finding
     if not gang.single and gang.group is not None:
-        gang.phase = phase(gang, finding, patient=left > 0)
+        gang.phase = phase(gang)
     status = PodGroupStatus(
         phase=gang.phase,
         conditions=_conditions(gang, finding),
@@ -105,10 +105,14 @@ def _patience(gang: Gang, now: float, grace: float) -> float:
     return max(grace - (now - lacking.last), 0.0)
 
 
-def phase(gang: Gang, finding: Finding | None, *, patient: bool) -> str:
-    """The phase that *gang* is in, coming from the one it was in."""
+def phase(gang: Gang) -> str:
+    """Return the phase that follows the present one of *gang*.
+
+    A gang whose members run and that is short of others is Unknown; one that lost all of them is
+    Pending and has to be admitted again.
+    """
     tally = gang.tally
-    if tally[TaskStatus.RUNNING] and finding and not gang.is_ready():
+    if tally[TaskStatus.RUNNING] and not gang.is_ready() and not gang.is_terminating():
         return PodGroupPhase.UNKNOWN
     count = sum(tally[status] for status in _SETTLED)
     if gang.phase in _STARTED:
@@ -116,8 +120,6 @@ def phase(gang: Gang, finding: Finding | None, *, patient: bool) -> str:
     if gang.tasks and count and count >= gang.min_member:
         done = count == tally.completed and not tally[TaskStatus.BINDING]
         return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
-    if patient and gang.phase:
-        return gang.phase
     return PodGroupPhase.INQUEUE if gang.phase == PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
 
 

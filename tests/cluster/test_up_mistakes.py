@@ -110,6 +110,7 @@ async def test_damaged_tokens_are_named(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
     data.hold()
     data.tokens.write_text('{"admin')
+    data.tokens.chmod(0o600)
     data.release()
     outcome = await batholith("up", "--data-dir", str(data.root), "--port", "0", "--api-port", "0")
     assert (outcome.code, outcome.err.count("\n")) == (1, 1), outcome.err

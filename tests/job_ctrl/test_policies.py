@@ -1,14 +1,16 @@
 """Which policy answers what."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 from support_jobs import entry, job, task, view
 
 from batholith.job_ctrl import policies
+from batholith.job_ctrl.decide import _react
 from batholith.job_ctrl.ledger import Happening, PodCounts
 from batholith.model.job import JobEvent as E
-from batholith.model.job import JobStatus
+from batholith.model.job import JobState, JobStatus
 from batholith.model.pod import PodPhase
 
 FAILED = Happening(event=E.POD_FAILED, task="t", pod="j-t-0", owner="uid-j", version=0, exit_code=3)
@@ -71,6 +73,22 @@ def test_pending_needs_a_timeout_and_a_task_all_its_pods() -> None:
 def test_an_unknown_gang_asks_the_jobs_policies() -> None:
     unknown = Happening(event=E.JOB_UNKNOWN, owner="uid-j")
     assert answer(unknown, policies=[{"action": "AbortJob", "event": "Unknown"}]) == "AbortJob"
+
+
+@pytest.mark.parametrize(("timeout", "due"), [(None, 1.0), ("500ms", 1.0), ("5s", 5.0)])
+def test_a_gang_must_stay_unknown_for_a_moment(timeout: str | None, due: float) -> None:
+    """While a deleted pod is being replaced its PodGroup is Unknown, too."""
+    policy = {"action": "AbortJob", "event": "Unknown", "timeout": timeout}
+    of = job(task(replicas=1), policies=[policy], status=JobStatus(state=JobState("Running")))
+    seen = view(of, entry("t-0", PodPhase.RUNNING), podgroup="Unknown")
+    seen.ledger.note(Happening(event=E.JOB_UNKNOWN, owner="uid-j", since=100.0))
+
+    def moves(now: float) -> bool:
+        return bool(_react(dataclasses.replace(seen, uptime=now))[1])
+
+    assert not moves(100.0 + due - 0.1) and moves(100.0 + due)
+    seen.ledger.strike(E.JOB_UNKNOWN)
+    assert not moves(100.0 + due)
 
 
 COMPLETE = PodCounts(tasks={"t": {PodPhase.SUCCEEDED: 1}}, ready={}, restarts={"t": 3})

@@ -142,7 +142,7 @@ def asked_about_all(seen: View) -> tuple[list[Happening], float | None, str]:
         if go is None or Target.of(Action(policy.action), happening) is None:
             over.append(happening)
             continue
-        left = happening.since + policies.delay(policy) - seen.uptime
+        left = happening.since + policies.delay(policy, happening.event) - seen.uptime
         if left <= 0:
             return [*over, happening], None, policy.action
         waits.append(left)

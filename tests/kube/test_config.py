@@ -188,6 +188,7 @@ async def test_a_token_file_is_read_again_after_a_minute_and_kept_when_it_vanish
     now = 0.0
     token = tmp_path / "token"
     token.write_text("one")
+    token.chmod(0o600)
     identity = FileIdentity(str(token), Timing(monotonic=lambda: now))
     assert await identity.header() == "Bearer one"
     token.write_text("two")

@@ -71,6 +71,29 @@ def test_nobody_enters_a_queue_that_is_not_open(state: str) -> None:
     assert world.decide() == {"g-0": "a"}
 
 
+WITHOUT_ENQUEUE = conf.DEFAULT.replace("enqueue, ", "")
+
+
+def test_allocate_admits_groups_where_enqueue_is_not_configured() -> None:
+    """A group that enqueue would refuse, as in the reference, which asks no plugin then."""
+    world = World(WITHOUT_ENQUEUE)
+    world.add(node("a"), group("g", 1, phase="", resources={"cpu": 180}))
+    world.decide()
+    assert phase(world, "g") == "Inqueue"
+    world.add(pod("g-0", "g"))
+    assert world.decide() == {"g-0": "a"}
+
+
+@pytest.mark.parametrize("state", ["Closed", "Closing", "Unknown", ""])
+def test_allocate_admits_no_group_to_a_queue_that_is_not_open(state: str) -> None:
+    world = World(WITHOUT_ENQUEUE)
+    world.add(node("a"), queue(state=state), group("g", 1, phase=""), pod("g-0", "g"))
+    assert world.decide() == {}
+    assert phase(world, "g") == "" and "takes no jobs" in world.message("g")
+    world.add(queue())
+    assert world.decide() == {"g-0": "a"}
+
+
 def test_a_group_of_a_queue_that_does_not_exist_is_told_so() -> None:
     world = World()
     world.add(node("a"), group("g", 1, phase="", queue="nowhere"), pod("g-0", "g"))

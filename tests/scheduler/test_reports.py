@@ -84,19 +84,48 @@ def test_a_group_whose_pods_are_being_made_is_not_called_short_at_once() -> None
     assert later.notes[0].message == "1 of the 2 pods that the group needs exist"
 
 
-def test_replacing_a_pod_keeps_a_running_group_running() -> None:
-    """Scenario pod-deleted-no-policy, without Volcano's detour through Pending."""
+def test_a_running_group_short_of_a_member_is_unknown_until_the_next_one_is_placed() -> None:
+    """Scenario pod-deleted-no-policy; quirk 51: a gang that is placed whole is not Pending."""
     story = Story(2)
     story.start("x", "y")
     assert story.phase() == "Running"
     story.add(pod("x", "g", on="a", phase="Running", leaving=True))
     assert story.phase() == "Running"
     story.remove(pod("x", "g", on="a", phase="Running"))
-    assert story.phase() == "Running"  # the next one is being made
+    told = story.told()
+    assert told.status.phase == "Unknown"
+    assert [each.type for each in told.status.conditions] == ["Scheduled"]  # it may come yet
     story.add(pod("z", "g"))
     assert story.phase() == "Running"  # it is being bound
     story.add(pod("z", "g", on="a", phase="Running"))
     assert story.told().status.running == 2
+
+
+def test_a_running_group_whose_pods_are_all_replaced_is_pending_until_they_are_placed() -> None:
+    story = Story(2)
+    story.start("x", "y")
+    assert story.phase() == "Running"
+    leaving = [pod(name, "g", on="a", phase="Running", leaving=True) for name in "xy"]
+    story.add(*leaving)
+    assert story.phase() == "Running"  # quirk 52: terminating members keep a phase
+    story.remove(leaving[0])
+    assert story.phase() == "Pending"
+    story.remove(leaving[1])
+    story.add(node("a", cpu=64, cordoned=True), pod("x", "g"), pod("y", "g"))
+    assert story.phase() == "Inqueue"
+    story.add(node("a", cpu=64))
+    assert story.phase() == "Inqueue"  # placed, and not confirmed yet
+    story.add(pod("x", "g", on="a"), pod("y", "g", on="a"))
+    assert story.phase() == "Running"
+
+
+def test_a_terminating_member_does_not_make_up_for_one_that_fits_nowhere() -> None:
+    story = Story(2)
+    story.start("x", "y")
+    story.told()
+    story.add(node("a", cpu=64, cordoned=True), pod("z", "g"))
+    story.add(pod("x", "g", on="a", phase="Running", leaving=True))
+    assert story.phase() == "Unknown"
 
 
 def test_a_running_group_whose_missing_member_fits_nowhere_is_unknown() -> None:

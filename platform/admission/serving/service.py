@@ -10,23 +10,26 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from ...httpserver.figures import ListenerFigures
+from ...httpserver.limits import Limits
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...machinery.clock import Clock
+from ...machinery.files import Files
 from ...machinery.leadership import Elector
 from ...machinery.lifecycle import running
+from ...machinery.tls import Presenter
 from ...model.review import Webhook
 from .. import resource_groups
 from ..settings import AdmissionSettings
 from ..webhooks import webhooks
 from .desk import Desk
-from .files import CertificateFiles, FileCertificates, Files
+from .files import CertificateFiles, FileCertificates
 from .office import Certificates, Office
 from .registration import Registration, Target
 from .secret import SecretCertificates, SecretSettings
 from .server import ReviewServer, serving
 from .shelves import CONSULTED, Shelves
-from .tls import Presenter
 from .trust import Trust
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,10 @@ class Place:
     """Seconds at the end in which reviews still are taken: others hear late that we are leaving."""
     grace: float = 30.0
     """Seconds that reviews in hand have after that."""
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
+    figures: ListenerFigures = field(default_factory=ListenerFigures)
+    """Counts what is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +159,13 @@ class AdmissionService:
         beside: list[Coroutine[Any, Any, None]] = [self._certificates.follow(), self._office.run()]
         if self._options.resource_groups is not None:
             beside.append(self._follow_groups(self._options.resource_groups))
-        server = ReviewServer(self._presenter, address=place.address, port=place.port)
+        server = ReviewServer(
+            self._presenter,
+            address=place.address,
+            port=place.port,
+            limits=place.limits,
+            figures=place.figures,
+        )
         async with serving(server, self._desk, grace=place.grace) as self.url:
             log.info("listening", extra={"serves": "webhooks", "address": self.url})
             ready.set()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...kube.private_files import OTHERS_WRITE, make_folder
 from . import shim
 from .objects import Pod
 from .runner import RunFolder
@@ -29,6 +30,21 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     ip: str
     accepted_at: str
     """RFC 3339."""
+
+    ids: int = 0
+    """First of the pod's user ids; 0 if it has none of its own."""
+
+
+def make_folders(data_dir: Path) -> None:
+    """Make what the agent keeps its things in.
+
+    Raises:
+        UnsafePathError: others control one of them.
+        OSError: one cannot be made.
+    """
+    for part in ("", "pods", "logs", "volumes"):
+        # Older agents made them with the modes of the umask, which let others look in.
+        make_folder(data_dir / part, forbidden=OTHERS_WRITE)
 
 
 class PodFolder:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from ...httpserver.figures import ListenerFigures
 from .storage.registry import Shelf
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Figures:
     def __init__(self, shelves: Callable[[], Iterable[Shelf]], failures: Mapping[str, int]) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by method and status; watches count when they begin."""
+        self.listeners = ListenerFigures()
         self._shelves = shelves
         self._failures = failures
 
@@ -62,6 +64,7 @@ class Figures:
         for operation, number in self._failures.items():
             failures.add_metric([operation], number)
         yield from (requests, objects, watchers, failures)
+        yield from self.listeners.collect()
 
 
 _RESOURCE = ("group", "resource")

@@ -8,9 +8,11 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...httpserver.limits import Limits
+from ...kube.private_files import make_folder
 from ...model import names
 from ...model.review import Webhook
 from .. import kubeconfig, pki, tokens
@@ -20,10 +22,12 @@ from ..tokens import USERS, Tokens
 from . import bootstrap
 from .app import App
 from .controllers.definitions import Definer
+from .controllers.disruptions import DisruptionController
 from .controllers.event_expiry import Sweeper
 from .controllers.garbage_collector import Collector
 from .controllers.keeper import Keeper, Tools
 from .controllers.namespaces import Landlord
+from .controllers.standing import Standing
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.auth import Authenticator, User
@@ -75,6 +79,9 @@ class Settings:
     names: Sequence[str] = ()
     """More host names and addresses for the certificates."""
 
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
+
     collect_garbage: bool = True
     """Whether objects whose owners are gone are deleted."""
 
@@ -114,20 +121,21 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Running]:
     """The API server, for the length of the block."""
-    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(settings.data)
     made = pki.ensure(settings.data / "pki", names=(settings.host, *settings.names))
     owned = tokens.ensure(settings.data / "tokens.json")
     listener = settings.listener or socket.create_server(
         (settings.host, settings.port), backlog=2048
     )
     port = listener.getsockname()[1]
-    url = f"https://{settings.host}:{port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"https://{host}:{port}"
     path = settings.data / "kubeconfig"
     access = Access(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
     _write_kubeconfig(path, access)
-    engine = _Engine(settings, made, owned, f"{settings.host}:{port}")
+    engine = _Engine(settings, made, owned, f"{host}:{port}")
     try:
-        async with engine.running(), _listening(listener, engine.app, made):
+        async with engine.running(), _listening(listener, engine.app, made, limits=settings.limits):
             yield Running(
                 url=url, port=port, pki=made, tokens=owned, kubeconfig=path, app=engine.app
             )
@@ -157,15 +165,21 @@ class _Engine:
         deleter = Deleter(self._writer)
         self._relay = LogRelay(_client_context(made))
         tools = Tools(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        self._standing = Standing(tools, address=address, namespaces=bootstrap.SYSTEM_NAMESPACES)
         self._keepers: list[Keeper] = [
             Definer(tools),
             Landlord(tools, ca=made.ca_data),
+            self._standing,
             Sweeper(tools),
+            DisruptionController(tools),
         ]
         if settings.collect_garbage:
             self._keepers.append(Collector(tools))
         known = Authenticator(
-            {owned[user]: User(name=user, groups=groups) for user, groups in USERS.items()}
+            {
+                owned[user]: User(name=user, uid=user, groups=groups)
+                for user, groups in USERS.items()
+            }
         )
         handlers = Handlers(
             reader=Reader(self._registry),
@@ -230,18 +244,19 @@ class _Engine:
                 log.warning("still cannot make what every cluster has", exc_info=True)
 
     async def _established(self) -> None:
-        """Wait until the definitions that were given are served."""
+        """Wait until the definitions are served, and what every cluster has is there."""
         for definition in self._settings.crds:
             while not self._catalog.defined(definition["metadata"]["name"]):
                 await self._registry.reach(self._registry.committed_rv + 1)
+        while not self._standing.complete:
+            await self._registry.reach(self._registry.committed_rv + 1)
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:
-    budgets = catalog.get("policy", "v1", "poddisruptionbudgets")
-    if budgets is None:
-        raise LookupError("poddisruptionbudgets are not among the built-in kinds")
     return PodKinds(
-        pods=catalog.known(names.PODS), nodes=catalog.known(names.NODES), budgets=budgets
+        pods=catalog.known(names.PODS),
+        nodes=catalog.known(names.NODES),
+        budgets=catalog.known(names.POD_DISRUPTION_BUDGETS),
     )
 
 
@@ -254,18 +269,17 @@ def _client_context(made: Pki) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def _listening(listener: socket.socket, app: App, made: Pki) -> AsyncIterator[None]:
+async def _listening(
+    listener: socket.socket, app: App, made: Pki, *, limits: Limits
+) -> AsyncIterator[None]:
     """Serve *app* on *listener*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
-    connections = Connections(app)
-    loop = asyncio.get_running_loop()
-    # Connections take this over: those whose client's machine has gone end some day.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    server = await loop.create_server(connections.make, sock=listener, ssl=context)
+    connections = Connections(app, knows=app.knows, limits=limits, figures=app.figures.listeners)
+    connections.listen(listener, tls=context)
     try:
         yield
     finally:
-        server.close()
+        connections.stop()
         app.handlers.writer.registry.end_streams()
         await connections.close(DRAIN_SECONDS)

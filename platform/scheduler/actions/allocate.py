@@ -1,6 +1,7 @@
 """``allocate``: whole gangs get nodes, or none of their pods does.
 
-0. Pods that wait at the gate of their queue are let in; they are placed once it is gone.
+0. Where ``enqueue`` is not configured, pending gangs of open queues are admitted. Pods that wait at
+   the gate of their queue are let in; they are placed once it is gone.
 1. Admitted gangs with pods to place are lined up by queue; those that were refused before and for
    whom nothing has opened since are left out.
 2. The queue whose turn it is sends its first gang; a queue that has had its part sends none.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from ..gangs import Finding, Gang, Misfit, Queue, Task
 from ..plugins.points import NOT_ENOUGH_RESOURCES
 from ..trial import Need
+from .enqueue import enter_unasked
 from .lift_gates import lift_gates
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Waiter:
 
 def allocate(cycle: "Cycle") -> None:
     """Place gangs, and further pods of gangs that run."""
+    if not cycle.enqueues:
+        enter_unasked(cycle)
     lift_gates(cycle)
     lines = _lines(cycle)
     turns = [(cycle.rank_queue(cycle.cluster.queue_named(name)), name) for name in lines]

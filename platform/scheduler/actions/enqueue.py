@@ -20,12 +20,21 @@ OPEN = "Open"
 def enqueue(cycle: "Cycle") -> None:
     """Admit gangs to their queues."""
     for gang in list(_in_turn(cycle)):
-        queue = cycle.cluster.queue_of(gang)
-        refusal = closed(queue) or (cycle.admission(gang) if gang.min_resources else None)
-        if refusal:
-            cycle.refuse(gang, Finding(refusal.reason, refusal.message))
-        else:
-            cycle.admit(gang)
+        _enter(cycle, gang, cycle.admission(gang) if gang.min_resources else None)
+
+
+def enter_unasked(cycle: "Cycle") -> None:
+    """Admit gangs to open queues without asking plugins: for ``allocate`` without ``enqueue``."""
+    for gang in list(_in_turn(cycle)):
+        _enter(cycle, gang, None)
+
+
+def _enter(cycle: "Cycle", gang: Gang, refusal: Refusal | None) -> None:
+    refusal = closed(cycle.cluster.queue_of(gang)) or refusal
+    if refusal:
+        cycle.refuse(gang, Finding(refusal.reason, refusal.message))
+    else:
+        cycle.admit(gang)
 
 
 def closed(queue: Queue) -> Refusal | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors.status import not_acceptable
-from .requests import JSON, PROTOBUF, YAML
+from .requests import JSON, PROTOBUF, YAML, parse_query
 
 ACCEPTED = (JSON, YAML, PROTOBUF)
 STREAMS = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
@@ -43,6 +43,14 @@ def accepted(accept: str, *, streaming: bool = False) -> Form:
         if form is not None and not (form.yaml and streaming):
             return form
     raise not_acceptable(STREAMS if streaming else ACCEPTED)
+
+
+def wants_indented(query: bytes, user_agent: str) -> bool:
+    """Whether a person will read the answer: the client says so, or is a tool for people."""
+    said = parse_query(query).get("pretty") if b"pretty" in query else None
+    if said:
+        return said in ("1", "t", "T", "true", "TRUE", "True")
+    return user_agent.startswith(("curl", "Wget", "Mozilla/5.0"))
 
 
 def _clauses(accept: str) -> list[tuple[float, int, str, dict[str, str]]]:

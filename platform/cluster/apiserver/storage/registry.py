@@ -118,6 +118,15 @@ class Shelf:
         for space in list(self.spaces.values()):
             yield from list(space.values())
 
+    def heads_of(self, namespace: str) -> Iterator[Entry]:
+        """Those of one namespace as the next write finds them, in no order."""
+        for entry in self.spaces.get(namespace, {}).values():
+            if entry.key not in self.head:
+                yield entry
+        for waiting in self.head.values():
+            if waiting.type != DELETED and waiting.entry.namespace == namespace:
+                yield waiting.entry
+
     def heads(self) -> Iterator[Entry]:
         """The objects as the next write finds them, in no order."""
         # Copies, so that a reader in a thread meets a change of the state but no broken iterator.

@@ -11,11 +11,13 @@ until there is space again.
 
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ....kube.private_files import OTHERS_WRITE, open_private
 from . import reserve
 from .reserve import Reserve
 
@@ -73,6 +75,8 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        with contextlib.suppress(FileNotFoundError):
+            os.close(open_private(path, forbidden=OTHERS_WRITE))
         self._make_tables()
         self._reserve = Reserve(path.with_suffix(".reserve"))
         self.full = False

@@ -41,6 +41,11 @@ def _scale(kind: KindInfo, obj: Json) -> Json:
     }
 
 
+def wanted_replicas(kind: KindInfo, obj: Json) -> int:
+    """How many replicas an object asks for."""
+    return int(_read(obj, (kind.scale_paths or _BUILT_IN)["specReplicasPath"]) or 0)
+
+
 def put(kind: KindInfo, body: Json) -> Change:
     """The change that a sent Scale asks for."""
 

@@ -1,0 +1,200 @@
+"""Files and folders that other users must not control: checked by descriptor, after opening.
+
+What is opened without following a link and then looked at by its descriptor cannot be exchanged
+between the look and the use. The rules:
+
+* what we made (`open_private`, `open_folder`) is no symbolic link, belongs to the effective user
+  (root is no exception: what it finds in another user's folder was prepared by that user) and has
+  no permission for others;
+* credentials that an administrator names (`read_credential`) may belong to root too, and be a link
+  where a Kubernetes volume makes one;
+* a folder above may belong to anybody, but not be writable by everybody, unless its sticky bit
+  keeps others from renaming what is in it. Rights of a group are its administrator's decision.
+"""
+
+import errno
+import os
+import pwd
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import UnsafePathError
+
+OTHERS = 0o077
+"""Permissions of group and others."""
+OTHERS_WRITE = 0o022
+"""Those of them that let content be changed."""
+
+_SAFE_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Not blocking: a FIFO that was put there would hold the process for ever."""
+_VOLUME_LINK = "..data"
+"""What the files of a Kubernetes volume link through."""
+_SECRETS = ("/run/secrets/", "/var/run/secrets/")
+"""Where container runtimes show secrets to all users of a container."""
+
+
+def open_private(
+    path: Path,
+    flags: int = os.O_RDONLY,
+    *,
+    forbidden: int = OTHERS,
+) -> int:
+    """Open a file of ours, made with mode 0600 if *flags* say so, and return its descriptor.
+
+    Args:
+        path: of the file.
+        flags: for `os.open`. Truncate by the descriptor, not by a flag: the check comes first.
+        forbidden: permission bits that make the file unsafe.
+
+    Raises:
+        UnsafePathError: it is a link, no file, another user's, or open to others.
+        OSError: it cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, flags | _SAFE_OPEN, 0o600)
+    except OSError as error:
+        raise _explained(path, error) from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnsafePathError(path, "it is no regular file", f"remove {path}")
+        check_owner(path, found)
+        check_mode(path, found, forbidden=forbidden)
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_private(path: Path, *, forbidden: int = OTHERS) -> bytes:
+    """Read a file of ours; raises as `open_private`."""
+    with os.fdopen(open_private(path, forbidden=forbidden), "rb") as file:
+        return file.read()
+
+
+def open_folder(path: Path) -> int:
+    """Open a folder of ours and return its descriptor; its mode is the caller's to check.
+
+    Raises:
+        UnsafePathError: it is a link or another user's, or everybody may exchange it.
+        OSError: it is no folder, or cannot be opened.
+    """
+    _check_parents(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE_OPEN)
+    except OSError as error:
+        raise _explained(path, error) from None
+    try:
+        check_owner(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_folder(path: Path, *, forbidden: int = OTHERS) -> None:
+    """Make a folder of ours, or take one that is there; its mode is 0700 afterwards.
+
+    One that is empty may have had any mode: nothing was prepared in it.
+
+    Raises:
+        UnsafePathError: as `open_folder`, or it has *forbidden* permissions.
+        OSError: it cannot be made or opened.
+    """
+    with suppress(FileExistsError):  # what is there is told of below
+        path.mkdir(mode=0o700, parents=True)
+    folder = open_folder(path)
+    try:
+        found = os.fstat(folder)
+        if found.st_mode & OTHERS:
+            if os.listdir(folder):
+                check_mode(path, found, forbidden=forbidden)
+            os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)
+
+
+def read_credential(path: Path) -> bytes:
+    """Read a token or key that an administrator names.
+
+    Raises:
+        UnsafePathError: another user may have put it there, or others may read it.
+        OSError: it cannot be read.
+    """
+    linked = path.is_symlink() and os.readlink(path).split("/")[0] == _VOLUME_LINK
+    flags = _SAFE_OPEN & ~os.O_NOFOLLOW if linked else _SAFE_OPEN
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise _explained(path, error) from None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnsafePathError(path, "it is no regular file", "name a file")
+        check_owner(path, found, root_too=True)
+        mounted = linked or str(path).startswith(_SECRETS)
+        shared = mounted or found.st_uid != os.geteuid()  # root's may be meant for a group
+        check_mode(path, found, forbidden=OTHERS_WRITE if shared else OTHERS)
+        return file.read()
+
+
+def check_owner(path: Path, found: os.stat_result, *, root_too: bool = False) -> None:
+    """Raise UnsafePathError unless *found*, at *path*, belongs to the effective user."""
+    own = os.geteuid()
+    if found.st_uid == own or (root_too and found.st_uid == 0):
+        return
+    owner, user = _name(found.st_uid), _name(own)
+    raise UnsafePathError(
+        path,
+        f"it belongs to {owner}, not to {user}",
+        f"run as {owner}, name another path, or `chown -R {user} {path}` if its content is trusted",
+    )
+
+
+def check_mode(path: Path, found: os.stat_result, *, forbidden: int = OTHERS) -> None:
+    """Raise UnsafePathError if *found*, at *path*, has *forbidden* permissions."""
+    if not found.st_mode & forbidden:
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    what = "change" if mode & OTHERS_WRITE else "read"
+    right = "700" if stat.S_ISDIR(found.st_mode) else "600"
+    raise UnsafePathError(
+        path,
+        f"its mode {mode:04o} lets other users {what} it",
+        f"`chmod {right} {path}` if its content is trusted",
+    )
+
+
+def _check_parents(path: Path) -> None:
+    """Refuse a place that everybody may rename, from the root on, so that no answer gets old."""
+    for parent in reversed(Path(os.path.realpath(path.parent)).joinpath("_").parents):
+        found = parent.stat()
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            raise UnsafePathError(
+                path,
+                f"every user may rename what is in {parent}",
+                f"`chmod o-w {parent}`, or `chmod +t {parent}`",
+            )
+
+
+def _explained(path: Path, error: OSError) -> OSError:
+    """What to say of *error*; a link that was not followed is ELOOP, or ENOTDIR for a folder."""
+    if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
+        return UnsafePathError(
+            path, "it is a symbolic link", "name what it points to, or remove it"
+        )
+    if error.errno == errno.EACCES:
+        try:
+            check_owner(path, path.lstat())
+        except OSError as better:
+            return better
+    return error
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,276 @@
+"""Disruption budgets are counted, and `kubectl drain` goes on as far as they allow."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_kubectl import Kubectl, needs_kubectl
+from support_server import MERGE, PODS, Answer, Server, pod
+from support_servers import Servers, add_node
+from support_waiting import until_true
+
+from batholith.cluster.apiserver.errors.status import StatusError
+from batholith.cluster.apiserver.verbs.disruption_budgets import (
+    SYNC_FAILED,
+    check,
+    with_condition,
+)
+from batholith.model import crds
+
+Json = dict[str, Any]
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+SETS = "/apis/apps/v1/namespaces/default/replicasets"
+JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
+
+
+@pytest.fixture
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path, crds=crds.load()) as running:
+        yield running
+
+
+async def running(
+    server: Server, name: str, *, ready: bool = True, owner: Json | None = None, node: str = ""
+) -> None:
+    """A running pod of the app db, whose end takes no time."""
+    made = pod(name, terminationGracePeriodSeconds=0)
+    made["metadata"]["labels"] = {"app": "db"}
+    if node:
+        made["spec"]["nodeName"] = node
+    if owner is not None:
+        made["metadata"]["ownerReferences"] = [owner]
+    await server.create(PODS, made)
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+    path = f"{PODS}/{name}/status"
+    answer = await server.request("PATCH", path, {"status": status}, content_type=MERGE)
+    assert answer.status == 200, answer.body
+
+
+async def budget(server: Server, **spec: Any) -> None:
+    """The budget b of the app db."""
+    spec.setdefault("selector", {"matchLabels": {"app": "db"}})
+    await server.create(BUDGETS, {"metadata": {"name": "b"}, "spec": spec})
+
+
+async def status_of(server: Server) -> Json:
+    found = await server.get(f"{BUDGETS}/b")
+    status: Json = found.get("status") or {}
+    return status if status.get("observedGeneration") == found["metadata"]["generation"] else {}
+
+
+async def until_counted(server: Server, **wanted: int) -> Json:
+    """Wait until the budget's counters say so."""
+
+    async def counted() -> bool:
+        status = await status_of(server)
+        return bool(status) and {key: status.get(key, 0) for key in wanted} == wanted
+
+    await until_true(counted)
+    return await status_of(server)
+
+
+async def evict(server: Server, name: str) -> Answer:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    return await server.request("POST", f"{PODS}/{name}/eviction", body)
+
+
+def cause_of(refused: Answer) -> str:
+    assert (refused.status, refused.body["reason"]) == (429, "TooManyRequests")
+    (cause,) = refused.body["details"]["causes"]
+    return str(cause["message"])
+
+
+def owned_by(found: Json) -> Json:
+    keys = {"apiVersion": found["apiVersion"], "kind": found["kind"]}
+    meta = found["metadata"]
+    return {**keys, "name": meta["name"], "uid": meta["uid"], "controller": True}
+
+
+async def replica_set(server: Server, replicas: int) -> Json:
+    """The owner reference of a set that no controller looks after."""
+    labels = {"app": "db"}
+    container = {"name": "c", "image": "i"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    made = await server.create(SETS, {"metadata": {"name": "db"}, "spec": spec})
+    return owned_by({"apiVersion": "apps/v1", "kind": "ReplicaSet", **made})
+
+
+async def volcano_job(server: Server) -> Json:
+    """The owner reference of a job of Volcano."""
+    task = {"replicas": 1, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
+    spec = {"minAvailable": 1, "tasks": [task]}
+    head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "j"}}
+    return owned_by(await server.create(JOBS, {**head, "spec": spec}))
+
+
+async def test_a_number_that_must_stay_is_counted_and_spent(server: Server) -> None:
+    for name in ("one", "other"):
+        await running(server, name)
+    await running(server, "sick", ready=False)
+    await budget(server, minAvailable=1)
+    counted = await until_counted(
+        server, disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1, expectedPods=3
+    )
+    (condition,) = counted["conditions"]
+    assert (condition["type"], condition["status"]) == ("DisruptionAllowed", "True")
+    assert (condition["reason"], condition["observedGeneration"]) == ("SufficientPods", 1)
+
+    assert (await evict(server, "one")).status == 201
+    counted = await until_counted(
+        server, disruptionsAllowed=0, currentHealthy=1, desiredHealthy=1, expectedPods=2
+    )
+    assert counted["conditions"][0]["reason"] == "InsufficientPods"
+    assert not counted.get("disruptedPods")
+    words = "The disruption budget b needs 1 healthy pods and has 1 currently"
+    assert cause_of(await evict(server, "other")) == words
+
+    await running(server, "third")  # what was evicted is replaced: on with it
+    await until_counted(server, disruptionsAllowed=1, currentHealthy=2, expectedPods=3)
+    assert (await evict(server, "other")).status == 201
+
+
+async def test_a_changed_budget_is_counted_anew(server: Server) -> None:
+    await running(server, "one")
+    await budget(server, minAvailable=1)
+    await until_counted(server, disruptionsAllowed=0, observedGeneration=1)
+    patch = {"spec": {"minAvailable": 0}}
+    await server.request("PATCH", f"{BUDGETS}/b", patch, content_type=MERGE)
+    await until_counted(server, disruptionsAllowed=1, observedGeneration=2)
+    await server.request("DELETE", f"{PODS}/one")
+    await until_counted(server, disruptionsAllowed=0, expectedPods=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "desired"),
+    [
+        ({"maxUnavailable": 1}, 3),
+        ({"maxUnavailable": "30%"}, 2),
+        ({"minAvailable": "30%"}, 2),
+        ({"maxUnavailable": 9}, 0),
+    ],
+)
+async def test_shares_are_of_what_the_pods_controller_wants(
+    server: Server, spec: Json, desired: int
+) -> None:
+    owner = await replica_set(server, 4)
+    for number in range(3):
+        await running(server, f"p{number}", owner=owner)
+    await budget(server, **spec)
+    await until_counted(
+        server,
+        expectedPods=4,
+        desiredHealthy=desired,
+        currentHealthy=3,
+        disruptionsAllowed=3 - desired,
+    )
+
+
+async def test_pods_without_a_controller_count_for_no_share(server: Server) -> None:
+    await running(server, "bare")
+    await budget(server, maxUnavailable=1)
+    await until_counted(server, expectedPods=0, disruptionsAllowed=0)
+
+
+async def test_a_share_of_what_has_no_scale_is_refused_with_the_reason(server: Server) -> None:
+    await running(server, "p", owner=await volcano_job(server))
+    await budget(server, maxUnavailable=1)
+
+    async def failed() -> bool:
+        status = (await server.get(f"{BUDGETS}/b")).get("status") or {}
+        return any(each["reason"] == "SyncFailed" for each in status.get("conditions") or ())
+
+    await until_true(failed)
+    refused = await evict(server, "p")
+    words = "The disruption budget b is still being processed by the server."
+    assert cause_of(refused) == words  # never counted; the condition says why
+    status = (await server.get(f"{BUDGETS}/b"))["status"]
+    assert "does not implement the scale subresource" in status["conditions"][0]["message"]
+
+
+def test_a_budget_that_can_be_counted_no_more_says_why() -> None:
+    found: Json = {"metadata": {"name": "b"}, "status": {"currentHealthy": 2}}
+    found["status"] = with_condition(found["status"], SYNC_FAILED, "no scale")
+    with pytest.raises(StatusError) as refused:
+        check(found)
+    (cause,) = (refused.value.details or {})["causes"]
+    assert cause["message"].endswith("pods currently because it failed sync: no scale")
+
+
+async def test_two_evictions_at_a_time_spend_no_more_than_there_is(server: Server) -> None:
+    for number in range(6):
+        await running(server, f"p{number}")
+    await budget(server, minAvailable=5)
+    await until_counted(server, disruptionsAllowed=1)
+    answers = await asyncio.gather(*(evict(server, f"p{number}") for number in range(6)))
+    assert sorted(answer.status for answer in answers).count(201) == 1
+    assert {answer.status for answer in answers} == {201, 429}
+
+
+def test_a_budget_that_is_not_counted_yet_keeps_its_pods_for_now() -> None:
+    found: Json = {"metadata": {"name": "b", "generation": 2}, "status": {"observedGeneration": 1}}
+    with pytest.raises(StatusError) as refused:
+        check(found)
+    (cause,) = (refused.value.details or {})["causes"]
+    assert cause["message"] == "The disruption budget b is still being processed by the server."
+    assert (refused.value.details or {})["retryAfterSeconds"] == 10
+
+
+@pytest.fixture
+async def drained(server: Server, tmp_path: Path) -> Kubectl:
+    """kubectl, and a node to be drained."""
+    needs_kubectl()
+    await add_node(server, "n1")
+    return Kubectl(server, tmp_path)
+
+
+async def test_a_drain_goes_on_as_the_budget_allows(server: Server, drained: Kubectl) -> None:
+    owner = await replica_set(server, 3)
+    for name in ("one", "two", "three"):
+        await running(server, name, owner=owner, node="n1")
+    await budget(server, minAvailable=2)
+    await until_counted(server, disruptionsAllowed=1)
+    draining = await drained.start("drain", "n1", "--timeout=150s")
+
+    async def one_gone() -> bool:
+        return len((await server.get(PODS))["items"]) < 3
+
+    await until_true(one_gone)
+    await until_counted(server, disruptionsAllowed=0, currentHealthy=2)
+    for number in range(3):  # as their controller would, elsewhere
+        await running(server, f"new-{number}", owner=owner, node="n2")
+    out, err = await draining.communicate()
+    assert draining.returncode == 0, err
+    left = {each["metadata"]["name"] for each in (await server.get(PODS))["items"]}
+    assert left == {"new-0", "new-1", "new-2"}
+    assert b"node/n1 drained" in out
+    assert (await server.get("/api/v1/nodes/n1"))["spec"]["unschedulable"] is True
+
+
+async def test_a_drain_says_why_it_cannot_go_on(server: Server, drained: Kubectl) -> None:
+    owner = await replica_set(server, 1)
+    await running(server, "p", owner=owner, node="n1")
+    await budget(server, minAvailable=1)
+    await until_counted(server, disruptionsAllowed=0)
+    said = await drained.run("drain", "n1", "--timeout=1s")
+    assert said.code != 0
+    assert "Cannot evict pod as it would violate the pod's disruption budget" in said.err
+
+
+async def test_pods_of_jobs_are_drained_and_bare_ones_by_force(
+    server: Server, drained: Kubectl
+) -> None:
+    await running(server, "bare", node="n1")
+    said = await drained.run("drain", "n1")
+    assert said.code != 0
+    assert "(use --force to override): default/bare" in said.err
+    await server.request("DELETE", f"{PODS}/bare")
+    await running(server, "p", owner=await volcano_job(server), node="n1")
+    await budget(server, minAvailable=0)
+    await until_counted(server, disruptionsAllowed=1)
+    assert "node/n1 drained" in await drained("drain", "n1")
+    await running(server, "again", node="n1")
+    await until_counted(server, disruptionsAllowed=1)
+    assert "node/n1 drained" in await drained("drain", "n1", "--force")

@@ -1,0 +1,174 @@
+"""Every command refuses a data folder, lock, token or key that others control, and says why."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from batholith.cli.main import app
+from batholith.cluster import kubeconfig, pki, tokens
+from batholith.cluster.datadir import DataDir
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    """A data folder as one that was up has left it."""
+    data = DataDir(tmp_path / "data")
+    data.hold()
+    data.release()
+    data.cluster_db.touch(mode=0o600)
+    data.up_json.touch(mode=0o600)
+    known = tokens.ensure(data.tokens)
+    ca = pki.ensure(data.pki).ca_data
+    for user, path in (("admin", data.kubeconfig), ("agent", data.pki / "agent.kubeconfig")):
+        access = kubeconfig.Access(
+            server="https://127.0.0.1:1", ca=ca, user=user, token=known[user]
+        )
+        kubeconfig.write(path, access)
+    return data
+
+
+Command = Callable[[DataDir], list[str]]
+
+
+def on_folder(*words: str) -> Command:
+    return lambda data: [*words, "--data-dir", str(data.root)]
+
+
+def with_kubeconfig(*words: str) -> Command:
+    return lambda data: [*words, "--kubeconfig", str(data.kubeconfig)]
+
+
+def api_of(data: DataDir) -> list[str]:
+    return [
+        *with_kubeconfig("api", "--listen-address", "127.0.0.1:0")(data),
+        "--store",
+        "sqlite://",
+    ]
+
+
+def agent_of(data: DataDir) -> list[str]:
+    return ["agent", "--data-dir", str(data.root), "--pki-dir", str(data.pki),
+            "--kubeconfig", str(data.pki / "agent.kubeconfig")]  # fmt: skip
+
+
+up = on_folder("up", "--port", "0", "--api-port", "0")
+down, status = on_folder("down"), on_folder("status")
+apiserver = on_folder("apiserver", "--listen-address", "127.0.0.1:0")
+
+OPENED: dict[str, list[Command]] = {
+    ".": [up, on_folder("up", "--detach"), down, status, apiserver, agent_of],
+    "lock": [up, on_folder("up", "--detach"), down],
+    "up.json": [up, down, status],
+    "up.log": [on_folder("up", "--detach")],
+    "tokens.json": [up, apiserver],
+    "pki": [up, apiserver],
+    "pki/ca.key": [up, apiserver],
+    "pki/agent.key": [up, apiserver, agent_of],
+    "pods": [up, agent_of],
+    "cluster.db": [apiserver],
+    "kubeconfig": [
+        up,
+        apiserver,
+        with_kubeconfig("controllers"),
+        with_kubeconfig("scheduler"),
+        api_of,
+    ],
+    "pki/agent.kubeconfig": [up, agent_of],
+}
+CASES = [
+    pytest.param(name, command, id=f"{name}-{'-'.join(command(DataDir(Path('/')))[:2])}")
+    for name, commands in OPENED.items()
+    for command in commands
+]
+
+
+def refused(command: Command, data: DataDir, fault: str, path: Path) -> None:
+    outcome = CliRunner().invoke(app, command(data))
+    assert (outcome.exit_code, outcome.stdout) == (1, ""), outcome.output
+    told = " ".join(outcome.stderr.split())
+    assert f"cannot use {path}: {fault}" in told
+    assert "to repair:" in told
+
+
+@pytest.mark.parametrize(("name", "command"), CASES)
+def test_a_link_is_refused(data: DataDir, name: str, command: Command) -> None:
+    path = data.root / name
+    moved = data.root.with_name("moved")
+    if path.exists():
+        path.rename(moved)
+    path.symlink_to(moved)
+    refused(command, data, "it is a symbolic link", path)
+
+
+@pytest.mark.parametrize(("name", "command"), CASES)
+def test_what_others_may_write_is_refused(data: DataDir, name: str, command: Command) -> None:
+    path = data.root / name
+    if path.is_dir():
+        (path / "prepared").touch()
+        path.chmod(0o777)
+    else:
+        path.touch()
+        path.chmod(0o666)
+    mode = path.stat().st_mode & 0o777
+    refused(command, data, f"its mode 0{mode:o} lets other users change", path)
+
+
+@pytest.mark.parametrize("command", OPENED["."])
+def test_a_folder_of_another_user_is_refused_also_by_root(
+    data: DataDir, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    refused(command, data, "it belongs to ", data.root)
+
+
+@pytest.mark.parametrize("name", ["tokens.json", "pki/ca.key", "lock", "kubeconfig"])
+def test_what_others_may_read_is_no_secret_any_more(data: DataDir, name: str) -> None:
+    (data.root / name).chmod(0o640)
+    refused(up, data, "its mode 0640 lets other users read it", data.root / name)
+
+
+@pytest.mark.parametrize("command", [up, down, status, apiserver])
+def test_a_folder_that_others_may_look_into_is_refused(data: DataDir, command: Command) -> None:
+    data.root.chmod(0o755)
+    refused(command, data, "its mode 0755 lets other users read it", data.root)
+
+
+def test_a_demo_is_not_made_where_everybody_may_exchange_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    outcome = CliRunner().invoke(app, ["demo"])
+    assert outcome.exit_code == 1
+    assert f"every user may rename what is in {tmp_path}" in outcome.stderr
+
+
+def test_folders_of_older_versions_are_taken_as_they_are(tmp_path: Path) -> None:
+    from batholith.cluster.agent.records import make_folders
+
+    root = tmp_path / "agent"
+    root.mkdir(mode=0o755)  # as the umask had it
+    for part in ("pods", "logs", "volumes"):
+        (root / part).mkdir(mode=0o700)
+    make_folders(root)
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_crash_before_the_first_start_leaves_a_folder_that_can_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataDir(tmp_path / "data")
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fcntl.flock", crash)
+    with pytest.raises(KeyboardInterrupt):
+        data.hold()
+    monkeypatch.undo()
+    data.hold()
+    data.release()

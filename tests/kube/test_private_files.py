@@ -1,0 +1,135 @@
+"""What another user may have prepared, or may read, is not used."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from batholith.kube.config import load
+from batholith.kube.errors import ConfigError, UnsafePathError
+from batholith.kube.private_files import (
+    OTHERS_WRITE,
+    make_folder,
+    open_folder,
+    open_private,
+    read_credential,
+    read_private,
+)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_bytes(b"x")
+    path.chmod(0o600)
+    return path
+
+
+def test_a_file_of_ours_is_read(secret: Path) -> None:
+    assert read_private(secret) == read_credential(secret) == b"x"
+
+
+@pytest.mark.parametrize("read", [read_private, read_credential])
+@pytest.mark.parametrize(("mode", "word"), [(0o640, "read"), (0o604, "read"), (0o620, "change")])
+def test_a_loose_mode_is_refused(secret: Path, mode: int, word: str, read: object) -> None:
+    secret.chmod(mode)
+    assert callable(read)
+    with pytest.raises(UnsafePathError, match=rf"{secret}: its mode 0{mode:o} lets .* {word} it"):
+        read(secret)
+    with pytest.raises(UnsafePathError, match=f"`chmod 600 {secret}`"):
+        read(secret)
+
+
+def test_what_others_may_read_but_not_write_can_be_allowed(secret: Path) -> None:
+    secret.chmod(0o644)
+    assert read_private(secret, forbidden=OTHERS_WRITE) == b"x"
+
+
+@pytest.mark.parametrize("read", [read_private, read_credential])
+def test_a_link_is_refused_even_to_a_file_of_ours(secret: Path, read: object) -> None:
+    link = secret.with_name("link")
+    link.symlink_to(secret)
+    assert callable(read)
+    with pytest.raises(UnsafePathError, match=f"{link}: it is a symbolic link"):
+        read(link)
+
+
+def test_a_file_is_not_made_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "made")
+    with pytest.raises(UnsafePathError, match="symbolic link"):
+        open_private(tmp_path / "link", os.O_RDWR | os.O_CREAT)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_fifo_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    for read in (read_private, read_credential):
+        with pytest.raises(UnsafePathError, match="no regular file"):
+            read(tmp_path / "fifo")
+
+
+def test_what_belongs_to_another_user_is_refused_also_by_root(
+    secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: secret.stat().st_uid + 1)
+    with pytest.raises(UnsafePathError, match=f"{secret}: it belongs to .*, not to .*chown"):
+        read_private(secret)
+    with pytest.raises(UnsafePathError, match="belongs to"):
+        open_folder(secret.parent)
+
+
+def test_a_mounted_token_is_a_link_that_others_may_read(tmp_path: Path) -> None:
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..2026/token").write_text("t")
+    (tmp_path / "..data").symlink_to("..2026")
+    (tmp_path / "token").symlink_to("..data/token")
+    (tmp_path / "..2026/token").chmod(0o644)
+    assert read_credential(tmp_path / "token") == b"t"
+    (tmp_path / "..2026/token").chmod(0o666)
+    with pytest.raises(UnsafePathError, match="lets other users change it"):
+        read_credential(tmp_path / "token")
+
+
+def test_a_new_or_empty_folder_becomes_private_and_a_full_one_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "a/b"
+    make_folder(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    make_folder(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "file").touch()
+    folder.chmod(0o755)
+    with pytest.raises(UnsafePathError, match=f"`chmod 700 {folder}`"):
+        make_folder(folder)
+    make_folder(folder, forbidden=OTHERS_WRITE)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_everybody_may_exchange_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UnsafePathError, match=f"rename what is in {tmp_path}/open"):
+        make_folder(tmp_path / "open/data")
+    (tmp_path / "open").chmod(0o1777)
+    make_folder(tmp_path / "open/data")
+
+
+def test_a_kubeconfig_of_ours_is_private_and_another_one_need_not_be(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    for user in ("somebody", "batholith-admin"):
+        path.write_text(
+            "{current-context: c, contexts: [{name: c, context: {cluster: c, user: U}}],"
+            " clusters: [{name: c, cluster: {server: 'https://there'}}],"
+            " users: [{name: U, user: {token: t}}]}".replace("U", user)
+        )
+        path.chmod(0o600)
+        assert load(str(path)).token == "t"
+        path.chmod(0o644)
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(path)
+        if user == "somebody":
+            assert load(str(path)).token == load(str(tmp_path / "link")).token == "t"
+    with pytest.raises(ConfigError, match=f"{path}: its mode 0644"):
+        load(str(path))
+    with pytest.raises(ConfigError, match="symbolic link"):
+        load(str(tmp_path / "link"))

@@ -1,0 +1,225 @@
+"""Long-running tasks: restarted after every failure, ended by a real cancellation alone."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from support_waiting import until
+
+from batholith.kube.supervision import RESTARTS, TaskMetrics, supervise
+from batholith.kube.timing import Timing
+from batholith.machinery.testing import FakeClock, settle
+
+
+@pytest.fixture(autouse=True)
+def _own_count() -> Iterator[None]:
+    before = RESTARTS.copy()
+    RESTARTS.clear()
+    yield
+    RESTARTS.clear()
+    RESTARTS.update(before)
+
+
+def timing(clock: FakeClock) -> Timing:
+    return Timing(monotonic=clock.monotonic, sleep=clock.sleep, random=lambda: 0.0)
+
+
+class Script:
+    """A task that does one thing at each start, and then goes on for ever."""
+
+    def __init__(self, *acts: Callable[[], Awaitable[object]]) -> None:
+        self._acts = list(acts)
+        self.starts: list[float] = []
+
+    def bind(self, clock: FakeClock) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            self.starts.append(clock.monotonic())
+            if self._acts:
+                await self._acts.pop(0)()
+            else:
+                await asyncio.Event().wait()
+
+        return run
+
+
+async def fail() -> None:
+    raise RuntimeError("broken")
+
+
+async def end() -> None:
+    pass
+
+
+async def cancel_from_inside() -> None:
+    raise asyncio.CancelledError
+
+
+async def await_cancelled_future() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def fail_in_a_group() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fail())
+
+
+@pytest.mark.parametrize(
+    "act", [fail, end, cancel_from_inside, await_cancelled_future, fail_in_a_group]
+)
+async def test_whatever_ends_a_task_is_logged_counted_and_followed_by_a_restart(
+    act: Callable[[], Awaitable[object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, script = FakeClock(), Script(act)
+    task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
+    await clock.advance(1)
+    assert len(script.starts) == 2
+    assert not task.done()
+    (record,) = caplog.records
+    assert (record.levelno, record.message) == (logging.ERROR, "task failed, will restart")
+    assert record.exc_info is not None
+    registry = CollectorRegistry()
+    registry.register(TaskMetrics())
+    assert registry.get_sample_value("batholith_task_restarts_total", {"task": "worker"}) == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert RESTARTS == {"worker": 1}
+
+
+async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() -> None:
+    clock = FakeClock()
+
+    async def work_for_long() -> None:
+        await clock.sleep(500)
+        raise RuntimeError("broken after long")
+
+    script = Script(*[fail] * 12, work_for_long)
+    task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
+    await clock.advance(10_000)
+    pauses = [
+        later - sooner for sooner, later in zip(script.starts, script.starts[1:], strict=False)
+    ]
+    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert pauses[9:12] == pytest.approx([30, 30, 30])
+    assert pauses[12] == pytest.approx(500.1)
+    task.cancel()
+    await settle()
+    assert task.cancelled()
+
+
+async def test_a_cancellation_ends_a_task_while_it_works_and_while_it_waits_to_restart() -> None:
+    clock = FakeClock()
+    for script in (Script(), Script(fail)):
+        task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
+        await settle()
+        task.cancel()
+        await settle()
+        assert task.cancelled()
+        assert len(script.starts) == 1
+
+
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_task_that_answers_a_cancellation_otherwise_is_not_started_again(
+    *, raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if raises:
+                raise RuntimeError("cannot tidy up") from None
+
+    script = Script(stubborn)
+    task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
+    await settle()
+    task.cancel()
+    await clock.advance(100)
+    assert task.cancelled()
+    assert len(script.starts) == 1
+    assert [line.message for line in caplog.records] == ["task failed while stopping"] * raises
+    assert not RESTARTS
+
+
+async def test_a_timeout_within_the_task_is_no_cancellation_of_it() -> None:
+    clock = FakeClock()
+
+    async def run_out_of_time() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    script = Script(run_out_of_time)
+    task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
+    await until(lambda: RESTARTS["worker"] == 1)
+    await clock.advance(1)
+    assert len(script.starts) == 2
+    task.cancel()
+    await settle()
+    assert task.cancelled()
+
+
+async def test_a_return_is_the_end_where_that_is_expected() -> None:
+    clock, script = FakeClock(), Script(fail, end, end)
+    expected = False
+    task = asyncio.create_task(
+        supervise("worker", script.bind(clock), timing=timing(clock), may_end=lambda: expected)
+    )
+    await clock.advance(0.2)
+    assert len(script.starts) == 2
+    expected = True
+    await clock.advance(10)
+    assert task.done()
+    assert task.exception() is None
+    assert RESTARTS == {"worker": 2}
+
+
+async def test_a_fatal_error_is_for_the_caller() -> None:
+    class LostError(Exception):
+        pass
+
+    async def lose() -> None:
+        raise LostError
+
+    with pytest.raises(LostError):
+        await supervise("elector", lose, fatal=(LostError,))
+    assert not RESTARTS
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_ends_the_process_is_not_held_up(kind: type[BaseException]) -> None:
+    starts = []
+
+    async def leave() -> None:
+        starts.append(kind)
+        raise kind
+
+    with pytest.raises(kind):
+        asyncio.run(supervise("elector", leave))
+    assert len(starts) == 1
+    assert not RESTARTS
+
+
+async def test_a_second_cancellation_is_handed_on_too() -> None:
+    heard = []
+
+    async def finish_slowly() -> None:
+        for _ in range(2):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                heard.append("cancel")
+        raise asyncio.CancelledError
+
+    task = asyncio.create_task(supervise("worker", finish_slowly))
+    for count in (1, 2):
+        await settle()
+        assert not task.done()
+        task.cancel()
+        await settle()
+        assert len(heard) == count
+    assert task.cancelled()
