@@ -52,7 +52,7 @@ DRAIN_SECONDS = 5.0
 FILL_AGAIN_AFTER = 2.0
 """Seconds after which a start that a full disk cut short is tried again."""
 
-_GC_THRESHOLD = 50_000
+GC_THRESHOLD = 50_000
 """New objects between two looks for cycles: our own data have none."""
 
 
@@ -112,7 +112,7 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
         # What was loaded stays: the collector of cycles need not look at it again and again.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD, 50, 50)
+        gc.set_threshold(GC_THRESHOLD, 50, 50)
         if ready is not None:
             ready.set()
         await asyncio.get_running_loop().create_future()

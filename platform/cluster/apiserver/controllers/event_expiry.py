@@ -43,13 +43,12 @@ class Sweeper(Keeper):
     async def reconcile(self, key: str) -> float | None:
         """Delete what is too old."""
         limit = self.queue.clock.monotonic() - KEEP
-        waiting = []
+        old = []
         while self._written and self._written[0][0] <= limit:
             _, where, rv = self._written.popleft()
             entry = self._shelf.latest(*where)
             if entry is not None and entry.rv == rv:
-                call = call_for(self._shelf.kind, where)
-                waiting.append(self.tools.deleter.delete(call, DeleteOptions()))
-        for written in waiting:
-            await written.settled()
+                old.append(entry)
+        call = call_for(self._shelf.kind, ("", ""))
+        await self.tools.deleter.delete_each(call, old, DeleteOptions())
         return LOOK_EVERY

@@ -65,16 +65,19 @@ class Watcher:
 
     def see(self, event: Event) -> None:
         """Queue *event* as this watcher is to see it, if at all."""
+        if seen_as := self.seen_as(event):
+            self._add(seen_as, event)
+
+    def seen_as(self, event: Event) -> str:
+        """What *event* is to this watcher; empty if it does not concern it."""
         if self._takes_all:
-            self._add(event.type, event)
-            return
+            return event.type
         selection = self.selection
         after = event.type != DELETED and selection.matches(event.entry)
         before = event.previous is not None and selection.matches(event.previous)
         if after:
-            self._add(MODIFIED if before else ADDED, event)
-        elif before:
-            self._add(DELETED, event)
+            return MODIFIED if before else ADDED
+        return DELETED if before else ""
 
     def _add(self, seen_as: str, event: Event) -> None:
         if len(self._queue) >= QUEUE:
