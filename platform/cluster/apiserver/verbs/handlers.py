@@ -35,7 +35,7 @@ from .patch_bodies import check_media, patch_size, read_patch
 from .pod_parts import PodParts
 from .reads import Reader
 from .render import Renderer
-from .writes import Call, Change, Writer, Written, check_body
+from .writes import Call, Change, Writer, Written, check_body, prepare_body
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, Place], Awaitable[Response]]
@@ -245,6 +245,7 @@ class Handlers:
         call = self._call(request, kind, place, CREATE)
         obj = decode_body(request, kind=kind)
         metadata = check_body(call, obj)
+        prepare_body(call, obj)
         metadata.pop("namespace", None)
         reviewed = review(
             kind.resource,

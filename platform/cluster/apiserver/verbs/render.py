@@ -117,7 +117,9 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         row: Json = {"cells": tables.cells(self.kind, obj, datetime.now(UTC))}
         if self.include == "Object":
             row["object"] = obj
-        elif self.include != "None":
+        elif self.include == "None":
+            row["object"] = None
+        else:
             row["object"] = {**_PARTIAL, "metadata": obj["metadata"]}
         return row
 
@@ -134,6 +136,8 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return self._list_head(metadata) + b",".join(map(self._in_version, objects)) + b"]}"
 
     def _list_head(self, metadata: Json) -> bytes:
+        if self.kind.custom:
+            metadata = {"continue": "", **metadata}
         return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (
             self.kind.list_kind.encode(),
             self.kind.resource.api_version.encode(),

@@ -185,7 +185,7 @@ class Writer:
         _start_metadata(metadata)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = _generate(shelf, metadata)
-        _prepare(call, obj)
+        prepare_body(call, obj)
         _mind_finalizers(call, metadata)
         kind.before_create(obj)
         attempt = self._attempt(call, "CREATE", obj, None)
@@ -300,12 +300,13 @@ class Writer:
         if call.target.subresource == "status":
             # What is as it was is clean and complete already, and it is most of the object.
             known, obj = _apart(obj, old)
-            _prepare(call, obj, patched=patched)
-            obj = {**known, **obj}
+            prepare_body(call, obj, patched=patched)
+            obj = {**obj, **known}  # what is known was not empty
             obj["metadata"] = dict(obj["metadata"])
             kind.before_status_update(obj, old)
         else:
-            _prepare(call, obj, patched=patched)
+            prepare_body(call, obj, patched=patched)
+            kind.renew(old)
             kind.before_update(obj, old)
         if call.target.subresource:
             errors = kind.validate(obj, old)
@@ -449,8 +450,12 @@ def _generate(shelf: Shelf, metadata: Json) -> str:
             return name
 
 
-def _prepare(call: Call, obj: Json, *, patched: bool = False) -> None:
-    """Prune and default; what was unknown is refused, told or forgotten."""
+def prepare_body(call: Call, obj: Json, *, patched: bool = False) -> None:
+    """Prune and default; what was unknown is refused, told or forgotten.
+
+    Raises:
+        StatusError: 400, or for patches 422.
+    """
     resource = call.kind.resource
     try:
         unknown = call.kind.prepare(obj)
