@@ -139,8 +139,7 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
     (tmp_path / "0.log").write_text(LINES)
     server = LogServer(OneLog(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
-    runner, port = await server.start(files, port=0)
-    try:
+    async with server.running(files, port=0) as port:
         url = f"https://127.0.0.1:{port}/containerLogs/default/p"
         assert await ask(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
         assert (await ask(f"{url}/d", own, own.client))[0] == 404
@@ -148,8 +147,6 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
         for pair in (None, stranger.client):
             with pytest.raises((aiohttp.ClientError, OSError)):
                 await ask(f"{url}/c", own, pair)
-    finally:
-        await runner.cleanup()
 
 
 async def ask(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:
