@@ -30,7 +30,7 @@ _NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.
 _NO_ROLES = "every user with a token may do everything"
 _NO_PROXY = "it has no proxy; the ports of a pod can be reached at its address"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
-_NO_DRIVERS = "a PersistentVolumeClaim is served by a folder on its node"
+_NO_DRIVERS = "a PersistentVolumeClaim is bound to a folder on its node, or to a path there"
 _NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
 _NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
 _RBAC = "rbac.authorization.k8s.io"
@@ -42,7 +42,6 @@ _DEVICES = "resource.k8s.io"
 KINDS: Mapping[tuple[str, str], Gap] = {
     ("", "Endpoints"): Gap(_USED, _NO_ENDPOINTS),
     ("", "LimitRange"): Gap(_ENFORCED, "write requests and limits into the pods"),
-    ("", "PersistentVolume"): Gap(_USED, _NO_DRIVERS),
     ("", "ReplicationController"): Gap(_RUN, _NO_CONTROLLER),
     ("", "ResourceQuota"): Gap(_ENFORCED, "limit a Queue by its spec.capability instead"),
     ("", "ServiceAccount"): Gap(_USED, f"it has no tokens, and {_NO_ROLES}"),
@@ -67,7 +66,6 @@ KINDS: Mapping[tuple[str, str], Gap] = {
     (_STORAGE, "CSIDriver"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSINode"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSIStorageCapacity"): Gap(_USED, _NO_DRIVERS),
-    (_STORAGE, "StorageClass"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "VolumeAttachment"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "VolumeAttributesClass"): Gap(_USED, _NO_DRIVERS),
     (_ADMISSION, "MutatingWebhookConfiguration"): Gap("called", _NO_POLICIES),
@@ -206,22 +204,6 @@ def _secret(obj: Json) -> Found:
         yield "type", "service accounts have no tokens"
 
 
-def _claim(obj: Json) -> Found:
-    spec = _dict(obj.get("spec"))
-    if spec.get("volumeMode") == "Block":
-        yield "spec.volumeMode", "a claim is a folder, never a block device"
-    for name in (
-        "dataSource",
-        "dataSourceRef",
-        "selector",
-        "storageClassName",
-        "volumeAttributesClassName",
-        "volumeName",
-    ):
-        if spec.get(name):
-            yield f"spec.{name}", "every claim is served by an empty folder on its node"
-
-
 def _definition(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     for index, version in enumerate(_list(spec.get("versions"))):
@@ -253,7 +235,6 @@ def _with_rules(schema: object) -> str | None:
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
     ("", "Node"): _node,
-    ("", "PersistentVolumeClaim"): _claim,
     ("", "Pod"): _pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,

@@ -176,7 +176,7 @@ class VolumeController(Keeper):
         try:
             await self.tools.create(names.EVENTS, meta["namespace"], event).settled()
         except StatusError as error:
-            if error.status != 403:  # the namespace is ending
+            if error.code != 403:  # the namespace is ending
                 raise
 
     # Volumes.
