@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from ..cluster import kubeconfig, pki, tokens
+from ..cluster.agent.mounting import has_no_sandbox
 from ..cluster.datadir import DataDir
 from ..cluster.supervisor import Part, Supervisor
 from .gates import QUEUE_GATES
@@ -20,6 +21,10 @@ from .gates import QUEUE_GATES
 LOOPBACK = "127.0.0.1"
 API_PORT = 7443
 REST_PORT = 7480
+NO_SANDBOX = (
+    "WARNING: this machine permits no sandbox, and pods will run as root: they can do to it what "
+    "root can"
+)
 AGENT_GRACE = 60.0
 """Seconds that pods get to end, beside their own grace, when the cluster stops."""
 OURS = ("--leader-elect=false", "--force-beside-volcano")
@@ -70,6 +75,8 @@ class Embedded:
             self.rest = f"http://{LOOPBACK}:{self._rest.getsockname()[1]}"
             self._write_credentials()
             opened.pop_all()
+        if os.geteuid() == 0 and not options.simulate and has_no_sandbox():
+            self.remarks.append(NO_SANDBOX)
         return self
 
     def __exit__(

@@ -125,11 +125,9 @@ def agent(
     version: Version = False,
 ) -> None:
     """Run pods as processes of this machine, or pretend to."""
-    from ..cluster.agent.records import make_folders
     from ..cluster.agent.service import Agent
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
-    from ..kube.private_files import read_credential
     from ..machinery.clock import SystemClock
     from .health import CannotListenError, serving
 
@@ -138,10 +136,7 @@ def agent(
     with told_in_a_line(ValueError):
         doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
-    with told_in_a_line(OSError):
-        make_folders(data_dir)
-        if settings.serving is not None:
-            read_credential(settings.serving.key)
+    _check_agent_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
@@ -165,6 +160,17 @@ def agent(
 
     with told_in_a_line(CannotListenError, ConfigError):
         run(main)
+
+
+def _check_agent_files(settings: "AgentSettings") -> None:
+    """Make the agent's directories, and end with one line where a file is not safe to use."""
+    from ..cluster.agent.records import make_folders
+    from ..kube.private_files import read_credential
+
+    with told_in_a_line(OSError):
+        make_folders(settings.data_dir)
+        if settings.serving is not None:
+            read_credential(settings.serving.key)
 
 
 def _agent_settings(

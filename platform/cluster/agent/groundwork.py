@@ -6,8 +6,11 @@ What cannot be had is asked for again, later each time, or as soon as something 
 from collections.abc import Callable
 from datetime import datetime
 
+import msgspec
+
 from ...model import times
 from .hosts import Peer
+from .ids import hand_over
 from .machine import HOST_IP, Machine
 from .objects import Pod
 from .preparing import PROBLEMS, Prepared, Preparer, retry_delay
@@ -85,13 +88,18 @@ class Groundwork:
     def _accept(self, ip: str, *, accepted: datetime, ready: bool) -> None:
         pod, folder = self._pod(), self._folder
         meta = pod.metadata
-        if folder.record() is None:
+        ids = self._machine.take_ids(pod)
+        record = folder.record()
+        if record is not None and record.ids != (ids.base or 0):
+            folder.accept(msgspec.structs.replace(record, ids=ids.base or 0))
+        if record is None:
             record = PodRecord(
                 uid=meta.uid,
                 namespace=meta.namespace,
                 name=meta.name,
                 ip=ip,
                 accepted_at=times.format_micros(accepted),
+                ids=ids.base or 0,
             )
             folder.accept(record)
             if self._machine.level is Level.PLAIN:
@@ -99,6 +107,7 @@ class Groundwork:
         (folder.path / "hostname").write_text(f"{pod.host_name}\n")
         hosts_file = folder.path / "hosts"
         hosts_file.touch()
+        hand_over(hosts_file, ids.owner())
         self._machine.names.set(Peer(pod, ip, ready=ready), hosts_file)
         self._machine.names.touch(meta.namespace)
 

@@ -31,6 +31,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: str
     """RFC 3339."""
 
+    ids: int = 0
+    """First of the pod's user ids; 0 if it has none of its own."""
+
 
 def make_folders(data_dir: Path) -> None:
     """Make what the agent keeps its things in.

@@ -313,6 +313,7 @@ _DEFINITIONS = _kind(
     subresources=("status",),
     update_needs_rv=True,
     generation="spec",
+    large=0,  # compiling one pattern may take milliseconds
 )
 
 _OTHERS = (

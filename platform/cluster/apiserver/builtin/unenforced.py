@@ -60,9 +60,6 @@ KINDS: Mapping[tuple[str, str], Gap] = {
     (_NETWORKING, "Ingress"): Gap("served", _NO_PROXY),
     (_NETWORKING, "IngressClass"): Gap(_USED, _NO_PROXY),
     (_NETWORKING, "NetworkPolicy"): Gap(_ENFORCED, "pods share the network of the machine"),
-    ("policy", "PodDisruptionBudget"): Gap(
-        "kept up to date", "evictions of its pods are refused until its status is written"
-    ),
     (_STORAGE, "CSIDriver"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSINode"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSIStorageCapacity"): Gap(_USED, _NO_DRIVERS),

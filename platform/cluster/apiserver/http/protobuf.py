@@ -38,7 +38,9 @@ def decode(body: bytes) -> dict[str, Any]:
         raise ProtobufError("provided data does not appear to be a protobuf message")
     try:
         return _decode(memoryview(body)[len(MAGIC) :])
-    except (IndexError, ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+    except RecursionError as error:
+        raise ProtobufError("cannot decode protobuf: nested too deep") from error
+    except (LookupError, ValueError, TypeError, OverflowError, struct.error) as error:
         raise ProtobufError(f"cannot decode protobuf: {error}") from error
 
 

@@ -110,6 +110,9 @@ class KindInfo:
     storage_version: str = ""
     """Of a custom kind: the version that is stored; all others are served from it."""
 
+    large: int = 64 * 1024
+    """Bytes of a body from which on checking an object takes too long for the event loop."""
+
     generation: str = "never"
     """When ``metadata.generation`` counts on: ``spec`` changed, ``all`` but metadata and status
     changed, or ``never``."""

@@ -7,7 +7,7 @@ import msgspec
 
 from ....model import names
 from ..errors.status import StatusError, bad_request, conflict, internal, not_found
-from ..http.negotiation import decode_body, section
+from ..http.bodies import decode_body, section
 from ..http.requests import TEXT, Json, Request, Response, Target
 from ..kinds.info import KindInfo
 from ..storage.registry import Shelf
