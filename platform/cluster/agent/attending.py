@@ -11,6 +11,7 @@ from ...machinery.clock import Timer
 from . import memory
 from .checking import Checker, as_it_runs
 from .handlers import HandlerError, Target, carry_out
+from .images import is_placeholder
 from .launching import termination_message
 from .machine import HOST_IP, Machine
 from .objects import Handler, Pod
@@ -67,6 +68,7 @@ class PodContext:
             self.identity(run),
             started=begun or checker.starts_well,
             ready=ready or checker.is_ready_at_once,
+            placeholder=is_placeholder(self.pod().containers[run.container], run.argv()),
         )
 
     def exited(self, run: RunFolder, ended: Ended) -> Exited:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import msgspec
 
 from .handlers import HandlerError, Target, carry_out
-from .images import FOR_EVER
+from .images import is_placeholder
 from .objects import Container, Lifecycle, Pod, Probe
 from .runner import RunFolder
 from .status import Checked, Unwell
@@ -19,8 +19,7 @@ from .status import Checked, Unwell
 
 def as_it_runs(container: Container, run: RunFolder) -> Container:
     """What of *container* can be asked: a program that stands in for a server answers nothing."""
-    own = (*container.command, *container.args)
-    if own == FOR_EVER or run.argv() != FOR_EVER:
+    if not is_placeholder(container, run.argv()):
         return container
     return msgspec.structs.replace(
         container,

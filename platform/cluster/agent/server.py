@@ -75,7 +75,10 @@ class LogServer:
             OSError: the port is taken, or the files cannot be read.
             UnsafePathError where the key is not ours alone.
         """
-        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.5)
+        # A log that is followed in silence would be read on after its reader has hung up.
+        runner = web.AppRunner(
+            self.application(), access_log=None, shutdown_timeout=0.5, handler_cancellation=True
+        )
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=server_context(files))
         await site.start()

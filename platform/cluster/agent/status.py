@@ -15,6 +15,9 @@ from ...model import times
 from ...model.pod import FINISHED, PodPhase
 from .objects import Container, ContainerStatus, Pod, Terminated
 
+PLACEHOLDER = "batholith.io/Placeholder"
+"""The condition of a pod in which a container runs no program of its image."""
+
 LOST_CODE = 137
 LOST_REASON = "ContainerStatusUnknown"
 LOST_MESSAGE = "The container could not be located when the pod was terminated"
@@ -83,6 +86,9 @@ class ContainerState:
 
     passed: bool = False
     """This run or one before started well."""
+
+    placeholder: bool = False
+    """It stands in for an image whose program is not known."""
 
     stop_at: datetime | None = None
     """It is to be stopped, and killed at this time; its restart policy says what follows."""
@@ -154,6 +160,7 @@ class Started:
     identity: str = ""
     started: bool = True
     ready: bool = True
+    placeholder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +246,7 @@ def _started(old: ContainerState, event: Started) -> ContainerState:
         started=event.started,
         ready=event.ready,
         passed=old.passed or event.started,
+        placeholder=event.placeholder,
     )
 
 
@@ -388,7 +396,11 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     ready = not idle and not waiting
     done = "PodCompleted" if phase is PodPhase.SUCCEEDED else ""
     incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
+    shown = [c for c in pod.containers.values() if state.of(c.name).placeholder]
+    named = ", ".join(f"{c.name} ({c.image})" for c in shown)
+    said = f"images are not pulled, and no program was run for: {named}"
     return [
+        *([condition(PLACEHOLDER, True, "ProgramNotRun", said)] if shown else ()),
         condition("PodReadyToStartContainers", state.prepared and not done),
         condition("Initialized", True, done)
         if not waiting
