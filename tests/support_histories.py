@@ -18,7 +18,7 @@ PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
 def faults(*paths: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A rule: the next so many requests by this method to one of *paths* go wrong in one way."""
     return rule(
-        what=st.sampled_from([409, 429, 500, "drop", "lost"]),
+        what=st.sampled_from([408, 409, 429, 500, "drop", "lost", "done 504"]),
         times=st.integers(1, 4),
         method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
         path=st.sampled_from(paths),

@@ -101,6 +101,11 @@ class LocalApi(FakeApi):
     async def _fail(self, request: web.Request, fault: Any) -> web.Response:
         if fault.action == "lost":
             await self._answer(request)
+        if isinstance(fault.action, str) and fault.action.startswith("done"):
+            done = cast("web.Response", await self._answer(request))
+            if done.status >= 300:
+                return done
+            raise from_answer(int(fault.action.partition(" ")[2]), b"as planned")
         if isinstance(fault.action, str):
             raise ConnectionLostError("as planned")
         return await super()._fail(request, fault)

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +38,8 @@ class Answer:
     status: int
     body: Any
     headers: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """Texts of the ``Warning`` headers."""
 
 
 @dataclass(slots=True)
@@ -95,7 +98,8 @@ class Server:
                 )
                 decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
                 read = decoder.decode_lines(text) if events else decoder.decode(text)
-            return Answer(got.status, read, dict(got.headers))
+            warnings = [_warning(said) for said in got.headers.getall("Warning", [])]
+            return Answer(got.status, read, dict(got.headers), warnings)
 
     async def get(self, path: str) -> Any:
         """The JSON at *path*, which must be there."""
@@ -223,6 +227,13 @@ async def embedded_server(
             if collect_garbage:
                 await embedded.settled()
             yield embedded
+
+
+def _warning(header: str) -> str:
+    """The text of a warning in the form that clients of Kubernetes read."""
+    assert header.startswith('299 - "'), header
+    assert header.endswith('"'), header
+    return re.sub(r"\\(.)", r"\1", header[7:-1])
 
 
 def discovered(document: Json, spec: Json) -> bool:

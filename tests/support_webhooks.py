@@ -20,7 +20,7 @@ from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.registration import Registration, Target
 from batholith.admission.serving.server import ReviewServer, serving
 from batholith.admission.serving.shelves import CONSULTED, Shelves
-from batholith.admission.serving.tls import Presenter
+from batholith.machinery.tls import Presenter
 from batholith.machinery.x509 import LeafRequest, issue, make_authority
 from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
 from batholith.model.review import Webhook

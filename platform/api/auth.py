@@ -7,9 +7,9 @@ caller could have done the same with kubectl.
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..kube.client import Client
+from ..machinery.clock import Clock
 from ..model.base import Part
 from ..model.names import TOKENREVIEWS, Resource
 from .problems import ProblemError
@@ -33,6 +33,8 @@ class UserInfo(Part, frozen=True):
     username: str = ""
     uid: str = ""
     groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+    """What else the authenticator knows, such as the pod of a ServiceAccount's token."""
 
 
 class _TokenStatus(Part, frozen=True):
@@ -53,14 +55,6 @@ class _AccessReview(Part, frozen=True):
     status: _AccessStatus = _AccessStatus()
 
 
-class Monotonic(Protocol):
-    """The part of a clock that is needed here."""
-
-    def monotonic(self) -> float:
-        """Seconds since some moment; never steps back."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
     """What a caller wants to do to which object."""
@@ -74,7 +68,7 @@ class Act:
 class Gate:
     """Lets callers in, or raises ProblemError 401 or 403."""
 
-    def __init__(self, client: Client, *, clock: Monotonic) -> None:
+    def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[float, UserInfo]] = OrderedDict()
@@ -114,6 +108,7 @@ class Gate:
                 "user": user.username,
                 "uid": user.uid,
                 "groups": list(user.groups),
+                "extra": {key: list(values) for key, values in user.extra.items()},
                 "resourceAttributes": {
                     "verb": act.verb,
                     "group": act.resource.group,

@@ -2,22 +2,42 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 
 from ..kube.client import Client
+from ..machinery.clock import Clock
+from ..machinery.files import Files
+from ..machinery.tls import Presenter, key_pair_files
 from ..store.commands import CommandStore
 from ..store.database import Database
 from ..store.migrations import MIGRATIONS
 from .app import Parts, create_app
-from .auth import Gate, Monotonic
+from .auth import Gate
 from .commands import Commands
+
+log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5
 """How long a stop waits for answers that are under way."""
+
+
+class CertificateFilesError(ValueError):
+    """The files of the certificate cannot be served; the text names them and says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """Paths of PEM files: a certificate, or a chain of them, and the key of the first."""
+
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +49,9 @@ class ApiSettings:
 
     listener: socket.socket
     """A bound socket; its owner chose the address (loopback unless asked)."""
+
+    certificate: KeyPair | None = None
+    """Served by HTTPS and read again when it changes; without it the API is plain HTTP."""
 
 
 class _Server(uvicorn.Server):
@@ -42,30 +65,30 @@ async def serve(
     client: Client,
     settings: ApiSettings,
     *,
-    clock: Monotonic,
+    clock: Clock,
     ready: asyncio.Event | None = None,
 ) -> None:
     """Serve until cancelled; *ready* is set when requests are answered and Commands followed.
 
     Raises:
+        CertificateFilesError: the certificate cannot be served.
         StoreError: the store cannot be used, or was written by a newer version.
     """
+    presenter, files = Presenter(), None
+    if settings.certificate is not None:
+        files = _load(settings.certificate, presenter)
     database = Database(settings.store_url)
     try:
         await database.migrate(MIGRATIONS)
         store = CommandStore(database)
         commands = Commands(client, store)
         parts = Parts(client=client, gate=Gate(client, clock=clock), commands=commands, store=store)
-        config = uvicorn.Config(
-            create_app(parts),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
-        )
-        server = _Server(config)
+        server = _server(parts, None if files is None else presenter.context)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(commands.run(ready=ready))
+            if files is not None:
+                tasks.create_task(files.follow(clock))
+            _log_address(settings)
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
                 await asyncio.shield(serving)
@@ -75,3 +98,40 @@ async def serve(
                 await serving
     finally:
         await database.close()
+
+
+def _load(pair: KeyPair, presenter: Presenter) -> Files:
+    """Have *presenter* serve *pair*; the files to follow.
+
+    Raises:
+        CertificateFilesError: it cannot.
+    """
+    files = key_pair_files(presenter, certificate=pair.certificate, key=pair.key)
+    try:
+        files.look()
+    except (OSError, ValueError) as error:
+        text = f"cannot serve --tls-cert-file={pair.certificate} with"
+        text += f" --tls-private-key-file={pair.key}: {error}"
+        raise CertificateFilesError(text) from error
+    return files
+
+
+def _log_address(settings: ApiSettings) -> None:
+    host, port = settings.listener.getsockname()[:2]
+    scheme = "http" if settings.certificate is None else "https"
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    log.info("listening", extra={"serves": "rest", "address": where, "scheme": scheme})
+
+
+def _server(parts: Parts, tls: ssl.SSLContext | None) -> _Server:
+    """The HTTP server over *parts*."""
+    config = uvicorn.Config(
+        create_app(parts),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    config.load()
+    config.ssl = tls
+    return _Server(config)

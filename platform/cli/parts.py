@@ -4,6 +4,7 @@ Every command imports its part when it runs, so that none pays for the others at
 """
 
 import asyncio
+import ipaddress
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,11 @@ import typer
 
 from . import logs
 from .assembly import Instruments, new_client, run_all, told_in_a_line
-from .options import ClusterFlags, LogFormat, LogLevel, ServingFlags, Version
+from .options import ClusterFlags, FlagError, LogFormat, LogLevel, ServingFlags, Version
 from .process import LIMIT, on_stop, run
 
 if TYPE_CHECKING:
+    from ..api.server import KeyPair
     from ..cluster.agent.settings import AgentSettings
 
 Kubeconfig = Annotated[
@@ -41,10 +43,29 @@ def _listener(fd: int | None, address: str) -> socket.socket:
     with told_in_a_line(OSError, ValueError):
         host, port = split(address)
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, port), family=family)
+            return _listen(host, port)
         except OSError as error:
             raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; of IPv4 and IPv6 where *host* is empty or ``::``, as Go programs do."""
+    if host in ("", "::") and socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    if not host:
+        return socket.create_server(("", port))
+    found = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    family = socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
+    return socket.create_server((host, port), family=family)
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    """Whether only processes of this machine can reach *listener*."""
+    if listener.family == socket.AF_UNIX:
+        return True
+    address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 def apiserver(
@@ -64,11 +85,14 @@ def apiserver(
 
     logs.configure(form=log_format, level=log_level)
     listener = _listener(listen_fd, listen_address)
+    bound = listener.getsockname()[0]
+    host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
 
     async def main(ready: asyncio.Event) -> None:
         rules = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names(), queue_gates=True)
         settings = Settings(
             data=data_dir,
+            host=host,
             listener=listener,
             webhooks=webhooks(rules),
             crds=crds.load(),
@@ -164,6 +188,32 @@ def _agent_settings(
     return replace(settings, serving=serving)
 
 
+def _key_pair(
+    listener: socket.socket, certificate: Path | None, key: Path | None, *, insecure: bool
+) -> "KeyPair | None":
+    """The certificate that *listener* is to serve, if any.
+
+    Raises:
+        FlagError: half of it is missing, or bearer tokens would cross a network in plain text.
+    """
+    from ..api.server import KeyPair
+
+    if bool(certificate) != bool(key):
+        raise FlagError("--tls-cert-file and --tls-private-key-file need each other")
+    if certificate and key:
+        if insecure:
+            raise FlagError("--insecure has no effect with --tls-cert-file: leave one of them out")
+        return KeyPair(certificate=certificate, key=key)
+    if not (insecure or _is_loopback(listener)):
+        host, port = listener.getsockname()[:2]
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise FlagError(
+            f"cannot serve plain HTTP on {where}, which is not loopback: bearer tokens could be"
+            " read on the network; set --tls-cert-file and --tls-private-key-file, or --insecure"
+        )
+    return None
+
+
 def api(
     kubeconfig: Kubeconfig = None,
     store: Annotated[
@@ -172,13 +222,20 @@ def api(
     ] = "sqlite:///batholith-api.db",
     listen_address: Address = "127.0.0.1:7480",
     listen_fd: ListenFd = None,
+    tls_cert_file: Annotated[
+        Path | None, typer.Option(help="Certificate to serve; read again when it changes.")
+    ] = None,
+    tls_private_key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve plain HTTP though not on loopback.")
+    ] = False,
     metrics_address: MetricsAddress = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
     """Serve the REST command API, with /livez and /readyz."""
-    from ..api.server import ApiSettings, serve
+    from ..api.server import ApiSettings, CertificateFilesError, serve
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError
@@ -189,7 +246,6 @@ def api(
     with told_in_a_line(ValueError):
         doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
     listener = _listener(listen_fd, listen_address)
-    settings = ApiSettings(store_url=store, listener=listener)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
@@ -200,5 +256,8 @@ def api(
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError, StoreError), listener:
+    errors = (CannotListenError, CertificateFilesError, ConfigError, FlagError, StoreError)
+    with told_in_a_line(*errors), listener:
+        pair = _key_pair(listener, tls_cert_file, tls_private_key_file, insecure=insecure)
+        settings = ApiSettings(store_url=store, listener=listener, certificate=pair)
         run(main)

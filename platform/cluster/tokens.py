@@ -9,12 +9,15 @@ from pathlib import Path
 from ..kube.private_files import read_private
 from .files import write_private
 
+COMPONENTS = "batholith:components"
+"""The group of the parts of the embedded cluster."""
+
 USERS: Mapping[str, tuple[str, ...]] = {
     "admin": ("system:masters",),
-    "controllers": ("batholith:components",),
-    "scheduler": ("batholith:components",),
-    "agent": ("batholith:components", "system:nodes"),
-    "api": ("batholith:components",),
+    "controllers": (COMPONENTS,),
+    "scheduler": (COMPONENTS,),
+    "agent": (COMPONENTS, "system:nodes"),
+    "api": (COMPONENTS,),
 }
 """Every user and the groups that it is in, beside ``system:authenticated``."""
 

@@ -40,6 +40,9 @@ class Case:
     """This process has not decided anything about the job yet; it may have missed something."""
     written: Job | None = None
     """The job after our last write of its status."""
+    leaves: tuple[str, str] | None = None
+    """The phase that the job had, and the one that a write may have brought it into of which no
+    answer has come."""
     podgroup: PodGroup | None = None
     """The PodGroup after our last write of it, as long as the cache shows an older one."""
     podgroup_since: float = 0.0

@@ -265,6 +265,7 @@ class JobController:
                 return None
             case = self._case(key)
             case.take_up(job)
+            self._executor.arrived(key, job, case)
             if case.first_look:
                 catch_up(job, case.ledger, now=self._clock.monotonic())
             self._drop_unseen(key, case.ledger)

@@ -19,6 +19,7 @@ from ..kube.errors import (
     ForbiddenError,
     InvalidError,
     NotFoundError,
+    was_refused,
 )
 from ..machinery.batches import all_at_once, slow_start
 from ..machinery.bustle import Bustle
@@ -33,7 +34,7 @@ from ..model.meta import as_seen
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import ledger, podgroups, pods, status
-from .case import Case, Plan
+from .case import UNSEEN_FOR, Case, Plan
 from .claims import Claims, MissingClaimError
 from .defaults import FilledJob
 from .metrics import JobMetrics
@@ -194,13 +195,25 @@ class Executor:
         )
         if not patch:
             return
+        was, phase = job.status.state.phase, effect.status.state.phase
+        try:
+            case.written = await self._patch_status(job, patch)
+        except BaseException as error:
+            if phase != was and not _refused(error):
+                case.leaves = (was, phase)
+            raise
+        if phase != was:
+            self._entered(turn.key, job, case, was=was, phase=phase)
+        turn.changed = True
+
+    async def _patch_status(self, job: Job, patch: Mapping[str, object]) -> Job:
         version = {"resourceVersion": job.metadata.resource_version}
         try:
-            case.written = await self._client.patch(
+            return await self._client.patch(
                 names.JOBS,
                 job.metadata.name,
                 {"metadata": version, "status": patch},
-                namespace=turn.namespace,
+                namespace=job.metadata.namespace,
                 subresource="status",
                 view=FilledJob,
             )
@@ -211,12 +224,21 @@ class Executor:
         except (ForbiddenError, InvalidError) as error:
             self.say(job, fx.Reason.STATUS_ERROR, error.message, warning=True)
             raise
-        was, phase = job.status.state.phase, effect.status.state.phase
-        if phase != was:
-            self._tools.metrics.entered(job, phase)
-            case.obstacles.clear()  # the next phase finds out for itself
-            log.info("job phase", extra={"job": turn.key, "phase": phase, "was": was})
-        turn.changed = True
+
+    def arrived(self, key: str, job: Job, case: Case) -> None:
+        """Take note of a phase whose write was carried out though no answer came."""
+        if case.leaves is None or job.status.state.phase == case.leaves[0]:
+            return
+        was, phase = case.leaves
+        case.leaves = None
+        if job.status.state.phase == phase:
+            self._entered(key, job, case, was=was, phase=phase)
+
+    def _entered(self, key: str, job: Job, case: Case, *, was: str, phase: str) -> None:
+        self._tools.metrics.entered(job, phase)
+        case.leaves = None
+        case.obstacles.clear()  # the next phase finds out for itself
+        log.info("job phase", extra={"job": key, "phase": phase, "was": was})
 
     def _patience(self, since: float) -> float:
         """Seconds that numbers may still wait that are wrong *since*."""
@@ -323,7 +345,7 @@ class Executor:
         if made:
             log.info("pods created", extra={"job": turn.key, "pods": made})
         for pod, failure in outcome.failed:
-            if isinstance(failure, ApiError):  # else it may have been made all the same
+            if _refused(failure):  # else it may have been made all the same
                 expected.observed(turn.key, _name(turn, *pod))
         error = outcome.first_error or next(iter(taken), None)
         if error is None:
@@ -371,30 +393,42 @@ class Executor:
         return found
 
     async def _delete_pods(self, turn: Turn, effect: fx.DeletePods) -> None:
-        """Ask pods to go; from before the call on, their end is our doing and no eviction."""
+        """Ask pods to go; from before the call on, their end is our doing and no eviction.
+
+        So it is as long as the request may have been carried out, whatever was answered.
+        """
         books, rank = turn.case.ledger, self._rank(len(effect.pods))
         books.doom(pod.uid for pod in effect.pods)
 
         async def delete(pod: ledger.Entry) -> None:
-            async with self._turns.place(rank):
-                seen = books.entry(pod.uid)
-                if seen is None:
-                    return
-                if seen != pod:
-                    raise TryAgainError(f"pod {pod.name} has changed meanwhile")
-                await self._delete(
-                    names.PODS,
-                    pod.name,
-                    namespace=turn.namespace,
-                    uid=pod.uid,
-                    version=seen.revision,
-                )
+            revision = ""
+            try:
+                async with self._turns.place(rank):
+                    seen = books.entry(pod.uid)
+                    if seen is None:
+                        return
+                    if seen != pod:
+                        raise TryAgainError(f"pod {pod.name} has changed meanwhile")
+                    revision = seen.revision
+                    await self._delete(
+                        names.PODS,
+                        pod.name,
+                        namespace=turn.namespace,
+                        uid=pod.uid,
+                        version=revision,
+                    )
+            except BaseException as error:
+                if not revision or _refused(error):
+                    books.reprieve((pod.uid,))
+                else:
+                    until = self._tools.clock.monotonic() + UNSEEN_FOR
+                    books.doubt(pod.uid, revision=revision, until=until)
+                raise
 
         outcome = await all_at_once(effect.pods, delete)
         turn.changed = turn.changed or bool(outcome.done)
         if outcome.done:
             log.info("pods deleted", extra={"job": turn.key, "pods": len(outcome.done)})
-        books.reprieve(pod.uid for pod, _ in outcome.failed)
         error = outcome.first_error
         if error is not None:
             if isinstance(error, ApiError):
@@ -474,6 +508,11 @@ class Executor:
 
     async def _look_again(self, turn: Turn, effect: fx.LookAgain) -> None:
         turn.look_in(effect.seconds)
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether a write that failed so has had no effect, and will have none."""
+    return isinstance(error, TryAgainError) or was_refused(error)
 
 
 def _name(turn: Turn, task: TaskSpec, index: int) -> str:

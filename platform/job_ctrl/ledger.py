@@ -16,6 +16,7 @@ those that a policy answers later are put off, and cost nothing until then or un
 happens to their pod.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -201,6 +202,9 @@ class Ledger:
         self._missing: dict[str, set[int]] = {}
         self._places: dict[Place, dict[str, Entry]] = {place: {} for place in Place}
         self._doomed: set[str] = set()
+        # Pods that may have been asked to go: the revision that the request named, and until when
+        # that explains their end.
+        self._doubted: dict[str, tuple[str, float]] = {}
         self._counts: Counter[tuple[Place, int, str, PodPhase]] = Counter()
         self._ready: Counter[tuple[int, str]] = Counter()
         self._restarts: Counter[tuple[int, str]] = Counter()
@@ -226,6 +230,7 @@ class Ledger:
 
     def put(self, entry: Entry, *, now: float = 0.0) -> bool:
         """A pod is there, or has changed; whether that matters to us."""
+        self._settle_doubt(entry, now)
         old = self._entries.get(entry.uid)
         unseen = self._unseen.pop(entry.name, None) == entry.uid
         if old == entry and not unseen:
@@ -250,7 +255,8 @@ class Ledger:
         entry = self._entries.pop(uid, None)
         if entry is None:
             return
-        self._notice(entry, None, now)
+        if now > self._doubted.pop(uid, ("", -math.inf))[1]:
+            self._notice(entry, None, now)
         self._take_out(entry)
         self._doomed.discard(uid)
 
@@ -285,13 +291,36 @@ class Ledger:
                 self._put_in(entry)
 
     def reprieve(self, uids: Iterable[str]) -> None:
-        """These pods could not be asked to go."""
+        """These pods were not asked to go: that was refused, or not tried."""
         for uid in uids:
             entry = self._entries.get(uid)
             if entry is not None and uid in self._doomed:
                 self._take_out(entry)
                 self._doomed.discard(uid)
                 self._put_in(entry)
+
+    def doubt(self, uid: str, *, revision: str, until: float) -> None:
+        """The pod may have been asked to go, if it still had *revision* then: no answer has come.
+
+        It counts as one that was not, so that it is asked again. But if the next that is seen of
+        it, *until* then, is that it goes or is gone, that was our doing. A later revision that does
+        not go shows that the request has had no effect, and will have none.
+        """
+        entry = self._entries.get(uid)
+        if entry is None or entry.leaving:
+            return
+        self.reprieve((uid,))
+        if entry.revision == revision:
+            self._doubted[uid] = (revision, until)
+
+    def _settle_doubt(self, entry: Entry, now: float) -> None:
+        """A pod has been seen; if it is another revision, that tells what became of a request."""
+        revision, until = self._doubted.get(entry.uid, (entry.revision, 0.0))
+        if entry.revision == revision:
+            return
+        del self._doubted[entry.uid]
+        if entry.leaving and now <= until:
+            self.doom((entry.uid,))
 
     def note(self, happening: Happening) -> None:
         """Something happened that no pod shows; an earlier one like it stands."""

@@ -73,7 +73,10 @@ class TooManyRequestsError(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx: the server failed or gave up."""
+    """5xx or 408: the server, or something on the way to it, failed or gave up.
+
+    A write that ends so may or may not have taken effect.
+    """
 
 
 class ConnectionLostError(Exception):
@@ -92,11 +95,23 @@ OUTAGES = (ServerError, TooManyRequestsError, ConnectionLostError)
 
 
 class UnreadableAnswerError(Exception):
-    """The server's answer does not have the shape that the caller asked for."""
+    """The server's answer does not have the shape that the caller asked for.
+
+    A write that ends so has most likely taken effect.
+    """
 
 
 class NotLeadingError(Exception):
     """A write was held back: whoever leads now, we may not be it any more."""
+
+
+def was_refused(error: BaseException) -> bool:
+    """Whether a write that ended with *error* had no effect, and will have none.
+
+    After anything else, a cancellation included, it may have been carried out, or may still be.
+    429 is a refusal: the server has turned the request away before it did anything.
+    """
+    return isinstance(error, ApiError | NotLeadingError) and not isinstance(error, ServerError)
 
 
 class ConfigError(ValueError):
@@ -124,6 +139,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
+    408: ServerError,
     409: ConflictError,
     410: GoneError,
     422: InvalidError,

@@ -92,7 +92,7 @@ class ShardedQueue:
 
     def add_rate_limited(self, key: str, *, at_most: float = math.inf) -> None:
         """Count a failure of *key* and look again when the limiter says so, or after *at_most*."""
-        self.add_after(key, min(self._limiter.when(key), at_most))
+        self.add_after(key, self._limiter.when(key, at_most=at_most))
 
     def forget(self, key: str) -> None:
         """*key* did well: its failures no longer count."""

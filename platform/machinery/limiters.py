@@ -13,8 +13,8 @@ _LONGEST = 1e12
 class RateLimiter(Protocol):
     """Counts failures of keys and answers with delays that are finite and never negative."""
 
-    def when(self, key: str) -> float:
-        """Count one failure of *key* and say how long it must wait."""
+    def when(self, key: str, *, at_most: float = math.inf) -> float:
+        """Count one failure of *key* and say how long it must wait, *at_most* so many seconds."""
         ...
 
     def forget(self, key: str) -> None:
@@ -40,13 +40,12 @@ class Exponential:
         while math.ldexp(base, self._enough) < cap:
             self._enough += 1
 
-    def when(self, key: str) -> float:
-        """Count one failure of *key* and say how long it must wait."""
+    def when(self, key: str, *, at_most: float = math.inf) -> float:
+        """Count one failure of *key* and say how long it must wait, *at_most* so many seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        if failures >= self._enough:
-            return self._cap
-        return math.ldexp(self._base, failures)
+        delay = self._cap if failures >= self._enough else math.ldexp(self._base, failures)
+        return min(delay, at_most)
 
     def forget(self, key: str) -> None:
         """Start *key* again at the base."""
@@ -73,13 +72,21 @@ class Bucket:
         self._tokens = float(size)
         self._last = clock.monotonic()
 
-    def when(self, key: str) -> float:
-        """Reserve a token and say when it will exist; the reservation is never given back."""
+    def when(self, key: str, *, at_most: float = math.inf) -> float:
+        """Reserve a token and say when it will exist.
+
+        If that is more than *at_most* seconds away nothing is reserved: the key does not wait for
+        it, and those that come after must not either.
+        """
         now = self._clock.monotonic()
         elapsed = max(0.0, now - self._last)
         self._last = now
-        self._tokens = min(self._size, self._tokens + elapsed * self._rate) - 1
-        return max(0.0, -self._tokens / self._rate)
+        self._tokens = min(self._size, self._tokens + elapsed * self._rate)
+        delay = max(0.0, (1 - self._tokens) / self._rate)
+        if delay > at_most:
+            return at_most
+        self._tokens -= 1
+        return delay
 
     def forget(self, key: str) -> None:
         """Nothing: the bucket knows no keys."""
@@ -90,16 +97,18 @@ class Bucket:
 
 
 class MaxOf:
-    """Asks every member and takes the longest delay."""
+    """Asks every member and takes the longest delay, but none above *longest*."""
 
-    def __init__(self, members: Sequence[RateLimiter]) -> None:
+    def __init__(self, members: Sequence[RateLimiter], *, longest: float = math.inf) -> None:
         if not members:
             raise ValueError("need at least one limiter")
         self._members = tuple(members)
+        self._longest = longest
 
-    def when(self, key: str) -> float:
-        """Count one failure with each member; the longest delay."""
-        return max([member.when(key) for member in self._members])
+    def when(self, key: str, *, at_most: float = math.inf) -> float:
+        """Count one failure with each member; the longest delay, *at_most* so many seconds."""
+        at_most = min(at_most, self._longest)
+        return max([member.when(key, at_most=at_most) for member in self._members])
 
     def forget(self, key: str) -> None:
         """Have every member forget *key*."""
@@ -113,5 +122,7 @@ class MaxOf:
 
 def default_controller_limiter(clock: Clock, *, longest: float = 1000) -> RateLimiter:
     """What controllers use unless they say otherwise: 5 ms doubling to *longest* seconds a key,
-    and 10 retries a second with a burst of 100 over all keys."""
-    return MaxOf([Exponential(0.005, longest), Bucket(10, 100, clock)])
+    and 10 retries a second with a burst of 100 over all keys, unless a key had to wait more than
+    *longest* for that."""
+    members: list[RateLimiter] = [Exponential(0.005, longest), Bucket(10, 100, clock)]
+    return MaxOf(members, longest=longest)

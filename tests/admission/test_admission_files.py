@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from batholith.admission.serving.files import CertificateFiles, FileCertificates, Files
-from batholith.admission.serving.tls import Presenter
+from batholith.admission.serving.files import CertificateFiles, FileCertificates
 from batholith.machinery.clock import SystemClock
+from batholith.machinery.files import Files
 from batholith.machinery.testing import FakeClock
+from batholith.machinery.tls import Presenter
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
 
 

@@ -24,10 +24,10 @@ from batholith.admission.resource_groups import ResourceGroup
 from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
 from batholith.admission.serving.shelves import CONSULTED, Shelves
-from batholith.admission.serving.tls import CertificateError, Presenter
 from batholith.cluster.apiserver.verbs.patches import json_patch
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
+from batholith.machinery.tls import CertificateError, Presenter
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
 from batholith.model import crds
 from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource

@@ -240,3 +240,11 @@ def test_services_with_an_address_are_told_by_variables() -> None:
         "MY_WEB_SERVICE_PORT": "80",
         "MY_WEB_SERVICE_PORT_HTTP": "80",
     }
+
+
+def test_the_api_server_is_told_by_no_variables() -> None:
+    """Clients would look for a token beside it, and pods get none."""
+    ports = [{"port": 7443, "name": "https"}]
+    found = service("kubernetes", clusterIP="127.0.0.1", ports=ports)
+    assert hosts.service_variables([found]) == {}
+    assert hosts.shared_part([], [found]).startswith("127.0.0.1\tkubernetes.default.svc")

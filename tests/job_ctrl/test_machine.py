@@ -311,7 +311,7 @@ class JobMachine(RuleBasedStateMachine):
         self._go_on(pace)
 
     @rule(
-        what=st.sampled_from([409, 429, 500, "drop", "lost"]),
+        what=st.sampled_from([408, 409, 429, 500, "drop", "lost", "done 504"]),
         times=st.integers(1, 4),
         method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
         path=st.sampled_from(["", "/pods", "/podgroups", "/jobs", "/status", "/commands"]),

@@ -124,13 +124,14 @@ def test_a_stop_does_not_save_a_job_without_retries_left(life: Life, stop: str) 
 
 
 def test_inv_ex_4_pods_that_may_have_been_made_are_awaited_and_no_others(life: Life) -> None:
-    """Eight, tried 1, 2 and 4 at a time: one is refused, one cut off, and the last one skipped."""
+    """Eight, tried 1, 2 and 4 at a time: one is refused, two are not answered, one is skipped."""
 
     def hear(prefix: str, change: str, new: Any, old: Any) -> None:
         life.audit.hear(prefix, change, new, old)
         if prefix == PODS.path() and len(life.named(PODS)) == 3:
-            life.api.fail(500, method="POST", path="/pods")
+            life.api.fail(403, method="POST", path="/pods")
             life.api.fail("drop", method="POST", path="/pods")
+            life.api.fail("done 504", method="POST", path="/pods")
 
     submit(life, minAvailable=8, tasks=[task("t", 8)])
     life.do(life.rest())
@@ -288,3 +289,113 @@ def test_a_delayed_action_is_taken_in_time_though_pods_are_refused(life: Life) -
     assert life.phase == "Running"
     life.do(life.pass_time(4))
     assert life.phase in ("Aborting", "Aborted")
+
+
+LOST = ("lost", "done 408", "done 500", "done 502", "done 503", "done 504")
+"""It is carried out, and the answer is lost or tells of something else."""
+
+
+def run_with_abort_on_eviction(life: Life, **spec: Any) -> None:
+    stop = {"action": "AbortJob", "event": "PodEvicted"}
+    run(life, **{"policies": [stop], "tasks": [task(policies=[])], **spec})
+
+
+def run(life: Life, **spec: Any) -> None:
+    submit(life, **spec)
+    life.do(life.rest())
+    life.admit()
+    life.do(life.rest())
+    for name in life.named(PODS):
+        life.turn(name, "Running")
+    life.do(life.rest())
+    assert life.phase == "Running"
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["leaves", "goes at once"])
+@pytest.mark.parametrize("how", LOST)
+def test_pods_whose_deletion_was_not_answered_were_not_evicted(
+    life: Life, how: str, force: bool
+) -> None:
+    run_with_abort_on_eviction(life, minAvailable=1, tasks=[task("t", 3, policies=[])])
+    life.api.hold(PODS)
+    life.api.fail(how, method="DELETE", path="/pods")
+    life.edit(tasks=[task("t", 2, policies=[])])
+    life.do(life.pass_time(2))
+    if force:
+        life.reap("j-t-2")
+    life.api.release()
+    life.do(life.idle())
+    if not force:
+        life.reap("j-t-2")
+    life.do(life.rest())
+    assert life.phase == "Running"
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["watches ahead", "watches behind"])
+@pytest.mark.parametrize("how", [*LOST, "drop", 504])
+def test_a_restart_of_a_task_whose_deletions_were_not_answered_evicts_no_pod(
+    life: Life, how: str | int, behind: bool
+) -> None:
+    """Behind the second tries, too, which then meet a conflict with the first ones."""
+    again = {"action": "RestartTask", "event": "PodFailed"}
+    stop = {"action": "AbortJob", "event": "PodEvicted"}
+    run(life, policies=[again, stop], tasks=[task(policies=[])])
+    life.api.fail(how, times=3, method="DELETE", path="/pods")
+    life.turn("j-t-0", "Failed", code=1)
+    life.do(life.idle())
+    if behind:
+        life.api.hold(PODS)
+    life.do(life.pass_time(5))
+    life.api.release()
+    life.do(life.rest())
+    life.reap("j-t-1")
+    life.do(life.rest())
+    assert life.audit.phases[-2:] == ["Restarting", "Pending"]
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+    assert life.status["retryCount"] == 1
+
+
+def test_a_deletion_that_was_not_carried_out_hides_nothing_that_happens_later(life: Life) -> None:
+    run_with_abort_on_eviction(life, minAvailable=1, tasks=[task("t", 3, policies=[])])
+    life.api.fail("drop", times=99, method="DELETE", path="/pods")
+    life.edit(tasks=[task("t", 2, policies=[])])
+    life.do(life.pass_time(1))
+    life.api.heal()
+    life.edit(tasks=[task("t", 3, policies=[])])
+    life.api.put(PODS, "j-t-2", metadata={"annotations": {"seen": "after it"}})
+    life.do(life.rest())
+    life.evict("j-t-2")
+    life.do(life.rest())
+    life.reap("j-t-2")
+    life.do(life.rest())
+    assert life.phase == "Aborting"
+
+
+def test_a_deletion_given_up_long_ago_explains_no_eviction(life: Life) -> None:
+    run_with_abort_on_eviction(life, minAvailable=1, tasks=[task("t", 3, policies=[])])
+    life.api.fail("drop", times=99, method="DELETE", path="/pods")
+    life.edit(tasks=[task("t", 2, policies=[])])
+    life.do(life.pass_time(1))
+    life.api.heal()
+    life.edit(tasks=[task("t", 3, policies=[])])
+    life.do(life.pass_time(400))
+    life.evict("j-t-2", force=True)
+    life.do(life.rest())
+    assert life.phase == "Aborting"
+
+
+@pytest.mark.parametrize("how", [*LOST, "drop", 504])
+def test_an_end_whose_write_was_not_answered_is_counted_once(life: Life, how: str | int) -> None:
+    run(life)
+    life.api.fail(how, method="PATCH", path="/status")
+    for name in life.named(PODS):
+        life.turn(name, "Succeeded")
+    life.do(life.rest())
+    assert life.phase == "Completed"
+    assert [family.samples[0].value for family in ends(life)] == [1]
+
+
+def ends(life: Life) -> list[Any]:
+    assert life.controller is not None
+    return [family for family in life.controller._metrics.collect() if family.samples]

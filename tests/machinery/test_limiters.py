@@ -148,3 +148,63 @@ def test_inv_rl_7_forgetting_all_keys_frees_the_memory(calls: list[str]) -> None
 def test_a_base_that_makes_no_sense_is_refused(base: float) -> None:
     with pytest.raises(ValueError, match="base"):
         Exponential(base, 1000)
+
+
+FAILURES = st.tuples(
+    KEYS,
+    st.sampled_from([math.inf, 30.0, 5.0, 0.0]),
+    st.floats(0, 40),
+    st.booleans(),
+    st.integers(1, 300),
+)
+"""Of which key, how long it may wait at most, seconds before, whether it was well, how often."""
+
+
+@given(failures=st.lists(FAILURES, max_size=40), longest=st.sampled_from([60.0, 1000.0]))
+def test_no_delay_exceeds_its_cap_whatever_happened_before(
+    failures: list[tuple[str, float, float, bool, int]], longest: float
+) -> None:
+    clock = FakeClock()
+    limiter = default_controller_limiter(clock, longest=longest)
+    for key, at_most, pause, well, times in failures:
+        clock.tick(pause)
+        if well:
+            limiter.forget(key)
+        for _ in range(times):
+            assert 0 <= limiter.when(key, at_most=at_most) <= min(at_most, longest)
+
+
+def test_an_outage_of_a_thousand_keys_puts_an_ordinary_failure_off_by_its_pause_at_most() -> None:
+    """What a cut-off delay did not wait for must not be reserved."""
+    clock, pause = FakeClock(), 30.0
+    limiter = default_controller_limiter(clock)
+    for _ in range(20):
+        for number in range(1000):
+            limiter.when(f"k{number}", at_most=pause)
+        clock.tick(pause)
+    assert limiter.when("a conflict") <= pause
+
+
+@given(
+    calls=st.lists(
+        st.tuples(st.floats(0, 3), st.sampled_from([math.inf, 1.0])), min_size=1, max_size=80
+    ),
+    rate=st.integers(1, 10),
+    size=st.integers(1, 10),
+    window=st.floats(0.1, 10),
+)
+def test_inv_rl_4_holds_for_what_is_not_cut_off(
+    calls: list[tuple[float, float]], rate: int, size: int, window: float
+) -> None:
+    clock = FakeClock()
+    bucket = Bucket(rate, size, clock)
+    due = []
+    for pause, at_most in calls:
+        clock.tick(pause)
+        delay = bucket.when("a", at_most=at_most)
+        assert delay <= at_most
+        if delay < at_most:
+            due.append(clock.monotonic() + delay)
+    for start in due:
+        inside = sum(start <= time < start + window - 1e-9 for time in due)
+        assert inside <= size + math.ceil(rate * window)

@@ -28,6 +28,7 @@ SAME_AS = {
     "pod-webhooks": ("admission.pods=true",),
     "scheduling-gates": ("schedulingGates=true",),
     "postgres": ("api.store.secretName=batholith-api-store",),
+    "rest-tls": ("api.tls.secretName=batholith-api-tls",),
     "without-webhooks": ("admission.enabled=false", "policies.enabled=true"),
     "single": ("controllers.replicas=1", "scheduler.replicas=1", "admission.replicas=1"),
 }
@@ -76,6 +77,22 @@ def test_components_add_up_in_any_order(first: str, tmp_path: Path) -> None:
     assert {"/pods/validate", "/pods/mutate", "/queues/validate"} <= {*enabled.split(",")}
     if first == "pod-webhooks":
         wanted = chart(*SAME_AS["pod-webhooks"], *SAME_AS["scheduling-gates"])
+        assert _without_namespace(found) == wanted
+
+
+def test_the_rest_api_has_tls_and_postgres_at_a_time(tmp_path: Path) -> None:
+    parts = ("base", "components/rest-tls", "components/postgres")
+    base, *components = (os.path.relpath(MANIFESTS / part, tmp_path.resolve()) for part in parts)
+    for order in (components, components[::-1]):
+        folder = tmp_path / order[0].rpartition("/")[2]
+        folder.mkdir()
+        told = {
+            "resources": [f"../{base}"],
+            "components": [f"../{component}" for component in order],
+        }
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump(told))
+        found = kustomized(folder)
+        wanted = chart(*SAME_AS["rest-tls"], *SAME_AS["postgres"])
         assert _without_namespace(found) == wanted
 
 

@@ -39,6 +39,14 @@ def _port(address: object) -> int:
     return int(str(address).rpartition(":")[2])
 
 
+def _scheme(options: dict[str, Any]) -> str:
+    """How the REST API is spoken to; without a certificate plain HTTP is asked for in words."""
+    pair = (options["tls_cert_file"], options["tls_private_key_file"])
+    assert all(pair) != options["insecure"]
+    assert all(pair) or not any(pair)
+    return "https" if all(pair) else "http"
+
+
 def _ports(container: Json) -> dict[str, int]:
     return {each["name"]: each["containerPort"] for each in container["ports"]}
 
@@ -73,7 +81,7 @@ def test_ports_are_those_that_the_arguments_open(found: Objects) -> None:
         if container["name"] == "admission":
             assert ports.pop("webhooks") == options["port"]
         if container["name"] == "api":
-            assert ports.pop("http") == _port(options["listen_address"])
+            assert ports.pop(_scheme(options)) == _port(options["listen_address"])
         else:
             assert ports.pop("health") == _port(options["healthz_address"])
         # Elsewhere --listen-address is where work comes in.
@@ -85,15 +93,18 @@ def test_ports_are_those_that_the_arguments_open(found: Objects) -> None:
 def test_probes_ask_where_the_process_answers(found: Objects) -> None:
     for deployment in of_kind(found, "Deployment").values():
         container = _container(deployment)
-        port = "http" if container["name"] == "api" else "health"
+        port, more = "health", {}
+        if container["name"] == "api":
+            port = _scheme(_options(container))
+            more = {"scheme": "HTTPS"} if port == "https" else {}
         asked = {
             probe: container[f"{probe}Probe"]["httpGet"]
             for probe in ("startup", "liveness", "readiness")
         }
         assert asked == {
-            "startup": {"path": "/healthz", "port": port},
-            "liveness": {"path": "/healthz", "port": port},
-            "readiness": {"path": "/readyz", "port": port},
+            "startup": {"path": "/healthz", "port": port, **more},
+            "liveness": {"path": "/healthz", "port": port, **more},
+            "readiness": {"path": "/readyz", "port": port, **more},
         }
         assert port in _ports(container)
 
@@ -145,6 +156,20 @@ def test_no_secret_stands_in_an_argument(found: Objects) -> None:
         secret = {each["name"] for each in container["env"] if "secretKeyRef" in str(each)}
         assert not [word for word in container["args"] for name in secret if f"$({name})" in word]
         assert "store" not in str(container["args"])
+
+
+def test_the_certificate_is_read_where_its_secret_is_mounted() -> None:
+    found = kustomized(MANIFESTS / "overlays/rest-tls")
+    spec = pod_spec(of_kind(found, "Deployment")["batholith-api"])
+    (container,) = spec["containers"]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    (secret,) = (each["secret"] for each in spec["volumes"] if each["name"] == "tls")
+    assert secret["secretName"] == "batholith-api-tls"
+    options = _options(container)
+    for flag, key in (("tls_cert_file", "tls.crt"), ("tls_private_key_file", "tls.key")):
+        assert str(options[flag]) == f"{mounts['tls']}/{key}"
+    ports = of_kind(found, "Service")["batholith-api"]["spec"]["ports"]
+    assert {"name": "https", "port": 443, "targetPort": "https"} in ports
 
 
 def test_each_service_finds_its_pods_at_ports_that_they_have(found: Objects) -> None:

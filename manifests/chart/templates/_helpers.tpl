@@ -5,3 +5,7 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
+
+{{- define "batholith.api.scheme" -}}
+{{- if .Values.api.tls.secretName -}}https{{- else -}}http{{- end -}}
+{{- end -}}

@@ -22,11 +22,11 @@ from ...kube.errors import (
 )
 from ...kube.timing import Backoff
 from ...machinery.clock import Clock
+from ...machinery.tls import CertificateError, Presenter
 from ...model.base import Part
 from ...model.meta import ObjectMeta
 from ...model.names import SECRETS
 from .bundles import Bundle, Facts, Lifetimes, begin, next_step, prepare
-from .tls import CertificateError, Presenter
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ import kopf
 import msgspec
 from aiohttp import web
 
+from ...machinery.tls import Presenter
 from .desk import Desk, UnknownPathError
 from .reviews import MalformedReviewError
-from .tls import Presenter
 
 log = logging.getLogger(__name__)
 

@@ -13,20 +13,21 @@ from prometheus_client import CollectorRegistry
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...machinery.clock import Clock
+from ...machinery.files import Files
 from ...machinery.leadership import Elector
 from ...machinery.lifecycle import running
+from ...machinery.tls import Presenter
 from ...model.review import Webhook
 from .. import resource_groups
 from ..settings import AdmissionSettings
 from ..webhooks import webhooks
 from .desk import Desk
-from .files import CertificateFiles, FileCertificates, Files
+from .files import CertificateFiles, FileCertificates
 from .office import Certificates, Office
 from .registration import Registration, Target
 from .secret import SecretCertificates, SecretSettings
 from .server import ReviewServer, serving
 from .shelves import CONSULTED, Shelves
-from .tls import Presenter
 from .trust import Trust
 
 log = logging.getLogger(__name__)

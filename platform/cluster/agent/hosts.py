@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from .objects import Pod, Service
 
 CLUSTER_DOMAIN = "cluster.local"
+_API_SERVER = "default/kubernetes"
+"""With its variables clients of Kubernetes look for a token, and pods get none."""
+
 _FIRST = int(ipaddress.IPv4Address("127.64.0.1"))
 _COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
 
@@ -99,6 +102,8 @@ def service_variables(services: Iterable[Service]) -> dict[str, str]:
     """The ``NAME_SERVICE_HOST`` family that a namespace's services with an address give."""
     env: dict[str, str] = {}
     for service in services:
+        if service.metadata.key == _API_SERVER:
+            continue
         if service.is_headless or not service.spec.cluster_ip or not service.spec.ports:
             continue
         name = service.metadata.name.upper().replace("-", "_")

@@ -225,7 +225,7 @@ class SourceBook:
         try:
             answer = await self._client.post(path, body, view=TokenRequest)
         except ApiError as error:
-            if error.status in (404, 405):
+            if error.status in (404, 405, 501):
                 return None
             raise
         ends = times.parse(answer.status.expiration_timestamp)

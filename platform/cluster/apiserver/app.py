@@ -6,6 +6,7 @@ Every request is authenticated, handed to the handler of its path, and every ref
 
 import logging
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 
@@ -15,13 +16,14 @@ from .errors.status import (
     StatusError,
     internal,
     method_not_allowed,
+    no_impersonation,
     no_such_path,
     too_large,
     unauthorized,
 )
-from .http.auth import ANONYMOUS, Authenticator, User, is_open
+from .http.auth import ANONYMOUS, Authenticator, User, impersonated, is_open
 from .http.connections import BODY_LIMIT, Asked, Reply
-from .http.negotiation import wants_aggregated
+from .http.negotiation import wants_aggregated, wants_indented
 from .http.requests import JSON, TEXT, Request, Response, parse_query
 from .http.routes import Place, locate
 from .metrics import CONTENT_TYPE, Figures
@@ -31,6 +33,14 @@ from .verbs.handlers import Handlers
 log = logging.getLogger(__name__)
 
 NOT_MODIFIED = 304
+_JSONS = (JSON, AGGREGATED_TYPE)
+
+_WARNINGS_LENGTH = 4096
+"""Characters of all warnings of an answer; if there are more, each is cut short."""
+
+_WARNING_LENGTH = 256
+_WARNINGS = 50
+"""Some clients refuse an answer of more than a hundred headers."""
 
 VERSION = {
     "major": "1",
@@ -68,19 +78,27 @@ class App:
     async def __call__(self, asked: Asked) -> Reply:
         """Answer one request."""
         warnings: list[str] = []
+        indented = wants_indented(asked.query, asked.headers.get("user-agent", ""))
         try:
             response = await self._answer(asked, warnings)
+            if indented and not response.live:
+                await _gather(response)
         except StatusError as error:
             response = _refused(error)
         except Exception:
             log.exception("a request failed", extra={"path": asked.path})
             response = _refused(internal("see the server's log"))
         self.figures.requests[asked.method, response.status] += 1
+        if indented and response.body and response.content_type in _JSONS:
+            response.body = msgspec.json.format(response.body, indent=2) + b"\n"
         return _reply(response, warnings)
 
     async def _answer(self, asked: Asked, warnings: list[str]) -> Response:
         path, headers = asked.path, asked.headers
         user = self._user(headers.get("authorization", ""), path)
+        if header := impersonated(headers):
+            # Never as the caller: that could do what the other user may not.
+            raise no_impersonation(user.name, header)
         if asked.too_large:
             raise too_large(BODY_LIMIT)
         request = Request(
@@ -169,12 +187,32 @@ def _reply(response: Response, warnings: list[str]) -> Reply:
     lines = b"cache-control: no-cache, private\r\naudit-id: %b\r\n" % new_uid().encode()
     for name, value in response.headers:
         lines += b"%b: %b\r\n" % (name, value)
-    for text in warnings:
+    for text in _short(warnings):
         lines += b"warning: %b\r\n" % _warning(text)
     if response.status != NOT_MODIFIED:
         # A cache takes over the headers of "not modified" for the body that it has.
         lines += b"content-type: %b\r\n" % response.content_type.encode()
     return Reply(response.status, lines, response.body, response.stream)
+
+
+def _short(warnings: list[str]) -> list[str]:
+    """What of *warnings* fits into the headers of an answer; each of them once."""
+    if not warnings:
+        return warnings
+    texts = list(dict.fromkeys(warnings))
+    if sum(map(len, texts)) > _WARNINGS_LENGTH:
+        texts = [text[:_WARNING_LENGTH] for text in texts]
+    sums = accumulate(map(len, texts))
+    return [text for text, length in zip(texts, sums, strict=True) if length <= _WARNINGS_LENGTH][
+        :_WARNINGS
+    ]
+
+
+async def _gather(response: Response) -> None:
+    """Have a long list in one piece."""
+    if response.stream is not None and response.content_type == JSON:
+        response.body = b"".join([piece async for piece in response.stream])
+        response.stream = None
 
 
 def _warning(text: str) -> bytes:

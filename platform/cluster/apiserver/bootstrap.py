@@ -12,7 +12,10 @@ from .verbs.writes import Call, Writer, Written
 
 log = logging.getLogger(__name__)
 
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "volcano-system")
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+"""Those of any cluster."""
+
+NAMESPACES = (*SYSTEM_NAMESPACES, "volcano-system")
 
 PRIORITY_CLASSES = {
     "system-node-critical": (

@@ -25,6 +25,7 @@ from .controllers.event_expiry import Sweeper
 from .controllers.garbage_collector import Collector
 from .controllers.keeper import Keeper, Tools
 from .controllers.namespaces import Landlord
+from .controllers.standing import Standing
 from .discovery.catalog import Catalog
 from .http.auth import Authenticator, User
 from .http.connections import Connections
@@ -118,11 +119,12 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         (settings.host, settings.port), backlog=2048
     )
     port = listener.getsockname()[1]
-    url = f"https://{settings.host}:{port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"https://{host}:{port}"
     path = settings.data / "kubeconfig"
     access = Access(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
     kubeconfig.write(path, access)
-    engine = _Engine(settings, made, owned, f"{settings.host}:{port}")
+    engine = _Engine(settings, made, owned, f"{host}:{port}")
     try:
         async with engine.running(), _listening(listener, engine.app, made):
             yield Running(
@@ -145,16 +147,21 @@ class _Engine:
         deleter = Deleter(self._writer)
         self._relay = LogRelay(_client_context(made))
         tools = Tools(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        self._standing = Standing(tools, address=address, namespaces=bootstrap.SYSTEM_NAMESPACES)
         self._keepers: list[Keeper] = [
             Definer(tools),
             Landlord(tools, ca=made.ca_data),
+            self._standing,
             Sweeper(tools),
             DisruptionController(tools),
         ]
         if settings.collect_garbage:
             self._keepers.append(Collector(tools))
         known = Authenticator(
-            {owned[user]: User(name=user, groups=groups) for user, groups in USERS.items()}
+            {
+                owned[user]: User(name=user, uid=user, groups=groups)
+                for user, groups in USERS.items()
+            }
         )
         handlers = Handlers(
             reader=Reader(self._registry),
@@ -199,10 +206,12 @@ class _Engine:
             await self._relay.close()
 
     async def _established(self) -> None:
-        """Wait until the definitions that were given are served."""
+        """Wait until the definitions are served, and what every cluster has is there."""
         for definition in self._settings.crds:
             while not self._catalog.defined(definition["metadata"]["name"]):
                 await self._registry.reach(self._registry.committed_rv + 1)
+        while not self._standing.complete:
+            await self._registry.reach(self._registry.committed_rv + 1)
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:

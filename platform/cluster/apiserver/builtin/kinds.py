@@ -120,7 +120,6 @@ _CORE = (
         subresources=(
             "status",
             Subresource("binding", "Binding", _CREATE),
-            Subresource("ephemeralcontainers", "Pod", _READ_WRITE),
             Subresource("eviction", "Eviction", _CREATE, "policy"),
             Subresource("log", "Pod", ("get",)),
         ),
@@ -148,7 +147,6 @@ _CORE = (
     _kind(
         names.SERVICEACCOUNTS,
         short_names=("sa",),
-        subresources=(Subresource("token", "TokenRequest", _CREATE, "authentication.k8s.io"),),
         delete_returns_object=True,
     ),
     _kind(

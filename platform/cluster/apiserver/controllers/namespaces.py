@@ -10,6 +10,7 @@ from .keeper import Keeper, Tools, call_for
 
 FINALIZER = "kubernetes"
 _ROOT_CA = "kube-root-ca.crt"
+_CA_FILE = "ca.crt"
 _ACCOUNT = "default"
 
 
@@ -23,18 +24,21 @@ class Landlord(Keeper):
         self._ca = ca.decode()
         self._kind = tools.catalog.known(names.NAMESPACES)
         self._shelf = tools.shelf(names.NAMESPACES)
+        self._config_maps = tools.shelf(names.CONFIGMAPS)
 
     def observe(self, shelf: Shelf, event: Event) -> None:
-        """Queue namespaces that change, lose something, or lose a fixture."""
+        """Queue namespaces that change, lose something, or whose fixtures change."""
         if shelf is self._shelf:
             self.queue.add(event.entry.name)
+        elif shelf is self._config_maps and event.entry.name == _ROOT_CA:
+            self.queue.add(event.entry.namespace)
         elif event.type == DELETED and event.entry.namespace:
             space = self._shelf.get("", event.entry.namespace)
             if space is None:
                 return
             # The last object of its resource is gone: the only progress that counts.
             emptied = space.name not in shelf.spaces
-            if (space.deleting and emptied) or event.entry.name in (_ACCOUNT, _ROOT_CA):
+            if (space.deleting and emptied) or event.entry.name == _ACCOUNT:
                 self.queue.add(space.name)
 
     def start(self) -> None:
@@ -57,12 +61,19 @@ class Landlord(Keeper):
             (names.SERVICEACCOUNTS, {"metadata": {"name": _ACCOUNT}}),
             (
                 names.CONFIGMAPS,
-                {"metadata": {"name": _ROOT_CA}, "data": {"ca.crt": self._ca}},
+                {"metadata": {"name": _ROOT_CA}, "data": {_CA_FILE: self._ca}},
             ),
         )
         for resource, obj in fixtures:
             if self.tools.shelf(resource).latest(space.name, obj["metadata"]["name"]) is None:
                 await self.tools.create(resource, space.name, obj).settled()
+        found = self._config_maps.latest(space.name, _ROOT_CA)
+        if found is not None and found.parse().get("data") != {_CA_FILE: self._ca}:
+            kind = self.tools.catalog.known(names.CONFIGMAPS)
+            await self.tools.change(kind, found.key, self._with_ca).settled()
+
+    def _with_ca(self, config_map: Json) -> Json:
+        return {**config_map, "data": {_CA_FILE: self._ca}}
 
     async def _clear(self, space: Entry) -> float | None:
         remaining, kept = await self._delete_content(space.name)

@@ -84,6 +84,15 @@ def forbidden(
     return StatusError(403, "Forbidden", text, details=details)
 
 
+def no_impersonation(user: str, header: str) -> StatusError:
+    """403: the client wants to be taken for another user."""
+    text = (
+        f'User "{user}" cannot impersonate: the embedded cluster does not support impersonation '
+        f"(header {header.title()})"
+    )
+    return StatusError(403, "Forbidden", text)
+
+
 def not_found(resource: Resource, name: str) -> StatusError:
     """404: no such object."""
     text = f'{qualified(resource)} "{name}" not found'
@@ -97,9 +106,11 @@ def no_such_path(resource: Resource | None = None, name: str = "") -> StatusErro
     return StatusError(404, "NotFound", text, details=details)
 
 
-def not_offered(part: str) -> StatusError:
-    """501: a part of pods that a whole Kubernetes has and this server has not."""
-    text = f"the embedded cluster does not offer {part!r}; a pod's log is what it lets you see"
+def not_offered(resource: Resource, part: str) -> StatusError:
+    """501: a part of an object that a whole Kubernetes has and this server has not."""
+    text = f"the embedded cluster does not offer {part!r} of {resource.plural}"
+    if resource.plural == "pods":
+        text += "; a pod's log is what it lets you see"
     return StatusError(501, "NotImplemented", text)
 
 
@@ -148,12 +159,10 @@ def too_large(limit: int) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", text)
 
 
-def unsupported_media(accepted: Sequence[str]) -> StatusError:
-    """415: a body in a form that we do not read."""
-    text = (
-        "the body of the request was in an unknown format - accepted media types include: "
-        f"{', '.join(accepted)}"
-    )
+def unsupported_media(accepted: Sequence[str], why: str = "") -> StatusError:
+    """415: a body in a form that we do not read; *why*, if it could be expected."""
+    said = why or "the body of the request was in an unknown format"
+    text = f"{said} - accepted media types include: {', '.join(accepted)}"
     return StatusError(415, "UnsupportedMediaType", text)
 
 

@@ -1,9 +1,9 @@
-"""Who is asking: bearer tokens, and the reviews by which other processes ask us the same."""
+"""Who is asking: bearer tokens."""
 
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
@@ -22,11 +22,14 @@ class User:
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def info(self) -> dict[str, Any]:
         """As reviews report it."""
         groups = [*self.groups, *(() if EVERYBODY in self.groups else (EVERYBODY,))]
-        return {"username": self.name, **({"uid": self.uid} if self.uid else {}), "groups": groups}
+        info: dict[str, Any] = {"username": self.name, "uid": self.uid, "groups": groups}
+        info["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return {key: value for key, value in info.items() if value}
 
 
 ANONYMOUS = User(name="system:anonymous", groups=("system:unauthenticated",))
@@ -62,8 +65,12 @@ class Authenticator:
         return user
 
 
-def _token(spec: Any) -> str:
-    return str(spec.get("token", "")) if isinstance(spec, dict) else ""
+def impersonated(headers: Mapping[str, str]) -> str:
+    """The first header by which the client asks to be taken for another user; empty if none.
+
+    *headers* are by lower-case name.
+    """
+    return next((name for name in headers if name.startswith("impersonate-")), "")
 
 
 def _digest(token: str) -> bytes:
@@ -73,27 +80,3 @@ def _digest(token: str) -> bytes:
 def is_open(path: str) -> bool:
     """Whether *path* may be read without a token."""
     return path in OPEN_PATHS or path.startswith(("/healthz/", "/livez/", "/readyz/"))
-
-
-def review(kind: str, obj: dict[str, Any], *, asking: User, known: Authenticator) -> dict[str, Any]:
-    """Answer a TokenReview, SelfSubjectReview or one of the access reviews.
-
-    Whoever has a token may do everything here, so every question about access is answered yes.
-    """
-    if kind == "TokenReview":
-        found = known.user(_token(obj.get("spec")))
-        status: dict[str, Any] = {"user": {}}
-        if found is not None:
-            status = {"authenticated": True, "user": found.info()}
-    elif kind == "SelfSubjectReview":
-        status = {"userInfo": asking.info()}
-    elif kind == "SelfSubjectRulesReview":
-        everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-        status = {
-            "resourceRules": [everything],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-            "incomplete": False,
-        }
-    else:
-        status = {"allowed": True, "reason": "every user with a token may do everything"}
-    return {**obj, "status": status}

@@ -12,7 +12,7 @@ import yaml
 from ..errors.status import bad_request, not_acceptable, unsupported_media
 from ..kinds.info import KindInfo
 from . import protobuf
-from .requests import JSON, PROTOBUF, YAML, Json, Request
+from .requests import JSON, PROTOBUF, YAML, Json, Request, parse_query
 
 ACCEPTED = (JSON, YAML, PROTOBUF)
 STREAMS = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
@@ -56,6 +56,14 @@ def accepted(accept: str, *, streaming: bool = False) -> Form:
         if form is not None and not (form.yaml and streaming):
             return form
     raise not_acceptable(STREAMS if streaming else ACCEPTED)
+
+
+def wants_indented(query: bytes, user_agent: str) -> bool:
+    """Whether a person will read the answer: the client says so, or is a tool for people."""
+    said = parse_query(query).get("pretty") if b"pretty" in query else None
+    if said:
+        return said in ("1", "t", "T", "true", "TRUE", "True")
+    return user_agent.startswith(("curl", "Wget", "Mozilla/5.0"))
 
 
 def _clauses(accept: str) -> list[tuple[float, int, str, dict[str, str]]]:

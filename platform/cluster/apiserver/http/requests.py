@@ -32,8 +32,9 @@ class Request(msgspec.Struct, kw_only=True):
     """Said in ``Warning`` headers of the answer."""
 
     def flag(self, name: str) -> bool:
-        """A boolean parameter."""
-        return self.query.get(name, "") in ("true", "1", "True", "TRUE", "t", "T")
+        """A boolean parameter; once it is there, only *false* and *0* mean no."""
+        value = self.query.get(name)
+        return value is not None and value.lower() not in ("false", "0")
 
     def number(self, name: str) -> int | None:
         """A whole number among the parameters.
@@ -69,6 +70,8 @@ class Response(msgspec.Struct, kw_only=True):
     content_type: str = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes] | None = None
+    live: bool = False
+    """The stream goes on for as long as the client listens."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

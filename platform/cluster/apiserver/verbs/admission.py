@@ -11,6 +11,7 @@ import msgspec
 from ....model import names
 from ....model.names import Resource
 from ....model.review import DeniedError, Json, Review, Webhook
+from ..builtin.unenforced import warnings_for
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden
 from ..kinds.info import KindInfo
@@ -61,6 +62,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     old: Json | None
     user: str
+    warnings: list[str] | None = None
+    """Where to say what has no effect."""
 
 
 class Admission:
@@ -96,7 +99,7 @@ class Admission:
         return obj
 
     def validate(self, attempt: Attempt, obj: Json | None) -> None:
-        """Let the write pass, or not.
+        """Let the write pass, or not; say what of it has no effect.
 
         Raises:
             StatusError: 403, a webhook refuses.
@@ -107,6 +110,8 @@ class Admission:
                     webhook.validate(_review(attempt, obj), self._lookup)
                 except DeniedError as error:
                     raise _denied(webhook, error) from error
+        if obj is not None and attempt.warnings is not None:
+            attempt.warnings.extend(warnings_for(attempt.kind.resource, obj, attempt.old))
 
     def _matching(self, attempt: Attempt) -> list[Webhook]:
         if attempt.namespace in EXEMPT:

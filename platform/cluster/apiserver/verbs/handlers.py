@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..builtin.unenforced import kind_warning
 from ..errors.status import (
     StatusError,
     bad_request,
@@ -12,15 +13,15 @@ from ..errors.status import (
     no_such_path,
     not_offered,
 )
-from ..http import auth
 from ..http.auth import Authenticator
 from ..http.negotiation import accepted, decode_body, duplicate_fields, section
-from ..http.requests import JSON, Request, Response, Target
+from ..http.requests import JSON, Request, Response
+from ..http.reviews import review
 from ..http.routes import Place
 from ..kinds.info import KindInfo
 from . import deletes, scale
 from .deletes import Deleter
-from .options import delete_options, read_options, write_options
+from .options import check_timeout, delete_options, read_options, write_options
 from .patch_bodies import read_patch
 from .pod_parts import PodParts
 from .reads import Reader
@@ -29,7 +30,15 @@ from .writes import Call, Writer, Written, check_body
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, Place], Awaitable[Response]]
-_INTERACTIVE = frozenset({"exec", "attach", "portforward"})
+_NOT_OFFERED = {
+    "pods": frozenset({"attach", "ephemeralcontainers", "exec", "portforward", "proxy", "resize"}),
+    "nodes": frozenset({"proxy"}),
+    "serviceaccounts": frozenset({"token"}),
+    "services": frozenset({"proxy"}),
+    "certificatesigningrequests": frozenset({"approval"}),
+}
+"""Parts that a whole Kubernetes has, by the kind that they are parts of."""
+
 _REVIEWS = ("authentication.k8s.io", "authorization.k8s.io")
 
 
@@ -50,6 +59,8 @@ class Handlers:
             StatusError: it is refused.
         """
         target = place.target
+        if not (place.watch or request.flag("watch") or target.subresource == "log"):
+            check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise no_such_path()
         if target.subresource:
@@ -89,7 +100,7 @@ class Handlers:
 
     async def _create(self, request: Request, kind: KindInfo, place: Place) -> Response:
         if kind.resource.group in _REVIEWS:
-            return self._review(request, kind)
+            return self._review(request, kind, place)
         if kind.resource.plural == "bindings" and not kind.resource.group:
             return await self.pods.bind(self._call(request, kind, place, CREATE), request)
         if kind.resource.namespaced and not place.target.namespace:
@@ -148,8 +159,8 @@ class Handlers:
     async def _part(self, request: Request, kind: KindInfo, place: Place) -> Response:
         part = place.target.subresource
         if part not in kind.subresources:
-            if part in _INTERACTIVE:
-                raise not_offered(part)
+            if not kind.custom and part in _NOT_OFFERED.get(kind.resource.plural, ()):
+                raise not_offered(kind.resource, part)
             raise no_such_path(kind.resource, place.target.name) if kind.custom else no_such_path()
         if part == "status":
             table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
@@ -179,6 +190,8 @@ class Handlers:
                 self.writer.current(call)
                 raise StatusError(409, "Conflict", "the object is being created")
             return Response(body=scale.show(kind, entry.parse()))
+        if warning := kind_warning(kind.resource):
+            request.warnings.append(warning)
         if request.method == "PUT":
             change = scale.put(kind, decode_body(request))
         else:
@@ -197,12 +210,18 @@ class Handlers:
         written = self.writer.put(call, change)
         return Renderer(kind=call.kind).one(await written.settled())
 
-    def _review(self, request: Request, kind: KindInfo) -> Response:
-        call = Call(kind=kind, target=Target(), user=request.user)
+    def _review(self, request: Request, kind: KindInfo, place: Place) -> Response:
+        call = self._call(request, kind, place, CREATE)
         obj = decode_body(request, kind=kind)
         metadata = check_body(call, obj)
         metadata.pop("namespace", None)
-        reviewed = auth.review(kind.resource.kind, obj, asking=request.user, known=self.known)
+        reviewed = review(
+            kind.resource,
+            obj,
+            namespace=place.target.namespace,
+            asking=request.user,
+            known=self.known,
+        )
         return Response(status=201, body=msgspec.json.encode(reviewed) + b"\n")
 
     def _call(self, request: Request, kind: KindInfo, place: Place, options: str) -> Call:

@@ -2,13 +2,15 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from ....model import durations
 from ....model.base import Part
 from ....model.selectors import SelectorError, parse_field_selector, parse_label_selector
-from ..errors.fields import FieldError, forbidden, invalid, not_supported
+from ..errors.fields import FieldError, forbidden, invalid, not_supported, too_long
 from ..errors.status import StatusError, bad_request, invalid_options
 from ..http.negotiation import decode_body
 from ..http.requests import Json, Request, Target
@@ -16,6 +18,7 @@ from ..kinds.info import KindInfo
 from ..storage.watch import Selection
 
 EXACT, NOT_OLDER = "Exact", "NotOlderThan"
+_LONGEST_MANAGER = 128
 _POLICIES = ("Foreground", "Background", "Orphan")
 
 
@@ -178,8 +181,8 @@ def write_options(request: Request, kind: str) -> WriteOptions:
     if not query:
         return _PLAIN
     errors = []
-    dry_run = query.get("dryRun", "")
-    if dry_run not in ("", "All"):
+    dry_run = query.get("dryRun")
+    if dry_run not in (None, "All"):
         errors.append(not_supported("dryRun", [dry_run], ("All",)))
     validation = query.get("fieldValidation", "")
     if validation not in ("", "Ignore", "Strict", "Warn"):
@@ -187,11 +190,39 @@ def write_options(request: Request, kind: str) -> WriteOptions:
         errors.append(not_supported("fieldValidation", validation, allowed))
     if kind == "PatchOptions" and "force" in query:
         errors.append(forbidden("force", "may not be specified for non-apply patch"))
+    errors += _check_manager(query.get("fieldManager", ""))
     if errors:
         raise invalid_options(kind, errors)
     return WriteOptions(
         dry_run=dry_run == "All", strict=validation == "Strict", warn=validation != "Ignore"
     )
+
+
+def _check_manager(name: str) -> list[FieldError]:
+    """Check the name under which a client writes, which is kept nowhere."""
+    where = "fieldManager"
+    errors = [too_long(where, _LONGEST_MANAGER)] if len(name.encode()) > _LONGEST_MANAGER else []
+    for index, sign in enumerate(name):
+        if not sign.isprintable():
+            text = f"invalid character U+{ord(sign):04X} (at position {index})"
+            return [*errors, invalid(where, name, text)]
+    return errors
+
+
+def check_timeout(query: Mapping[str, str]) -> None:
+    """Check how long the client wants to wait; answers come sooner than anybody asks for.
+
+    Raises:
+        StatusError: 400.
+    """
+    text = query.get("timeout")
+    if not text:
+        return
+    try:
+        durations.parse(text)
+    except durations.DurationError as error:
+        problem = f"invalid timeout specified in the request URL - {error}"
+        raise bad_request(problem) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +292,7 @@ def delete_options(request: Request) -> DeleteOptions:
     orphan = sent.orphan_dependents
     if orphan is None and "orphanDependents" in query:
         orphan = request.flag("orphanDependents")
-    dry_run = sent.dry_run or [name for name in (query.get("dryRun"),) if name]
+    dry_run = sent.dry_run or [name for name in (query.get("dryRun"),) if name is not None]
     errors = []
     if policy and orphan is not None:
         text = "orphanDependents and deletionPropagation cannot be both set"

@@ -12,6 +12,7 @@ from .writes import Change
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 
 def read_patch(request: Request, kind: KindInfo) -> Change:
@@ -25,7 +26,10 @@ def read_patch(request: Request, kind: KindInfo) -> Change:
     if not kind.custom:
         known.append(STRATEGIC_PATCH)
     if media not in known:
-        raise unsupported_media(known)
+        why = ""
+        if media in _APPLY_PATCHES:
+            why = "the embedded cluster does not support server-side apply"
+        raise unsupported_media(known, why)
     try:
         body = parse_json(request.body)
     except StatusError as error:

@@ -116,7 +116,7 @@ class Reader:
         renderer.check()
         options = read_options(request, kind, target, watch=True)
         stream = _Stream(self._registry, self._registry.shelf(kind), renderer, options)
-        return Response(stream=stream.lines(), content_type=form.content_type)
+        return Response(stream=stream.lines(), content_type=form.content_type, live=True)
 
     def _renderer(self, request: Request, kind: KindInfo) -> Renderer:
         form = accepted(request.headers.get("accept", ""))

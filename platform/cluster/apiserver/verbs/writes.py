@@ -14,6 +14,7 @@ import msgspec
 
 from ....model import names, times
 from ....model.names import Resource
+from ...tokens import COMPONENTS
 from ..discovery.catalog import Catalog
 from ..errors.fields import MalformedError
 from ..errors.fields import invalid as invalid_field
@@ -248,6 +249,8 @@ class Writer:
             name=obj["metadata"].get("name", ""),
             old=old,
             user=call.user.name,
+            # Our own parts have told the user already, of the object that they act on.
+            warnings=None if COMPONENTS in call.user.groups else call.warnings,
         )
 
     def _admit(self, call: Call, attempt: Attempt, obj: Json) -> Json:

@@ -1,0 +1,330 @@
+"""Which fields of objects the embedded cluster passes over, so that it has to say so."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from support_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
+
+from batholith.cluster.apiserver.builtin.unenforced import field_warnings
+from batholith.cluster.apiserver.builtin.unenforced_pods import PATHS
+from batholith.cluster.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
+from batholith.model import names
+from batholith.model.names import Resource
+
+Json = dict[str, Any]
+
+_RULES: Json = {
+    "type": "object",
+    "properties": {
+        "spec": {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}},
+            "x-kubernetes-validations": [{"rule": "self.n > 0"}],
+        }
+    },
+}
+
+
+def _definition(**version: Any) -> Json:
+    names_ = {"plural": "bars", "singular": "bar", "kind": "Bar", "listKind": "BarList"}
+    first = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object"}},
+    }
+    spec = {"group": "ex.io", "scope": "Namespaced", "names": names_}
+    return {
+        "metadata": {"name": "bars.ex.io"},
+        "spec": {**spec, "versions": [{**first, **version}]},
+    }
+
+
+_CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
+    (names.CRDS, _definition(schema={"openAPIV3Schema": _RULES}), (
+        "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations",
+    )),
+    (names.CRDS, {"spec": {"conversion": {"strategy": "Webhook"}}}, ("spec.conversion.strategy",)),
+    (names.CRDS, _definition(), ()),
+    (names.NAMESPACES, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "b"}}}, (
+        "metadata.labels[pod-security.kubernetes.io/enforce]",
+    )),
+    (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, (
+        "spec.taints[0].effect",
+    )),
+    (names.NODES, {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, ()),
+    (names.SERVICES, {"spec": {"type": "NodePort"}}, ("spec.type",)),
+    (names.SERVICES, {"spec": {"type": "LoadBalancer"}}, ("spec.type",)),
+    (names.SERVICES, {"spec": {"type": "ExternalName"}}, ("spec.externalName",)),
+    (names.SERVICES, {"spec": {"type": "ClusterIP"}}, ("spec.clusterIP",)),
+    (names.SERVICES, {"spec": {"clusterIP": "None"}}, ()),
+    (names.SECRETS, {"type": "kubernetes.io/service-account-token"}, ("type",)),
+    (names.SECRETS, {"type": "Opaque"}, ()),
+    (names.PERSISTENTVOLUMECLAIMS, {"spec": {**_CLAIM, "volumeMode": "Filesystem"}}, ()),
+    (names.PERSISTENTVOLUMECLAIMS, {"spec": {"volumeMode": "Block"}}, ("spec.volumeMode",)),
+    (names.PERSISTENTVOLUMECLAIMS, {"spec": {"storageClassName": "fast"}}, (
+        "spec.storageClassName",
+    )),
+    (names.PERSISTENTVOLUMECLAIMS, {"spec": {"dataSource": {"name": "a"}}}, ("spec.dataSource",)),
+    (names.JOBS, {"spec": {"networkTopology": {"mode": "hard"}}}, ("spec.networkTopology",)),
+    (names.JOBS, {"spec": {"tasks": [{}, {"topologyPolicy": "best-effort"}]}}, (
+        "spec.tasks[1].topologyPolicy",
+    )),
+    (names.JOBS, {"spec": {"tasks": [{"topologyPolicy": "none"}]}}, ()),
+    (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
+    (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),
+    (names.QUEUES, {"spec": {"affinity": {"nodeGroupAffinity": {}}}}, ("spec.affinity",)),
+    (names.QUEUES, {"spec": {"extendClusters": [{"name": "a"}]}}, ("spec.extendClusters",)),
+    (names.QUEUES, {"spec": {"weight": 1, "reclaimable": True}}, ()),
+)  # fmt: skip
+"""Fields of kinds that have an effect as a whole."""
+
+
+@pytest.mark.parametrize(("resource", "obj", "paths"), FIELDS, ids=str)
+def test_fields_without_effect_are_named(
+    resource: Resource, obj: Json, paths: tuple[str, ...]
+) -> None:
+    said = field_warnings(resource, obj)
+    assert [text.partition(" has no effect in the embedded cluster: ")[0] for text in said] == list(
+        paths
+    )
+    assert all(text.partition(": ")[2] for text in said)
+
+
+_PROBE = f"{AGENT}/checking.py"
+_ENV = f"{AGENT}/environment.py"
+_FILES = f"{AGENT}/projected.py"
+_USERS = f"{AGENT}/users.py"
+_PROFILE = {"type": "RuntimeDefault"}
+_WINDOWS = {"hostProcess": True}
+POD_FIELDS: Mapping[str, Row] = {
+    "activeDeadlineSeconds": enforced(f"{AGENT}/lifecycle.py", 1),
+    "affinity.nodeAffinity": enforced(f"{SCHEDULER}/plugins/predicates.py"),
+    "affinity.podAffinity": warned({"preferredDuringSchedulingIgnoredDuringExecution": [{}]}),
+    "affinity.podAntiAffinity": warned({"requiredDuringSchedulingIgnoredDuringExecution": [{}]}),
+    "automountServiceAccountToken": warned(True),
+    "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
+    "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
+    "enableServiceLinks": enforced(f"{AGENT}/launching.py", True),
+    "ephemeralContainers": Row("refused", "a pod cannot be made with any"),
+    "hostAliases": enforced(f"{AGENT}/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),
+    "hostIPC": warned(True),
+    "hostNetwork": enforced(f"{AGENT}/groundwork.py", True),
+    "hostPID": warned(True),
+    "hostUsers": enforced(f"{AGENT}/layout.py", False),
+    "hostname": enforced(f"{AGENT}/objects.py", "h"),
+    "hostnameOverride": warned("h"),
+    "imagePullSecrets": data([{"name": "s"}], "no image is pulled, as docs/README.md tells"),
+    "nodeName": enforced(f"{AGENT}/service.py", "n"),
+    "nodeSelector": enforced(f"{SCHEDULER}/plugins/predicates.py", {"a": "b"}),
+    "os": warned({"name": "windows"}),
+    "overhead": enforced(f"{SCHEDULER}/resources.py", {"cpu": "1"}),
+    "preemptionPolicy": enforced(f"{SERVER}/verbs/admission.py", "Never"),
+    "priority": enforced(f"{SERVER}/verbs/admission.py", 1),
+    "priorityClassName": enforced(f"{SERVER}/verbs/admission.py", "c"),
+    "readinessGates": warned([{"conditionType": "a"}]),
+    "resourceClaims": warned([{"name": "c"}]),
+    "resources": warned({"requests": {"cpu": "1"}}),
+    "restartPolicy": enforced(f"{AGENT}/status.py", "Never"),
+    "runtimeClassName": warned("gvisor"),
+    "schedulerName": enforced(f"{SCHEDULER}/cluster.py", "volcano"),
+    "schedulingGates": enforced(f"{SCHEDULER}/gangs.py", [{"name": "g"}]),
+    "schedulingGroup": warned({"podGroupName": "g"}),
+    "serviceAccount": data("a", "an old name of serviceAccountName, which is always set with it"),
+    "serviceAccountName": warned("builder"),
+    "setHostnameAsFQDN": warned(True),
+    "shareProcessNamespace": warned(True),
+    "subdomain": enforced(f"{AGENT}/hosts.py", "s"),
+    "terminationGracePeriodSeconds": enforced(f"{AGENT}/objects.py", 1),
+    "tolerations": enforced(f"{SCHEDULER}/plugins/predicates.py", [{"operator": "Exists"}]),
+    "topologySpreadConstraints": warned([{"maxSkew": 1}]),
+    "securityContext.appArmorProfile": warned(_PROFILE),
+    "securityContext.fsGroup": warned(1),
+    "securityContext.fsGroupChangePolicy": warned("Always"),
+    "securityContext.runAsGroup": enforced(_USERS, 1),
+    "securityContext.runAsNonRoot": enforced(_USERS, True),
+    "securityContext.runAsUser": enforced(_USERS, 1),
+    "securityContext.seLinuxChangePolicy": warned("Recursive"),
+    "securityContext.seLinuxOptions": warned({"level": "a"}),
+    "securityContext.seccompProfile": warned(_PROFILE),
+    "securityContext.supplementalGroups": warned([1]),
+    "securityContext.supplementalGroupsPolicy": warned("Strict"),
+    "securityContext.sysctls": warned([{"name": "a", "value": "b"}]),
+    "securityContext.windowsOptions": warned(_WINDOWS),
+    "volumes[*].name": enforced(f"{AGENT}/volumes.py", "v"),
+    "volumes[*].configMap": enforced(_FILES),
+    "volumes[*].downwardAPI": enforced(_FILES),
+    "volumes[*].emptyDir.medium": warned("Memory"),
+    "volumes[*].emptyDir.sizeLimit": warned("1Gi"),
+    "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes.py", "/a"),
+    "volumes[*].hostPath.type": warned("Directory"),
+    "volumes[*].persistentVolumeClaim": enforced(f"{AGENT}/claims.py", {"claimName": "c"}),
+    "volumes[*].projected.defaultMode": enforced(_FILES, 0o600),
+    "volumes[*].projected.sources[*].clusterTrustBundle": warned(),
+    "volumes[*].projected.sources[*].configMap": enforced(_FILES),
+    "volumes[*].projected.sources[*].downwardAPI": enforced(_FILES),
+    "volumes[*].projected.sources[*].podCertificate": warned(),
+    "volumes[*].projected.sources[*].secret": enforced(_FILES),
+    "volumes[*].projected.sources[*].serviceAccountToken": warned(),
+    "volumes[*].secret": enforced(_FILES),
+    **{f"volumes[*].{name}": warned() for name in (
+        "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral",
+        "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "image",
+        "iscsi", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO",
+        "storageos", "vsphereVolume",
+    )},
+    "containers[*].args": enforced(_ENV, ["a"]),
+    "containers[*].command": enforced(_ENV, ["a"]),
+    "containers[*].env[*].name": enforced(_ENV, "N"),
+    "containers[*].env[*].value": enforced(_ENV, "v"),
+    "containers[*].env[*].valueFrom.configMapKeyRef": enforced(_ENV),
+    "containers[*].env[*].valueFrom.fieldRef": enforced(_ENV),
+    "containers[*].env[*].valueFrom.fileKeyRef": warned(),
+    "containers[*].env[*].valueFrom.resourceFieldRef": enforced(_ENV),
+    "containers[*].env[*].valueFrom.secretKeyRef": enforced(_ENV),
+    "containers[*].envFrom": enforced(_ENV, [{"prefix": "a"}]),
+    "containers[*].image": enforced(f"{AGENT}/images.py", "i"),
+    "containers[*].imagePullPolicy": data("Always", "no image is pulled, as docs/README.md tells"),
+    "containers[*].lifecycle.postStart": enforced(_PROBE),
+    "containers[*].lifecycle.preStop": enforced(f"{AGENT}/handlers.py"),
+    "containers[*].lifecycle.stopSignal": warned("SIGINT"),
+    **{f"containers[*].{probe}.{name}": enforced(_PROBE, value)
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe")
+        for name, value in (
+            ("exec", {}), ("failureThreshold", 1), ("httpGet", {}), ("initialDelaySeconds", 1),
+            ("periodSeconds", 1), ("successThreshold", 1), ("tcpSocket", {}),
+            ("terminationGracePeriodSeconds", 1), ("timeoutSeconds", 1),
+        )},
+    **{f"containers[*].{probe}.grpc": warned()
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe")},
+    "containers[*].name": enforced(f"{AGENT}/objects.py", "c"),
+    "containers[*].ports[*].containerPort": enforced(f"{AGENT}/handlers.py", 80),
+    "containers[*].ports[*].hostIP": warned("192.0.2.1"),
+    "containers[*].ports[*].hostPort": warned(80),
+    "containers[*].ports[*].name": enforced(f"{AGENT}/handlers.py", "p"),
+    "containers[*].ports[*].protocol": data("UDP", "it only informs, on any cluster"),
+    "containers[*].resizePolicy": warned([{"resourceName": "cpu"}]),
+    "containers[*].resources.claims": warned([{"name": "c"}]),
+    "containers[*].resources.limits": enforced(f"{AGENT}/memory.py", {"memory": "1Gi"}),
+    "containers[*].resources.requests": enforced(f"{SCHEDULER}/resources.py", {"cpu": "1"}),
+    "containers[*].restartPolicy": warned("Always"),
+    "containers[*].restartPolicyRules": warned([{"action": "Restart"}]),
+    "containers[*].securityContext.allowPrivilegeEscalation": enforced(f"{AGENT}/shim.py", False),
+    "containers[*].securityContext.appArmorProfile": warned(_PROFILE),
+    "containers[*].securityContext.capabilities": warned({"add": ["NET_ADMIN"]}),
+    "containers[*].securityContext.privileged": warned(True),
+    "containers[*].securityContext.procMount": warned("Unmasked"),
+    "containers[*].securityContext.readOnlyRootFilesystem": warned(True),
+    "containers[*].securityContext.runAsGroup": enforced(_USERS, 1),
+    "containers[*].securityContext.runAsNonRoot": enforced(_USERS, True),
+    "containers[*].securityContext.runAsUser": enforced(_USERS, 1),
+    "containers[*].securityContext.seLinuxOptions": warned({"level": "a"}),
+    "containers[*].securityContext.seccompProfile": warned(_PROFILE),
+    "containers[*].securityContext.windowsOptions": warned(_WINDOWS),
+    "containers[*].stdin": warned(True),
+    "containers[*].stdinOnce": warned(True),
+    "containers[*].terminationMessagePath": enforced(f"{AGENT}/launching.py", "/a"),
+    "containers[*].terminationMessagePolicy": enforced(f"{AGENT}/launching.py", "File"),
+    "containers[*].tty": warned(True),
+    "containers[*].volumeDevices": warned([{"name": "v"}]),
+    "containers[*].volumeMounts[*].mountPath": enforced(f"{AGENT}/volumes.py", "/a"),
+    "containers[*].volumeMounts[*].mountPropagation": warned("HostToContainer"),
+    "containers[*].volumeMounts[*].name": enforced(f"{AGENT}/volumes.py", "v"),
+    "containers[*].volumeMounts[*].readOnly": enforced(f"{AGENT}/volumes.py", True),
+    "containers[*].volumeMounts[*].recursiveReadOnly": warned("Enabled"),
+    "containers[*].volumeMounts[*].subPath": enforced(f"{AGENT}/volumes.py", "a"),
+    "containers[*].volumeMounts[*].subPathExpr": enforced(f"{AGENT}/volumes.py", "a"),
+    "containers[*].workingDir": enforced(f"{AGENT}/launching.py", "/a"),
+}  # fmt: skip
+"""Every field of a pod's spec, or the object that it stands in. Of init containers the fields are
+those of containers, except `restartPolicy`: it makes a side-car."""
+
+
+def _leaves(message: str, path: str = "") -> Iterator[str]:
+    """The fields below *message* that have a row, or are too deep to have one."""
+    for name, field in json_fields(message).items():
+        here = path + name + ("[*]" if field.shape == "rep" else "")
+        plain = here.removesuffix("[*]")
+        if plain in POD_FIELDS or field.shape == "map" or field.type in SCALARS | SPECIAL:
+            yield plain
+        elif plain != "initContainers":
+            yield from _leaves(field.type, f"{here}.")
+
+
+def test_every_field_of_a_pod_has_a_row() -> None:
+    assert sorted(_leaves("core.v1.PodSpec")) == sorted(POD_FIELDS)
+    assert [path for path, row in POD_FIELDS.items() if not row.holds] == []
+
+
+def _spec(path: str, value: Any) -> Any:
+    """A pod's spec with *value* at *path*."""
+    if not path:
+        return value
+    key, _, rest = path.partition(".")
+    inner = _spec(rest, value)
+    return {key.removesuffix("[*]"): [inner] if key.endswith("[*]") else inner}
+
+
+@pytest.mark.parametrize("place", ["containers", "initContainers"])
+def test_fields_of_pods_without_effect_are_named(place: str) -> None:
+    for path, row in POD_FIELDS.items():
+        if row.state == "refused" or (place, path) == ("initContainers", _SIDE_CAR):
+            continue
+        asked = path.replace("containers", place)
+        said = field_warnings(names.PODS, {"spec": _spec(asked, row.body)})
+        assert len(said) == (row.state == "warned"), (path, said)
+        assert all(text.startswith(f"spec.{asked.replace('[*]', '[0]')}") for text in said), path
+
+
+_SIDE_CAR = "containers[*].restartPolicy"
+
+
+def test_a_side_car_is_not_warned_of() -> None:
+    spec = {"initContainers": [{"name": "s", "restartPolicy": "Always"}]}
+    assert field_warnings(names.PODS, {"spec": spec}) == []
+
+
+def test_no_field_is_warned_of_that_a_pod_has_not() -> None:
+    known = tuple(path for path, row in POD_FIELDS.items() if row.state != "refused")
+    known += tuple(path.replace("containers", "initContainers") for path in known)
+    assert [path for path in PATHS if not path.startswith(known)] == []
+
+
+HARMLESS: Mapping[str, Any] = {
+    "affinity": {},
+    "automountServiceAccountToken": False,
+    "containers[*].ports": [],
+    "containers[*].resources.limits": {"cpu": "1"},
+    "containers[*].securityContext": {"privileged": False, "procMount": "Default"},
+    "containers[*].securityContext.seccompProfile": {"type": "Unconfined"},
+    "containers[*].stdin": False,
+    "containers[*].volumeMounts[*].mountPropagation": "None",
+    "dnsPolicy": "ClusterFirst",
+    "hostPID": False,
+    "os.name": "linux",
+    "resources": {},
+    "securityContext": {},
+    "serviceAccountName": "default",
+    "volumes[*].emptyDir": {},
+    "volumes[*].hostPath.type": "",
+}
+
+
+@pytest.mark.parametrize("path", HARMLESS)
+def test_values_that_ask_for_nothing_bring_no_warning(path: str) -> None:
+    assert field_warnings(names.PODS, {"spec": _spec(path, HARMLESS[path])}) == []
+
+
+def test_ports_of_a_pod_on_its_nodes_network_are_open() -> None:
+    ports = {"ports": [{"containerPort": 80, "hostPort": 80}]}
+    spec = {"hostNetwork": True, "containers": [{"name": "c", **ports}]}
+    assert field_warnings(names.PODS, {"spec": spec}) == []
+
+
+@pytest.mark.parametrize("obj", [{}, {"spec": None}, {"spec": []}, {"spec": {"containers": 1}}])
+def test_objects_of_odd_shapes_are_let_be(obj: Json) -> None:
+    for resource in {row[0] for row in FIELDS} | {names.PODS}:
+        field_warnings(resource, obj)

@@ -1,0 +1,474 @@
+"""What the embedded server accepts has an effect, is plain data, or is answered with a warning.
+
+The tables name every kind and part that discovery lists; those of fields are in
+`test_fields_without_effect.py`. Something new fails here until it has a row, and what comes to be
+enforced changes its row.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from support_kubectl import Kubectl, needs_kubectl
+from support_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
+from support_server import (
+    DISCOVERY,
+    MERGE,
+    PODS,
+    EmbeddedServer,
+    definition,
+    embedded_server,
+    pod,
+)
+
+from batholith.cluster.apiserver.builtin.unenforced import KINDS
+from batholith.model import crds, names
+from batholith.model.names import Resource
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+
+
+_TEMPLATE: Json = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
+_WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": _TEMPLATE}
+_ONCE = {"spec": {**_TEMPLATE["spec"], "restartPolicy": "Never"}}
+_ROLE_OF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"}
+_CLUSTER_ROLE_OF = {**_ROLE_OF, "kind": "ClusterRole"}
+_SOURCE = {"source": {"persistentVolumeName": "v"}, "attacher": "a", "nodeName": "n"}
+_DEVICE = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
+_CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+_SCALED = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
+_BACKEND = {"service": {"name": "s", "port": {"number": 80}}}
+_SIGNED = {"request": "", "signerName": "a.b/c", "usages": ["client auth"]}
+ROWS: Mapping[str, Row] = {
+    "v1/bindings": enforced(f"{SERVER}/verbs/pod_parts.py"),
+    "v1/configmaps": enforced(f"{AGENT}/projected.py"),
+    "v1/endpoints": warned(),
+    "v1/events": data(),
+    "v1/limitranges": warned({"spec": {"limits": [{"type": "Container"}]}}),
+    "v1/namespaces": enforced(f"{SERVER}/controllers/namespaces.py"),
+    "v1/nodes": enforced(f"{SCHEDULER}/plugins/predicates.py"),
+    "v1/persistentvolumeclaims": enforced(f"{AGENT}/claims.py", {"spec": _CLAIM}),
+    "v1/persistentvolumes": warned(
+        {
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "hostPath": {"path": "/x"},
+            }
+        }
+    ),
+    "v1/pods": enforced(f"{AGENT}/worker.py", pod("p")),
+    "v1/podtemplates": data({"template": _TEMPLATE}),
+    "v1/replicationcontrollers": warned({"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}}),
+    "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
+    "v1/secrets": enforced(f"{AGENT}/projected.py"),
+    "v1/serviceaccounts": warned(),
+    "v1/services": enforced(f"{AGENT}/hosts.py", {"spec": {"clusterIP": "None"}}),
+    "apps/v1/controllerrevisions": data({"revision": 1}),
+    "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
+    "apps/v1/deployments": warned({"spec": _WORKLOAD}),
+    "apps/v1/replicasets": warned({"spec": _WORKLOAD}),
+    "apps/v1/statefulsets": warned({"spec": {**_WORKLOAD, "serviceName": "s"}}),
+    "events.k8s.io/v1/events": data(),
+    "autoscaling/v2/horizontalpodautoscalers": warned(
+        {"spec": {"scaleTargetRef": _SCALED, "maxReplicas": 2}}
+    ),
+    "batch/v1/cronjobs": warned(
+        {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": _ONCE}}}}
+    ),
+    "batch/v1/jobs": warned({"spec": {"template": _ONCE}}),
+    "authentication.k8s.io/v1/selfsubjectreviews": enforced(f"{SERVER}/http/auth.py"),
+    "authentication.k8s.io/v1/tokenreviews": enforced(f"{SERVER}/http/auth.py"),
+    "authorization.k8s.io/v1/localsubjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
+    "authorization.k8s.io/v1/selfsubjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
+    "authorization.k8s.io/v1/selfsubjectrulesreviews": enforced(f"{SERVER}/http/auth.py"),
+    "authorization.k8s.io/v1/subjectaccessreviews": enforced(f"{SERVER}/http/auth.py"),
+    "certificates.k8s.io/v1/certificatesigningrequests": warned({"spec": _SIGNED}),
+    "rbac.authorization.k8s.io/v1/clusterrolebindings": warned({"roleRef": _CLUSTER_ROLE_OF}),
+    "rbac.authorization.k8s.io/v1/clusterroles": warned({"rules": []}),
+    "rbac.authorization.k8s.io/v1/rolebindings": warned({"roleRef": _ROLE_OF}),
+    "rbac.authorization.k8s.io/v1/roles": warned({"rules": []}),
+    "networking.k8s.io/v1/ingressclasses": warned({"spec": {"controller": "a.b/c"}}),
+    "networking.k8s.io/v1/ingresses": warned({"spec": {"defaultBackend": _BACKEND}}),
+    "networking.k8s.io/v1/networkpolicies": warned({"spec": {"podSelector": {}}}),
+    "policy/v1/poddisruptionbudgets": warned({"spec": {"minAvailable": 1, "selector": {}}}),
+    "storage.k8s.io/v1/csidrivers": warned({"spec": {}}),
+    "storage.k8s.io/v1/csinodes": warned({"spec": {"drivers": []}}),
+    "storage.k8s.io/v1/csistoragecapacities": warned({"storageClassName": "s"}),
+    "storage.k8s.io/v1/storageclasses": warned({"provisioner": "p"}),
+    "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
+    "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
+    "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": warned({"webhooks": []}),
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicies": warned({"spec": {}}),
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": warned({"spec": {}}),
+    "admissionregistration.k8s.io/v1/validatingwebhookconfigurations": warned({"webhooks": []}),
+    "apiextensions.k8s.io/v1/customresourcedefinitions": enforced(
+        f"{SERVER}/controllers/definitions.py", definition("bars", "Bar")
+    ),
+    "scheduling.k8s.io/v1/priorityclasses": enforced(
+        f"{SCHEDULER}/plugins/priority.py", {"value": 1}
+    ),
+    "coordination.k8s.io/v1/leases": data({"spec": {}}),
+    "node.k8s.io/v1/runtimeclasses": warned({"handler": "h"}),
+    "discovery.k8s.io/v1/endpointslices": warned({"addressType": "IPv4", "endpoints": []}),
+    "resource.k8s.io/v1/deviceclasses": warned({"spec": {}}),
+    "resource.k8s.io/v1/resourceclaims": warned({"spec": _DEVICE}),
+    "resource.k8s.io/v1/resourceclaimtemplates": warned({"spec": {"spec": _DEVICE}}),
+    "resource.k8s.io/v1/resourceslices": warned(
+        {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}}}
+    ),
+    "batch.volcano.sh/v1alpha1/jobs": enforced("job_ctrl/pods.py"),
+    "scheduling.volcano.sh/v1beta1/podgroups": enforced(f"{SCHEDULER}/gangs.py", {"spec": {}}),
+    "scheduling.volcano.sh/v1beta1/queues": enforced(
+        f"{SCHEDULER}/plugins/proportion.py", {"spec": {}}
+    ),
+    "bus.volcano.sh/v1alpha1/commands": enforced("job_ctrl/controller.py", {"action": "AbortJob"}),
+}
+"""Every kind that a new cluster serves."""
+
+_STATUS = {"get", "patch", "update"}
+PARTS: Mapping[str, set[str]] = {
+    **{f"{path}/status": _STATUS for path in (
+        "v1/namespaces", "v1/nodes", "v1/persistentvolumeclaims", "v1/persistentvolumes", "v1/pods",
+        "v1/replicationcontrollers", "v1/resourcequotas", "v1/services", "apps/v1/daemonsets",
+        "apps/v1/deployments", "apps/v1/replicasets", "apps/v1/statefulsets",
+        "autoscaling/v2/horizontalpodautoscalers", "batch/v1/cronjobs", "batch/v1/jobs",
+        "certificates.k8s.io/v1/certificatesigningrequests", "networking.k8s.io/v1/ingresses",
+        "policy/v1/poddisruptionbudgets", "storage.k8s.io/v1/volumeattachments",
+        "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+        "apiextensions.k8s.io/v1/customresourcedefinitions", "resource.k8s.io/v1/resourceclaims",
+        "batch.volcano.sh/v1alpha1/jobs", "scheduling.volcano.sh/v1beta1/queues",
+    )},
+    **{f"{path}/scale": _STATUS for path in (
+        "v1/replicationcontrollers", "apps/v1/deployments", "apps/v1/replicasets",
+        "apps/v1/statefulsets",
+    )},
+    "v1/namespaces/finalize": {"update"},
+    "v1/pods/binding": {"create"},
+    "v1/pods/eviction": {"create"},
+    "v1/pods/log": {"get"},
+}  # fmt: skip
+"""Every part of a kind that discovery lists, and what may be done with it."""
+
+REFUSED_PARTS = (
+    "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/exec", "pods/p/portforward",
+    "pods/p/proxy", "pods/p/resize", "services/s/proxy", "serviceaccounts/default/token",
+)  # fmt: skip
+"""Parts that other clusters have, and that are refused in words that say so."""
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path, crds=crds.load()) as running:
+        yield running
+
+
+class Kind(NamedTuple):
+    """A kind as discovery lists it."""
+
+    group: str
+    version: str
+    entry: Json
+
+    @property
+    def path(self) -> str:
+        return "/".join(filter(None, (self.group, self.version, self.entry["resource"])))
+
+    def url(self, name: str = "") -> str:
+        plural, namespaced = self.entry["resource"], self.entry["scope"] == "Namespaced"
+        kind = self.entry["responseKind"]["kind"]
+        resource = Resource(self.group, self.version, plural, kind, namespaced=namespaced)
+        return resource.path("default" if namespaced else "", name)
+
+
+async def discovered(server: EmbeddedServer) -> list[Kind]:
+    found = []
+    for root in ("/api", "/apis"):
+        answer = await server.request("GET", root, headers={"Accept": DISCOVERY})
+        for group in answer.body["items"]:
+            for version in group["versions"]:
+                name = group["metadata"].get("name", "")
+                found += [Kind(name, version["version"], each) for each in version["resources"]]
+    return found
+
+
+# Kinds and their parts.
+
+
+async def test_every_kind_and_part_that_is_listed_has_a_row(server: EmbeddedServer) -> None:
+    kinds = await discovered(server)
+    assert sorted(kind.path for kind in kinds) == sorted(ROWS)
+    parts = {
+        f"{kind.path}/{part['subresource']}": set(part["verbs"])
+        for kind in kinds
+        for part in kind.entry.get("subresources", ())
+    }
+    assert parts == PARTS
+
+
+def test_what_enforces_a_kind_is_there() -> None:
+    assert [path for path, row in ROWS.items() if not row.holds] == []
+
+
+def test_each_kind_without_effect_is_one_that_is_served() -> None:
+    warned_kinds = {path.rpartition("/")[2] for path, row in ROWS.items() if row.state == "warned"}
+    assert len(KINDS) == len(warned_kinds)
+
+
+async def test_kinds_without_effect_are_answered_with_a_warning(server: EmbeddedServer) -> None:
+    for kind in await discovered(server):
+        row = ROWS[kind.path]
+        if "list" not in kind.entry["verbs"] or kind.path in _MADE_ELSEWHERE:
+            continue
+        body = {"metadata": {"name": "row"}, **row.body}
+        if kind.path.endswith(("volcano.sh/v1alpha1/commands", "queues", "podgroups")):
+            body |= _head(kind)
+        answer = await server.request("POST", f"{kind.url()}?dryRun=All", body)
+        assert answer.status == 201, (kind.path, answer.body)
+        said = [text for text in answer.warnings if "stored but not" in text]
+        assert len(said) == (row.state == "warned"), (kind.path, answer.warnings)
+        assert len(answer.warnings) == len(said), kind.path
+        assert all(text.startswith(kind.entry["responseKind"]["kind"]) for text in said)
+
+
+_MADE_ELSEWHERE = {
+    "v1/events", "events.k8s.io/v1/events", "batch.volcano.sh/v1alpha1/jobs",
+}  # fmt: skip
+"""Kinds whose objects need more than a row can say; other tests make them."""
+
+
+def _head(kind: Kind) -> Json:
+    api = f"{kind.group}/{kind.version}"
+    return {"apiVersion": api, "kind": kind.entry["responseKind"]["kind"]}
+
+
+async def test_whatever_is_listed_can_be_done(server: EmbeddedServer) -> None:
+    for kind in await discovered(server):
+        entries = [("", kind.entry["verbs"])]
+        entries += [(p["subresource"], p["verbs"]) for p in kind.entry.get("subresources", ())]
+        for part, verbs in entries:
+            for verb in verbs:
+                method, url = _request(kind, part, verb)
+                body: Json | None = None if method in ("GET", "DELETE") else {}
+                media = MERGE if method == "PATCH" else "application/json"
+                answer = await server.request(method, url, body, content_type=media)
+                assert answer.status not in (405, 501), (method, url, answer.body)
+                if answer.status == 404:
+                    assert answer.body["details"]["name"] == "none", (method, url, answer.body)
+
+
+def _request(kind: Kind, part: str, verb: str) -> tuple[str, str]:
+    one = kind.url("none") + (f"/{part}" if part else "")
+    if verb in ("get", "update", "patch", "delete"):
+        method = {"get": "GET", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}[verb]
+        return method, one if verb == "get" else f"{one}?dryRun=All"
+    if verb == "create":
+        return "POST", f"{one if part else kind.url()}?dryRun=All"
+    if verb == "watch":
+        # A version that cannot be read ends it before it starts.
+        return "GET", f"{kind.url()}?watch=1&resourceVersion=x"
+    if verb == "deletecollection":
+        return "DELETE", f"{kind.url()}?dryRun=All&labelSelector=none"
+    assert verb == "list"
+    return "GET", kind.url()
+
+
+async def test_openapi_describes_the_parts_that_are_listed(server: EmbeddedServer) -> None:
+    documents = (await server.get("/openapi/v3"))["paths"]
+    found = set()
+    for root, entry in documents.items():
+        group_version = root.removeprefix("apis/").removeprefix("api/")
+        for path in (await server.get(entry["serverRelativeURL"]))["paths"]:
+            plural, brace, part = path.partition("/{name}/")
+            if brace:
+                found.add(f"{group_version}/{plural.rpartition('/')[2]}/{part}")
+    assert found == set(PARTS)
+
+
+async def test_parts_that_are_missing_are_refused_by_name(server: EmbeddedServer) -> None:
+    for part in REFUSED_PARTS:
+        url = f"/api/v1/namespaces/default/{part}"
+        for method in ("POST", "PATCH"):
+            answer = await server.request(method, url, {}, content_type=MERGE)
+            assert (answer.status, answer.body["reason"]) == (501, "NotImplemented")
+            assert f"does not offer '{part.rpartition('/')[2]}'" in answer.body["message"]
+
+
+# Who is warned, and when.
+
+POLICIES = names.NETWORKPOLICIES.path("default")
+POLICY = {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
+SAID = (
+    "NetworkPolicy is stored but not enforced by the embedded cluster: pods share the network of "
+    "the machine"
+)
+
+
+async def test_a_warning_comes_with_the_object_and_with_each_change_of_it(
+    server: EmbeddedServer,
+) -> None:
+    made = await server.request("POST", POLICIES, POLICY)
+    assert (made.status, made.warnings) == (201, [SAID])
+    other = {**made.body, "spec": {"podSelector": {"matchLabels": {"a": "b"}}}}
+    put = await server.request("PUT", f"{POLICIES}/n", other)
+    assert (put.status, put.warnings) == (200, [SAID])
+    patch = {"spec": {"podSelector": {"matchLabels": {"a": "c"}}}}
+    patched = await server.request("PATCH", f"{POLICIES}/n", patch, content_type=MERGE)
+    assert (patched.status, patched.warnings) == (200, [SAID])
+
+
+async def test_labels_states_and_deletions_bring_no_warning(server: EmbeddedServer) -> None:
+    url = "/apis/apps/v1/namespaces/default/deployments"
+    await server.create(url, {"metadata": {"name": "d"}, "spec": _WORKLOAD})
+    for path, body in (
+        (f"{url}/d", {"metadata": {"labels": {"a": "b"}}}),
+        (f"{url}/d/status", {"status": {"replicas": 1}}),
+    ):
+        answer = await server.request("PATCH", path, body, content_type=MERGE)
+        assert (answer.status, answer.warnings) == (200, [])
+    answer = await server.request("DELETE", f"{url}/d")
+    assert (answer.status, answer.warnings) == (200, [])
+
+
+async def test_scaling_what_is_not_run_brings_a_warning(server: EmbeddedServer) -> None:
+    url = "/apis/apps/v1/namespaces/default/deployments"
+    await server.create(url, {"metadata": {"name": "d"}, "spec": _WORKLOAD})
+    body = {"spec": {"replicas": 3}}
+    answer = await server.request("PATCH", f"{url}/d/scale", body, content_type=MERGE)
+    assert answer.status == 200
+    assert [text.partition(" is ")[0] for text in answer.warnings] == ["Deployment"]
+    shown = await server.request("GET", f"{url}/d/scale")
+    assert shown.warnings == []
+
+
+async def test_a_refused_object_changes_nothing_and_is_told_why(server: EmbeddedServer) -> None:
+    answer = await server.request("POST", POLICIES, {**POLICY, "spec": 3})
+    assert (answer.status, answer.warnings) == (400, [])
+
+
+async def test_our_own_parts_are_not_warned(server: EmbeddedServer) -> None:
+    token = server.tokens["controllers"]
+    made = await server.request("POST", POLICIES, POLICY, token=token)
+    assert (made.status, made.warnings) == (201, [])
+    asking = pod("p", hostPID=True)
+    made = await server.request("POST", PODS, asking, token=token)
+    assert (made.status, made.warnings) == (201, [])
+
+
+async def test_an_update_is_warned_of_what_it_brings(server: EmbeddedServer) -> None:
+    url = "/api/v1/namespaces/default/services"
+    spec = {"clusterIP": "None", "ports": [{"port": 80}]}
+    await server.create(url, {"metadata": {"name": "s"}, "spec": spec})
+    body: Json = {"spec": {"externalIPs": ["192.0.2.1"]}}
+    first = await server.request("PATCH", f"{url}/s", body, content_type=MERGE)
+    assert first.warnings == [
+        "spec.externalIPs has no effect in the embedded cluster: there is no proxy"
+    ]
+    body = {"spec": {"ports": [{"port": 81}]}}
+    second = await server.request("PATCH", f"{url}/s", body, content_type=MERGE)
+    assert (second.status, second.warnings) == (200, [])
+
+
+async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path) -> None:
+    needs_kubectl()
+    kubectl = Kubectl(server, tmp_path)
+    done = await kubectl.run("create", "serviceaccount", "builder")
+    assert (done.code, done.out) == (0, "serviceaccount/builder created\n")
+    assert "Warning: ServiceAccount is stored but not used" in done.err
+
+
+async def test_many_warnings_are_cut_short(server: EmbeddedServer) -> None:
+    body: Json = {f"{index:03}" + "x" * 300: 1 for index in range(200)}
+    body["metadata"] = {"name": "m"}
+    answer = await server.request("POST", "/api/v1/namespaces/default/configmaps", body)
+    assert answer.status == 201
+    assert 10 <= len(answer.warnings) <= 50
+    assert sum(map(len, answer.warnings)) <= 4096
+
+
+# Features that are refused.
+
+IMPERSONATION = (
+    {"Impersonate-User": "jane"},
+    {"Impersonate-Group": "system:masters"},
+    {"Impersonate-Uid": "1"},
+    {"Impersonate-Extra-Scopes": "all"},
+    {"impersonate-user": ""},
+)
+
+
+async def test_impersonation_is_forbidden(server: EmbeddedServer) -> None:
+    for headers in IMPERSONATION:
+        for path in (POLICIES, "/api", "/version", "/metrics", "/nothing"):
+            answer = await server.request("GET", path, headers=headers)
+            assert (answer.status, answer.body["reason"]) == (403, "Forbidden")
+            assert next(iter(headers)).title() in answer.body["message"]
+
+
+async def test_nothing_is_done_for_who_impersonates(server: EmbeddedServer) -> None:
+    headers = {"Impersonate-User": "jane"}
+    assert (await server.request("POST", POLICIES, POLICY, headers=headers)).status == 403
+    assert (await server.request("GET", f"{POLICIES}/n")).status == 404
+
+
+async def test_server_side_apply_is_refused_with_the_reason(server: EmbeddedServer) -> None:
+    body = b"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}"
+    url = "/api/v1/namespaces/default/configmaps/a?fieldManager=me"
+    answer = await server.request("PATCH", url, body, content_type="application/apply-patch+yaml")
+    assert (answer.status, answer.body["reason"]) == (415, "UnsupportedMediaType")
+    assert "server-side apply" in answer.body["message"]
+
+
+# Fields; test_fields_without_effect.py has all of them.
+
+
+async def test_a_pod_cannot_be_made_with_ephemeral_containers(server: EmbeddedServer) -> None:
+    more = [{"name": "e", "image": "i"}]
+    answer = await server.request("POST", PODS, pod("p", ephemeralContainers=more))
+    assert answer.status == 422
+
+
+@pytest.mark.parametrize("query", ["", "?dryRun=All"])
+async def test_a_pod_is_warned_of_each_field_once(server: EmbeddedServer, query: str) -> None:
+    container = {"image": "busybox:1", "securityContext": {"privileged": True}}
+    containers = [{"name": name, **container} for name in ("a", "b")]
+    body = pod("p", hostPID=True, containers=containers)
+    answer = await server.request("POST", PODS + query, body)
+    assert answer.status == 201, answer.body
+    assert [text.partition(" ")[0] for text in answer.warnings] == [
+        "spec.hostPID",
+        "spec.containers[0].securityContext.privileged",
+    ]
+
+
+async def test_a_job_is_warned_of_the_fields_of_its_pods_once(server: EmbeddedServer) -> None:
+    template = {"spec": {**_ONCE["spec"], "hostIPC": True}}
+    tasks = [{"name": name, "replicas": 1, "template": template} for name in ("a", "b")]
+    body = {
+        "apiVersion": names.JOBS.api_version,
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"minAvailable": 1, "tasks": tasks},
+    }
+    answer = await server.request("POST", names.JOBS.path("default"), body)
+    assert answer.status == 201, answer.body
+    assert [text.partition(" ")[0] for text in answer.warnings] == [
+        "spec.tasks[0].template.spec.hostIPC"
+    ]
+
+
+@pytest.mark.parametrize("name", ["hello-gang", "mpi", "pytorch"])
+async def test_our_examples_bring_no_warning(server: EmbeddedServer, name: str) -> None:
+    text = (ROOT / "docs" / "examples" / f"{name}.yaml").read_text()
+    for body in filter(None, yaml.safe_load_all(text)):
+        plural = f"{body['kind'].lower()}s"
+        group, _, version = body["apiVersion"].rpartition("/")
+        resource = Resource(group, version, plural, body["kind"])
+        answer = await server.request("POST", resource.path("default"), body)
+        assert (answer.status, answer.warnings) == (201, []), answer.body

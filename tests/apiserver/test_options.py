@@ -1,0 +1,127 @@
+"""Parameters of requests: none is accepted and passed over, on either server."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support_server import MAPS, Server, config_map
+from support_servers import Servers
+
+Json = dict[str, Any]
+LONG = "x" * 129
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+AUTHORIZATION = "/apis/authorization.k8s.io/v1"
+ACCESS = f"{AUTHORIZATION}/subjectaccessreviews"
+LOCAL = f"{AUTHORIZATION}/namespaces/default/localsubjectaccessreviews"
+
+
+class Refused(NamedTuple):
+    """A request that is refused, with the field that is to blame."""
+
+    method: str
+    path: str
+    code: int
+    field: str = ""
+    body: Any = None
+
+
+REFUSED = (
+    Refused("POST", f"{MAPS}?fieldManager={LONG}", 422, "fieldManager"),
+    Refused("POST", f"{MAPS}?fieldManager=a%07", 422, "fieldManager"),
+    Refused("PUT", f"{MAPS}/a?fieldManager={LONG}", 422, "fieldManager"),
+    Refused("PATCH", f"{MAPS}/a?fieldManager={LONG}", 422, "fieldManager"),
+    Refused("PATCH", f"{MAPS}/a?force=false", 422, "force"),
+    Refused("POST", f"{MAPS}?dryRun=all", 422, "dryRun"),
+    Refused("POST", f"{MAPS}?dryRun=", 422, "dryRun"),
+    Refused("DELETE", f"{MAPS}/a?dryRun=", 422, "dryRun"),
+    Refused("DELETE", f"{MAPS}/a?dryRun=true", 422, "dryRun"),
+    Refused("DELETE", f"{MAPS}?dryRun=true", 422, "dryRun"),
+    Refused("POST", f"{MAPS}?fieldValidation=strict", 422, "fieldValidation"),
+    Refused("DELETE", f"{MAPS}/a?propagationPolicy=foo", 422, "propagationPolicy"),
+    Refused("DELETE", f"{MAPS}/a?gracePeriodSeconds=abc", 400),
+    Refused("GET", f"{MAPS}?timeoutSeconds=abc", 400),
+    Refused("GET", f"{MAPS}?timeout=abc", 400),
+    Refused("GET", f"{MAPS}/a?timeout=abc", 400),
+    Refused("POST", f"{MAPS}?timeout=abc", 400),
+    Refused("DELETE", f"{MAPS}/a?timeout=5", 400),
+    Refused("GET", f"{MAPS}?watch=maybe&resourceVersion=x", 500),
+    Refused("GET", f"{MAPS}?sendInitialEvents=maybe", 422, "sendInitialEvents"),
+    Refused("GET", f"{MAPS}?resourceVersionMatch=Exact", 422, "resourceVersionMatch"),
+    Refused("POST", REVIEWS, 400, body={"spec": {}}),
+    Refused("POST", ACCESS, 422, "spec.user", {"spec": {"resourceAttributes": {}}}),
+    Refused("POST", ACCESS, 422, "spec.resourceAttributes", {"spec": {"user": "u"}}),
+    Refused(
+        "POST",
+        f"{AUTHORIZATION}/selfsubjectaccessreviews",
+        422,
+        "spec.nonResourceAttributes",
+        {"spec": {"resourceAttributes": {}, "nonResourceAttributes": {}}},
+    ),
+    Refused("POST", f"{AUTHORIZATION}/selfsubjectrulesreviews", 400, body={"spec": {}}),
+    Refused(
+        "POST",
+        LOCAL,
+        422,
+        "spec.resourceAttributes.namespace",
+        {"spec": {"user": "u", "resourceAttributes": {"namespace": "other"}}},
+    ),
+)
+
+
+@pytest.fixture
+async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+    async with servers.start(tmp_path) as running:
+        await running.create(MAPS, config_map("a"))
+        yield running
+
+
+async def test_parameters_without_meaning_are_refused(server: Server) -> None:
+    before = await server.get(f"{MAPS}/a")
+    for method, path, code, field, body in REFUSED:
+        sent = body or (None if method in ("GET", "DELETE") else config_map("a"))
+        media = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        answer = await server.request(method, path, sent, content_type=media)
+        assert answer.status == code, (method, path, answer.body)
+        causes = (answer.body.get("details") or {}).get("causes") or ()
+        assert {cause["field"] for cause in causes} == ({field} if field else set()), path
+    assert await server.get(f"{MAPS}/a") == before
+
+
+async def test_a_flag_is_set_by_anything_but_no(server: Server) -> None:
+    for said, wanted in (("maybe", True), ("", True), ("1", True), ("False", False), ("0", False)):
+        path = f"{MAPS}/a?dryRun=All&orphanDependents={said}"
+        answer = await server.request("DELETE", path)
+        assert answer.status == 200
+        # The object stays, with a finalizer, until its dependents are let go.
+        assert (answer.body["kind"] == "ConfigMap") is wanted, said
+
+
+async def test_a_token_is_reviewed_for_its_audience(server: Server) -> None:
+    token = server.tokens["admin"]
+    plain = await server.create(REVIEWS, {"spec": {"token": token}})
+    assert plain["status"]["authenticated"] is True
+    assert plain["status"]["audiences"] == ["https://kubernetes.default.svc"]
+    body = {"spec": {"token": token, "audiences": ["x", *plain["status"]["audiences"]]}}
+    both = await server.create(REVIEWS, body)
+    assert both["status"]["audiences"] == plain["status"]["audiences"]
+    other = await server.create(REVIEWS, {"spec": {"token": token, "audiences": ["x"]}})
+    assert other["status"] == {"user": {}, "error": "invalid bearer token"}
+
+
+async def test_answers_for_people_are_indented(server: Server) -> None:
+    for path in (f"{MAPS}/a", MAPS, f"{MAPS}/none", "/apis", "/api/v1"):
+        lines = {}
+        for query, agent in (("", ""), ("?pretty=true", ""), ("", "curl/8"), ("?pretty=0", "curl")):
+            said = {"Authorization": f"Bearer {server.tokens['admin']}", "User-Agent": agent}
+            async with server.session.get(server.url + path + query, headers=said) as answer:
+                lines[query, agent] = await answer.text()
+        plain = lines["", ""]
+        assert plain.count("\n") == 1, path
+        assert lines["?pretty=0", "curl"] == plain
+        indented = json.dumps(json.loads(plain), indent=2, ensure_ascii=False) + "\n"
+        for asked in (("?pretty=true", ""), ("", "curl/8")):
+            assert lines[asked].count("\n") > 3, path
+            assert json.loads(lines[asked]) == json.loads(plain)
+            assert lines[asked].rstrip("\n") == indented.rstrip("\n"), path

@@ -1,0 +1,36 @@
+"""Bindings of whose outcome nothing is known."""
+
+import asyncio
+
+import pytest
+from support_controllers import Notes
+from support_fakeapi import FakeApi
+from support_waiting import until
+
+from batholith.kube.client import Client
+from batholith.machinery.testing import FakeClock
+from batholith.scheduler.binder import Binder
+from batholith.scheduler.cycle import Placement
+
+
+@pytest.mark.parametrize("answer", ["drop", 408, 500, 502, 503, 504])
+async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_its_place(
+    answer: int | str,
+) -> None:
+    clock, notes, forgotten = FakeClock(), Notes(), list[str]()
+    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
+        binder = Binder(client, recorder=notes, clock=clock, at_once=1, forget=forgotten.append)
+        api.fail(answer, path="/binding")
+        working = asyncio.create_task(binder.run())
+        binder.bind([Placement("d", "p", "uid", "n")])
+        await until(lambda: clock.waiting)
+        assert notes.events == []
+        await clock.advance(1)
+        await until(lambda: notes.events)
+        working.cancel()
+        await asyncio.wait([working])
+        bodies = [seen.body for seen in api.seen if seen.path.endswith("/binding")]
+    assert forgotten == []
+    assert [event[3] for event in notes.events] == ["Scheduled"]
+    assert len(bodies) == 2
+    assert bodies[0] == bodies[1]
