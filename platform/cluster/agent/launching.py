@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import hosts, images, layout, users
-from .environment import SEARCH_PATH, Facts, build, expand
+from . import hosts, images, interpreters, layout, users
+from .environment import Facts, build, expand
 from .layout import Mount
 from .machine import HOST_IP, Machine
 from .objects import Container, Pod
@@ -66,7 +66,7 @@ class Launcher:
     def _base(self, run: RunFolder, user: users.User) -> dict[str, str]:
         """The variables that come before the pod's own."""
         plain = self.machine.level is Level.PLAIN
-        env = {"PATH": _search_path() if plain else SEARCH_PATH + _extra_path()}
+        env = {"PATH": interpreters.search_path(os.environ, sandboxed=not plain)}
         env |= {"HOSTNAME": self.pod.host_name, POD_VARIABLE: self.pod.metadata.uid}
         env["HOME"] = str(run.path / "root") if plain else user.home
         if plain:
@@ -121,7 +121,8 @@ class Launcher:
         hidden = [os.path.realpath(self.machine.settings.data_dir)]
         home = os.path.expanduser("~")
         own = [mount for mount in own if mount.target not in taken]
-        return layout.plan([*own, *mounts], hidden=hidden, home=home)
+        tools = interpreters.find(os.environ).folders
+        return layout.plan([*own, *mounts], hidden=hidden, home=home, tools=tools)
 
 
 def _working_mount(directory: str, mounts: Sequence[Mount], run: RunFolder) -> list[Mount]:
@@ -146,17 +147,6 @@ def _message_path(container: Container) -> str:
     # /dev is made after everything else; the usual place in it is a link to this one.
     path = container.termination_message_path or "/dev/termination-log"
     return "/run/termination-log" if path.startswith("/dev/") else path
-
-
-def _search_path() -> str:
-    return os.environ.get("PATH", "") or SEARCH_PATH
-
-
-def _extra_path() -> str:
-    """What else this process searches, so that containers find the same interpreters."""
-    known = SEARCH_PATH.split(":")
-    extra = [part for part in os.environ.get("PATH", "").split(":") if part.startswith("/")]
-    return "".join(f":{part}" for part in extra if part not in known)
 
 
 def termination_message(container: Container, run: RunFolder, log: Path, *, failed: bool) -> str:

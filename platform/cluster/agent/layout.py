@@ -33,12 +33,18 @@ class Mount:
 
 
 def plan(
-    mounts: Iterable[Mount], *, hidden: Sequence[str], home: str, host: str = "/"
+    mounts: Iterable[Mount],
+    *,
+    hidden: Sequence[str],
+    home: str,
+    host: str = "/",
+    tools: Sequence[str] = (),
 ) -> list[Step]:
     """The steps that build a container's root, to be carried out in order.
 
     *hidden* folders are shown empty, and so are hidden entries of *home* save tools. *host* is the
-    root of the machine's own tree (another one in tests).
+    root of the machine's own tree (another one in tests). The folders *tools* are shown wherever
+    they lie.
     """
     machine = _Machine(host)
     wanted = sorted(
@@ -54,7 +60,13 @@ def plan(
         steps += [step for step in machine.entries(place) if not _is_private(step[2], home)]
     if home not in opened:
         steps += [_covered(step) for step in machine.entries(home) if _is_private(step[2], home)]
-    steps += [("tmpfs", "700", place) for place in hidden if not place.startswith(tuple(made))]
+    buried = [tool for tool in tools if _is_buried(tool, made, home)]
+    steps += [("ro", machine.real(tool), tool) for tool in buried]
+    steps += [
+        ("tmpfs", "700", place)
+        for place in hidden
+        if not place.startswith(tuple(made)) or any(_is_below(place, tool) for tool in buried)
+    ]
     steps += [("ro" if m.read_only else "rw", m.source, m.target) for m in wanted]
     return steps
 
@@ -99,6 +111,20 @@ class _Machine:
                 yield ("link", os.readlink(entry.path), target)
             elif entry.is_dir() or entry.is_file():
                 yield ("ro", entry.path, target)
+
+
+def _is_below(place: str, folder: str) -> bool:
+    return f"{place}/".startswith(f"{folder}/")
+
+
+def _is_buried(tool: str, made: Iterable[str], home: str) -> bool:
+    """Whether the plan hides *tool*; one that has the home in it is not shown for that."""
+    if _is_below(home, tool):
+        return False
+    above = [str(parent) for parent in PurePosixPath(tool).parents]
+    return any(place in above for place in made) or any(
+        _is_private(place, home) for place in (tool, *above)
+    )
 
 
 def _is_private(place: str, home: str) -> bool:
