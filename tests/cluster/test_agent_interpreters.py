@@ -137,7 +137,6 @@ async def test_a_pod_imports_what_the_user_has_installed(
     assert interpreters.find(os.environ).search[0] == str(home / ".hidden/venv/bin")
     script = "import users_own; print('from', users_own.place)"
     async with world(EmbeddedServers(), tmp_path) as w, w.agent(sandbox=level):
-        w = replace(w)
         made: list[dict[str, Any]] = [
             container(program, "-c", script, name=program) for program in ("python3", "python")
         ]

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
+from ...machinery.clock import SteadyTime
 from .handlers import HandlerError, Target, carry_out
 from .images import is_placeholder
 from .objects import Container, Lifecycle, Pod, Probe
@@ -40,6 +41,7 @@ class Checker:
 
     pod: Pod
     target: Target
+    time: SteadyTime
     report: Callable[[Checked | Unwell], None]
     tell: Tell
 
@@ -145,5 +147,5 @@ class Checker:
 
     def _stop(self, grace: int | None) -> None:
         seconds = self.pod.grace if grace is None else grace
-        kill_at = self.target.clock.now() + timedelta(seconds=seconds)
+        kill_at = self.time.now() + timedelta(seconds=seconds)
         self.report(Unwell(self.target.container.name, kill_at))

@@ -31,6 +31,10 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: str
     """RFC 3339."""
 
+    boot: str = ""
+    monotonic: float = 0.0
+    """The same by the steady clock of this boot of the machine, which agents share."""
+
 
 def make_folders(data_dir: Path) -> None:
     """Make what the agent keeps its things in.
