@@ -28,6 +28,13 @@ NODE = "here"
 FAST = BackOff(base=0.05, cap=0.2)
 
 
+def open_to_all(folder: Path) -> Path:
+    """A folder of the machine that pods may write, whoever they are there; made if need be."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    return folder
+
+
 @dataclass(slots=True)
 class World:
     """A cluster of one agent, as its user sees it."""

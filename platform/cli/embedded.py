@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from ..cluster import kubeconfig, pki, tokens
+from ..cluster.agent.mounting import has_no_sandbox
 from ..cluster.datadir import DataDir
 from ..cluster.supervisor import Part, Supervisor
 from .gates import QUEUE_GATES
@@ -20,6 +21,10 @@ from .gates import QUEUE_GATES
 LOOPBACK = "127.0.0.1"
 API_PORT = 7443
 REST_PORT = 7480
+NO_SANDBOX = (
+    "WARNING: this machine permits no sandbox, and pods will run as root: they can do to it what "
+    "root can"
+)
 AGENT_GRACE = 60.0
 """Seconds that pods get to end, beside their own grace, when the cluster stops."""
 OURS = ("--leader-elect=false", "--force-beside-volcano")
@@ -40,6 +45,7 @@ class Options:
     """``None``: the usual one, or a free one when that is taken; 0: any free one."""
     api_port: int | None = None
     cpus: int | None = None
+    http_limits: str = ""
 
 
 class Embedded:
@@ -70,6 +76,8 @@ class Embedded:
             self.rest = f"http://{LOOPBACK}:{self._rest.getsockname()[1]}"
             self._write_credentials()
             opened.pop_all()
+        if os.geteuid() == 0 and not options.simulate and has_no_sandbox():
+            self.remarks.append(NO_SANDBOX)
         return self
 
     def __exit__(
@@ -161,7 +169,8 @@ class Embedded:
         if options.cpus is not None:
             agent += ["--cpus", str(options.cpus)]
         store = f"sqlite:///{self._data.api_db}"
-        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api)]
+        limits = ["--http-limits", options.http_limits] if options.http_limits else []
+        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]
         trust = self._trust()
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
         # the agent still has to say how they ended.
@@ -169,7 +178,7 @@ class Embedded:
             Part(name="apiserver", arguments=server, descriptors=[api], environment=trust),
             Part(
                 name="agent",
-                arguments=self._client("agent", *agent),
+                arguments=self._client("agent", *agent, *limits),
                 environment=trust,
                 end_grace=AGENT_GRACE,
             ),
@@ -183,7 +192,7 @@ class Embedded:
             ),
             Part(
                 name="api",
-                arguments=self._client("api", "--store", store, "--listen-fd", str(rest)),
+                arguments=self._client("api", "--store", store, "--listen-fd", str(rest), *limits),
                 descriptors=[rest],
                 environment=trust,
             ),

@@ -74,6 +74,10 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
         "spec.tasks[1].topologyPolicy",
     )),
     (names.JOBS, {"spec": {"tasks": [{"topologyPolicy": "none"}]}}, ()),
+    (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
+    (names.JOBS, {"spec": {"volumes": 2 * [{"volumeClaim": {"storageClassName": "a"}}]}}, (
+        "spec.volumes[0].volumeClaim.storageClassName",
+    )),
     (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
     (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),
     (names.QUEUES, {"spec": {"affinity": {"nodeGroupAffinity": {}}}}, ("spec.affinity",)),
@@ -98,6 +102,7 @@ _PROBE = f"{AGENT}/checking.py"
 _ENV = f"{AGENT}/environment.py"
 _FILES = f"{AGENT}/projected.py"
 _USERS = f"{AGENT}/users.py"
+_RIGHTS, _LAYOUT = f"{AGENT}/rights.py", f"{AGENT}/layout.py"
 _PROFILE = {"type": "RuntimeDefault"}
 _WINDOWS = {"hostProcess": True}
 POD_FIELDS: Mapping[str, Row] = {
@@ -214,10 +219,11 @@ POD_FIELDS: Mapping[str, Row] = {
     "containers[*].restartPolicyRules": warned([{"action": "Restart"}]),
     "containers[*].securityContext.allowPrivilegeEscalation": enforced(f"{AGENT}/shim.py", False),
     "containers[*].securityContext.appArmorProfile": warned(_PROFILE),
-    "containers[*].securityContext.capabilities": warned({"add": ["NET_ADMIN"]}),
+    "containers[*].securityContext.capabilities.add": warned(["NET_ADMIN"]),
+    "containers[*].securityContext.capabilities.drop": enforced(_RIGHTS, ["ALL"]),
     "containers[*].securityContext.privileged": warned(True),
     "containers[*].securityContext.procMount": warned("Unmasked"),
-    "containers[*].securityContext.readOnlyRootFilesystem": warned(True),
+    "containers[*].securityContext.readOnlyRootFilesystem": enforced(_LAYOUT, True),
     "containers[*].securityContext.runAsGroup": enforced(_USERS, 1),
     "containers[*].securityContext.runAsNonRoot": enforced(_USERS, True),
     "containers[*].securityContext.runAsUser": enforced(_USERS, 1),

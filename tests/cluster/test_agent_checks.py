@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from support_agent import container, manifest
-from support_nodes import World, world
+from support_nodes import World, open_to_all, world
 from support_servers import Servers, add_namespace
 
 from batholith.cluster.agent.runner import Level, probe
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest.fixture(scope="module")
 def outside(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of the machine that pods may write to, one for each kind of server."""
-    return tmp_path_factory.mktemp("outside")
+    return open_to_all(tmp_path_factory.mktemp("outside"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -156,8 +156,7 @@ async def test_ports_are_asked_at_the_pod_s_address(w: World) -> None:
 async def test_hooks_run_in_the_container_after_its_start_and_before_its_end(
     w: World, tmp_path: Path, outside: Path
 ) -> None:
-    folder = outside / "hooks"
-    folder.mkdir()
+    folder = open_to_all(outside / "hooks")
     hooks = {
         "postStart": run_in("hostname >> $R/out/log; echo post >> $R/out/log"),
         "preStop": run_in("echo pre >> $R/out/log"),
@@ -176,8 +175,7 @@ async def test_hooks_run_in_the_container_after_its_start_and_before_its_end(
 
 
 async def test_a_hook_that_fails_or_never_ends_does_not_keep_a_pod(w: World, outside: Path) -> None:
-    folder = outside / "failing"
-    folder.mkdir()
+    folder = open_to_all(outside / "failing")
     fails = {"postStart": run_in("echo oh; exit 1")}
     await w.run(pod("bad", "sleep 60", lifecycle=fails, restartPolicy="Never"))
     assert (await w.phase("bad", "Succeeded", "Failed"))["status"]["phase"] == "Failed"

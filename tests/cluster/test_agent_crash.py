@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from support_agent import container, manifest, pod_of
-from support_nodes import NODE, World, world
+from support_nodes import NODE, World, open_to_all, world
 from support_servers import Servers
 from support_waiting import until
 
@@ -70,8 +70,7 @@ def writer(name: str, shared: Path, script: str) -> dict[str, Any]:
 async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
     servers: Servers, tmp_path: Path
 ) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
+    shared = open_to_all(tmp_path / "shared")
     script = "echo begun >> $R/log; until test -f $R/go; do sleep 0.02; done; echo done; exit 3"
     async with world(servers, tmp_path) as w:
         async with agent_process(w, shared):
@@ -96,8 +95,7 @@ async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
 async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(
     servers: Servers, tmp_path: Path
 ) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
+    shared = open_to_all(tmp_path / "shared")
     draw = random.Random(7)
     names = [f"p{number}" for number in range(10)]
     async with world(servers, tmp_path) as w:
@@ -117,8 +115,7 @@ async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
     servers: Servers, tmp_path: Path
 ) -> None:
     """The agent died between writing the intent and the shim's claim; the shim comes late."""
-    shared = tmp_path / "shared"
-    shared.mkdir()
+    shared = open_to_all(tmp_path / "shared")
     async with world(servers, tmp_path, host_paths=(str(shared),)) as w:
         made = await w.run(writer("p", shared, "echo run >> $R/log"))
         folder = PodFolder.of(w.settings.data_dir, pod_of(made))
@@ -216,8 +213,7 @@ async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
     def ready(seen: dict[str, Any]) -> bool:
         return all(one["ready"] for one in seen["status"].get("containerStatuses", [{"ready": 0}]))
 
-    shared = tmp_path / "shared"
-    shared.mkdir()
+    shared = open_to_all(tmp_path / "shared")
     (shared / "ok").touch()
     made = writer("p", shared, "sleep 60")
     made["spec"]["containers"][0] |= {

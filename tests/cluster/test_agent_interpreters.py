@@ -101,26 +101,37 @@ def test_an_environment_is_seen_wherever_it_lies(tmp_path: Path, place: str) -> 
     home = "/root" if place.startswith("/root") else "/home/u"
     for folder in (place, home, "/tmp", "/run"):
         (tmp_path / folder[1:]).mkdir(parents=True, exist_ok=True)
-    steps = layout.plan([], hidden=[], home=home, host=str(tmp_path), tools=[place])
+    steps = layout.plan([], hidden=[], home=home, host=str(tmp_path), shown=[place])
     seen = shown(steps)
-    assert ("ro", place) in seen
+    assert ("show", place) in seen
     hiding = [step for step in seen if place.startswith(step[1] + "/") and step[0] == "tmpfs"]
     assert hiding
-    assert all(seen.index(step) < seen.index(("ro", place)) for step in hiding)
+    assert all(seen.index(step) < seen.index(("show", place)) for step in hiding)
+
+
+def test_two_environments_below_one_closed_folder_are_both_seen(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "srv/closed" / name).mkdir(parents=True)
+    (tmp_path / "srv/closed").chmod(0o700)
+    tools = ["/srv/closed/a", "/srv/closed/b"]
+    steps = layout.plan([], hidden=[], home="/home/u", host=str(tmp_path), tools=tools)
+    seen = shown(steps)
+    assert seen.count(("tmpfs", "/srv/closed")) == 1
+    assert {("show", place) for place in tools} <= set(seen)
 
 
 def test_what_has_the_home_in_it_is_not_shown_whole(tmp_path: Path) -> None:
     (tmp_path / "tmp/home/.secret").mkdir(parents=True)
-    steps = layout.plan([], hidden=[], home="/tmp/home", host=str(tmp_path), tools=["/tmp/home"])
-    assert ("ro", "/tmp/home") not in shown(steps)
+    steps = layout.plan([], hidden=[], home="/tmp/home", host=str(tmp_path), shown=["/tmp/home"])
+    assert ("show", "/tmp/home") not in shown(steps)
 
 
 def test_a_data_folder_in_an_environment_stays_hidden(tmp_path: Path) -> None:
     (tmp_path / "tmp/venv/data").mkdir(parents=True)
     data = "/tmp/venv/data"
-    steps = layout.plan([], hidden=[data], home="/home/u", host=str(tmp_path), tools=["/tmp/venv"])
+    steps = layout.plan([], hidden=[data], home="/home/u", host=str(tmp_path), shown=["/tmp/venv"])
     seen = shown(steps)
-    assert seen.index(("tmpfs", data)) > seen.index(("ro", "/tmp/venv"))
+    assert seen.index(("tmpfs", data)) > seen.index(("show", "/tmp/venv"))
 
 
 @pytest.mark.parametrize("level", list(Level))

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support_nodes import open_to_all
 from support_waiting import until
 
 from batholith.cluster.agent import layout, shim
+from batholith.cluster.agent.ids import SHARED, Ids
 from batholith.cluster.agent.runner import (
     Ended,
     Launch,
@@ -38,6 +40,11 @@ def level(request: pytest.FixtureRequest) -> Level:
     return wanted
 
 
+def ids_for(level: Level) -> Ids:
+    """The user ids that an agent gives at *level*."""
+    return Ids(None if os.geteuid() or level is Level.PLAIN else SHARED)
+
+
 def launch(
     base: Path,
     argv: Sequence[str],
@@ -56,6 +63,7 @@ def launch(
             hostname="some-pod",
             level=level,
             user=user,
+            ids=ids_for(level),
             steps=plan,
         )
     )
@@ -220,8 +228,7 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
 ) -> None:
     if level is Level.PLAIN:
         pytest.skip("plain has no mounts")
-    data, secret = tmp_path / "data", tmp_path / "secret"
-    data.mkdir()
+    data, secret = open_to_all(tmp_path / "data"), tmp_path / "secret"
     secret.write_text("key")
     mounts = [
         layout.Mount(str(data), "/some/place"),
@@ -245,8 +252,7 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
 async def test_a_sandbox_shows_the_user_that_was_asked_for(tmp_path: Path, level: Level) -> None:
     if level is Level.PLAIN:
         pytest.skip("plain has the agent's user")
-    data = tmp_path / "data"
-    data.mkdir()
+    data = open_to_all(tmp_path / "data")
     script = (
         "id -u; id -g; touch /some/file; stat -c %u:%g /some/file; test -w /etc || echo refused"
     )
@@ -255,7 +261,58 @@ async def test_a_sandbox_shows_the_user_that_was_asked_for(tmp_path: Path, level
     ended = await Process(folder, folder.start(), clock=CLOCK).wait()
     shown = [text for _, text in log_of(tmp_path)]
     assert (shown, ended.code) == (["1234", "4321", "1234:4321", "refused"], 0)
-    assert (data / "file").stat().st_uid == os.geteuid()
+    assert (data / "file").stat().st_uid == (ids_for(level).owner(1234) or os.geteuid())
+
+
+async def test_a_link_that_a_container_put_into_a_volume_leads_no_mount_out(
+    tmp_path: Path, level: Level
+) -> None:
+    if level is Level.PLAIN:
+        pytest.skip("plain has no mounts")
+    volume, outside = open_to_all(tmp_path / "volume"), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "tokens.json").write_text("secret")
+    (volume / "source").symlink_to(outside)
+    (volume / "target").symlink_to(outside)
+    source = layout.Mount(str(volume), "/seen", below="source")
+    ended = await run(tmp_path, ["cat", "/seen/tokens.json"], level, source)
+    assert (ended.code, ended.reason) == (128, "StartError")
+    assert "subPath 'source'" in ended.message
+    assert log_of(tmp_path) == []
+    shutil.rmtree(tmp_path / "pods")
+    mounts = [
+        layout.Mount(str(volume), "/v"),
+        layout.Mount(str(volume), "/v/target/made/deep"),
+        layout.Mount(str(outside / "tokens.json"), "/v/target/file"),
+    ]
+    await run(tmp_path, ["true"], level, *mounts)
+    assert os.listdir(outside) == ["tokens.json"]
+
+
+async def test_mounts_lie_in_one_another_and_parts_of_volumes_are_shown(
+    tmp_path: Path, level: Level
+) -> None:
+    if level is Level.PLAIN:
+        pytest.skip("plain has no mounts")
+    outer, inner = open_to_all(tmp_path / "outer"), open_to_all(tmp_path / "inner")
+    open_to_all(outer / "part")
+    (outer / "here").symlink_to("part")
+    (inner / "file").write_text("inner")
+    mounts = [
+        layout.Mount(str(outer), "/o/a", read_only=True),
+        layout.Mount(str(inner), "/o/a/part"),
+        layout.Mount(str(outer), "/part", below="here"),
+        layout.Mount(str(inner), "/name", below="file", read_only=True),
+    ]
+    script = (
+        "cat /o/a/part/file; touch /o/a/part/new /part/mine; touch /o/a/no || echo refused;"
+        "cat /name; echo x > /name || echo refused"
+    )
+    ended = await run(tmp_path, ["sh", "-c", script], level, *mounts)
+    shown = [text for stream, text in log_of(tmp_path) if stream == "stdout"]
+    assert (ended.code, shown) == (0, ["innerrefused", "innerrefused"])
+    assert sorted(os.listdir(inner)) == ["file", "new"]
+    assert os.listdir(outer / "part") == ["mine"]
 
 
 def test_a_layout_opens_only_what_mounts_need(tmp_path: Path) -> None:
@@ -270,14 +327,15 @@ def test_a_layout_opens_only_what_mounts_need(tmp_path: Path) -> None:
         layout.Mount("/s", "/a/b"),
     ]
     steps = layout.plan(mounts, hidden=["/var/lib"], home="/root", host=str(host))
-    assert ("link", "usr/bin", "/bin") in steps
-    assert ("tmpfs", "755", "/etc") in steps, "the machine has no /etc/volcano"
-    assert ("ro", str(host / "etc/passwd"), "/etc/passwd") in steps
-    assert not any(place.startswith(("/data/", "/usr/")) for _, _, place in steps)
-    assert not any(".ssh" in place for _, _, place in steps), "keys stay out"
-    assert ("ro", str(host / "root/.pyenv"), "/root/.pyenv") in steps
-    assert steps.index(("tmpfs", "700", "/var/lib")) < steps.index(("rw", "/s", "/etc/volcano"))
-    assert {place for kind, _, place in steps if kind == "rw"} == {"/etc/volcano", "/data", "/a/b"}
+    assert ("link", "usr/bin", "/bin", "") in steps
+    assert ("tmpfs", "755", "/etc", "") in steps, "the machine has no /etc/volcano"
+    assert ("show", str(host / "etc/passwd"), "/etc/passwd", "") in steps
+    places = [step[2] for step in steps]
+    assert not any(place.startswith(("/data/", "/usr/")) for place in places)
+    assert not any(".ssh" in place for place in places), "keys stay out"
+    assert ("show", str(host / "root/.pyenv"), "/root/.pyenv", "") in steps
+    assert places.index("/var/lib") < places.index("/etc/volcano")
+    assert {step[2] for step in steps if step[0] == "rw"} == {"/etc/volcano", "/data", "/a/b"}
 
 
 def test_a_home_that_is_shown_keeps_its_keys_to_itself(tmp_path: Path) -> None:
@@ -286,9 +344,9 @@ def test_a_home_that_is_shown_keeps_its_keys_to_itself(tmp_path: Path) -> None:
         (host / place).mkdir(parents=True)
     (host / "home/me/.netrc").write_text("key")
     steps = layout.plan([], hidden=[], home="/home/me", host=str(host))
-    assert ("tmpfs", "700", "/home/me/.ssh") in steps
-    assert ("ro", os.devnull, "/home/me/.netrc") in steps
-    assert not any(place in ("/home/me/.local", "/home/me/work") for _, _, place in steps)
+    assert ("tmpfs", "700", "/home/me/.ssh", "") in steps
+    assert ("show", os.devnull, "/home/me/.netrc", "") in steps
+    assert not any(step[2] in ("/home/me/.local", "/home/me/work") for step in steps)
 
 
 async def test_a_run_that_went_with_its_pod_is_over(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ What cannot be had is asked for again, later each time, or as soon as something 
 
 from collections.abc import Callable
 
+import msgspec
+
 from ...model import times
 from .hosts import Peer
+from .ids import hand_over
 from .machine import HOST_IP, Machine
 from .objects import Pod
 from .preparing import PROBLEMS, Prepared, Preparer, retry_delay
@@ -86,7 +89,11 @@ class Groundwork:
     def _accept(self, ip: str, *, accepted: Accepted, ready: bool) -> None:
         pod, folder = self._pod(), self._folder
         meta = pod.metadata
-        if folder.record() is None:
+        ids = self._machine.take_ids(pod)
+        record = folder.record()
+        if record is not None and record.ids != (ids.base or 0):
+            folder.accept(msgspec.structs.replace(record, ids=ids.base or 0))
+        if record is None:
             ago = self._machine.time.now() - (accepted.seen or accepted.at)
             record = PodRecord(
                 uid=meta.uid,
@@ -96,6 +103,7 @@ class Groundwork:
                 accepted_at=times.format_micros(accepted.at),
                 boot=boot_id(),
                 monotonic=self._machine.clock.monotonic() - ago.total_seconds(),
+                ids=ids.base or 0,
             )
             folder.accept(record)
             if self._machine.level is Level.PLAIN:
@@ -103,6 +111,7 @@ class Groundwork:
         (folder.path / "hostname").write_text(f"{pod.host_name}\n")
         hosts_file = folder.path / "hosts"
         hosts_file.touch()
+        hand_over(hosts_file, ids.owner())
         self._machine.names.set(Peer(pod, ip, ready=ready), hosts_file)
         self._machine.names.touch(meta.namespace)
 

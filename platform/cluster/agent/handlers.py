@@ -5,9 +5,11 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -93,11 +95,13 @@ async def _get(wanted: HttpGet, target: Target) -> None:
 async def _execute(command: tuple[str, ...], target: Target) -> None:
     launch = json.loads((target.run.path / shim.LAUNCH).read_bytes())
     plain = launch["level"] == Level.PLAIN
+    ids = launch.get("ids") or {"base": None}  # of an earlier agent's container
     wanted = {
         "argv": command,
         "env": launch["env"],
         "cwd": launch["cwd"],
-        "pid": 0 if plain else await _inside(target.run, Level(launch["level"])),
+        "ids": ids,
+        "pid": 0 if plain else await _inside(target.run, Level(launch["level"]), ids=ids),
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", str(_PROGRAM),
@@ -119,7 +123,7 @@ async def _execute(command: tuple[str, ...], target: Target) -> None:
         raise HandlerError(words or f"command exited with {process.returncode}")
 
 
-async def _inside(run: RunFolder, level: Level) -> int:
+async def _inside(run: RunFolder, level: Level, *, ids: Mapping[str, Any]) -> int:
     """The first process in the container's namespaces, once its sandbox is finished."""
     depth = 2 if level is Level.BUBBLEWRAP else 1
     while True:
@@ -130,6 +134,17 @@ async def _inside(run: RunFolder, level: Level) -> int:
         # Its own child is the container's program, which is not there before all is set up.
         while len(line) < depth + 2 and (below := shim.children(line[-1])):
             line.append(below[0])
-        if len(line) == depth + 2:
+        # Before, it may be a helper, which stays outside.
+        if len(line) == depth + 2 and (ids["base"] is None or _has_left(line[-1], ids)):
             return line[depth]
         await asyncio.sleep(_LOOK)
+
+
+def _has_left(pid: int, ids: Mapping[str, Any]) -> bool:
+    """Whether a process is the pod's, and not root's any more."""
+    with suppress(OSError, StopIteration):
+        if ids["namespace"]:
+            return os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user")
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            return next(line.split()[1] for line in file if line.startswith("Uid:")) != "0"
+    return False

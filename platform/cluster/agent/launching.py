@@ -3,17 +3,30 @@
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import hosts, images, interpreters, layout, users
-from .environment import Facts, build, expand
+from . import hosts, images, interpreters, layout, rights, users
+from .environment import ConfigError, Facts, build, expand
+from .ids import Identity, hand_over
 from .layout import Mount
 from .machine import HOST_IP, Machine
+from .mounting import open_regular
 from .objects import Container, Pod
 from .preparing import Prepared
-from .runner import POD_VARIABLE, Launch, Level, RunFolder
+from .runner import POD_VARIABLE, TOOLS, Launch, Level, RunFolder
 from .volumes import link_into, mounts_of
+
+SECRETS = (
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/shadow-",
+    "/etc/gshadow-",
+    "/etc/ssh",
+    "/etc/sudoers",
+)
+"""What only root may read; hidden where pods are root on the machine."""
 
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
@@ -41,25 +54,34 @@ class Launcher:
             pod_ip=self.prepared.ip, host_ip=HOST_IP, allocatable=self.machine.allocatable
         )
         user = users.user_of(self.pod, container)
-        base = self._base(run, user)
+        machine, ids = self.machine, self.machine.take_ids(self.pod)
+        rights.check(
+            self.pod, container, user,
+            level=machine.level, identity=machine.identity, own=os.geteuid(),
+        )  # fmt: skip
+        base = self._base(run, users.seen_as(user, ids))
         env = build(self.pod, container, sources=self.prepared.sources, facts=facts, base=base)
-        mounts = mounts_of(container, self.prepared.volumes, env)
+        mounts = mounts_of(container, self.prepared.volumes, env, owner=ids.base)
         argv, complaint = self._argv(container, env, mounts)
         directory = container.working_dir or "/"
         steps: list[layout.Step] = []
-        if self.machine.level is Level.PLAIN:
+        if machine.level is Level.PLAIN:
             directory = self._plain(run, mounts, directory)
         else:
-            of_run = [_last_words(container, run), *users.mounts_for(user, run.path)]
-            steps = self._steps(of_run, [*mounts, *_working_mount(directory, mounts, run)])
+            owner = ids.owner(user.uid)
+            of_run = [_last_words(container, run, owner), *users.mounts_for(user, run.path, ids)]
+            mounts += _working_mount(directory, mounts, run, owner)
+            steps = self._steps(of_run, mounts, container)
         return Launch(
             argv=argv,
             env=env,
             cwd=directory,
             log=log,
             hostname=self.pod.host_name,
-            level=self.machine.level,
+            level=machine.level,
             user=(user.uid, user.gid),
+            ids=ids,
+            capabilities=rights.capabilities(container),
             steps=steps,
         ), complaint
 
@@ -107,7 +129,9 @@ class Launcher:
         inside.mkdir(parents=True, exist_ok=True)
         return str(inside)
 
-    def _steps(self, of_run: Sequence[Mount], mounts: Sequence[Mount]) -> list[layout.Step]:
+    def _steps(
+        self, of_run: Sequence[Mount], mounts: Sequence[Mount], container: Container
+    ) -> list[layout.Step]:
         folder = self.prepared.folder
         own = [
             Mount(str(folder / "hosts"), "/etc/hosts"),
@@ -121,25 +145,45 @@ class Launcher:
         hidden = [os.path.realpath(self.machine.settings.data_dir)]
         home = os.path.expanduser("~")
         own = [mount for mount in own if mount.target not in taken]
-        tools = interpreters.find(os.environ).folders
-        return layout.plan([*own, *mounts], hidden=hidden, home=home, tools=tools)
+        ranges = self.machine.identity is not Identity.OWN
+        if os.geteuid() == 0 and not ranges:
+            hidden += filter(os.path.exists, SECRETS)
+        shown = interpreters.find(os.environ).folders
+        steps = layout.plan(
+            [*own, *mounts],
+            hidden=hidden,
+            home=home,
+            shown=shown,
+            tools=(*TOOLS, *shown) if ranges else (),
+            read_only_root=container.security_context.read_only_root_filesystem,
+        )
+        if not self.machine.safe_paths and layout.staged(steps, "")[0]:
+            raise ConfigError(
+                "subPath, and mounts inside other mounts, take user namespaces of ours, which "
+                "this machine permits to bubblewrap alone"
+            )
+        return steps
 
 
-def _working_mount(directory: str, mounts: Sequence[Mount], run: RunFolder) -> list[Mount]:
+def _working_mount(
+    directory: str, mounts: Sequence[Mount], run: RunFolder, owner: int | None
+) -> list[Mount]:
     """A folder to work in where the machine has none, as a runtime would make it."""
     held = any(f"{directory}/".startswith(f"{mount.target}/") for mount in mounts)
     if held or os.path.isdir(directory):
         return []
     folder = run.path / "work"
     folder.mkdir(parents=True, exist_ok=True)
+    hand_over(folder, owner)
     return [Mount(str(folder), os.path.normpath("/" + directory))]
 
 
-def _last_words(container: Container, run: RunFolder) -> Mount:
+def _last_words(container: Container, run: RunFolder, owner: int | None) -> Mount:
     """Where the container may leave a message about its end."""
     message = run.path / "termination-log"
     message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     message.touch()
+    hand_over(message, owner)
     return Mount(str(message), _message_path(container))
 
 
@@ -151,10 +195,11 @@ def _message_path(container: Container) -> str:
 
 def termination_message(container: Container, run: RunFolder, log: Path, *, failed: bool) -> str:
     """What the container left as its last words."""
-    file = run.path / "termination-log"
-    if file.is_file():
-        with file.open("rb") as opened:
-            text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
+    with (
+        suppress(OSError),  # there is none, or something else lies there by now
+        os.fdopen(open_regular(str(run.path / "termination-log")), "rb") as opened,
+    ):
+        text = opened.read(_MESSAGE_LIMIT).decode(errors="replace")
         if text:
             return text
     if failed and container.termination_message_policy == "FallbackToLogsOnError":
@@ -171,9 +216,9 @@ def found_port_taken(log: Path) -> bool:
 def _last_lines(log: Path) -> list[str]:
     """What was written last, without times and streams."""
     try:
-        with log.open("rb") as file:
+        with os.fdopen(open_regular(str(log)), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             lines = file.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
+    except OSError:  # nothing was logged, or something else lies there by now
         return []
     return [parts[3] for line in lines if len(parts := line.split(" ", 3)) == 4]

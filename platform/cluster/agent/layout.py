@@ -7,12 +7,19 @@ read-only mount takes no new mount points.
 """
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-Step = tuple[str, str, str]
-"""Kind (``link``, ``tmpfs``, ``ro``, ``rw``), source (of a tmpfs its mode), place in the root."""
+from . import mounting
+
+Step = tuple[str, str, str, str]
+"""Kind, source (of a tmpfs its mode), place in the root, and what of the source is meant, if not
+all of it: a path that may lead anywhere, and is resolved when it is mounted.
+
+Kinds: ``link``, ``tmpfs``; ``show`` for what is the machine's own; ``ro`` and ``rw`` for the pod's
+mounts; ``seal`` makes what was made before read-only.
+"""
 
 _MADE_ELSEWHERE = frozenset({"proc", "dev", "tmp", "run", "lost+found"})
 _TOOLS = frozenset(
@@ -30,6 +37,8 @@ class Mount:
     source: str
     target: str
     read_only: bool = False
+    below: str = ""
+    """What of *source* is shown; in a volume, where its users may put links."""
 
 
 def plan(
@@ -39,36 +48,47 @@ def plan(
     home: str,
     host: str = "/",
     tools: Sequence[str] = (),
+    shown: Sequence[str] = (),
+    read_only_root: bool = False,
 ) -> list[Step]:
     """The steps that build a container's root, to be carried out in order.
 
-    *hidden* folders are shown empty, and so are hidden entries of *home* save tools. *host* is the
-    root of the machine's own tree (another one in tests). The folders *tools* are shown wherever
-    they lie.
+    *hidden* is shown empty, and so are hidden entries of *home* save tools. *host* is the root of
+    the machine's own tree (another one in tests). The folders *tools* can be reached by every user
+    of the container, even where folders above them are closed to others on the machine. The folders
+    *shown* are there even where what is above them is hidden.
     """
     machine = _Machine(host)
     wanted = sorted(
-        (Mount(m.source, machine.canonical(m.target), m.read_only) for m in mounts),
+        (replace(mount, target=machine.canonical(mount.target)) for mount in mounts),
         key=lambda mount: mount.target.count("/"),
     )
     steps = [step for step in machine.entries("/") if step[2][1:] not in _MADE_ELSEWHERE]
     made = {"/tmp": "1777", "/run": "755", "/var/tmp": "1777"}  # noqa: S108 - the container's own
-    steps += [("tmpfs", mode, place) for place, mode in made.items() if machine.may_hold(place)]
-    opened = {ROOT_HOME} | {place for m in wanted if (place := machine.to_open(m.target, made))}
+    steps += [("tmpfs", mode, place, "") for place, mode in made.items() if machine.may_hold(place)]
+    closed = {home} if tools and machine.is_closed(home) else set()
+    opened = (
+        {ROOT_HOME} | closed | {place for m in wanted if (place := machine.to_open(m.target, made))}
+    )
     for place in sorted(opened):
-        steps.append(("tmpfs", "755", place))
+        steps.append(("tmpfs", "755", place, ""))
         steps += [step for step in machine.entries(place) if not _is_private(step[2], home)]
     if home not in opened:
-        steps += [_covered(step) for step in machine.entries(home) if _is_private(step[2], home)]
-    buried = [tool for tool in tools if _is_buried(tool, made, home)]
-    steps += [("ro", machine.real(tool), tool) for tool in buried]
+        private = (step[2] for step in machine.entries(home) if _is_private(step[2], home))
+        steps += (machine.covered(place, shown) for place in private)
+    buried = [place for place in map(machine.canonical, shown) if _is_buried(place, made, home)]
+    reached = list(machine.reached(tools, [*opened, *made]))
+    there = {step[2] for step in reached}
+    steps += reached
+    steps += [("show", machine.real(each), each, "") for each in buried if each not in there]
     steps += [
-        ("tmpfs", "700", place)
+        machine.covered(place)
         for place in hidden
-        if not place.startswith(tuple(made)) or any(_is_below(place, tool) for tool in buried)
+        if not place.startswith(tuple(made)) or any(_is_below(place, each) for each in buried)
     ]
-    steps += [("ro" if m.read_only else "rw", m.source, m.target) for m in wanted]
-    return steps
+    sealed = [place for kind, _, place, _ in steps if kind == "tmpfs" and place not in hidden]
+    steps += [("ro" if m.read_only else "rw", m.source, m.target, m.below) for m in wanted]
+    return steps + [("seal", "", place, "") for place in [*sealed, "/"] if read_only_root]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +128,45 @@ class _Machine:
         for entry in found:
             target = os.path.join(place, entry.name)
             if entry.is_symlink():
-                yield ("link", os.readlink(entry.path), target)
+                yield ("link", os.readlink(entry.path), target, "")
             elif entry.is_dir() or entry.is_file():
-                yield ("ro", entry.path, target)
+                yield ("show", entry.path, target, "")
+
+    def reached(self, tools: Iterable[str], opened: Sequence[str]) -> Iterable[Step]:
+        """Steps that show *tools* below folders that are closed to others."""
+        emptied: set[str] = set()
+        for tool in sorted(set(map(self.canonical, tools))):
+            above = [str(parent) for parent in reversed(PurePosixPath(tool).parents)][1:]
+            closed = next((p for p in above if p not in opened and self.is_closed(p)), None)
+            if closed is not None:
+                if closed not in emptied:
+                    yield ("tmpfs", "755", closed, "")
+                    emptied.add(closed)
+                yield ("show", self.real(tool), tool, "")
+
+    def is_closed(self, place: str) -> bool:
+        """Whether a folder cannot be entered by others than its owner and group."""
+        return os.path.isdir(self.real(place)) and not os.stat(self.real(place)).st_mode & 0o001
+
+    def covered(self, place: str, shown: Iterable[str] = ()) -> Step:
+        """Instead of showing *place*, hide it, save what is *shown* in it."""
+        if os.path.isdir(self.real(place)):
+            mode = "755" if any(_is_below(each, place) for each in shown) else "700"
+            return ("tmpfs", mode, place, "")
+        return ("show", os.devnull, place, "")
 
 
 def _is_below(place: str, folder: str) -> bool:
     return f"{place}/".startswith(f"{folder}/")
 
 
-def _is_buried(tool: str, made: Iterable[str], home: str) -> bool:
-    """Whether the plan hides *tool*; one that has the home in it is not shown for that."""
-    if _is_below(home, tool):
+def _is_buried(folder: str, made: Iterable[str], home: str) -> bool:
+    """Whether the plan hides *folder*; one that has the home in it is not shown for that."""
+    if _is_below(home, folder):
         return False
-    above = [str(parent) for parent in PurePosixPath(tool).parents]
+    above = [str(parent) for parent in PurePosixPath(folder).parents]
     return any(place in above for place in made) or any(
-        _is_private(place, home) for place in (tool, *above)
+        _is_private(place, home) for place in (folder, *above)
     )
 
 
@@ -132,26 +175,80 @@ def _is_private(place: str, home: str) -> bool:
     return folder == home and name.startswith(".") and name not in _TOOLS
 
 
-def _covered(step: Step) -> Step:
-    """Instead of showing an entry, hide it."""
-    _, source, place = step
-    return ("tmpfs", "700", place) if os.path.isdir(source) else ("ro", os.devnull, place)
+def staged(steps: Iterable[Step], folder: str) -> tuple[list[Step], list[Step]]:
+    """What has to be laid out in *folder* for a program that mounts by path, and all its steps.
+
+    That is what lies in a volume at a path of the pod's choice, and mounts inside other mounts:
+    there a link may be put in the way. Places in the folder are a number, or below one.
+    """
+    every = list(steps)
+    mounts = {step[2]: step for step in every if step[0] in ("ro", "rw")}
+    inside = {place: above for place in mounts if (above := _nearest(place, mounts))}
+    needed = {place for place, step in mounts.items() if step[3]} | set(inside.values())
+    laid: list[Step] = []
+    where: dict[str, str] = {}
+    left: list[Step] = []
+    for step in every:
+        kind, source, place, below = step
+        if mounts.get(place) is not step or not {place, inside.get(place)} & {*needed, *where}:
+            left.append(step)
+            continue
+        above = inside.get(place)
+        where[place] = f"{where[above]}{place[len(above) :]}" if above else str(len(laid))
+        laid.append((kind, source, where[place], below))
+        if not above:
+            left.append(("rw", f"{folder}/{where[place]}", place, ""))
+    return laid, left
+
+
+def _nearest(place: str, mounts: Mapping[str, Step]) -> str | None:
+    """The mount that *place* lies in, if any."""
+    parents = (str(parent) for parent in PurePosixPath(place).parents)
+    return next((parent for parent in parents if parent in mounts), None)
 
 
 def bubblewrap_arguments(
-    program: str, steps: Iterable[Step], *, hostname: str, user: tuple[int, int] = (0, 0)
+    program: str, steps: Iterable[Step], *, hostname: str, user: tuple[int, int] | None
 ) -> list[str]:
-    """The same root as a call of bubblewrap; ``{info}`` stands for its information pipe."""
-    uid, gid = map(str, user)
-    argv = [
-        program, "--unshare-user", "--uid", uid, "--gid", gid, "--unshare-pid", "--unshare-ipc",
-        "--unshare-uts", "--hostname", hostname, "--info-fd", "{info}", "--as-pid-1",
-    ]  # fmt: skip
-    for kind, source, place in steps:
+    """The same root as a call of bubblewrap; ``{info}`` stands for its information pipe.
+
+    *user* is who the container is in a user namespace of one id; without, the caller is root and
+    sees to that.
+    """
+    argv = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", hostname]
+    argv += ["--info-fd", "{info}", "--as-pid-1", "--die-with-parent"]
+    if user is not None:
+        argv += ["--unshare-user", "--uid", str(user[0]), "--gid", str(user[1])]
+        argv += ["--cap-drop", "ALL"]
+    sealed: list[str] = []
+    there: dict[str, str] = {}
+    for kind, source, place, _ in steps:
+        for folder in _made_above(place, there):
+            argv += ["--perms", "0755", "--dir", folder]  # by itself it makes them for root alone
+            there[folder] = "tmpfs"
+        if kind == "tmpfs":  # what was there is covered
+            there = {each: was for each, was in there.items() if not _is_below(each, place)}
+        there[place] = kind
         if kind == "tmpfs":
             argv += ["--perms", source.rjust(4, "0"), "--tmpfs", place]
+        elif kind == "seal":
+            sealed += ["--remount-ro", place]
         else:
-            flag = {"link": "--symlink", "ro": "--ro-bind", "rw": "--bind"}[kind]
-            argv += [flag, source, place]
+            flag = {"link": "--symlink", "show": "--ro-bind", "ro": "--ro-bind", "rw": "--bind"}
+            argv += [flag[kind], source, place]
     argv += ["--dev", "/dev", "--symlink", "/run/termination-log", "/dev/termination-log"]
-    return [*argv, "--proc", "/proc", "--chdir", "/", "--"]
+    argv += ["--proc", "/proc"]
+    for control in mounting.CONTROLS:
+        argv += ["--ro-bind-try", f"/proc/{control}", f"/proc/{control}"]
+    return [*argv, *sealed, "--chdir", "/", "--"]
+
+
+def _made_above(place: str, there: Mapping[str, str]) -> list[str]:
+    """The folders above *place* that nothing that is *there* brings along."""
+    made: list[str] = []
+    for parent in PurePosixPath(place).parents:
+        kind = there.get(str(parent))
+        if str(parent) == "/" or kind is not None:
+            return [] if kind not in (None, "tmpfs") else made[::-1]
+        made.append(str(parent))
+    return made

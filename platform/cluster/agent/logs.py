@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ...machinery.clock import Clock
 from ...model import times
+from .mounting import open_regular
 
 POLL = 0.1
 """Seconds between looks at a log that is followed."""
@@ -50,7 +51,7 @@ async def read(
 ) -> AsyncIterator[bytes]:
     """Yield the log in pieces; with follow until *over* says that nothing more will come."""
     writer = _Writer(options)
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(str(path)), "rb") as file:
         start = _first_line(file)
         file.seek(start)
         if options.tail is not None:
@@ -77,7 +78,7 @@ def trim(path: Path, *, keep: int = KEPT) -> bool:
     File systems that cannot do so keep all of it.
     """
     try:
-        with path.open("rb+") as file:
+        with os.fdopen(open_regular(str(path), os.O_RDWR), "rb+") as file:
             held = os.fstat(file.fileno())
             if held.st_blocks * 512 <= 2 * keep:
                 return False

@@ -14,6 +14,7 @@ from ...model import times
 from ...model.meta import ResourceList
 from ...model.names import PODS
 from . import hosts
+from .ids import Identity, Ids, range_of
 from .objects import Pod, Service
 from .records import PodRecord
 from .runner import Level
@@ -105,6 +106,10 @@ class Machine:
     settings: AgentSettings
     clock: Clock
     level: Level
+    identity: Identity
+    safe_paths: bool
+    """Paths in volumes can be mounted, though a pod may change them (`runner.Probe`)."""
+
     allocatable: ResourceList
     names: NameBook
     services: Callable[[str], Iterable[Service]]
@@ -112,6 +117,9 @@ class Machine:
     recorder: Recorder | None
     addresses: dict[str, str]
     """Loopback address by pod uid."""
+
+    ranges: dict[str, int]
+    """First of the user ids by pod uid."""
 
     time: SteadyTime = field(init=False)
     """By which everything is due; times in objects and files are the clock's."""
@@ -133,10 +141,23 @@ class Machine:
             self.addresses[uid] = hosts.address_of(uid, set(self.addresses.values()))
         return self.addresses[uid]
 
-    def places(self, folder: Path) -> Places:
+    def take_ids(self, pod: Pod) -> Ids:
+        """The pod's user ids, a free range the first time."""
+        if self.identity is Identity.OWN or self.level is Level.PLAIN:
+            return Ids()
+        uid = pod.metadata.uid
+        if uid not in self.ranges:
+            self.ranges[uid] = range_of(pod, set(self.ranges.values()))
+        return Ids(self.ranges[uid], self.identity is Identity.RANGE)
+
+    def places(self, pod: Pod, folder: Path) -> Places:
         """Where a pod's volumes lie."""
-        claims = self.settings.data_dir / "volumes"
-        return Places(pod=folder, claims=claims, host_paths=self.settings.host_paths)
+        return Places(
+            pod=folder,
+            claims=self.settings.data_dir / "volumes",
+            host_paths=self.settings.host_paths,
+            ids=self.take_ids(pod),
+        )
 
     def tell(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:
         """Record an event about *pod*."""

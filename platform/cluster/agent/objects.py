@@ -66,12 +66,23 @@ class EnvFrom(Part, frozen=True):
     secret_ref: SourceName | None = None
 
 
+class Capabilities(Part, frozen=True):
+    """Rights by their names, such as ``CHOWN``."""
+
+    add: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
 class SecurityContext(Part, frozen=True):
-    """As whom a container, or all of a pod, shall run; other fields ask for more than we have."""
+    """As whom a container, or all of a pod, shall run; all but the first three a container's."""
 
     run_as_user: int | None = None
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
+    privileged: bool = False
+    capabilities: Capabilities = Capabilities()
+    read_only_root_filesystem: bool = False
+    proc_mount: str = ""
 
 
 class ExecAction(Part, frozen=True):
@@ -287,6 +298,9 @@ class PodSpec(Part, frozen=True):
     service_account_name: str = ""
     enable_service_links: bool | None = None
     host_network: bool = False
+    host_pid: bool = msgspec.field(name="hostPID", default=False)
+    host_ipc: bool = msgspec.field(name="hostIPC", default=False)
+    share_process_namespace: bool = False
     host_aliases: tuple[HostAlias, ...] = ()
     security_context: SecurityContext = SecurityContext()
     init_containers: tuple[Container, ...] = ()

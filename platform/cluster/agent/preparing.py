@@ -109,7 +109,7 @@ class Preparer:
             pod, machine = self._pod(), self._machine
             sources = await machine.sources.fetch(pod, anew=anew)
             facts = Facts(pod_ip=ip, host_ip=HOST_IP, allocatable=machine.allocatable)
-            places = machine.places(self._folder)
+            places = machine.places(pod, self._folder)
             work = asyncio.to_thread(materialise, pod, places=places, sources=sources, facts=facts)
             self._writing = asyncio.ensure_future(work)
             volumes = await asyncio.shield(self._writing)

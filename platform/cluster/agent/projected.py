@@ -124,21 +124,22 @@ def _check(name: str) -> None:
         raise ConfigError(f"the path {name!r} must be relative and must not contain '..'")
 
 
-def publish(folder: Path, files: Mapping[str, File]) -> bool:
+def publish(folder: Path, files: Mapping[str, File], *, owner: int | None = None) -> bool:
     """Have *folder* show *files* and nothing else of ours, in one step; whether that is new.
 
-    May be interrupted anywhere and called again. Not by two at once.
+    The files are *owner*'s, if that is anybody. May be interrupted anywhere and called again. Not
+    by two at once.
 
     Raises:
         OSError: the disk is full, or the folder is gone.
     """
-    if _shown(folder / _DATA) == files:
+    if _shown(folder / _DATA, owner) == files:
         _link_all(folder, files)
         return False
     fresh = Path(tempfile.mkdtemp(prefix="..", dir=folder))
     fresh.chmod(0o755)
     for name, file in files.items():
-        _write(fresh / name, file)
+        _write(fresh / name, file, owner)
     _link(folder / _DATA, fresh.name)
     _link_all(folder, files)
     for entry in folder.iterdir():
@@ -147,12 +148,14 @@ def publish(folder: Path, files: Mapping[str, File]) -> bool:
     return True
 
 
-def _shown(data: Path) -> dict[str, File] | None:
+def _shown(data: Path, owner: int | None) -> dict[str, File] | None:
     """The files as they are now; ``None`` if there are none yet, or they cannot be read."""
     if not data.is_dir():
         return None
-    files = (path for path in data.rglob("*") if path.is_file())
+    files = [path for path in data.rglob("*") if path.is_file()]
     try:
+        if owner is not None and any(path.stat().st_uid != owner for path in files):
+            return None  # of an earlier agent, which gave them to another
         return {
             str(path.relative_to(data)): File(path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
             for path in files
@@ -161,11 +164,13 @@ def _shown(data: Path) -> dict[str, File] | None:
         return None
 
 
-def _write(path: Path, file: File) -> None:
+def _write(path: Path, file: File, owner: int | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(file.content)
+        if owner is not None:
+            os.fchown(opened.fileno(), owner, owner)
         os.fchmod(opened.fileno(), file.mode)
 
 

@@ -2,20 +2,21 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...kube.errors import ApiError, ConnectionLostError
+from ...kube.events import EventType
 from ...machinery.clock import Clock
-from ...machinery.recording import Recorder
-from ...model.names import PODS, SERVICES
+from ...machinery.recording import Recorder, reference
+from ...model.meta import ObjectMeta
+from ...model.names import NODES, PODS, SERVICES
 from . import logs
 from .claims import ClaimFolders
 from .leftovers import end_orphan, end_pods
@@ -24,7 +25,7 @@ from .nodes import NodeFacts, NodeKeeper, machine_memory
 from .objects import Marked, Pod, Service
 from .records import PodFolder, make_folders
 from .reporter import may_pass
-from .runner import RunFolder, probe
+from .runner import Probe, RunFolder, probe, weakness
 from .server import LogRefusedError, LogServer
 from .settings import AgentSettings, Stop
 from .sources import SourceBook
@@ -103,8 +104,7 @@ class RealNode:
         settings = self._settings
         make_folders(settings.data_dir)
         found = await asyncio.to_thread(probe, settings.sandbox)
-        for reason in found.reasons:
-            log.info("a sandbox does not work here", extra={"reason": reason})
+        self._tell_of_isolation(found)
         port = await self._serve(stack)
         facts = NodeFacts(
             name=settings.node_name,
@@ -115,29 +115,51 @@ class RealNode:
             labels=settings.labels,
             log_port=port,
         )
+        known = [record for _, record in PodFolder.all(settings.data_dir)]
         self._machine = Machine(
             client=self._client,
             settings=settings,
             clock=self._clock,
             level=found.level,
+            identity=found.identity,
+            safe_paths=found.safe_paths,
             allocatable=facts.capacity,
             names=self._names,
             services=self._services_of,
             sources=self._sources,
             recorder=self._recorder,
-            addresses={record.uid: record.ip for _, record in PodFolder.all(settings.data_dir)},
+            addresses={record.uid: record.ip for record in known},
+            ranges={record.uid: record.ids for record in known if record.ids},
         )
         return facts
+
+    def _tell_of_isolation(self, found: Probe) -> None:
+        """Say in events on the Node what this machine lacks."""
+        for reason in found.reasons:
+            log.info("a sandbox does not work here", extra={"reason": reason})
+            self._tell(type="Normal", reason="SandboxUnavailable", message=reason)
+        problem = weakness(found, root=os.geteuid() == 0)
+        if problem:
+            log.warning("pods are not kept apart as they should be", extra={"problem": problem})
+            self._tell(type="Warning", reason="WeakIsolation", message=problem)
+
+    def _tell(self, *, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        """Record an event about the node; as kubelets do, its name stands for its uid."""
+        if self._recorder is not None:
+            name = self._settings.node_name
+            node = reference(NODES, ObjectMeta(name=name, uid=name))
+            self._recorder.record(node, type=type, reason=reason, message=message)
 
     async def _serve(self, stack: AsyncExitStack) -> int:
         files = self._settings.serving
         if files is None:
             return 0
         server = LogServer(self, self._clock)
-        runner: web.AppRunner
-        runner, port = await server.start(files, port=self._settings.listen_port)
-        stack.push_async_callback(runner.cleanup)
-        return port
+        settings = self._settings
+        listening = server.running(
+            files, port=settings.listen_port, limits=settings.limits, figures=settings.listeners
+        )
+        return await stack.enter_async_context(listening)
 
     async def _cancel_tasks(self) -> None:
         for task in self._tasks:
@@ -232,6 +254,7 @@ class RealNode:
         uid = folder.path.name
         if self._machine is not None:
             self._machine.addresses.pop(uid, None)
+            self._machine.ranges.pop(uid, None)
         if folder.is_busy:  # its worker had failed
             await asyncio.to_thread(end_orphan, folder, uid)
         await asyncio.to_thread(folder.remove)

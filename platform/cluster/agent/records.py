@@ -35,6 +35,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     monotonic: float = 0.0
     """The same by the steady clock of this boot of the machine, which agents share."""
 
+    ids: int = 0
+    """First of the pod's user ids; 0 if it has none of its own."""
+
 
 def make_folders(data_dir: Path) -> None:
     """Make what the agent keeps its things in.

@@ -20,9 +20,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -32,13 +32,17 @@ import msgspec
 
 from ...machinery.clock import Clock
 from ..processes import ProcessId
-from . import layout, shim
+from . import layout, mounting, shim
+from .ids import SHARED, Identity, Ids
 
 RUN_VARIABLE = "BATHOLITH_RUN"
 POD_VARIABLE = "BATHOLITH_POD_UID"
-_INNER_SHIM = "/run/batholith-shim.py"
+_INNER_FOLDER = "/run/batholith"
 _R = TypeVar("_R", bound=msgspec.Struct)
-_SHIM = Path(shim.__file__)
+_PROGRAM = Path(shim.__file__).with_name("starting.py")
+TOOLS = (sys.prefix, sys.base_prefix)
+"""Where this Python lies, which containers may use."""
+
 _NEWS = 3
 """The shim's descriptor that closes when the run is claimed."""
 
@@ -95,8 +99,10 @@ class Launch:
     hostname: str = ""
     level: Level = Level.PLAIN
     user: tuple[int, int] = (0, 0)
-    """User and group as the sandbox shows them; the machine sees the agent's own."""
+    """User and group as the sandbox shows them; `ids` says who that is outside."""
 
+    ids: Ids = field(default_factory=Ids)
+    capabilities: Collection[int] = mounting.KEPT_CAPABILITIES
     steps: Sequence[layout.Step] = ()
 
 
@@ -121,12 +127,17 @@ class RunFolder:
             "log": str(launch.log),
             "hostname": launch.hostname,
             "level": str(launch.level),
-            "user": launch.user,
+            "ids": {
+                "user": launch.user,
+                "base": launch.ids.base,
+                "namespace": launch.ids.namespace,
+                "capabilities": sorted(launch.capabilities),
+            },
             "root": str(root),
             "steps": list(launch.steps) if launch.level is Level.UNSHARE else [],
         }
         if launch.level is Level.BUBBLEWRAP:
-            text["bubblewrap"] = _bubblewrap(launch)
+            text |= _bubblewrap(launch, str(root))
         shim.write_whole(str(self.path / shim.LAUNCH), json.dumps(text))
 
     def start(self, news: int = -1) -> int:
@@ -140,7 +151,7 @@ class RunFolder:
         try:
             return os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(_SHIM), str(self.path), *told],
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(self.path), *told],
                 {RUN_VARIABLE: self.name, "PATH": os.defpath},
                 file_actions=[(os.POSIX_SPAWN_DUP2, end, to) for to, end in enumerate(ends)],
                 setsid=True,
@@ -229,11 +240,21 @@ def _read(path: Path, kind: type[_R]) -> _R | None:
     return None
 
 
-def _bubblewrap(launch: Launch) -> list[str]:
+def _bubblewrap(launch: Launch, folder: str) -> dict[str, Any]:
+    """What the shim does for a container that bubblewrap sets up."""
     program = shutil.which("bwrap") or "bwrap"
-    steps = [*launch.steps, ("ro", str(_SHIM), _INNER_SHIM)]
-    argv = layout.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=launch.user)
-    return [*argv, sys.executable, "-I", "-S", _INNER_SHIM]
+    laid, steps = layout.staged(launch.steps, folder)
+    steps.append(("show", str(_PROGRAM.parent), _INNER_FOLDER, ""))
+    user = launch.user if launch.ids.base is None else None
+    argv = layout.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=user)
+    inner = f"{_INNER_FOLDER}/{_PROGRAM.name}"
+    sealed = any(kind == "seal" for kind, _, _, _ in steps)
+    made = [place for kind, mode, place, _ in steps if kind == "tmpfs" and mode != "700"]
+    return {
+        "bubblewrap": [*argv, sys.executable, "-I", "-S", inner],
+        "stage": laid,
+        "owned": [] if user or sealed else ["/", *made],
+    }
 
 
 async def start_claimed(folder: RunFolder) -> int:
@@ -354,31 +375,58 @@ class Probe:
 
     level: Level
     reasons: tuple[str, ...] = ()
+    identity: Identity = Identity.OWN
+    safe_paths: bool = True
+    """What a pod may swap while it is being mounted can be mounted."""
 
 
 def probe(wanted: Level | None = None) -> Probe:
-    """Find the best level by trying, best first; blocks for some tens of milliseconds.
+    """Find the best level that works by trying; blocks for some tens of milliseconds.
 
-    *wanted* is tried alone; if it does not work the answer is plain, with the reason.
+    For root, who pods are matters more than how their sandbox is made. *wanted* is tried alone; if
+    it does not work the answer is plain, with the reason.
     """
     reasons: list[str] = []
-    for level in [wanted] if wanted else list(Level):
-        problem = "" if level is Level.PLAIN else _trial(level)
-        if not problem:
-            return Probe(level, tuple(reasons))
-        reasons.append(f"{level}: {problem}")
+    for identity in Identity if os.geteuid() == 0 else [Identity.OWN]:
+        for level in [wanted] if wanted else list(Level):
+            if level is Level.PLAIN:
+                continue
+            problem = _trial(level, identity, below="file")
+            if not problem:
+                return Probe(level, tuple(reasons), identity)
+            reasons.append(f"{level} ({identity} user ids): {problem}")
+            if level is Level.BUBBLEWRAP and not _trial(level, identity, below=""):
+                return Probe(level, tuple(reasons), identity, safe_paths=False)
     return Probe(Level.PLAIN, tuple(reasons))
 
 
-def _trial(level: Level) -> str:
+def weakness(found: Probe, *, root: bool) -> str:
+    """What is wrong with how pods are kept apart; empty if nothing is. *root*: the agent is."""
+    if found.level is Level.PLAIN:
+        if root:
+            return "there is no sandbox: pods run as root, and can do to this machine what root can"
+        return "there is no sandbox: pods can read and write what the user of the agent can"
+    if root and found.identity is Identity.OWN:
+        return "pods cannot have user ids of their own: in their sandbox they run as root"
+    if found.identity is Identity.SWITCHED:
+        return "there are no user namespaces: no pod can be root, not even in its own eyes"
+    if not found.safe_paths:
+        return "subPath, and mounts inside other mounts, cannot be had: pods that ask are refused"
+    return ""
+
+
+def _trial(level: Level, identity: Identity, *, below: str) -> str:
     """Why *level* does not work; empty if it does."""
     if level is Level.BUBBLEWRAP and shutil.which("bwrap") is None:
         return "bwrap is not installed"
     with tempfile.TemporaryDirectory(prefix="batholith-probe-") as text:
         base = Path(text)
         (base / "file").write_text("seen")
-        mounts = [layout.Mount(str(base / "file"), "/etc/batholith-probe/file", read_only=True)]
-        steps = layout.plan(mounts, hidden=[], home=os.path.expanduser("~"))
+        source = base if below else base / "file"
+        mounts = [layout.Mount(str(source), "/etc/batholith-probe/file", True, below)]
+        ranges = identity is not Identity.OWN
+        tools = TOOLS if ranges else ()
+        steps = layout.plan(mounts, hidden=[], home=os.path.expanduser("~"), tools=tools)
         run = RunFolder(base / "run")
         script = "cat /etc/batholith-probe/file >/dev/null && test -w /tmp && test -r /proc/self"
         run.prepare(
@@ -389,6 +437,7 @@ def _trial(level: Level) -> str:
                 log=base / "log" / "0.log",
                 hostname="probe",
                 level=level,
+                ids=Ids(SHARED if ranges else None, identity is Identity.RANGE),
                 steps=steps,
             )
         )

@@ -1,6 +1,7 @@
 """The small program between the agent and one run of a container; it outlives the agent.
 
-It is started by path with `python -I -S shim.py RUN_FOLDER` and imports nothing of ours. In order:
+It is started by path with `python -I -S starting.py RUN_FOLDER` and imports nothing of ours but
+`mounting`. In order:
 
 1. *Claim* the run: link a file that names this process into the run's folder. Only one claim can
    be there, so whatever happens to the agent, a run happens at most once.
@@ -9,47 +10,33 @@ It is started by path with `python -I -S shim.py RUN_FOLDER` and imports nothing
    SIGUSR1 kills everything at once.
 4. When the main process is gone, kill what it left behind and write the exit file, by rename.
 
-`launch.json` says what to run: argv, env, cwd, log, stdin; and for a sandbox the level, hostname,
-user and mounts (`layout`). Exit codes: n, 128+signal, 128 when the program cannot be executed.
+`launch.json` says what to run: argv, env, cwd, log; and for a sandbox the level, hostname, ids,
+rights and mounts (`layout`). Exit codes: n, 128+signal, 128 when the program cannot be executed.
 """
 
 import ctypes
-import errno
 import fcntl
 import json
 import os
 import resource
 import select
 import signal
-import stat
-import struct
-import sys
 import time
 import warnings  # noqa: F401 - os.execvpe wants it, where Python itself may be out of sight
+
+if __package__:
+    from . import mounting
+    from .mounting import CannotStartError
+else:
+    import mounting  # type: ignore[import-not-found, no-redef]
+    from mounting import CannotStartError  # type: ignore[no-redef]
 
 CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
 CANNOT_START = 128
 MAX_LINE = 16 * 1024
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_CHILD_SUBREAPER, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 36, 24, 38
-_NEW_NS, _NEW_UTS, _NEW_IPC, _NEW_USER, _NEW_PID = (
-    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000,
-)  # fmt: skip
-_BIND, _REC, _PRIVATE, _REMOUNT = 4096, 16384, 1 << 18, 32
-_RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
-_MNT_DETACH = 2
-_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-_SYS_MOUNT_SETATTR = 442  # the same on every architecture
-_AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
-_KEPT_CAPABILITIES = {0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
-_LAST_CAPABILITY = 40
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_SPECIAL_DEVICES = ("nvidia", "dri", "kfd", "fuse")
-
-
-class CannotStartError(Exception):
-    """The container's main process cannot be brought up; the text is for its status."""
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main(folder: str, news: int = -1) -> int:
@@ -109,7 +96,8 @@ class Run:
         """Bring the main process up; a failure is kept for the exit file."""
         with open(os.path.join(self.folder, LAUNCH), encoding="utf-8") as file:
             launch = json.load(file)
-        self.log = os.open(launch["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        self.log = os.open(launch["log"], flags, 0o600)
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.started = time.time()
         try:
@@ -122,9 +110,11 @@ class Run:
         err_read, err_write = os.pipe()
         failed_read, failed_write = os.pipe()
         info_read, info_write = os.pipe()
-        level = launch["level"]
-        if level == "unshare":
-            unshare(_NEW_USER | _NEW_PID, launch["user"])
+        level, ids = launch["level"], launch["ids"]
+        if level == "unshare" and ids["base"] is None:
+            mounting.unshare(mounting.NEW_USER | mounting.NEW_PID, ids["user"])
+        elif level == "unshare":
+            mounting.unshare(mounting.NEW_PID)
         self.main = self.target = os.fork()
         if self.main == 0:
             _in_child(launch, (out_write, err_write), failed_write, info_write)
@@ -273,6 +263,7 @@ def _in_child(
             os.dup2(end, number)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.umask(0o022)
+        mounting.new_keyring()
         level = launch["level"]
         if level != "plain":
             # Until the init's handler stands, a SIGTERM must wait: process 1 would lose it.
@@ -282,6 +273,7 @@ def _in_child(
         elif level == "bubblewrap":
             _bubblewrapped(launch, failed, info)
         else:
+            mounting.forbid_more_rights()
             os.chdir(launch["cwd"])
             execute(launch["argv"], launch["env"])
     except BaseException as error:  # a forked child must never return into the parent's code
@@ -305,135 +297,26 @@ def _plain_signals() -> None:
 # --- the sandbox made with system calls -----------------------------------------------------
 
 
-def unshare(flags: int, user: tuple[int, int] = (0, 0)) -> None:
-    """Leave the given namespaces; in a new user namespace this user is *user* (and group).
-
-    Raises:
-        CannotStartError: the kernel does not permit it.
-    """
-    uid, gid = os.geteuid(), os.getegid()
-    _check(_LIBC.unshare(flags), "unshare")
-    if flags & _NEW_USER:
-        write_plain("/proc/self/setgroups", "deny")
-        write_plain("/proc/self/uid_map", f"{user[0]} {uid} 1")
-        write_plain("/proc/self/gid_map", f"{user[1]} {gid} 1")
-
-
 def _sandboxed(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     """As the first process of the new pid namespace: build the root, then be its init."""
-    unshare(_NEW_NS | _NEW_IPC | _NEW_UTS)
-    name = launch["hostname"].encode()
-    _check(_LIBC.sethostname(name, len(name)), "sethostname")
-    mount(None, "/", None, _REC | _PRIVATE)
-    root = launch["root"]
-    mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=755")
-    for step in launch["steps"]:
-        _carry_out(root, step)
-    _devices(root)
-    _processes(root)
-    _enter(root)
-    _drop_capabilities()
+    mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
+    mounting.set_host_name(launch["hostname"])
+    root, ids = launch["root"], launch["ids"]
+    mounting.build_root(root, launch["steps"], owner=ids["base"])
+    mounting.enter(root)
+    _lose_rights(ids)
     be_init(launch["argv"], launch["env"], launch["cwd"], failed)
 
 
-def mount(
-    source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
-) -> None:
-    """mount(2).
-
-    Raises:
-        CannotStartError: the kernel refused.
-    """
-    result = _LIBC.mount(
-        source.encode() if source else None,
-        target.encode(),
-        kind.encode() if kind else None,
-        ctypes.c_ulong(flags),
-        data.encode() if data else None,
-    )
-    _check(result, f"mount {target}")
-
-
-def _carry_out(root: str, step: list[str]) -> None:
-    """One line of the layout: link, tmpfs (the source is its mode), ro or rw (a bind mount)."""
-    kind, source, place = step
-    target = root + place
-    if kind == "link":
-        os.symlink(source, target)
-    elif kind == "tmpfs":
-        os.makedirs(target, exist_ok=True)
-        mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, f"mode={source}")
-    else:
-        _bind(source, target, read_only=kind == "ro")
-
-
-def _bind(source: str, target: str, *, read_only: bool) -> None:
-    if not os.path.lexists(target):
-        if stat.S_ISDIR(os.stat(source).st_mode):
-            os.makedirs(target, exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-    mount(source, target, None, _BIND | _REC)
-    if read_only:
-        _make_read_only(target)
-
-
-def _make_read_only(target: str) -> None:
-    attributes = struct.pack("QQQQ", _RDONLY, 0, 0, 0)
-    result = _LIBC.syscall(
-        _SYS_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, 32
-    )
-    if result == 0:
-        return
-    if ctypes.get_errno() != errno.ENOSYS:
-        _check(result, f"mount_setattr {target}")
-    # Before Linux 5.12: this mount alone, keeping the flags that may not be cleared.
-    kept = os.statvfs(target).f_flag & (_NOSUID | _NODEV | _NOEXEC)
-    mount(None, target, None, _BIND | _REMOUNT | _RDONLY | kept)
-
-
-def _devices(root: str) -> None:
-    shared = root + "/dev/shm"  # noqa: S108 - the container's own
-    os.makedirs(shared, exist_ok=True)
-    mount("tmpfs", shared, "tmpfs", _NOSUID | _NODEV, "mode=1777")
-    for name in sorted(os.listdir("/dev")):
-        if name in _DEVICES or name.startswith(_SPECIAL_DEVICES):
-            _bind(f"/dev/{name}", f"{root}/dev/{name}", read_only=False)
-    for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        os.symlink("/proc/self/fd" + to, f"{root}/dev/{name}")
-    os.symlink("/run/termination-log", f"{root}/dev/termination-log")
-
-
-def _processes(root: str) -> None:
-    os.makedirs(root + "/proc", exist_ok=True)
-    try:
-        mount("proc", root + "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
-    except CannotStartError:
-        # Inside containers parts of /proc are covered, and a fresh one is refused.
-        _bind("/proc", root + "/proc", read_only=False)
-
-
-def _enter(root: str) -> None:
-    number = _SYS_PIVOT_ROOT.get(os.uname().machine)
-    if number is None:
-        raise CannotStartError(f"no sandbox on {os.uname().machine}")
-    os.chdir(root)
-    _check(_LIBC.syscall(number, b".", b"."), "pivot_root")
-    _check(_LIBC.umount2(b".", _MNT_DETACH), "umount")
-    os.chdir("/")
-
-
-def _drop_capabilities() -> None:
-    for capability in range(_LAST_CAPABILITY + 1):
-        if capability not in _KEPT_CAPABILITIES:
-            _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
-    _check(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-
-
-def _check(result: int, what: str) -> None:
-    if result < 0:
-        raise CannotStartError(f"{what}: {os.strerror(ctypes.get_errno())}")
+def _lose_rights(ids: dict) -> None:  # type: ignore[type-arg]
+    """Be the pod's user, with the rights that its container may have; and die with the shim."""
+    base, namespace = ids["base"], ids["namespace"]
+    if base is not None and namespace:
+        mounting.own_range(base)
+    mounting.limit_rights(ids["capabilities"])
+    if base is not None:
+        mounting.become(ids["user"], base=0 if namespace else base)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def be_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
@@ -481,7 +364,11 @@ def _pass_on(child: int, number: int) -> None:
 
 
 def _bubblewrapped(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
-    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed])
+    ids = launch["ids"]
+    if launch["stage"]:
+        mounting.unshare(mounting.NEW_NS | (mounting.NEW_USER if ids["base"] is None else 0))
+        mounting.stage(launch["root"], launch["stage"])
+    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, ids, launch["owned"]])
     read, write = os.pipe()
     fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: it must fit at once
     os.write(write, inner.encode())
@@ -503,8 +390,16 @@ def _inner_pid(info: int) -> int | None:
 def init_main(descriptor: int) -> None:
     """Inside bubblewrap: read what to run from *descriptor*, then be process 1."""
     with os.fdopen(descriptor, encoding="utf-8") as file:
-        argv, env, cwd, failed = json.load(file)
+        argv, env, cwd, failed, ids, owned = json.load(file)
     os.set_inheritable(failed, False)
+    try:
+        for place in owned:
+            os.chown(place, ids["base"], ids["base"], follow_symlinks=False)
+        _lose_rights(ids)
+        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container may be the same user
+    except BaseException as error:
+        _report(failed, error)
+        os._exit(CANNOT_START)
     be_init(argv, env, cwd, failed)
 
 
@@ -560,15 +455,6 @@ def write_whole(path: str, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def write_plain(path: str, text: str) -> None:
-    """Write into a file of /proc; raises CannotStartError if the kernel does not permit it."""
-    try:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(text)
-    except OSError as error:
-        raise CannotStartError(f"{path}: {error.strerror}") from error
-
-
 def _read_all(descriptor: int) -> str:
     parts = []
     while data := os.read(descriptor, 4096):
@@ -590,9 +476,3 @@ def _write(descriptor: int, data: bytes) -> None:
             data = data[os.write(descriptor, data) :]
     except OSError:
         return  # the disk is full: better a gap in the log than the container's end
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "--init":
-        init_main(int(sys.argv[2]))
-    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))

@@ -1,15 +1,16 @@
 """As whom a container runs: as root, or as the user that its security context asks for.
 
-A sandbox has one user id. Inside it is the one asked for, outside always the agent's own. A user
-that is not root is called `pod`, whatever the machine calls that number, and has a home to write
-to: programs that look up who they are (ssh, MPI, PyTorch) find an answer.
+Which user that is outside, `ids` says. A user that is not root is called `pod`, whatever the
+machine calls that number, and has a home to write to: programs that look up who they are (ssh, MPI,
+PyTorch) find an answer.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .environment import ConfigError
+from .ids import Ids, hand_over
 from .layout import ROOT_HOME, Mount
 from .objects import Container, Pod
 
@@ -25,6 +26,8 @@ class User:
 
     uid: int = 0
     gid: int = 0
+    asked: bool = False
+    """It is what the container asked for, by its number."""
 
     @property
     def home(self) -> str:
@@ -44,16 +47,35 @@ def user_of(pod: Pod, container: Container) -> User:
     never = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
     if never and uid == 0:
         raise ConfigError("container's runAsUser breaks non-root policy")
-    return User((_SOMEBODY if never else 0) if uid is None else uid, gid or 0)
+    return User((_SOMEBODY if never else 0) if uid is None else uid, gid or 0, uid is not None)
 
 
-def mounts_for(user: User, folder: Path) -> list[Mount]:
+def reader_of(pod: Pod) -> int:
+    """Whose the files are that a pod gets from the API: its user's, if it has but one."""
+    own = [container.security_context.run_as_user for container in pod.containers.values()]
+    shared = pod.spec.security_context
+    never = _SOMEBODY if shared.run_as_non_root else 0
+    default = never if shared.run_as_user is None else shared.run_as_user
+    found = {default if uid is None else uid for uid in own}
+    return found.pop() if len(found) == 1 else 0
+
+
+def seen_as(user: User, ids: Ids) -> User:
+    """The user as the container sees it, where it may see other numbers than it asked for."""
+    if ids.base is None or ids.namespace:
+        return user
+    return replace(user, uid=ids.base + user.uid, gid=ids.base + user.gid)
+
+
+def mounts_for(user: User, folder: Path, ids: Ids) -> list[Mount]:
     """What shows *user* to the container; made in *folder*, which is the run's own."""
-    if not user.uid:
+    shown = seen_as(user, ids)
+    if not shown.uid:
         return []
     home, users = folder / "home", folder / "passwd"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    users.write_text("".join(_passwd(user, Path(_USERS).read_text(errors="replace"))))
+    hand_over(home, ids.owner(user.uid))
+    users.write_text("".join(_passwd(shown, Path(_USERS).read_text(errors="replace"))))
     return [Mount(str(users), _USERS, read_only=True), Mount(str(home), HOME)]
 
 

@@ -4,15 +4,19 @@ Every path that a pod names is confined: `..` and links that lead out of a volum
 What comes from the API is made by `projected`, and made anew when it changes.
 """
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .environment import ConfigError, Facts, Sources, expand
+from .ids import Ids, adopt_tree, hand_over
 from .layout import Mount
+from .mounting import make_beneath
 from .objects import Container, Pod, Volume
 from .projected import files_of, projections, publish, secret_name
+from .users import reader_of
 
 
 def folder_of(base: Path, *, namespace: str, name: str, uid: str) -> Path:
@@ -84,6 +88,9 @@ class Places:
     host_paths: tuple[str, ...] = field(default=())
     """Folders of the machine that pods may mount; none by default."""
 
+    ids: Ids = field(default_factory=Ids)
+    """Whose the volumes are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -121,14 +128,15 @@ class _Maker:
             return Made(self._claim(volume.name, claim.claim_name), claim.read_only)
         folder = self.places.pod / "volumes" / _plain_name(volume.name)
         if volume.empty_dir is not None:
-            return Made(_folder(folder))
+            return Made(self._own(folder))
         if not projections(volume) and volume.projected is None:
             raise VolumeError(volume.name, "this agent does not know the volume's type")
         try:
             files = files_of(volume, self.pod, sources=self.sources, facts=self.facts)
         except ConfigError as error:
             raise VolumeError(volume.name, str(error)) from error
-        publish(_folder(folder), files)
+        owner = self.places.ids.owner(reader_of(self.pod))
+        publish(_folder(folder, self.places.ids.base), files, owner=owner)
         return Made(folder, read_only=True)
 
     def _claim(self, volume: str, name: str) -> Path:
@@ -136,7 +144,12 @@ class _Maker:
         if uid is None:
             raise VolumeError(volume, f'persistentvolumeclaim "{name}" not found')
         namespace = self.pod.metadata.namespace
-        return _folder(folder_of(self.places.claims, namespace=namespace, name=name, uid=uid))
+        return self._own(folder_of(self.places.claims, namespace=namespace, name=name, uid=uid))
+
+    def _own(self, folder: Path) -> Path:
+        """A folder that is the pod's to write, with all that an earlier agent left in it."""
+        adopt_tree(_folder(folder, self.places.ids.base), self.places.ids.base)
+        return folder
 
     def _host_path(self, name: str, wanted: str) -> Path:
         path = os.path.realpath(wanted)
@@ -148,26 +161,30 @@ class _Maker:
         return Path(path)
 
 
-def inside(folder: str, name: str) -> str:
-    """The path of *name* in *folder*.
+def make_sub_path(folder: str, name: str, *, owner: int | None) -> None:
+    """See that *name* is there in *folder*: what is not becomes a folder that all may write.
+
+    A container may swap it again at any time: it is resolved anew when it is mounted.
 
     Raises:
         ConfigError: it is absolute, has ``..`` in it, or a link leads out of the folder.
     """
     if name.startswith("/") or ".." in name.split("/"):
         raise ConfigError(f"the path {name!r} must be relative and must not contain '..'")
-    path = os.path.join(folder, name)
-    real, root = os.path.realpath(path), os.path.realpath(folder)
-    if real != root and not real.startswith(f"{root}/"):
-        raise ConfigError(f"the path {name!r} leads out of its volume")
-    return path
+    try:
+        make_beneath(folder, name, mode=0o777, owner=owner)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.ELOOP):
+            raise ConfigError(f"the path {name!r} leads out of its volume") from error
+        raise ConfigError(f"the path {name!r} cannot be used: {error.strerror}") from error
 
 
-def _folder(path: Path) -> Path:
+def _folder(path: Path, owner: int | None) -> Path:
     """A folder that containers of any user may write, below folders that only we enter."""
     if not path.is_dir():  # else its mode may be a container's own choice
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.chmod(0o777)
+        hand_over(path, owner)
     return path
 
 
@@ -178,7 +195,11 @@ def _plain_name(name: str) -> str:
 
 
 def mounts_of(
-    container: Container, volumes: Mapping[str, Made], env: Mapping[str, str]
+    container: Container,
+    volumes: Mapping[str, Made],
+    env: Mapping[str, str],
+    *,
+    owner: int | None = None,
 ) -> list[Mount]:
     """What *container* mounts where; a sub-path that is not there becomes a folder.
 
@@ -190,15 +211,12 @@ def mounts_of(
         volume = volumes.get(wanted.name)
         if volume is None:
             raise ConfigError(f"no volume named {wanted.name!r}")
-        source = volume.path
         below = expand(wanted.sub_path_expr, env) if wanted.sub_path_expr else wanted.sub_path
         if below:
-            source = Path(inside(str(source), below))
-            if not source.exists():
-                _folder(source)
+            make_sub_path(str(volume.path), below, owner=owner)
         target = os.path.normpath("/" + wanted.mount_path.lstrip("/"))
         read_only = wanted.read_only or volume.read_only
-        mounts.append(Mount(str(source), target, read_only))
+        mounts.append(Mount(str(volume.path), target, read_only, below))
     return mounts
 
 
@@ -216,4 +234,4 @@ def link_into(root: Path, mounts: Iterable[Mount], *, pod: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_symlink() or not place.exists():
             place.unlink(missing_ok=True)
-            place.symlink_to(mount.source)
+            place.symlink_to(os.path.join(mount.source, mount.below))

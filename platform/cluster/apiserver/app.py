@@ -75,6 +75,10 @@ class App:
 
     ready: bool = False
 
+    def knows(self, asked: Asked) -> bool:
+        """Whether a request, whose body has not come yet, brings a token that is known."""
+        return self.known.from_header(asked.headers.get("authorization", "")) is not None
+
     async def __call__(self, asked: Asked) -> Reply:
         """Answer one request."""
         warnings: list[str] = []

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ...httpserver.figures import ListenerFigures
 from .storage.registry import Shelf
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Figures:
     def __init__(self, shelves: Callable[[], Iterable[Shelf]]) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by method and status; watches count when they begin."""
+        self.listeners = ListenerFigures()
         self._shelves = shelves
 
     def text(self) -> bytes:
@@ -56,6 +58,7 @@ class Figures:
             objects.add_metric(named, len(shelf))
             watchers.add_metric(named, len(shelf.hub))
         yield from (requests, objects, watchers)
+        yield from self.listeners.collect()
 
 
 _RESOURCE = ("group", "resource")

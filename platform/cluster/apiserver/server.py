@@ -7,9 +7,10 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...httpserver.limits import Limits
 from ...kube.private_files import make_folder
 from ...model import names
 from ...model.review import Webhook
@@ -73,6 +74,9 @@ class Settings:
     names: Sequence[str] = ()
     """More host names and addresses for the certificates."""
 
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
+
     collect_garbage: bool = True
     """Whether objects whose owners are gone are deleted."""
 
@@ -126,7 +130,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
     kubeconfig.write(path, access)
     engine = _Engine(settings, made, owned, f"{host}:{port}")
     try:
-        async with engine.running(), _listening(listener, engine.app, made):
+        async with engine.running(), _listening(listener, engine.app, made, limits=settings.limits):
             yield Running(
                 url=url, port=port, pki=made, tokens=owned, kubeconfig=path, app=engine.app
             )
@@ -231,18 +235,17 @@ def _client_context(made: Pki) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def _listening(listener: socket.socket, app: App, made: Pki) -> AsyncIterator[None]:
+async def _listening(
+    listener: socket.socket, app: App, made: Pki, *, limits: Limits
+) -> AsyncIterator[None]:
     """Serve *app* on *listener*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
-    connections = Connections(app)
-    loop = asyncio.get_running_loop()
-    # Connections take this over: those whose client's machine has gone end some day.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    server = await loop.create_server(connections.make, sock=listener, ssl=context)
+    connections = Connections(app, knows=app.knows, limits=limits, figures=app.figures.listeners)
+    connections.listen(listener, tls=context)
     try:
         yield
     finally:
-        server.close()
+        connections.stop()
         app.handlers.writer.registry.end_streams()
         await connections.close(DRAIN_SECONDS)

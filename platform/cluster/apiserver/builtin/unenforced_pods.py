@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 _SHARED_NETWORK = "pods share the network of the machine"
 _NODE_ONLY = "the scheduler knows the affinity to nodes only"
-_OWN_SPACES = "each container has process and IPC namespaces of its own"
+_OWN_SPACES = "each container has processes and IPC of its own, and the pod will not start"
 _NO_TOKENS = "pods get no tokens of service accounts"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
 _UNCONFINED = ({"type": "Unconfined"},)
-_NO_PRIVILEGES = "containers have no rights beyond those of the user who runs the agent"
+_NO_PRIVILEGES = "no container has rights over the machine, and the pod will not start"
+_FEW_RIGHTS = "only rights over the pod's own users are given, and with others it will not start"
 _NO_DEVICES = "no devices are allocated"
 _NO_TERMINAL = "nothing can be attached to a container"
 _NO_DRIVER = "the agent has no driver for it, and the pod will not start"
@@ -82,10 +83,12 @@ _CONTAINER = (
     Row("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
     Row("restartPolicyRules", "use spec.restartPolicy"),
     Row("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
-    Row("securityContext.capabilities", _NO_PRIVILEGES),
+    Row(
+        "securityContext.capabilities.add",
+        _FEW_RIGHTS,
+    ),
     Row("securityContext.privileged", _NO_PRIVILEGES),
     Row("securityContext.procMount", _NO_PRIVILEGES, ("Default",)),
-    Row("securityContext.readOnlyRootFilesystem", "temporary folders can be written"),
     Row("securityContext.seLinuxOptions", _NOT_CONFINED),
     Row("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
     Row("securityContext.windowsOptions", "containers are processes of Linux"),
