@@ -2,18 +2,20 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support_waiting import until
+from support_waiting import PATIENCE, until
 
 from batholith.cluster import pki
+from batholith.cluster.agent import logs
 from batholith.cluster.agent.logs import LogOptions, read, trim
 from batholith.cluster.agent.server import LogRefusedError, LogServer
 from batholith.cluster.agent.settings import ServingFiles
@@ -149,6 +151,39 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
         for pair in (None, stranger.client):
             with pytest.raises((aiohttp.ClientError, OSError)):
                 await ask(f"{url}/c", own, pair)
+
+
+class Unending(OneLog):
+    """A log to which nothing is added."""
+
+    def is_over(self) -> bool:
+        return False
+
+
+async def test_a_log_is_followed_no_more_when_its_reader_hangs_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    (tmp_path / "0.log").write_text(LINES)
+    ended, read_on = asyncio.Event(), logs.read
+
+    async def read(*about: Any, **more: Any) -> AsyncIterator[bytes]:
+        async for piece in read_on(*about, **more):
+            yield piece
+        ended.set()
+
+    monkeypatch.setattr(logs, "read", read)
+    server = LogServer(Unending(tmp_path / "0.log"), SystemClock())
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
+        answer = await session.get(url, ssl=context)
+        assert await answer.content.readline() == b"one\n"
+        answer.close()
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
 
 
 async def ask(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:

@@ -329,9 +329,7 @@ class _Log:
 
     def is_over(self) -> bool:
         """Whether the run is."""
-        return self.run.ended() is not None or (
-            self.run.claim() is not None and self.run.process() is None
-        )
+        return self.run.is_over
 
 
 def _needs_work(pod: Pod) -> bool:

@@ -118,7 +118,12 @@ class LogServer:
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await answer.prepare(request)
         if found.path.exists():
-            pieces = logs.read(found.path, options, over=found.is_over, clock=self.clock)
+
+            def over() -> bool:
+                # Nothing else tells of a reader who hung up while nothing was written.
+                return found.is_over() or request.transport is None
+
+            pieces = logs.read(found.path, options, over=over, clock=self.clock)
             async for piece in pieces:
                 await answer.write(piece)
         await answer.write_eof()
