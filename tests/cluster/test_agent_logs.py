@@ -12,13 +12,14 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support_waiting import PATIENCE
+from support_waiting import PATIENCE, until
 
 from batholith.cluster import pki
 from batholith.cluster.agent import logs
 from batholith.cluster.agent.logs import LogOptions, read, trim
 from batholith.cluster.agent.server import LogRefusedError, LogServer
 from batholith.cluster.agent.settings import ServingFiles
+from batholith.httpserver.figures import ListenerFigures
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.testing import FakeClock, settle
 
@@ -191,3 +192,27 @@ async def ask(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, st
         context.load_cert_chain(pair.certificate, pair.key)
     async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
         return answer.status, await answer.text()
+
+
+async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Path) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    (tmp_path / "0.log").write_text(LINES)
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    source, figures = OneLog(tmp_path / "0.log"), ListenerFigures()
+    found: list[str] = []
+
+    class Source(OneLog):
+        def find_log(self, pod: str, container: str, *, previous: bool) -> OneLog:
+            found.append(container)
+            return source
+
+    server = LogServer(Source(source.path), SystemClock())
+    async with server.running(files, port=0, figures=figures) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        path = b"/containerLogs/default/p/c"
+        writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx" % path)
+        writer.close()
+        await until(lambda: figures.refused["agent", "truncated"] == 1)
+    assert found == []

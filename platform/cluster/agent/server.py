@@ -100,7 +100,6 @@ class LogServer:
         serving = serving_application(self.application(), fronts, sockets, tls=context, grace=0.5)
         async with serving:
             yield sockets[0].getsockname()[1]
-        fronts.abort_all()
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")

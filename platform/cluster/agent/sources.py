@@ -6,23 +6,32 @@ versions only; what changed is fetched once, however many pods read it.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ...kube.cache import Cache
 from ...kube.client import Client
-from ...kube.errors import ApiError, ForbiddenError, NotFoundError
+from ...kube.errors import ApiError, NotFoundError
 from ...machinery.clock import Clock
-from ...model.meta import ObjectMeta
 from ...model.names import (
     CONFIGMAPS,
     PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
 )
-from .environment import Sources
-from .objects import BOUND, Claim, ConfigMap, Marked, Pod, Secret, TokenRequest
+from .claims import claim_volume
+from .environment import ClaimVolume, Sources
+from .objects import (
+    BOUND,
+    Claim,
+    ConfigMap,
+    Marked,
+    PersistentVolume,
+    Pod,
+    Secret,
+    TokenRequest,
+)
 from .volumes import Needs, needs_of
 
 _OLDEST_TOKEN = 24 * 3600.0
@@ -52,8 +61,8 @@ class _Reader:
     tokens: dict[str, Token] = field(default_factory=dict)
     """By audience."""
 
-    claims: dict[str, str | None] = field(default_factory=dict)
-    """Uid by name."""
+    claims: dict[str, ClaimVolume | None] = field(default_factory=dict)
+    """By name."""
 
 
 class SourceBook:
@@ -127,12 +136,13 @@ class SourceBook:
         """
         needs = needs_of(pod)
         held: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
-        claims: dict[str, str | None] = {}
+        claims: dict[str, ClaimVolume | None] = {}
         for resource, key in sorted(_keys(needs, pod.metadata.namespace), key=_order):
             name = key.partition("/")[2]
             if resource is PERSISTENTVOLUMECLAIMS:
                 known = self._readers[pod.metadata.uid].claims
-                if known.get(name) is None:  # else the pod has it, whatever becomes of it
+                before = known.get(name)
+                if before is None or before.problem:  # else the pod has it, whatever becomes of it
                     known[name] = await self._claim(pod.metadata.namespace, name)
                 claims[name] = known[name]
             else:
@@ -150,26 +160,22 @@ class SourceBook:
         reader = self._readers.get(uid)
         return min((t.renew_at for t in reader.tokens.values()), default=None) if reader else None
 
-    async def _claim(self, namespace: str, name: str) -> str | None:
-        """The uid of a claim, if it is there; from now on it is shown as served."""
+    async def _claim(self, namespace: str, name: str) -> ClaimVolume | None:
+        """What a claim is bound to, if it is there."""
         claims = PERSISTENTVOLUMECLAIMS
         try:
             found = await self._client.get(claims, name, namespace=namespace, view=Claim)
         except NotFoundError:
             return None
-        if found.status.phase != BOUND:
-            await self._show_bound(found.metadata)
-        return found.metadata.uid
-
-    async def _show_bound(self, claim: ObjectMeta) -> None:
-        with suppress(ForbiddenError, NotFoundError):  # where others have the say, or it went
-            await self._client.patch(
-                PERSISTENTVOLUMECLAIMS,
-                claim.name,
-                {"metadata": {"uid": claim.uid}, "status": {"phase": BOUND}},
-                namespace=claim.namespace,
-                subresource="status",
-            )
+        volume_name = found.spec.volume_name
+        if found.status.phase != BOUND or not volume_name:
+            phase = found.status.phase or "not bound"
+            return ClaimVolume(problem=f'persistentvolumeclaim "{name}" is {phase}')
+        try:
+            volume = await self._client.get(PERSISTENTVOLUMES, volume_name, view=PersistentVolume)
+        except NotFoundError:
+            return ClaimVolume(problem=f'persistentvolume "{volume_name}" not found')
+        return claim_volume(found.metadata.uid, volume)
 
     async def _get(self, key: _Key) -> dict[str, bytes] | None:
         resource, place = key

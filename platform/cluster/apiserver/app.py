@@ -5,6 +5,7 @@ Every request is authenticated, handed to the handler of its path, and every ref
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -72,6 +73,9 @@ class App:
     figures: Figures
     address: str
     """``host:port`` at which we are reached."""
+
+    writable: Callable[[], bool]
+    """Whether the store takes writes."""
 
     ready: bool = False
 
@@ -156,7 +160,7 @@ class App:
         return _NOT_FOUND
 
     def _health(self, request: Request, path: str) -> Response:
-        well = self.ready or not path.startswith("/readyz")
+        well = not path.startswith("/readyz") or (self.ready and self.writable())
         name = path.strip("/").split("/")[0]
         if "verbose" in request.query:
             mark = "[+]ping ok\n[+]store ok\n" if well else "[-]store failed: reason withheld\n"

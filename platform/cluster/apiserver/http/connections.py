@@ -356,7 +356,7 @@ class Connection(Guarded):
                 if not asked.keep_alive:
                     break
                 self._settle()
-        except asyncio.CancelledError:
+        except BaseException:
             self.close()
             raise
         self._end()
