@@ -10,14 +10,18 @@ import itertools
 import logging
 import math
 import zlib
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from ...kube.cache import Cache
 from ...kube.client import Client, PatchKind
 from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
+from ...kube.supervision import RESTARTS, supervise
+from ...kube.timing import Timing
 from ...machinery.clock import Clock, SteadyTime, Timer
 from ...model.base import Part
 from ...model.belongings import belonging
@@ -95,16 +99,23 @@ class Simulator:
         keeper = NodeKeeper(self._client, self._nodes, clock=self._clock)
         await until_done(keeper.register, clock=self._clock)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._pods.run())]
+            tasks = [self._keep(group, "cache of pods", self._pods.run)]
             await self._pods.wait_synced()
             self._pods.add_handler(self._pod_changed)
-            tasks.append(group.create_task(keeper.keep_alive()))
-            tasks += [group.create_task(self._write()) for _ in range(self._simulation.writers)]
+            tasks.append(self._keep(group, "node heartbeat", keeper.keep_alive))
+            for _ in range(self._simulation.writers):
+                tasks.append(self._keep(group, "status writer", self._write))  # noqa: PERF401
             ready.set()
             await stop.asked.wait()
             for task in tasks:
                 task.cancel()
         self._disarm()
+
+    def _keep(
+        self, group: asyncio.TaskGroup, name: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> asyncio.Task[None]:
+        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
+        return group.create_task(supervise(name, work, timing=timing))
 
     # --- what the API says --------------------------------------------------------------------
 
@@ -236,7 +247,11 @@ class Simulator:
             _, _, uid, event = heapq.heappop(self._due)
             record = self._records.get(uid)
             if record is not None and not record.finished:
-                self._happen(record, event, now)
+                try:
+                    self._happen(record, event, now)
+                except Exception:  # the others live on
+                    RESTARTS["simulated pod"] += 1
+                    log.exception("a pod failed", extra={"pod": record.pod.metadata.key})
         self._arm()
 
     def _happen(self, record: Record, event: Event | _Look, now: datetime) -> None:
@@ -288,6 +303,9 @@ class Simulator:
                 record.shown = record.state
                 if record.finished:
                     self._records.pop(record.pod.metadata.uid, None)
+            except BaseException:
+                self._write_later(record)
+                raise
             record.writing = False
             if record.pod.metadata.uid in self._records:
                 self._show_rest(record)

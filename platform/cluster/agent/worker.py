@@ -8,7 +8,7 @@ looks after those that run, `reporter` writes the status.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,17 @@ class PodWorker:
             machine, self.folder, pod=lambda: self.pod, changed=self._news.set
         )
         self._reporter = Reporter(
-            machine.client, clock=machine.clock, render=self._render, told=self._told
+            machine.client,
+            clock=machine.clock,
+            render=self._render,
+            told=self._told,
+            refused=self._news.set,
         )
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = self._paused = self._over = False
+        self.has_run = False
+        """It has done what it could; another has to follow if that was not all."""
         self._finished = self._confirmed = False
         self._ended_by_us = False
         """That the pod is over was told by this worker."""
@@ -124,6 +130,7 @@ class PodWorker:
         Raises:
             ExceptionGroup: something unforeseen; another worker can take over from here.
         """
+        self.has_run = True
         try:
             async with self._group:
                 try:
@@ -272,17 +279,23 @@ class PodWorker:
         self._machine.names.drop(self.pod.metadata.uid)
         if not self._gone and (self._ended_by_us or not self.pod.is_over):
             self._reporter.touch(promptly=True)
-            await self._until_gone_or(self._reporter.settled())
+            # A pod that is to go does not wait for the right to tell its end.
+            await self._until_gone_or(self._reporter.settled(), enough=self._may_not_tell)
         if not self._gone and self.pod.metadata.deletion_timestamp is not None:
             work = confirm_deletion(self._machine.client, self.pod, clock=self._clock)
             await self._until_gone_or(work)
             self._confirmed = True
         self._finished = True
 
-    async def _until_gone_or(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for *work*, but not once the object is gone."""
+    def _may_not_tell(self) -> bool:
+        return self._reporter.is_refused and self.pod.metadata.deletion_timestamp is not None
+
+    async def _until_gone_or(
+        self, work: Coroutine[Any, Any, None], *, enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait for *work*, but not once the object is gone, or it is *enough*."""
         task = self._spawn(work)
-        while not task.done() and not self._gone:
+        while not task.done() and not self._gone and not enough():
             news = asyncio.create_task(self._news.wait())
             try:
                 await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
