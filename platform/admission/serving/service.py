@@ -10,6 +10,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from ...httpserver.figures import ListenerFigures
+from ...httpserver.limits import Limits
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...machinery.clock import Clock
@@ -49,6 +51,10 @@ class Place:
     """Seconds at the end in which reviews still are taken: others hear late that we are leaving."""
     grace: float = 30.0
     """Seconds that reviews in hand have after that."""
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
+    figures: ListenerFigures = field(default_factory=ListenerFigures)
+    """Counts what is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +159,13 @@ class AdmissionService:
         beside: list[Coroutine[Any, Any, None]] = [self._certificates.follow(), self._office.run()]
         if self._options.resource_groups is not None:
             beside.append(self._follow_groups(self._options.resource_groups))
-        server = ReviewServer(self._presenter, address=place.address, port=place.port)
+        server = ReviewServer(
+            self._presenter,
+            address=place.address,
+            port=place.port,
+            limits=place.limits,
+            figures=place.figures,
+        )
         async with serving(server, self._desk, grace=place.grace) as self.url:
             log.info("listening", extra={"serves": "webhooks", "address": self.url})
             ready.set()

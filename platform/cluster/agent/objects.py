@@ -524,14 +524,20 @@ class Node(Part, frozen=True):
     spec: NodeSpec = NodeSpec()
 
 
+class TokenSpec(Part, frozen=True):
+    """What was granted, which may be less than was asked for."""
+
+    expiration_seconds: int = 0
+
+
 class TokenStatus(Part, frozen=True):
     """The token that was made."""
 
     token: str = ""
-    expiration_timestamp: str = ""
 
 
 class TokenRequest(Part, frozen=True):
     """The answer to a request for a service account's token."""
 
+    spec: TokenSpec = TokenSpec()
     status: TokenStatus = TokenStatus()

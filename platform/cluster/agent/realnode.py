@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...kube.errors import ApiError, ConnectionLostError
@@ -157,10 +155,11 @@ class RealNode:
         if files is None:
             return 0
         server = LogServer(self, self._clock)
-        runner: web.AppRunner
-        runner, port = await server.start(files, port=self._settings.listen_port)
-        stack.push_async_callback(runner.cleanup)
-        return port
+        settings = self._settings
+        listening = server.running(
+            files, port=settings.listen_port, limits=settings.limits, figures=settings.listeners
+        )
+        return await stack.enter_async_context(listening)
 
     async def _cancel_tasks(self) -> None:
         for task in self._tasks:
@@ -330,9 +329,7 @@ class _Log:
 
     def is_over(self) -> bool:
         """Whether the run is."""
-        return self.run.ended() is not None or (
-            self.run.claim() is not None and self.run.process() is None
-        )
+        return self.run.is_over
 
 
 def _needs_work(pod: Pod) -> bool:

@@ -31,7 +31,10 @@ _DELETE_RETRY = 1.0
 
 def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
     """The body of a status patch that a namesake of another uid refuses."""
-    return {"metadata": {"uid": uid}, "status": status}
+    # A merge keeps what is left out: only a null takes away why a condition did not hold.
+    shown = status.get("conditions", ())
+    conditions = [{"reason": None, "message": None, **each} for each in shown]
+    return {"metadata": {"uid": uid}, "status": {**status, "conditions": conditions}}
 
 
 def may_pass(error: Exception) -> bool:

@@ -10,7 +10,7 @@ import itertools
 import logging
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -18,11 +18,12 @@ import msgspec
 from ...kube.cache import Cache
 from ...kube.client import Client, PatchKind
 from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
-from ...machinery.clock import Clock, Timer
+from ...machinery.clock import Clock, SteadyTime, Timer
 from ...model.base import Part
 from ...model.belongings import belonging
 from ...model.names import PODS
 from . import lifecycle, status
+from .adopting import dated
 from .nodes import NodeFacts, NodeKeeper
 from .objects import Pod, PodStatus
 from .plan import Plan, plan_pod, plan_run
@@ -77,6 +78,7 @@ class Simulator:
     ) -> None:
         self._client = client
         self._clock = clock
+        self._time = SteadyTime(clock)
         self._back_off = settings.back_off
         self._simulation = simulation
         self._nodes = [_facts(settings, simulation, number) for number in range(simulation.nodes)]
@@ -121,17 +123,19 @@ class Simulator:
             self._take_on(new)
 
     def _ending(self, pod: Pod) -> Ending:
-        return Ending(at=self._clock.now(), grace=pod.grace)
+        return Ending(at=self._time.now(), grace=pod.grace)
 
     def _take_on(self, pod: Pod) -> None:
         delay = self._simulation.start_delay
         plan = plan_pod(pod, default_delay=delay, seed=pod.metadata.uid)
-        state = status.restore(pod) if pod.status.start_time else PodState()
+        state = PodState()
+        if pod.status.start_time:
+            state = dated(status.restore(pod), self._time)
         record = self._records[pod.metadata.uid] = Record(pod, state, plan, shown=state)
         for name, container in state.containers.items():
             if container.running and container.started_at and name in pod.containers:
-                self._plan_exit(record, name, container.started_at)
-        self._tell(record, Accepted(self._clock.now()))
+                self._plan_exit(record, name, self._time.of(container.started_at))
+        self._tell(record, Accepted(self._clock.now(), self._time.now()))
         if pod.metadata.deletion_timestamp is not None:
             self._tell(record, self._ending(pod))
 
@@ -143,7 +147,7 @@ class Simulator:
             record.state = status.apply(record.state, event, self._back_off)
         again = True
         while again and not record.finished:
-            now = self._clock.now()
+            now = self._time.now()
             decision = lifecycle.decide(record.pod, record.state, now=now, back_off=self._back_off)
             again = False
             for command in decision.commands:
@@ -215,7 +219,7 @@ class Simulator:
             if self._timer[0] <= when:
                 return
             self._timer[1].cancel()
-        wait = max((when - self._clock.now()).total_seconds(), 0.0)
+        wait = max((when - self._time.now()).total_seconds(), 0.0)
         self._timer = (when, self._clock.call_later(wait, self._tick))
 
     def _disarm(self) -> None:
@@ -225,7 +229,7 @@ class Simulator:
     def _tick(self) -> None:
         """Let happen what is due, some at a time so that others get their turn."""
         self._timer = None
-        now = self._clock.now()
+        now = self._time.now()
         for _ in range(_SLICE):
             if not self._due or self._due[0][0] > now:
                 break
@@ -240,7 +244,7 @@ class Simulator:
             record.starting.discard(event.name)
             if record.state.ending is not None or record.state.of(event.name).running:
                 return
-            event = Started(event.name, now)
+            event = Started(event.name, self._clock.now(), seen=now)
             self._tell(record, event)
             self._plan_exit(record, event.name, now)
             return
@@ -248,6 +252,8 @@ class Simulator:
             if not record.state.of(event.name).running:
                 return  # it was stopped before its time, or is over already
             record.stopping.pop(event.name, None)
+            jumped = self._clock.now() - now
+            event = replace(event, at=event.at + jumped, seen=event.at)
         self._tell(record, event)
 
     # --- writing ------------------------------------------------------------------------------

@@ -7,13 +7,11 @@ versions only; what changed is fetched once, however many pods read it.
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...kube.errors import ApiError, NotFoundError
 from ...machinery.clock import Clock
-from ...model import times
 from ...model.names import (
     CONFIGMAPS,
     PERSISTENTVOLUMECLAIMS,
@@ -36,7 +34,7 @@ from .objects import (
 )
 from .volumes import Needs, needs_of
 
-_OLDEST_TOKEN = timedelta(hours=24)
+_OLDEST_TOKEN = 24 * 3600.0
 _PART_OF_LIFE = 0.8
 """A token is renewed after this part of its life, or when it is a day old."""
 
@@ -50,7 +48,8 @@ class Token:
     """A service account's token."""
 
     text: bytes
-    renew_at: datetime
+    renew_at: float
+    """By the steady clock."""
 
 
 @dataclass(slots=True)
@@ -156,8 +155,8 @@ class SourceBook:
             claims=claims,
         )
 
-    def renewal(self, uid: str) -> datetime | None:
-        """When the first of the pod's tokens has to be renewed."""
+    def renewal(self, uid: str) -> float | None:
+        """When the first of the pod's tokens has to be renewed, by the steady clock."""
         reader = self._readers.get(uid)
         return min((t.renew_at for t in reader.tokens.values()), default=None) if reader else None
 
@@ -203,7 +202,7 @@ class SourceBook:
             return content
 
     async def _tokens(self, pod: Pod, needs: Needs) -> dict[str, bytes]:
-        reader, now = self._readers[pod.metadata.uid], self._clock.now()
+        reader, now = self._readers[pod.metadata.uid], self._clock.monotonic()
         for audience, seconds in sorted(needs.tokens):
             known = reader.tokens.get(audience)
             if known is None or known.renew_at <= now:
@@ -227,15 +226,16 @@ class SourceBook:
             },
         }
         path = SERVICEACCOUNTS.path(meta.namespace, account, "token")
-        asked = self._clock.now()
+        asked = self._clock.monotonic()
         try:
             answer = await self._client.post(path, body, view=TokenRequest)
         except ApiError as error:
             if error.status in (404, 405, 501):
                 return None
             raise
-        ends = times.parse(answer.status.expiration_timestamp)
-        age = min(max((ends - asked) * _PART_OF_LIFE, timedelta(seconds=1)), _OLDEST_TOKEN)
+        # Its length of life, not its end: the server's clock may differ from this machine's.
+        lasts = answer.spec.expiration_seconds or seconds
+        age = min(max(lasts * _PART_OF_LIFE, 1.0), _OLDEST_TOKEN)
         return Token(answer.status.token.encode(), asked + age)
 
 

@@ -47,6 +47,7 @@ class PodWorker:
         self.folder = PodFolder.of(machine.settings.data_dir, pod)
         self._machine = machine
         self._clock = machine.clock
+        self._time = machine.time
         self._back_off = machine.settings.back_off
         self._events: deque[Event] = deque()
         self._news = asyncio.Event()
@@ -86,7 +87,7 @@ class PodWorker:
         """The pod's object is gone: end what runs, and tell nobody."""
         self._gone = True
         grace = min(float(self.pod.grace), _LONGEST_GRACE_OF_GONE)
-        self._hear(Ending(at=self._clock.now(), grace=grace))
+        self._hear(Ending(at=self._time.now(), grace=grace))
 
     def _hear(self, event: Event) -> None:
         self._events.append(event)
@@ -94,9 +95,12 @@ class PodWorker:
 
     def _deleted_at(self, pod: Pod) -> datetime:
         """When the end was asked for: the object's timestamp is when it must be over."""
-        due = status.moment(pod.metadata.deletion_timestamp) or self._clock.now()
-        # Never before now by more than the clocks' grain: a late agent still gives the grace.
-        return max(due - timedelta(seconds=pod.grace), self._clock.now() - timedelta(seconds=1))
+        now = self._clock.now()
+        due = status.moment(pod.metadata.deletion_timestamp) or now
+        # By more than the clocks' grain neither before now, for a late agent still gives the
+        # grace, nor after it: the two clocks may differ.
+        ago = now - (due - timedelta(seconds=pod.grace))
+        return self._time.now() - min(max(ago, timedelta()), timedelta(seconds=1))
 
     def pause(self) -> None:
         """Start and report nothing any more."""
@@ -173,7 +177,7 @@ class PodWorker:
     async def _wait(self, wake_at: datetime | None) -> None:
         waits = self._ground.waits
         if wake_at is not None:
-            waits.append((wake_at - self._clock.now()).total_seconds())
+            waits.append((wake_at - self._time.now()).total_seconds())
         timer = self._clock.call_later(max(min(waits), _GRAIN), self._news.set) if waits else None
         await self._news.wait()
         self._news.clear()
@@ -182,7 +186,7 @@ class PodWorker:
 
     async def _step(self) -> datetime | None:
         """Carry out what is due now; says when to look again."""
-        now = self._clock.now()
+        now = self._time.now()
         decision = lifecycle.decide(self.pod, self.state, now=now, back_off=self._back_off)
         for command in decision.commands:
             match command:
@@ -205,13 +209,14 @@ class PodWorker:
         """Learn from disk what an earlier agent did with the pod."""
         record = self.folder.record()
         if record is None:
-            self.state, ends = adopting.remembered(self.pod, now=self._clock.now())
+            now = self._clock.now()
+            self.state, ends = adopting.remembered(self.pod, now=now, time=self._time)
             for end in ends:
                 self._apply(end)
-            self._apply(Accepted(self._clock.now()))
+            self._apply(Accepted(now, self._time.now()))
             return
         self._machine.addresses[record.uid] = record.ip
-        self._apply(Accepted(times.parse(record.accepted_at)))
+        self._apply(Accepted(times.parse(record.accepted_at), self._machine.seen(record)))
         for name in self.folder.containers():
             for run in self.folder.runs(name) if name in self.pod.containers else []:
                 self._adopt_run(run)
@@ -231,7 +236,7 @@ class PodWorker:
             self._apply(found.exited)
 
     async def _lay_ground(self) -> preparing.Prepared | None:
-        accepted = self.state.started_at or self._clock.now()
+        accepted = Accepted(self.state.started_at or self._clock.now(), self.state.seen)
         return await self._ground.lay(accepted=accepted, ready=self._is_ready())
 
     async def _prepare(self) -> None:
