@@ -6,7 +6,6 @@ import shutil
 import socket
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from support_agent import container, manifest
-from support_nodes import NODE, World, world
+from support_nodes import NODE, World, bind_claim, world
 from support_servers import Servers, add_namespace
 from support_waiting import PATIENCE, until
 
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import Level, probe
-from batholith.kube.errors import NotFoundError
 from batholith.model.names import (
     CONFIGMAPS,
-    FOLDER_CLASS,
-    FOLDER_DRIVER,
     PERSISTENTVOLUMECLAIMS,
-    PERSISTENTVOLUMES,
     SECRETS,
     SERVICES,
-    STORAGECLASSES,
 )
 
 Json = dict[str, Any]
@@ -344,26 +338,6 @@ async def test_a_pod_that_finds_its_port_taken_is_told_of_another_address(w: Wor
         assert (await w.phase("own", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
 
 
-async def bound(w: World, name: str) -> None:
-    """Bind a claim as the embedded server does; the real one runs no controller of volumes."""
-    claims, space = PERSISTENTVOLUMECLAIMS, w.namespace
-    claim = await w.client.get(claims, name, namespace=space, view=dict)
-    with suppress(NotFoundError):
-        await w.client.get(STORAGECLASSES, FOLDER_CLASS, view=dict)
-        return
-    volume = f"pvc-{claim['metadata']['uid']}"
-    spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "capacity": {"storage": "1Gi"},
-        "persistentVolumeReclaimPolicy": "Delete",
-        "csi": {"driver": FOLDER_DRIVER, "volumeHandle": claim["metadata"]["uid"]},
-    }
-    await w.client.create(PERSISTENTVOLUMES, {"metadata": {"name": volume}, "spec": spec})
-    await w.client.patch(claims, name, {"spec": {"volumeName": volume}}, namespace=space)
-    status = {"status": {"phase": "Bound"}}
-    await w.client.patch(claims, name, status, namespace=space, subresource="status")
-
-
 async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: World) -> None:
     spec = {
         "accessModes": ["ReadWriteOnce"],
@@ -382,7 +356,7 @@ async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: Wo
     event = await w.event("first", "FailedMount")
     assert 'persistentvolumeclaim "data" not found' in event["message"]
     await w.create(claim, PERSISTENTVOLUMECLAIMS)
-    await bound(w, "data")
+    await bind_claim(w, "data")
     await w.phase("first", "Succeeded")
     await run("second")
     await w.phase("second", "Succeeded")
@@ -395,7 +369,7 @@ async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: Wo
     await w.client.delete(PERSISTENTVOLUMECLAIMS, "data", namespace=w.namespace)
     await until(lambda: not list(base.glob(f"{w.namespace}_*")))
     await w.create(claim, PERSISTENTVOLUMECLAIMS)
-    await bound(w, "data")
+    await bind_claim(w, "data")
     await run("third")
     await w.phase("third", "Succeeded")
     assert await w.logs("third") == ""

@@ -6,9 +6,10 @@ claim's uid, so that binding moves no files.
 """
 
 import hashlib
+from datetime import UTC, datetime
 from typing import Any
 
-from ....model import names
+from ....model import names, times
 from ..errors.status import StatusError
 from ..storage.entries import DELETED, Entry, Event
 from ..storage.registry import Shelf
@@ -20,6 +21,7 @@ from .matching import Bind, Provision, Wait
 
 Json = dict[str, Any]
 
+_OURSELVES = "persistentvolume-controller"
 _SOURCES_APART = frozenset(
     {
         "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
@@ -171,7 +173,11 @@ class VolumeController(Keeper):
             "firstTimestamp": moment,
             "lastTimestamp": moment,
             "count": 1,
-            "source": {"component": "persistentvolume-controller"},
+            "eventTime": times.format_micros(datetime.now(UTC)),
+            "action": "Bind",
+            "source": {"component": _OURSELVES},
+            "reportingComponent": _OURSELVES,
+            "reportingInstance": _OURSELVES,
         }
         try:
             await self.tools.create(names.EVENTS, meta["namespace"], event).settled()
