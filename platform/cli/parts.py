@@ -179,7 +179,7 @@ def agent(
 
 
 def _check_files(settings: "AgentSettings") -> None:
-    """Make the agent's folders and read its key; or the command ends."""
+    """Make the agent's folders; end the command where others control them or its key."""
     from ..cluster.agent.records import make_folders
     from ..kube.private_files import read_credential
 

@@ -1,5 +1,6 @@
 """Applications of aiohttp behind a listener with limits."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -53,4 +54,9 @@ async def serving_application(
         yield
     finally:
         fronts.stop()
-        await runner.cleanup()
+        try:
+            await runner.cleanup()
+        finally:
+            # Some clients take their time to end TLS in order.
+            fronts.abort_all()
+            await asyncio.sleep(0)  # the loop closes the sockets

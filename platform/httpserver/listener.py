@@ -260,7 +260,9 @@ class Listener(ABC):
         self.held += size - connection.held
         connection.held = size
         while self.held > self.limits.unfinished_bytes:
-            victim = max(self._open, key=lambda each: (each.held, -each.since))
+            victim = max(self._open, key=lambda each: (each.held, -each.since), default=connection)
+            if not victim.held:
+                return
             self.held -= victim.held
             victim.held = 0
             self.refused("unfinished_bytes")

@@ -149,7 +149,7 @@ async def test_a_body_that_drips_is_answered_408() -> None:
 
 
 async def test_an_idle_connection_outlasts_its_client() -> None:
-    """INV: the clients' own limits (Go 90 s, ours 60 s) come first."""
+    """The clients' own limits (Go 90 s, ours 60 s) come first."""
     async with serving() as it:
         reader = await it.idle()
         it.pass_time(179)

@@ -50,7 +50,6 @@ class ReviewServer(kopf.WebhookServer):
         self._presenter = presenter
         self._limits = limits
         self._figures = figures
-        self._fronts: Fronts | None = None
 
     async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
         """Listen as kopf would, with limits; yields the URL once."""
@@ -58,7 +57,7 @@ class ReviewServer(kopf.WebhookServer):
         async def answer(request: web.Request) -> web.Response:
             return await self._serve(fn, request)
 
-        fronts = self._fronts = Fronts(
+        fronts = Fronts(
             name="webhooks",
             body_limit=MAX_BODY,
             limits=self._limits,
@@ -82,12 +81,6 @@ class ReviewServer(kopf.WebhookServer):
         if self.leaving:
             response.force_close()
         return response
-
-    async def hang_up(self) -> None:
-        """Drop connections whose clients take their time to end TLS in order."""
-        if self._fronts is not None:
-            self._fronts.abort_all()
-        await asyncio.sleep(0)  # the loop closes the sockets
 
 
 async def _answer(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
@@ -126,7 +119,6 @@ async def serving(server: ReviewServer, desk: Desk, *, grace: float = 30) -> Asy
                     await server.__aexit__()
             except TimeoutError:
                 log.warning("reviews were cut off at the end", extra={"grace": grace})
-            await server.hang_up()
 
 
 def _describe(status: int) -> tuple[str, bytes]:

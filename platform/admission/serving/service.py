@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ...httpserver.figures import ListenerFigures
 from ...httpserver.limits import Limits
 from ...kube.cache import Cache
 from ...kube.client import Client
+from ...kube.supervision import supervise
 from ...machinery.clock import Clock
 from ...machinery.files import Files
 from ...machinery.leadership import Elector
@@ -156,9 +158,14 @@ class AdmissionService:
 
     async def _serve(self, ready: asyncio.Event) -> None:
         place = self._options.place
-        beside: list[Coroutine[Any, Any, None]] = [self._certificates.follow(), self._office.run()]
+        beside = [
+            # A certificate in a Secret is followed by its cache, and this returns at once.
+            supervise("serving certificate", self._certificates.follow, may_end=lambda: True),
+            supervise("webhook registration", self._office.run),
+        ]
         if self._options.resource_groups is not None:
-            beside.append(self._follow_groups(self._options.resource_groups))
+            follow = partial(self._follow_groups, self._options.resource_groups)
+            beside.append(supervise("resource groups", follow))
         server = ReviewServer(
             self._presenter,
             address=place.address,

@@ -100,7 +100,6 @@ class LogServer:
         serving = serving_application(self.application(), fronts, sockets, tls=context, grace=0.5)
         async with serving:
             yield sockets[0].getsockname()[1]
-        fronts.abort_all()
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -119,7 +118,12 @@ class LogServer:
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await answer.prepare(request)
         if found.path.exists():
-            pieces = logs.read(found.path, options, over=found.is_over, clock=self.clock)
+
+            def over() -> bool:
+                # Nothing else tells of a reader who hung up while nothing was written.
+                return found.is_over() or request.transport is None
+
+            pieces = logs.read(found.path, options, over=over, clock=self.clock)
             async for piece in pieces:
                 await answer.write(piece)
         await answer.write_eof()

@@ -28,6 +28,7 @@ from .controllers.garbage_collector import Collector
 from .controllers.keeper import Keeper, Tools
 from .controllers.namespaces import Landlord
 from .controllers.standing import Standing
+from .controllers.volumes import VolumeController
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.auth import Authenticator, User
@@ -171,6 +172,7 @@ class _Engine:
             Landlord(tools, ca=made.ca_data),
             self._standing,
             Sweeper(tools),
+            VolumeController(tools),
             DisruptionController(tools),
         ]
         if settings.collect_garbage:

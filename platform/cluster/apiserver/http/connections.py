@@ -6,6 +6,7 @@ has one task, which lives as long as the connection does.
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -214,7 +215,11 @@ class Connection(Guarded):
                 self.listener.refused("header_too_large")
                 self.refuse(400)
                 return
-        self._settle()
+        if self._queue and not (self._in_head or self._in_body or self._answering):
+            # The usual case, a whole request; `since` does not matter while it is answered.
+            self.phase, self.deadline = Phase.ANSWERING, math.inf
+        else:
+            self._settle()
 
     def eof_received(self) -> None:
         """Refuse a request whose rest will not come; nothing of it is carried out."""
@@ -290,11 +295,14 @@ class Connection(Guarded):
 
     def _judge(self, asked: Asked) -> None:
         """Answer before the body comes, if it makes no difference, or leave the client to send."""
+        length = asked.headers.get("content-length", "0")
+        bodiless = length == "0" and "transfer-encoding" not in asked.headers
+        if bodiless and self.proven:
+            return
         known = self.listener.knows(asked)
         if known:
             self.proven = True
-        length = asked.headers.get("content-length", "0")
-        if length == "0" and "transfer-encoding" not in asked.headers:
+        if bodiless:
             return
         if self._parser.should_upgrade():  # the parser would take the body for another protocol's
             self.listener.refused("malformed")
@@ -356,7 +364,7 @@ class Connection(Guarded):
                 if not asked.keep_alive:
                     break
                 self._settle()
-        except asyncio.CancelledError:
+        except BaseException:
             self.close()
             raise
         self._end()
