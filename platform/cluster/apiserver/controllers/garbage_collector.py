@@ -79,7 +79,9 @@ class Collector(Keeper):
             self.queue.add(spot.key)
 
     def start(self) -> None:
-        """Take in everything that is stored."""
+        """Take in everything that is stored, instead of what was known before."""
+        for known in (self._spots, self._dependents, self._holding):
+            known.clear()
         for shelf in self.tools.writer.registry.shelves():
             resource = shelf.resource
             if (resource.group, resource.plural) in _BY_OWN_CLOCK:

@@ -441,7 +441,8 @@ class Registry:
         for delay in _delays():
             try:
                 held = await self._in_thread(lambda: self._store.holds(rv))
-            except sqlite3.Error:
+            except Exception:
+                # Whatever it was: to write the group again could only do harm.
                 log.exception("cannot open the store again")
                 self.failures["open"] += 1
             else:
@@ -555,6 +556,11 @@ class Registry:
                 await waiter
         except TimeoutError:
             raise version_too_large(rv, self.committed_rv) from None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether :meth:`run` may end."""
+        return self._closing
 
     @property
     def writable(self) -> bool:

@@ -7,12 +7,15 @@ watchers that it concerns and not all that there are.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....model.selectors import FieldRequirement, Selector
 from .entries import ADDED, DELETED, MODIFIED, Entry, Event
+
+log = logging.getLogger(__name__)
 
 QUEUE = 10_000
 """Changes that may wait for a slow watcher before it is cut off (it resumes or relists)."""
@@ -149,7 +152,12 @@ class Hub:
         for place in places:
             if place in buckets:
                 for watcher in buckets[place]:
-                    watcher.see(event)
+                    try:
+                        watcher.see(event)
+                    except Exception:
+                        # It cannot go on with a gap; its client lists again.
+                        log.exception("cannot tell a watcher of a change")
+                        watcher.close()
 
     def close(self) -> None:
         """End all streams, and those that still begin."""
