@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: venv demo test soak lint bench bench-realkube chart crds
+.PHONY: venv demo test soak lint bench bench-realkube chart crds api-types
 
 venv: .venv/.stamp
 
@@ -53,3 +53,7 @@ chart: venv
 crds: venv
 	@echo "==> making the custom resource definitions anew (needs tests/realkube/build)"
 	@PYTHONPATH=tests $(PY) tests/tools/crds.py
+
+api-types: venv
+	@echo "==> making the table of the built-in types anew (needs tests/realkube/build and Go)"
+	@PYTHONPATH=tests $(PY) tests/tools/api_types.py

@@ -1,5 +1,6 @@
 """The servers that tests of behaviour run on, each test on both; and how the suite is run."""
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +32,17 @@ def servers(request: pytest.FixtureRequest) -> Servers:
         return EmbeddedServers()
     started: Servers = request.getfixturevalue("real")
     return started
+
+
+@pytest.fixture(autouse=True)
+def _logging_restored() -> Iterator[None]:
+    """Undo what a command that ran in this process did to the root logger."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    # pytest's own handlers of this phase are in both lists, and pytest removes them.
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 # Several processes that share the tests (`pytest -n 2`).

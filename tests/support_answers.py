@@ -38,14 +38,13 @@ class Comparison:
             self._compare_leaf(theirs, ours, path, found)
 
     def _compare_objects(self, theirs: Json, ours: Json, path: str, found: list[str]) -> None:
-        empty: tuple[Any, ...] = (None, [], {}, "")
         for key in sorted(theirs.keys() | ours.keys()):
             inner = f"{path}.{key}"
             if key in theirs and key in ours:
                 self._compare(theirs[key], ours[key], inner, found)
-            elif theirs.get(key) not in empty:
+            elif key in theirs:
                 found.append(f"{inner} is missing: {theirs[key]}")
-            elif ours.get(key) not in empty:
+            else:
                 found.append(f"{inner} is too much: {ours[key]}")
 
     def _compare_refusal(self, theirs: Json, ours: Json, path: str, found: list[str]) -> None:

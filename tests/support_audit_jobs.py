@@ -166,7 +166,7 @@ class JobAudit:
         elif prefix == PODGROUPS.path():
             self._podgroup(change, new)
         elif prefix == COMMANDS.path() and change == "ADDED":
-            about = f"{new['metadata']['namespace']}/{new['target']['name']}"
+            about = f"{new['metadata']['namespace']}/{new.get('target', {}).get('name')}"
             number = len(self._commands) + 1
             self._commands[new["metadata"]["uid"]] = (number, about, new["action"])
 

@@ -101,6 +101,10 @@ class LocalApi(FakeApi):
     async def _fail(self, request: web.Request, fault: Any) -> web.Response:
         if fault.action == "lost":
             await self._answer(request)
+        if fault.action in ("hang", "done, hang"):
+            if fault.action != "hang":
+                await self._answer(request)
+            await self._loop.create_future()
         if isinstance(fault.action, str) and fault.action.startswith("done"):
             done = cast("web.Response", await self._answer(request))
             if done.status >= 300:

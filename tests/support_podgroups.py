@@ -10,7 +10,7 @@ from batholith.podgroup_ctrl.controller import OWNERS, PodGroupController, PodGr
 
 Object = dict[str, Any]
 
-SETTINGS = PodGroupSettings(workers=2)
+SETTINGS = PodGroupSettings(workers=2, reconcile_timeout=60.0)
 STATEFULSETS = OWNERS["apps", "StatefulSet"]
 DAEMONSETS = OWNERS["apps", "DaemonSet"]
 SIZE = "scheduling.volcano.sh/group-min-member"

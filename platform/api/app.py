@@ -3,6 +3,7 @@
 import html
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -11,7 +12,7 @@ from ..kube.client import Client
 from ..kube.errors import NotFoundError
 from ..model.job import Job
 from ..model.names import COMMANDS, JOBS
-from ..store.commands import CommandStore
+from ..store.commands import CommandRecord, CommandStore
 from . import problems
 from .auth import Act, Gate, UserInfo
 from .commands import Commands
@@ -21,9 +22,12 @@ from .schemas import ACTIONS, CommandIn, CommandList, CommandOut, JobList, JobOu
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "content": {"application/problem+json": {}}}
-    for status in (401, 403, 404, 409, 413, 422)
+    for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
 }
-Name = Annotated[str, Path(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+Namespace = Annotated[str, Path(max_length=63, pattern=f"^{_LABEL}$")]
+Name = Annotated[str, Path(max_length=253, pattern=rf"^{_LABEL}(\.{_LABEL})*$")]
+CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ async def list_all_jobs(parts: Our, caller: Caller) -> JobList:
 
 
 @router.get("/namespaces/{namespace}/jobs", summary="Jobs of one namespace")
-async def list_jobs(namespace: Name, parts: Our, caller: Caller) -> JobList:
+async def list_jobs(namespace: Namespace, parts: Our, caller: Caller) -> JobList:
     """Jobs in key order; an unknown namespace has none."""
     await parts.gate.allow(caller, Act(verb="list", resource=JOBS, namespace=namespace))
     found = await parts.client.list(JOBS, namespace=namespace, view=Job)
@@ -77,7 +81,7 @@ async def list_jobs(namespace: Name, parts: Our, caller: Caller) -> JobList:
 
 
 @router.get("/namespaces/{namespace}/jobs/{name}", summary="One job")
-async def get_job(namespace: Name, name: Name, parts: Our, caller: Caller) -> JobOut:
+async def get_job(namespace: Namespace, name: Name, parts: Our, caller: Caller) -> JobOut:
     """Phase and counts of a job."""
     act = Act(verb="get", resource=JOBS, namespace=namespace, name=name)
     await parts.gate.allow(caller, act)
@@ -91,19 +95,24 @@ async def get_job(namespace: Name, name: Name, parts: Our, caller: Caller) -> Jo
     responses={400: {"model": Problem}},
 )
 async def command_job(  # a route's arguments are its parts of the request
-    namespace: Name, name: Name, body: CommandIn, parts: Our, caller: Caller, response: Response
+    namespace: Namespace,
+    name: Name,
+    body: CommandIn,
+    parts: Our,
+    caller: Caller,
+    response: Response,
 ) -> CommandOut:
     """Make a Command for the job controller; its outcome is at the answer's Location."""
     await parts.gate.allow(caller, Act(verb="create", resource=COMMANDS, namespace=namespace))
     job = await _job(parts, namespace, name)
     record = await parts.commands.issue(job, ACTIONS[body.action], who=caller.username)
-    response.headers["Location"] = f"/v1/namespaces/{namespace}/jobs/{name}/commands/{record.id}"
+    response.headers["Location"] = _location(record)
     return CommandOut.of(record)
 
 
 @router.get("/namespaces/{namespace}/jobs/{name}/commands", summary="A job's commands")
 async def list_commands(
-    namespace: Name,
+    namespace: Namespace,
     name: Name,
     parts: Our,
     caller: Caller,
@@ -117,7 +126,7 @@ async def list_commands(
 
 @router.get("/namespaces/{namespace}/jobs/{name}/commands/{id_}", summary="A command's outcome")
 async def get_command(
-    namespace: Name, name: Name, id_: str, parts: Our, caller: Caller
+    namespace: Namespace, name: Name, id_: CommandId, parts: Our, caller: Caller
 ) -> CommandOut:
     """What has come of one command."""
     await parts.gate.allow(caller, Act(verb="get", resource=JOBS, namespace=namespace, name=name))
@@ -125,6 +134,12 @@ async def get_command(
     if record is None:
         raise ProblemError(404, f"job {name!r} has no command {id_!r}")
     return CommandOut.of(await parts.commands.refresh(record))
+
+
+def _location(record: CommandRecord) -> str:
+    """Where a command's outcome is found."""
+    namespace, job, id_ = (quote(it, safe="") for it in (record.namespace, record.job, record.id))
+    return f"/v1/namespaces/{namespace}/jobs/{job}/commands/{id_}"
 
 
 def _page(app: FastAPI) -> str:

@@ -1,8 +1,9 @@
 """Issue Commands and learn what came of them.
 
 The order of things makes a crash at any point harmless: the row is written, then the Command
-object is made under a name that the row holds, then the row is marked. :meth:`Commands.settle`
-starts from the rows without an outcome and asks the cluster what has become of each.
+object is made under a name that the row holds, then the row is marked. A sweep starts from the rows
+without an outcome and asks the cluster what has become of each: at the start, now and then, and as
+soon as a database that was out of reach answers again.
 """
 
 import asyncio
@@ -11,20 +12,29 @@ import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from ..kube.cache import Cache
 from ..kube.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
+from ..kube.supervision import supervise
+from ..machinery.clock import Clock, SystemClock
 from ..model.base import Part
 from ..model.command import Command
 from ..model.job import Action, Job, JobPhase, JobStatus
 from ..model.meta import ObjectMeta
 from ..model.names import COMMANDS, JOBS
 from ..store.commands import CommandRecord, CommandState, CommandStore, timestamp
+from ..store.database import StoreUnavailableError
 from .problems import ProblemError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 FINISHED = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
 """Phases that no command leaves."""
@@ -38,6 +48,12 @@ UNSEEN = "its Command is gone, and the job's status tells of a later one"
 
 REMEMBERED = 10_000
 """Carried out Commands that are remembered at most."""
+MAX_NAME = 253
+"""Characters of an object's name."""
+SWEEP = 30.0
+"""Seconds between two sweeps."""
+RETRY = 1.0
+"""Seconds until a sweep that the database cut short begins again."""
 CATCH_UP = 10.0
 """Seconds that the watch of jobs gets to show what a read has shown already."""
 
@@ -64,6 +80,15 @@ def refusal(job: Job, action: Action) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What came of a command."""
+
+    state: CommandState
+    detail: str
+    at: datetime
+
+
 class Commands:
     """Orders to jobs, from the REST call to the outcome."""
 
@@ -72,11 +97,14 @@ class Commands:
         client: Client,
         store: CommandStore,
         *,
+        clock: Clock | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._store = store
+        self._clock = clock or SystemClock()
         self._now = now
+        self._sweep_due = asyncio.Event()
         self._gone: asyncio.Queue[Command] = asyncio.Queue()
         self._jobs = Cache(client, JOBS, JobState)
         self._jobs.add_handler(self._on_job)
@@ -87,12 +115,17 @@ class Commands:
         self._carried_out: OrderedDict[str, str] = OrderedDict()
         """Phase that each Command led to, by its uid; the next Command takes its place in the
         job's status, so it is noted as it goes by."""
+        self._uids: OrderedDict[str, str] = OrderedDict()
+        """Uids of Commands by namespace and name, for rows that could not be marked."""
+        self._unwritten: OrderedDict[str, _Outcome] = OrderedDict()
+        """Outcomes that the database did not take yet, by the row's id."""
 
     async def issue(self, job: Job, action: Action, *, who: str) -> CommandRecord:
         """Write the order down and make its Command object.
 
         Raises:
             ProblemError: 409 when the job can never take it.
+            StoreUnavailableError: the row cannot be written; no Command is made.
             ApiError: the cluster refuses; the row says so.
         """
         why_not = refusal(job, action)
@@ -106,17 +139,26 @@ class Commands:
             job_uid=job.metadata.uid,
             action=action,
             who=who,
-            command=f"{job.metadata.name}-{action.lower()}-{id_[:8]}",
+            command=_name(job.metadata.name, f"-{action.lower()}-{id_[:8]}"),
             received_at=timestamp(self._now()),
         )
         await self._store.add(record)
         log.info("command asked for", extra=_about(record))
         try:
-            await self._make(record)
+            made = await self._make(record)
         except ApiError as error:
             await self._finish(record, CommandState.FAILED, f"not issued: {error.message}")
             raise
-        return await self._store.get(record.namespace, record.job, id_) or record
+        uid = made.metadata.uid
+        _remember(self._uids, f"{record.namespace}/{record.command}", uid)
+        try:
+            await self._store.issued(id_, command_uid=uid)
+            return await self._store.get(record.namespace, record.job, id_) or record
+        except StoreUnavailableError as error:
+            # The order is given: an error would make the caller give it twice.
+            log.warning("command not marked yet", extra={**_about(record), "error": str(error)})
+            self._sweep_due.set()
+        return msgspec.structs.replace(record, state=CommandState.ISSUED, command_uid=uid)
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Follow Commands and write outcomes, until cancelled."""
@@ -127,21 +169,18 @@ class Commands:
             await self._jobs.wait_synced()
             tasks.create_task(cache.run())
             await cache.wait_synced()
-            tasks.create_task(self._settle_left_behind(cache))
+            tasks.create_task(supervise("command sweep", partial(self._sweep, cache)))
             self._since = timestamp(self._now())
             self.following = True
             if ready is not None:
                 ready.set()
-            while True:
-                tasks.create_task(self._settle_by_command(await self._gone.get()))
+            await supervise("command outcomes", self._settle_gone)
 
     def _on_job(self, old: JobState | None, new: JobState | None) -> None:
         if new is None:
             return
         for uid in _UID.findall(new.status.state.message):
-            self._carried_out.setdefault(uid, new.status.state.phase)
-        while len(self._carried_out) > REMEMBERED:
-            self._carried_out.popitem(last=False)
+            _remember(self._carried_out, uid, new.status.state.phase)
         self._job_came.set()
 
     async def _caught_up(self, job: Job) -> None:
@@ -156,22 +195,65 @@ class Commands:
 
     def _on_change(self, old: Command | None, new: Command | None) -> None:
         if old is not None and new is None:
+            _remember(self._uids, old.metadata.key, old.metadata.uid)
             self._gone.put_nowait(old)
+
+    async def _settle_gone(self) -> None:
+        """Settle Commands as they go; each in a task of its own, for some have to wait."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._settle_by_command(await self._gone.get()))
 
     async def _settle_by_command(self, command: Command) -> None:
         where = command.metadata
-        record = await self._store.open_by_command(where.namespace, where.name)
-        if record is not None:
-            await self._try_settle(record, where.uid, seen=True)
+        try:
+            record = await self._store.open_by_command(where.namespace, where.name)
+            if record is not None:
+                await self._try_settle(record, where.uid, seen=True)
+        except StoreUnavailableError:
+            self._sweep_due.set()
+        except Exception:
+            # It must not take the Commands with it that are settled beside it.
+            log.exception("cannot settle a command", extra={"command": where.key})
+            self._sweep_due.set()
 
-    async def _settle_left_behind(self, cache: Cache[Command]) -> None:
-        """Settle what was under way when this process, or the one before, last looked."""
+    async def _sweep(self, cache: Cache[Command]) -> None:
+        """Settle what no change of a Command settles: what was under way when this process, or the
+        one before, did not look, and what the cluster or the database could not tell or take."""
+        complaint = ""
+        while True:
+            self._sweep_due.clear()
+            try:
+                await self._settle_open(cache)
+            except StoreUnavailableError as error:
+                if str(error) != complaint:
+                    log.warning("commands stay open for now", extra={"error": str(error)})
+                complaint = str(error)
+                await self._clock.sleep(RETRY)
+                continue
+            complaint = ""
+            timer = self._clock.call_later(SWEEP, self._sweep_due.set)
+            await self._sweep_due.wait()
+            timer.cancel()
+
+    async def _settle_open(self, cache: Cache[Command]) -> None:
+        for id_, outcome in list(self._unwritten.items()):
+            await self._store.finish(id_, outcome.state, detail=outcome.detail, at=outcome.at)
+            self._unwritten.pop(id_, None)
         for record in await self._store.open():
-            command = cache.get(f"{record.namespace}/{record.command}")
-            if command is None:
-                await self._try_settle(record, record.command_uid, seen=False)
-            else:
-                await self._store.issued(record.id, command_uid=command.metadata.uid)
+            try:
+                await self._settle_row(record, cache)
+            except StoreUnavailableError:
+                raise
+            except Exception:
+                log.exception("cannot settle a command", extra=_about(record))
+
+    async def _settle_row(self, record: CommandRecord, cache: Cache[Command]) -> None:
+        command = cache.get(f"{record.namespace}/{record.command}")
+        if command is None:
+            await self._look(record)
+        elif record.state == CommandState.ACCEPTED:
+            await self._store.issued(record.id, command_uid=command.metadata.uid)
 
     async def _try_settle(self, record: CommandRecord, command_uid: str, *, seen: bool) -> None:
         try:
@@ -212,18 +294,29 @@ class Commands:
         """The record, settled when its Command has gone unseen."""
         if record.state not in (CommandState.ACCEPTED, CommandState.ISSUED):
             return record
+        await self._look(record)
+        return await self._store.get(record.namespace, record.job, record.id) or record
+
+    async def _look(self, record: CommandRecord) -> None:
+        """Settle *record* if its Command is gone; one without a uid may still be on its way."""
         try:
             await self._client.get(
                 COMMANDS, record.command, namespace=record.namespace, view=Command
             )
         except NotFoundError:
-            sent_long_ago = record.received_at < timestamp(self._now() - LOST_AFTER)
-            if record.state == CommandState.ISSUED or sent_long_ago:
-                followed = self._since is not None and record.received_at >= self._since
-                await self._try_settle(record, record.command_uid, seen=followed)
-        return await self._store.get(record.namespace, record.job, record.id) or record
+            pass
+        except (ApiError, ConnectionLostError):
+            log.warning("cannot look for a command", extra=_about(record))
+            return
+        else:
+            return
+        uid = record.command_uid or self._uids.get(f"{record.namespace}/{record.command}", "")
+        sent_long_ago = record.received_at < timestamp(self._now() - LOST_AFTER)
+        if uid or sent_long_ago:
+            followed = self._since is not None and record.received_at >= self._since
+            await self._try_settle(record, uid, seen=followed)
 
-    async def _make(self, record: CommandRecord) -> None:
+    async def _make(self, record: CommandRecord) -> Command:
         target = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
@@ -244,19 +337,35 @@ class Commands:
             "action": record.action,
         }
         try:
-            made = await self._client.create(
+            return await self._client.create(
                 COMMANDS, body, namespace=record.namespace, view=Command
             )
         except AlreadyExistsError:
             # An answer was lost and the request sent again: the name is ours alone.
-            made = await self._client.get(
+            return await self._client.get(
                 COMMANDS, record.command, namespace=record.namespace, view=Command
             )
-        await self._store.issued(record.id, command_uid=made.metadata.uid)
 
     async def _finish(self, record: CommandRecord, state: CommandState, detail: str) -> None:
-        await self._store.finish(record.id, state, detail=detail, at=self._now())
+        at = self._now()
+        try:
+            await self._store.finish(record.id, state, detail=detail, at=at)
+        except StoreUnavailableError:
+            _remember(self._unwritten, record.id, _Outcome(state=state, detail=detail, at=at))
+            self._sweep_due.set()
         log.info("command settled", extra={**_about(record), "state": state, "detail": detail})
+
+
+def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
+    """Note *value* unless there is one; the oldest of too many are forgotten."""
+    known.setdefault(key, value)
+    while len(known) > REMEMBERED:
+        known.popitem(last=False)
+
+
+def _name(job: str, end: str) -> str:
+    """Name of a Command object: that of the job, cut where it leaves no room for *end*."""
+    return job[: MAX_NAME - len(end)].rstrip("-.") + end
 
 
 def _about(record: CommandRecord) -> dict[str, str]:

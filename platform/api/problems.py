@@ -1,5 +1,7 @@
 """Errors as RFC 9457 ``application/problem+json``, made in one place."""
 
+import logging
+import math
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -8,21 +10,34 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ..kube.errors import ApiError, ConnectionLostError
+from ..store.database import StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER = 2.0
+"""Seconds after which a caller may try again what the cluster or the database could not do."""
 
 
 class ProblemError(Exception):
     """Answer the request with *status* and say why.
 
-    *errors* names the fields of a body that are wrong, as ``{"field", "message"}``.
+    *errors* names the fields of a body that are wrong, as ``{"field", "message"}``; *retry_after*
+    is the number of seconds after which the caller may try again.
     """
 
     def __init__(
-        self, status: int, detail: str, *, errors: tuple[dict[str, str], ...] = ()
+        self,
+        status: int,
+        detail: str,
+        *,
+        errors: tuple[dict[str, str], ...] = (),
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.errors = errors
+        self.retry_after = retry_after
 
 
 def _answer(problem: ProblemError) -> JSONResponse:
@@ -34,7 +49,11 @@ def _answer(problem: ProblemError) -> JSONResponse:
     }
     if problem.errors:
         body["errors"] = list(problem.errors)
-    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else None
+    headers = {}
+    if problem.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if problem.retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(problem.retry_after))
     return JSONResponse(
         body, problem.status, headers=headers, media_type="application/problem+json"
     )
@@ -58,7 +77,7 @@ def _of_validation(error: RequestValidationError) -> ProblemError:
 def _of_cluster(error: ApiError) -> ProblemError:
     # What the cluster refuses is the caller's business; what it cannot do is not.
     if error.status in {403, 404, 409, 422, 429}:
-        return ProblemError(error.status, error.message)
+        return ProblemError(error.status, error.message, retry_after=error.retry_after)
     return ProblemError(502, f"the Kubernetes API answered {error.status}: {error.message}")
 
 
@@ -83,4 +102,16 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ConnectionLostError)
     async def _lost(_: Request, error: ConnectionLostError) -> JSONResponse:
-        return _answer(ProblemError(503, f"the Kubernetes API cannot be reached: {error}"))
+        detail = f"the Kubernetes API cannot be reached: {error}"
+        return _answer(ProblemError(503, detail, retry_after=RETRY_AFTER))
+
+    @app.exception_handler(StoreUnavailableError)
+    async def _no_store(request: Request, error: StoreUnavailableError) -> JSONResponse:
+        # The reason names hosts and folders, which are no caller's business.
+        log.warning("store not available", extra={"path": request.url.path, "error": str(error)})
+        detail = "the database of commands does not answer; nothing was asked of the job"
+        return _answer(ProblemError(503, detail, retry_after=RETRY_AFTER))
+
+    @app.exception_handler(Exception)
+    async def _failed(_: Request, error: Exception) -> JSONResponse:
+        return _answer(ProblemError(500, "the server failed; its log says how"))

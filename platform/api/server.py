@@ -7,16 +7,18 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from ..kube.client import Client
+from ..kube.supervision import supervise
 from ..machinery.clock import Clock
 from ..machinery.files import Files
 from ..machinery.tls import Presenter, key_pair_files
 from ..store.commands import CommandStore
-from ..store.database import Database
+from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
 from .app import Parts, create_app
 from .auth import Gate
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5
 """How long a stop waits for answers that are under way."""
+
+STORE_RETRY = 1.0
+"""Seconds between two attempts to bring the schema up to date."""
 
 
 class CertificateFilesError(ValueError):
@@ -72,32 +77,68 @@ async def serve(
 
     Raises:
         CertificateFilesError: the certificate cannot be served.
-        StoreError: the store cannot be used, or was written by a newer version.
+        StoreError: the store's URL cannot be used, or its schema is that of a newer version.
     """
     presenter, files = Presenter(), None
     if settings.certificate is not None:
         files = _load(settings.certificate, presenter)
     database = Database(settings.store_url)
     try:
-        await database.migrate(MIGRATIONS)
         store = CommandStore(database)
-        commands = Commands(client, store)
+        commands = Commands(client, store, clock=clock)
         parts = Parts(client=client, gate=Gate(client, clock=clock), commands=commands, store=store)
         server = _server(parts, None if files is None else presenter.context)
+        following = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(commands.run(ready=ready))
+            work = partial(commands.run, ready=following)
+            tasks.create_task(supervise("rest commands", work))
+            prepare = partial(_prepare, database, clock, following=following, ready=ready)
+            tasks.create_task(
+                supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
+            )
             if files is not None:
-                tasks.create_task(files.follow(clock))
+                tasks.create_task(supervise("certificate files", partial(files.follow, clock)))
             _log_address(settings)
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
                 await asyncio.shield(serving)
+                raise RuntimeError("the HTTP server ended by itself")
             finally:
                 # Answers under way are finished before the listener goes.
                 server.should_exit = True
                 await serving
+    except ExceptionGroup as group:
+        newer = group.subgroup(SchemaTooNewError)
+        if newer is None:
+            raise
+        raise newer.exceptions[0] from None
     finally:
         await database.close()
+
+
+async def _prepare(
+    database: Database, clock: Clock, *, following: asyncio.Event, ready: asyncio.Event | None
+) -> None:
+    """Bring the schema up to date, however long the database takes to answer; then tell *ready*.
+
+    Raises:
+        SchemaTooNewError: the database was written by a newer version.
+    """
+    complaint = ""
+    while True:
+        try:
+            await database.migrate(MIGRATIONS)
+            break
+        except SchemaTooNewError:
+            raise
+        except StoreError as error:
+            if str(error) != complaint:
+                log.warning("not ready yet", extra={"error": str(error)})
+            complaint = str(error)
+        await clock.sleep(STORE_RETRY)
+    await following.wait()
+    if ready is not None:
+        ready.set()
 
 
 def _load(pair: KeyPair, presenter: Presenter) -> Files:

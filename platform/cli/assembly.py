@@ -32,6 +32,10 @@ class Runs(Protocol):
         ...
 
 
+class PartEndedError(Exception):
+    """A part ended as if it had been told to, and it had not: the process must not go on."""
+
+
 class Instruments:
     """What a process shows of itself: figures and health."""
 
@@ -180,3 +184,5 @@ async def _run_parts(parts: Sequence[Runs], ready: asyncio.Event) -> None:
         # Not gathered: the first to end would have the others cancelled once more, and cut short.
         await asyncio.wait(running)
         telling.cancel()
+    if any(task.cancelled() for task in running):  # and nothing has cancelled this one
+        raise PartEndedError("a part of the process has ended by itself")

@@ -63,6 +63,13 @@ class WorkFlags:
             "refused for good; negative: no limit. Jobs: no limit."
         ),
     ] = 15
+    reconcile_timeout: Annotated[
+        str,
+        typer.Option(
+            help="How long one look at a job, queue or PodGroup may take; then it is cancelled and "
+            "tried again."
+        ),
+    ] = "5m"
     default_queue: Annotated[
         str, typer.Option(help="Made if it is missing, as root is; the scheduler's, too.")
     ] = "default"
@@ -77,8 +84,26 @@ class WorkFlags:
     ] = ""
 
 
+def _timeout(work: WorkFlags) -> float:
+    """Seconds of ``--reconcile-timeout``.
+
+    Raises:
+        DurationError: it is no duration, or none that leaves time for anything.
+    """
+    from ..model.durations import DurationError, parse
+
+    try:
+        seconds = parse(work.reconcile_timeout).total_seconds()
+    except DurationError as error:
+        raise DurationError(f"--reconcile-timeout: {error}") from None
+    if seconds <= 0:
+        raise DurationError(f"--reconcile-timeout={work.reconcile_timeout}: must be more than 0")
+    return seconds
+
+
 def _check(work: WorkFlags) -> None:
     selection.select(work.controllers)
+    _timeout(work)
     for gate in gates.without_effect(work.feature_gates):
         log.warning("feature gate without effect", extra={"gate": gate})
     for name in selection.missing(work.controllers):
@@ -162,9 +187,16 @@ def _assembled(
 
     clock, work_metrics = SystemClock(), WorkQueueMetrics(registry)
     podgroups = Cache(client, PODGROUPS, PodGroup)
-    jobs = JobSettings(workers=work.worker_threads, registry=registry, work_metrics=work_metrics)
+    timeout = _timeout(work)
+    jobs = JobSettings(
+        workers=work.worker_threads,
+        reconcile_timeout=timeout,
+        registry=registry,
+        work_metrics=work_metrics,
+    )
     queues = QueueSettings(
         workers=work.worker_threads_for_queue,
+        reconcile_timeout=timeout,
         max_requeues=work.max_requeue_num,
         default_queue=work.default_queue,
         registry=registry,
@@ -172,6 +204,7 @@ def _assembled(
     )
     groups = PodGroupSettings(
         workers=work.worker_threads_for_podgroup,
+        reconcile_timeout=timeout,
         scheduler_names=tuple(work.scheduler_name),
         inherit_owner_annotations=work.inherit_owner_annotations,
         work_metrics=work_metrics,

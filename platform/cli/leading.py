@@ -195,6 +195,7 @@ async def _running(elector: "Elector", recorder: "EventRecorder") -> AsyncIterat
     try:
         yield
     finally:
+        contending.remove_done_callback(_end_process)
         contending.cancel()
         await asyncio.gather(contending, return_exceptions=True)
         await recorder.flush(LAST_WORDS)
@@ -204,5 +205,5 @@ async def _running(elector: "Elector", recorder: "EventRecorder") -> AsyncIterat
 
 def _end_process(contending: "asyncio.Task[None]") -> None:
     """Whatever ended the elector but ourselves: no more work may be done, not even to tidy up."""
-    if not contending.cancelled():
-        end_at_once(str(contending.exception()))
+    error = None if contending.cancelled() else contending.exception()
+    end_at_once(str(error or "leader election has ended by itself"))

@@ -14,16 +14,19 @@ from ..kube.errors import AlreadyExistsError, InvalidError, NotFoundError
 from ..machinery.controller import TryAgainError
 from ..model import names
 from ..model.job import Job, VolumeSpec
+from ..model.syntax import dns_subdomain_problem
 from .defaults import FilledJob
 from .podgroups import owner
 from .views import DataObject
 
 
 class MissingClaimError(Exception):
-    """The job names a claim that is not there (yet)."""
+    """The job names a claim that is not there (yet), or that can never be."""
 
-    def __init__(self, claim: str) -> None:
-        super().__init__(f"PersistentVolumeClaim {claim} is not there; the job waits for it")
+    def __init__(self, claim: str, *, problem: str = "") -> None:
+        waits = "is not there; the job waits for it"
+        invalid = f"cannot be there, as its name is invalid: {problem}"
+        super().__init__(f"PersistentVolumeClaim {claim} {invalid if problem else waits}")
         self.claim = claim
 
 
@@ -55,6 +58,8 @@ class Claims:
 
     async def _find(self, job: Job, claim: str) -> None:
         claims, space = names.PERSISTENTVOLUMECLAIMS, job.metadata.namespace
+        if problem := dns_subdomain_problem(claim):
+            raise MissingClaimError(claim, problem=problem)
         try:
             await self._client.get(claims, claim, namespace=space, view=DataObject)
         except NotFoundError as error:

@@ -14,13 +14,13 @@ from ..kube.errors import NotFoundError
 from ..kube.reflector import CacheOptions
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
+from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.limiters import default_controller_limiter
 from ..machinery.recording import Recorder
 from ..model import names, times
-from ..model.command import Command
+from ..model.command import Command, kind_problem, target_problem
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
@@ -141,7 +141,8 @@ class JobController:
         await run_controller(self._sources, self._serve, synced=self._begin, ready=ready, lead=lead)
 
     async def _serve(self) -> None:
-        await run_workers(self._queue, self._reconcile)
+        settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
+        await run_workers(self._queue, self._reconcile, settings=settings)
 
     def _begin(self) -> None:
         early, self._early = self._early or [], None
@@ -240,9 +241,11 @@ class JobController:
             self._queue.add(key)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
-        if old is not None or new is None or new.target is None:
+        if old is not None or new is None:
             return
-        if (new.target.api_version, new.target.kind) != (names.JOBS.api_version, names.JOBS.kind):
+        if new.target is None or not new.aims_at(names.JOBS):
+            if problem := kind_problem(new):
+                self._executor.complain_of(new.metadata, problem)
             return
         if self._early is not None:
             self._early.append(new)
@@ -374,6 +377,10 @@ class JobController:
             self._tidy(key)
             return
         namespace, _, name = key.partition("/")
+        if problem := target_problem(name):
+            await self._executor.refuse_command(key, order, problem)
+            self._queue.add(key)
+            return
         try:
             await self._client.get(names.JOBS, name, namespace=namespace, view=Job)
         except NotFoundError:

@@ -18,6 +18,7 @@ class Reason(StrEnum):
 
     EXECUTE_ACTION = "ExecuteAction"
     COMMAND_ISSUED = "CommandIssued"
+    INVALID_TARGET = "InvalidTarget"
     STATUS_ERROR = "JobStatusError"
     PLUGIN_ERROR = "PluginError"
     CLAIM_ERROR = "PVCError"

@@ -30,7 +30,7 @@ from ..machinery.recording import Recorder, reference
 from ..machinery.turns import Turns
 from ..model import names
 from ..model.job import Job, TaskSpec
-from ..model.meta import as_seen
+from ..model.meta import ObjectMeta, as_seen
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import ledger, podgroups, pods, status
@@ -142,6 +142,23 @@ class Executor:
         await self._delete(names.COMMANDS, order.name, namespace=namespace, uid=order.uid)
         self._tools.queue.take_mail(turn_key)
         log.info("command done", extra={"job": turn_key, "action": order.action})
+
+    def complain_of(self, command: ObjectMeta, problem: str) -> None:
+        """Say on a Command why it cannot be obeyed."""
+        log.warning("command cannot be obeyed", extra={"command": command.key, "why": problem})
+        if self._tools.recorder is not None:
+            self._tools.recorder.record(
+                reference(names.COMMANDS, command),
+                type="Warning",
+                reason=fx.Reason.INVALID_TARGET,
+                message=problem,
+            )
+
+    async def refuse_command(self, key: str, order: Order, problem: str) -> None:
+        """Say on a Command why it can never be obeyed, and delete it."""
+        namespace = key.partition("/")[0]
+        self.complain_of(ObjectMeta(name=order.name, namespace=namespace, uid=order.uid), problem)
+        await self.drop_command(key, order)
 
     async def _delete(
         self, resource: names.Resource, name: str, *, namespace: str, uid: str, version: str = ""

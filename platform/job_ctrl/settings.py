@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from ..machinery.controller import RECONCILE_TIMEOUT
 from ..machinery.metrics import WorkQueueMetrics
 
 
@@ -30,6 +31,9 @@ class JobSettings:
 
     claim_interval: float = 2.0
     """Seconds after which a job looks again for a claim that it waits for."""
+
+    reconcile_timeout: float = RECONCILE_TIMEOUT
+    """Seconds that one look at a job may take before it is cancelled and tried again."""
 
     registry: CollectorRegistry | None = None
     """Where metrics are registered, if anywhere."""

@@ -21,6 +21,7 @@ from .indexes import Index
 from .memory import FREEZE_FROM, collection_paused, settle
 from .reflector import CacheOptions, Reflector
 from .sharing import Sharer
+from .supervision import supervise
 from .wire import Scope
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class _Store(Generic[T]):
     def _call(self, handler: Handler[T], old: T | None, new: T | None) -> None:
         try:
             handler(old, new)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # it awaits nothing, so that is its own
             self.handler_errors += 1
             about = new if new is not None else old
             key = about.metadata.key if about is not None else ""
@@ -219,6 +220,7 @@ class Cache(Generic[T]):
         )
         self._store = _Store[T](self.name, view, indexes or {})
         self._reflector = Reflector(client, scope, view, self._store, options or CacheOptions())
+        self._timing = (options or CacheOptions()).timing or client.timing
         self._following: asyncio.Task[None] | None = None
         self._runners = 0
         client.metrics.report_cache(self)
@@ -244,7 +246,9 @@ class Cache(Generic[T]):
         Several may run the same cache, which saves watches: it follows until all are cancelled.
         """
         if self._following is None:
-            self._following = asyncio.create_task(self._reflector.run())
+            self._following = asyncio.create_task(
+                supervise(f"watch {self.name}", self._reflector.run, timing=self._timing)
+            )
         following = self._following
         self._runners += 1
         try:

@@ -24,6 +24,7 @@ from .errors import (
     NotLeadingError,
     UnreadableAnswerError,
 )
+from .supervision import supervise
 from .timing import Timing
 
 log = logging.getLogger(__name__)
@@ -117,9 +118,10 @@ class EventRecorder:
 
     async def run(self) -> None:
         """Write events until cancelled; what still waits then is not written."""
+        await supervise("event recorder", self._write_all, timing=self._timing)
+
+    async def _write_all(self) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
             while self._waiting:
                 fact = self._waiting.popleft()
                 event = self._correlator.correlate(fact, self._timing.monotonic())
@@ -128,6 +130,8 @@ class EventRecorder:
                 else:
                     await self._write(event)
             self._idle.set()
+            await self._wake.wait()
+            self._wake.clear()
 
     async def flush(self, seconds: float) -> None:
         """Wait until what was recorded is written, for *seconds* at most; run() must go on."""

@@ -36,6 +36,7 @@ from .errors import (
 )
 from .filling import SLICE, Filling, Held
 from .memory import collection_paused
+from .supervision import supervise
 from .timing import Backoff, Timing
 from .watching import Bookmark, EventReader, UnreadableObjectError, WatchEvent, metadata_of
 
@@ -223,7 +224,7 @@ class Reflector(Generic[T]):
         """Follow from the server's present on, with a list beside that tells what was missed."""
         sink, self._filling = self._sink, Filling(self._sink)
         sink.version = self._oldest or await self._ask_present()
-        self._beside = tasks.create_task(self._list_beside(self._filling))
+        self._beside = tasks.create_task(self._supervise_list(self._filling))
         await self._watch()
 
     async def _ask_present(self) -> str:
@@ -232,6 +233,14 @@ class Reflector(Generic[T]):
         async for page in self._client.pages(everything, size=1):
             return page.resource_version
         return ""
+
+    async def _supervise_list(self, filling: Filling[T]) -> None:
+        await supervise(
+            f"list {self._scope.resource.plural}",
+            lambda: self._list_beside(filling),
+            timing=self._timing,
+            may_end=lambda: filling.complete,
+        )
 
     async def _list_beside(self, filling: Filling[T]) -> None:
         """List until a list is complete."""

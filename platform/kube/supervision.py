@@ -39,6 +39,13 @@ class EndedUnexpectedlyError(Exception):
     """A task returned that should go on until it is cancelled."""
 
 
+class CancelledInsideError(Exception):
+    """A CancelledError was raised though nothing had been cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__("a CancelledError was raised inside")
+
+
 async def supervise(
     name: str,
     function: Callable[[], Awaitable[object]],

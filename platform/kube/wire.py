@@ -26,14 +26,18 @@ class Scope:
     field_selector: str = ""
 
     def path(self, **query: str | int | bool) -> str:
-        """The path of the collection with this selection and *query*; empty values are left out."""
+        """The path of the collection with this selection and *query*; empty values are left out.
+
+        Raises:
+            ValueError: the namespace could not be part of a path.
+        """
         parameters = {
             "labelSelector": self.label_selector,
             "fieldSelector": self.field_selector,
             **{name: _flag(value) for name, value in query.items()},
         }
         text = urlencode({name: value for name, value in parameters.items() if value})
-        path = self.resource.path(self.namespace)
+        path = self.resource.path(_part(self.namespace))
         return f"{path}?{text}" if text else path
 
 

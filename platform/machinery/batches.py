@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ..kube.supervision import CancelledInsideError
+
 Item = TypeVar("Item")
 
 
@@ -45,21 +47,44 @@ async def slow_start(
 async def all_at_once(
     items: Sequence[Item], call: Callable[[Item], Awaitable[object]]
 ) -> Outcome[Item]:
-    """Call for all items at the same time."""
+    """Call for all items at the same time, and wait for all calls, however they end.
 
-    async def attempt(item: Item) -> Exception | None:
-        try:
-            await call(item)
-        except Exception as error:
-            return error
-        return None
+    When cancelled, it cancels them and waits for their ends, too. A CancelledError that a call
+    raises by itself is its failure.
+    """
 
-    if len(items) == 1:  # the usual case needs no task
-        errors = [await attempt(items[0])]
-    else:
-        errors = await asyncio.gather(*(attempt(item) for item in items))
-    outcomes = list(zip(items, errors, strict=True))
+    async def attempt(item: Item) -> None:
+        await call(item)
+
+    tasks = [asyncio.create_task(attempt(item)) for item in items]
+    if tasks:
+        await _ended(tasks)
+    outcomes = [(item, _error_of(task)) for item, task in zip(items, tasks, strict=True)]
     return Outcome(
         done=tuple(item for item, error in outcomes if error is None),
         failed=tuple((item, error) for item, error in outcomes if error is not None),
     )
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until all *tasks* have ended; hand every cancellation on to them."""
+    cancelled: asyncio.CancelledError | None = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            for task in tasks:
+                task.cancel()
+    if cancelled is not None:
+        raise cancelled
+
+
+def _error_of(task: asyncio.Task[None]) -> Exception | None:
+    """How a task that has ended failed, if it did."""
+    if task.cancelled():
+        return CancelledInsideError()
+    error = task.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return error

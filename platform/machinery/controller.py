@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..kube.errors import OUTAGES, ApiError, ConnectionLostError, NotLeadingError
-from .clock import Clock, SystemClock
+from ..kube.supervision import CancelledInsideError, supervise
+from ..kube.timing import Timing
+from .clock import Clock, SystemClock, Timer
 from .delays import DelayHeap
 from .figures import QueueFigures
 from .limiters import RateLimiter, default_controller_limiter
@@ -34,6 +36,20 @@ _TURNS = 16
 OUTAGE_PAUSE = 30.0
 """Seconds that a key waits at most after a failure that all keys share: that of the server. One of
 its own may cost it a quarter of an hour; after an outage that would be felt as a second one."""
+
+
+RECONCILE_TIMEOUT = 300.0
+"""Seconds that one reconcile may take unless the settings say otherwise."""
+
+_UNWILLING = 30.0
+"""Seconds after which a reconcile that was cancelled and has not ended is complained of."""
+
+
+class ReconcileTimeoutError(Exception):
+    """A reconcile took too long, and was cancelled."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"cancelled after {seconds:g} s")
 
 
 class TerminalError(Exception):
@@ -189,28 +205,29 @@ class WorkerSettings:
     grace: float = 5.0
     """Seconds that a stop waits for the keys in work and queued: a process has ten in all."""
 
+    timeout: float = RECONCILE_TIMEOUT
+    """Seconds that one reconcile may take. Then it is cancelled, and its key is tried again like
+    one that failed; what it had under way may have been carried out, or not."""
+
 
 async def run_workers(
     queue: ShardedQueue, reconcile: Reconcile, *, settings: WorkerSettings | None = None
 ) -> None:
     """Serve each shard of *queue* by its worker, until cancelled or the queue is shut down.
 
+    Whatever *reconcile* raises, a CancelledError of its own making included, is a failure of its
+    key. A worker that fails itself is started again, and its key is tried again.
+
     When cancelled, it shuts the queue down and lets the workers finish what is queued, for the
     grace period at most (a second cancel ends that too); then nothing runs any more.
     """
-    settings = settings or WorkerSettings()
-
-    async def serve() -> None:
-        async with asyncio.TaskGroup() as group:
-            for shard in queue.shards * settings.hands:
-                group.create_task(_work(queue, shard, reconcile, settings))
-
-    serving = asyncio.create_task(serve())
+    crew = _Crew(queue, reconcile, settings or WorkerSettings())
+    serving = asyncio.create_task(crew.serve())
     try:
         await asyncio.shield(serving)
     except asyncio.CancelledError:
         queue.shut_down()
-        limit = queue.clock.call_later(settings.grace, serving.cancel)
+        limit = queue.clock.call_later(crew.settings.grace, serving.cancel)
         try:
             await serving
         finally:
@@ -218,19 +235,84 @@ async def run_workers(
         raise
 
 
-async def _work(
-    queue: ShardedQueue, shard: WorkQueue, reconcile: Reconcile, settings: WorkerSettings
-) -> None:
-    """Take a key, reconcile it, settle the outcome; never the same key in two workers."""
-    turns = 0
-    async for key in shard:
+class _Crew:
+    """The workers of one queue."""
+
+    def __init__(self, queue: ShardedQueue, reconcile: Reconcile, settings: WorkerSettings) -> None:
+        self.queue = queue
+        self.reconcile = reconcile
+        self.settings = settings
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def serve(self) -> None:
+        """Work until the queue is shut down and empty."""
+        async with asyncio.TaskGroup() as self._tasks:
+            for shard in self.queue.shards * self.settings.hands:
+                self.add_worker(shard)
+
+    def add_worker(self, shard: WorkQueue) -> None:
+        """Have one more worker serve *shard*, unless the queue is shut down."""
+        if self._tasks is None or self.queue.shutting_down:
+            return
+        clock = self.queue.clock
+        worker = _Worker(self, shard)
+        self._tasks.create_task(
+            supervise(
+                f"{self.queue.name} worker",
+                worker.run,
+                timing=Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now),
+                may_end=lambda: worker.replaced or self.queue.shutting_down,
+            )
+        )
+
+
+class _Worker:
+    """Takes keys of one shard, one after the other, and settles the outcome of each."""
+
+    def __init__(self, crew: _Crew, shard: WorkQueue) -> None:
+        self.replaced = False
+        """Another one serves the shard, as this one cannot let go of its key."""
+        self._crew = crew
+        self._queue = crew.queue
+        self._shard = shard
+        self._task: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+        self._cancels = 0
+        """How often the present reconcile has been cancelled for taking too long."""
+
+    async def run(self) -> None:
+        """Work until the queue is shut down and empty, or this worker is replaced."""
+        self._task = task = asyncio.current_task()
+        turns = 0
+        async for key in self._shard:
+            try:
+                await self._handle(key)
+            except BaseException:
+                self._queue.add_rate_limited(key)  # so that it is not lost; no effect at the end
+                raise
+            finally:
+                seconds = self._shard.done(key)
+                if log.isEnabledFor(logging.DEBUG):
+                    about = {**self._queue.about(key), "seconds": seconds}
+                    log.debug("looked at it", extra=about)
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError  # which the reconcile has kept to itself
+            if self.replaced:
+                return
+            turns += 1
+            if turns % _TURNS == 0:
+                await asyncio.sleep(0)
+
+    async def _handle(self, key: str) -> None:
+        """Reconcile *key*, and settle the outcome; never the same key in two workers."""
+        queue, settings = self._queue, self._crew.settings
+        if queue.shard(key) is not self._shard:
+            log.error("key in a foreign queue", extra=queue.about(key))
+            queue.add(key)
+            return
         first = queue.envelope(key)
         try:
-            if queue.shard(key) is not shard:
-                log.error("key in a foreign queue", extra=queue.about(key))
-                queue.add(key)
-                continue
-            again_in = await reconcile(key)
+            again_in = await self._reconcile(key)
         except TerminalError as error:
             log.exception("gave up", extra=queue.about(key))
             _give_up(queue, key, error, settings)
@@ -238,13 +320,47 @@ async def _work(
             _retry(queue, key, error, settings)
         else:
             _settle(queue, key, again_in, first)
+
+    async def _reconcile(self, key: str) -> float | None:
+        """Call the reconciler; what it raises is an Exception unless this task is cancelled."""
+        self._cancels = 0
+        self._timer = self._queue.clock.call_later(
+            self._crew.settings.timeout, lambda: self._take_too_long(key)
+        )
+        try:
+            return await self._crew.reconcile(key)
+        except asyncio.CancelledError as error:
+            if self._is_cancelled():
+                raise
+            if self._cancels:
+                raise ReconcileTimeoutError(self._crew.settings.timeout) from error
+            raise CancelledInsideError from error
         finally:
-            seconds = shard.done(key)
-            if log.isEnabledFor(logging.DEBUG):
-                log.debug("looked at it", extra={**queue.about(key), "seconds": seconds})
-        turns += 1
-        if turns % _TURNS == 0:
-            await asyncio.sleep(0)
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._task is not None:
+                for _ in range(self._cancels):
+                    self._task.uncancel()
+
+    def _is_cancelled(self) -> bool:
+        """Whether somebody else than this worker cancels it."""
+        return self._task is not None and self._task.cancelling() > self._cancels
+
+    def _take_too_long(self, key: str) -> None:
+        """Cancel the reconcile of *key*; if it goes on, let another worker serve the other keys."""
+        about = {**self._queue.about(key), "seconds": round(self._shard.age(key), 3)}
+        if not self._cancels:
+            self._queue.figures.timeouts += 1
+            log.error("reconcile takes too long, cancelling it", extra=about)
+        else:
+            log.error("reconcile goes on though it was cancelled", extra=about)
+            if not self.replaced:
+                self.replaced = True
+                self._crew.add_worker(self._shard)
+        self._cancels += 1
+        self._timer = self._queue.clock.call_later(_UNWILLING, lambda: self._take_too_long(key))
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
@@ -267,12 +383,17 @@ def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSett
 
 def _give_up(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
     first = queue.envelope(key)
-    queue.forget(key)
     if settings.gave_up is not None:
-        settings.gave_up(key, error)
+        try:
+            settings.gave_up(key, error)
+        except (Exception, asyncio.CancelledError):  # it awaits nothing, so that is its own
+            log.exception("cannot give the key up, will retry", extra=queue.about(key))
+            queue.add_rate_limited(key)
+            return
         left = queue.envelope(key)
         if left is not None and left is not first:
             queue.add(key)
+    queue.forget(key)
 
 
 def _settle(

@@ -1,9 +1,12 @@
 """Keys that wait for their time: a heap, and one timer for its head."""
 
 import heapq
+import logging
 from collections.abc import Callable
 
 from .clock import Clock, Timer
+
+log = logging.getLogger(__name__)
 
 _HEARTBEAT = 10.0
 """Seconds after which the heap is looked at even if the clock misbehaves."""
@@ -65,9 +68,15 @@ class DelayHeap:
             due, key = heapq.heappop(self._heap)
             if self._due.get(key) == due:
                 del self._due[key]
-                self._ready(key)
+                self._hand_out(key)
         if not self._closed:
             self._arm()
+
+    def _hand_out(self, key: str) -> None:
+        try:
+            self._ready(key)
+        except Exception:  # the timer must be set for the others
+            log.exception("cannot hand out a key whose time has come", extra={"key": key})
 
     def _arm(self) -> None:
         self._disarm()

@@ -42,13 +42,15 @@ class Histogram:
 class QueueFigures:
     """What one queue, with all its shards, has counted."""
 
-    __slots__ = ("adds", "retries", "waited", "worked")
+    __slots__ = ("adds", "retries", "timeouts", "waited", "worked")
 
     def __init__(self) -> None:
         self.adds = 0
         """Accepted adds that were not merged into an earlier one."""
         self.retries = 0
         """Adds for later."""
+        self.timeouts = 0
+        """Reconciles that took too long."""
         self.waited = Histogram()
         """From the add to the get."""
         self.worked = Histogram()

@@ -31,6 +31,8 @@ from ..kube.errors import (
     UnreadableAnswerError,
 )
 from ..kube.lease import Lease, LeaseRecord, LeaseStore, timestamp
+from ..kube.supervision import supervise
+from ..kube.timing import Timing
 from ..model.names import LEASES
 from .clock import Clock
 from .recording import Recorder, reference
@@ -214,7 +216,9 @@ class Elector:
     async def _acquire(self) -> None:
         settings = self._settings
         log.info("campaigning", extra={"lease": self._where, "identity": settings.identity})
-        watch = asyncio.create_task(self._watch())
+        clock = self._clock
+        timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
+        watch = asyncio.create_task(supervise("lease watch", self._watch, timing=timing))
         try:
             while not await self._try():
                 await self._pause(settings.retry_period * (1 + self._draw() * JITTER))

@@ -72,10 +72,16 @@ def _gauges(queues: Iterable[Measured]) -> Iterator[Metric]:
 def _counters(queues: Iterable[Measured]) -> Iterator[Metric]:
     adds = CounterMetricFamily("workqueue_adds", "Adds that were accepted.", labels=["name"])
     retries = CounterMetricFamily("workqueue_retries", "Adds for later.", labels=["name"])
+    timeouts = CounterMetricFamily(
+        "batholith_reconcile_timeouts",
+        "Reconciles that took too long and were cancelled.",
+        labels=["name"],
+    )
     for queue in queues:
         adds.add_metric([queue.name], queue.figures.adds)
         retries.add_metric([queue.name], queue.figures.retries)
-    yield from (adds, retries)
+        timeouts.add_metric([queue.name], queue.figures.timeouts)
+    yield from (adds, retries, timeouts)
 
 
 def _histograms(queues: Iterable[Measured]) -> Iterator[Metric]:

@@ -110,6 +110,11 @@ class WorkQueue:
         now = self._now()
         return [now - started for started in self._in_work.values()]
 
+    def age(self, key: str) -> float:
+        """Seconds that *key* has been in work; 0 if it is not."""
+        now = self._now()
+        return now - self._in_work.get(key, now)
+
     def validate(self) -> None:
         """Raise AssertionError unless the three collections agree."""
         queued = set(self._queue)

@@ -96,7 +96,9 @@ class FakeClock:
     @property
     def waiting(self) -> int:
         """Number of timers that are still due."""
-        return sum(timer.call is not None for timer in self._timers)
+        self._timers = [timer for timer in self._timers if timer.call is not None]
+        heapq.heapify(self._timers)
+        return len(self._timers)
 
     def _fire_next(self, target: float) -> bool:
         while self._timers and self._timers[0].due <= target:

@@ -5,6 +5,8 @@ It is carried out, then deleted by the controller of its target.
 
 from .base import Part
 from .meta import ObjectMeta, OwnerReference
+from .names import JOBS, QUEUES, Resource
+from .syntax import dns_subdomain_problem
 
 
 class Command(Part, frozen=True):
@@ -16,8 +18,35 @@ class Command(Part, frozen=True):
     reason: str = ""
     message: str = ""
 
+    def aims_at(self, kind: Resource) -> bool:
+        """Whether the target is of *kind*."""
+        target = self.target
+        return target is not None and (target.api_version, target.kind) == (
+            kind.api_version,
+            kind.kind,
+        )
+
     @property
     def age(self) -> tuple[str, int]:
         """Sorts Commands by when they were made: the order in which they are obeyed."""
         meta = self.metadata
         return meta.creation_timestamp or "", int(meta.resource_version or 0)
+
+
+def target_problem(name: str) -> str:
+    """Why no Job and no Queue can have the *name* that a Command gives for its target, if so."""
+    problem = dns_subdomain_problem(name) if name else "it is empty"
+    return f"cannot obey: target name {name[:253]!r} is invalid: {problem}" if problem else ""
+
+
+def kind_problem(command: Command) -> str:
+    """Why no controller will ever obey *command*, judging by the kind of its target, if so."""
+    target = command.target
+    if target is None:
+        return "cannot obey: no target is named"
+    if not target.api_version or not target.kind:
+        return "cannot obey: the target has no apiVersion or no kind"
+    ours = command.aims_at(JOBS) or command.aims_at(QUEUES)
+    if ours or target.api_version.partition("/")[0] not in (JOBS.group, QUEUES.group):
+        return ""  # perhaps another controller knows that kind
+    return f"cannot obey: {target.api_version} has no {target.kind} that takes Commands"

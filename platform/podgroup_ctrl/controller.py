@@ -22,7 +22,13 @@ from ..kube.errors import (
 )
 from ..machinery.batches import all_at_once
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
+from ..machinery.controller import (
+    RECONCILE_TIMEOUT,
+    ShardedQueue,
+    TryAgainError,
+    WorkerSettings,
+    run_workers,
+)
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
@@ -39,6 +45,7 @@ from ..model.names import (
 )
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueState
+from ..model.syntax import dns_subdomain_problem
 from . import build
 from .views import OwnerView, PodView, by_group
 
@@ -63,6 +70,9 @@ class PodGroupSettings:
 
     workers: int = 5
     """PodGroups worked on at the same time."""
+
+    reconcile_timeout: float = RECONCILE_TIMEOUT
+    """Seconds that one look at a PodGroup may take before it is cancelled and tried again."""
 
     scheduler_names: Sequence[str] = (SCHEDULER_NAME,)
     """Pods of these schedulers get PodGroups."""
@@ -120,10 +130,14 @@ class PodGroupController:
         ]
         await run_controller(
             sources,
-            lambda: run_workers(self._work, self._reconcile),
+            self._serve,
             ready=ready,
             lead=lead,
         )
+
+    async def _serve(self) -> None:
+        settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
+        await run_workers(self._work, self._reconcile, settings=settings)
 
     # What is seen
 
@@ -191,7 +205,7 @@ class PodGroupController:
             log.info("podgroup created", extra={"podgroup": key})
         except AlreadyExistsError:
             log.debug("the PodGroup is there already", extra={"key": key})
-        except Exception as error:
+        except BaseException as error:
             # Even after a timeout: the name is fixed, so trying again makes no second one.
             self._making.observed(key, pod.group)
             if isinstance(error, _REFUSALS):
@@ -242,7 +256,8 @@ class PodGroupController:
             await self._client.patch(
                 PODS, meta.name, patch, namespace=meta.namespace, kind=PatchKind.STRATEGIC
             )
-        except Exception as error:
+        except BaseException as error:
+            # Even if it is done: the pod has changed then, and a second patch meets a conflict.
             self._binding.observed(pod.group_key, meta.uid)
             if isinstance(error, ConflictError | InvalidError):
                 # Most likely it has changed, or another pod has its name by now, which the cache
@@ -265,7 +280,7 @@ class PodGroupController:
     async def _owner(self, owner: OwnerReference, namespace: str) -> OwnerView | None:
         """The owner as it is now; none if it is of no kind that we ask, gone, or forbidden."""
         resource = OWNERS.get((owner.api_version.partition("/")[0], owner.kind))
-        if resource is None:
+        if resource is None or dns_subdomain_problem(owner.name):  # nobody checks it in a reference
             return None
         try:
             return await self._client.get(resource, owner.name, namespace=namespace, view=OwnerView)

@@ -18,11 +18,17 @@ from ..kube.errors import OUTAGES, AlreadyExistsError, ConflictError, NotFoundEr
 from ..kube.events import EventType
 from ..kube.reflector import CacheOptions
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
+from ..machinery.controller import (
+    RECONCILE_TIMEOUT,
+    ShardedQueue,
+    TryAgainError,
+    WorkerSettings,
+    run_workers,
+)
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..machinery.recording import Recorder, reference
-from ..model.command import Command
+from ..model.command import Command, target_problem
 from ..model.job import Action
 from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, QUEUES, ROOT_QUEUE
 from ..model.podgroup import PodGroup
@@ -46,6 +52,9 @@ log = logging.getLogger(__name__)
 _PARENT = "parent"
 """Index of queues by the parent that they name."""
 
+INVALID_TARGET = "InvalidTarget"
+"""Reason of the event on a Command that can never be obeyed."""
+
 LOOK_AGAIN = 60.0
 """Seconds after which a queue whose retries have run out is looked at all the same: nothing else
 may ever happen to it."""
@@ -64,6 +73,9 @@ class QueueSettings:
 
     count_interval: float = 1.0
     """Seconds at least between two writes of a queue's counts; states are written at once."""
+
+    reconcile_timeout: float = RECONCILE_TIMEOUT
+    """Seconds that one look at a queue may take before it is cancelled and tried again."""
 
     default_queue: str = DEFAULT_QUEUE
     """Queue of jobs that name none."""
@@ -134,7 +146,9 @@ class QueueController:
 
     async def _serve(self) -> None:
         settings = WorkerSettings(
-            max_requeues=self._settings.max_requeues, gave_up=self._on_give_up
+            max_requeues=self._settings.max_requeues,
+            gave_up=self._on_give_up,
+            timeout=self._settings.reconcile_timeout,
         )
         await run_workers(self._work, self._reconcile, settings=settings)
 
@@ -164,9 +178,7 @@ class QueueController:
             self._work.add(queue)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
-        if old is not None or new is None or new.target is None:
-            return
-        if (new.target.api_version, new.target.kind) != (QUEUES.api_version, QUEUES.kind):
+        if old is not None or new is None or new.target is None or not new.aims_at(QUEUES):
             return
         if self._early is not None:
             self._early.append(new)
@@ -288,12 +300,28 @@ class QueueController:
             except AlreadyExistsError:
                 log.debug("the queue is there already", extra={"key": key})
         elif command is not None:
+            if problem := target_problem(key):
+                self._refuse(command, problem)
+                await self._finish(key, command)
+                return
             try:
                 await self._client.get(QUEUES, key, view=Queue)
             except NotFoundError:
                 await self._finish(key, command)
             else:
                 raise TryAgainError("the queue is not in the cache yet")
+
+    def _refuse(self, command: Command, problem: str) -> None:
+        """Say on a Command why it can never be obeyed."""
+        about = {"command": command.metadata.key, "action": command.action, "why": problem}
+        log.warning("command refused", extra=about)
+        if self._recorder is not None:
+            self._recorder.record(
+                reference(COMMANDS, command.metadata),
+                type="Warning",
+                reason=INVALID_TARGET,
+                message=problem,
+            )
 
     async def _finish(self, key: str, command: Command) -> None:
         """Delete a Command that is carried out or void, then drop it from the mailbox.

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from ..kube.cache import Cache, Feed
 from ..kube.client import Client
+from ..kube.supervision import supervise
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.delays import DelayHeap
@@ -177,9 +178,13 @@ class Scheduler:
             tasks.create_task(self._binder.run())
             tasks.create_task(self._scribe.run())
             tasks.create_task(self._usher.run())
-            while True:
-                await self._wake.wait()
-                await self._round()
+            # A cycle that fails ends the process: what it has half decided must not stay in memory.
+            await supervise("scheduling cycle", self._cycle, fatal=(Exception,))
+
+    async def _cycle(self) -> None:
+        while True:
+            await self._wake.wait()
+            await self._round()
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -234,7 +239,10 @@ class Scheduler:
         while self._inbox:
             changes, self._inbox = self._inbox[:_SLICE], self._inbox[_SLICE:]
             for change in changes:
-                change()
+                try:
+                    change()
+                except Exception:  # as any other handler of a cache: the other objects count on
+                    log.exception("cannot take note of a change")
             await asyncio.sleep(0)
 
     def _hand_on(self, decision: Decision) -> None:

@@ -4,7 +4,6 @@ Every replica of the API may write it. Rows are made before the Command object, 
 in between leaves a row that says so, never a command that nobody can be asked about.
 """
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,7 +11,7 @@ from enum import StrEnum
 import msgspec
 import sqlalchemy as sa
 
-from .database import Database
+from .database import Database, StoreUnavailableError
 
 METADATA = sa.MetaData()
 
@@ -24,7 +23,7 @@ COMMANDS = sa.Table(
     sa.Column("job", sa.String(253), nullable=False),
     sa.Column("job_uid", sa.String(36), nullable=False),
     sa.Column("action", sa.String(32), nullable=False),
-    sa.Column("who", sa.String(253), nullable=False),
+    sa.Column("who", sa.Text, nullable=False),
     sa.Column("command", sa.String(253), nullable=False),
     sa.Column("command_uid", sa.String(36), nullable=False, default=""),
     sa.Column("state", sa.String(16), nullable=False),
@@ -79,12 +78,11 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-PATIENCE = 2.0
-"""Seconds after which a database is held for unreachable."""
-
-
 class CommandStore:
-    """The ``commands`` table. Methods raise ``sqlalchemy.exc.SQLAlchemyError`` when it fails."""
+    """The ``commands`` table. Methods raise :class:`StoreUnavailableError` while it is not there.
+
+    Every write may be repeated: a row is known by its id, and an outcome that stands is kept.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -92,16 +90,21 @@ class CommandStore:
     async def answers(self) -> bool:
         """Whether the database can be read, within two seconds."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                await self._database.run(lambda db: db.execute(sa.select(1)))
-        except (TimeoutError, sa.exc.SQLAlchemyError):
+            await self._database.run(lambda db: db.execute(sa.select(1)))
+        except (StoreUnavailableError, sa.exc.SQLAlchemyError):
             return False
         return True
 
     async def add(self, record: CommandRecord) -> None:
-        """Write a new command down."""
+        """Write a new command down, unless an attempt whose answer was lost has done so."""
         row = msgspec.to_builtins(record)
-        await self._database.run(lambda db: db.execute(sa.insert(COMMANDS).values(row)))
+        known = sa.select(COMMANDS.c.id).where(COMMANDS.c.id == record.id)
+
+        def insert(db: sa.Connection) -> None:
+            if db.execute(known).first() is None:
+                db.execute(sa.insert(COMMANDS).values(row))
+
+        await self._database.run(insert)
 
     async def issued(self, id_: str, *, command_uid: str) -> None:
         """Note that the Command object exists."""

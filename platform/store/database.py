@@ -1,12 +1,12 @@
 """One SQL database and its schema version; SQLite by default, PostgreSQL for several replicas."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -21,6 +21,29 @@ VERSION = sa.Table(
 )
 
 
+TIMEOUT = 1.5
+"""Seconds that a transaction gets, waiting for its turn included."""
+
+_LIBPQ = {
+    "connect_timeout": 2,
+    "tcp_user_timeout": 2000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+"""Connection parameters unless the URL has its own: a dead server is noticed in seconds."""
+
+_BUSY_SECONDS = 1.0
+"""How long SQLite waits for another process's lock; below TIMEOUT, so that its error is seen."""
+
+_PERMANENT = (
+    sa.exc.DataError,
+    sa.exc.IntegrityError,
+    sa.exc.NotSupportedError,
+    sa.exc.ProgrammingError,
+)
+"""Errors of a statement itself, which the same statement meets again."""
+
 _MIGRATING = 7_205_759_403
 """Number of the lock that replicas take before they touch the schema of a shared PostgreSQL."""
 
@@ -29,12 +52,19 @@ class StoreError(Exception):
     """The database cannot be used; the text names it, but not its password, and says why."""
 
 
+class StoreUnavailableError(StoreError):
+    """The database did not answer in time, or refused for now; a write may have come through."""
+
+
 class SchemaTooNewError(StoreError):
     """The database was written by a newer Batholith; upgrade, do not downgrade in place."""
 
 
 class Database:
-    """Runs functions over a connection in a thread of its own, each in one transaction."""
+    """Runs functions over a connection in a thread of its own, each in one transaction.
+
+    :meth:`migrate` comes first; until it has succeeded, nothing else can be run.
+    """
 
     def __init__(self, url: str) -> None:
         """Take the database at *url*, as SQLAlchemy writes it.
@@ -46,6 +76,7 @@ class Database:
             self._engine = _engine(url)
         # SQLite takes one writer at a time anyway; one thread also keeps the order of writes.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._migrated = False
 
     async def migrate(self, migrations: Sequence[Migration]) -> None:
         """Bring the schema to version ``len(migrations)``, each step in one transaction.
@@ -57,34 +88,75 @@ class Database:
             SchemaTooNewError: the database is ahead of *migrations*.
         """
         with _told(self._engine.url):
-            await self.run(_make_version)
+            await self._submit(_make_version)
             for number, migration in enumerate(migrations, start=1):
-                await self.run(partial(_step, number=number, migration=migration))
-            have = await self.run(_version)
+                await self._submit(partial(_step, number=number, migration=migration))
+            have = await self._submit(_version)
         if have > len(migrations):
             raise SchemaTooNewError(
                 f"database is at version {have}, this Batholith knows {len(migrations)}"
             )
+        self._migrated = True
 
     async def run(self, work: Callable[[sa.Connection], T]) -> T:
-        """Do *work* in one transaction; it is rolled back when *work* raises."""
+        """Do *work* in one transaction; it is rolled back when *work* raises.
 
-        def transaction() -> T:
-            with self._engine.begin() as connection:
-                return work(connection)
+        *work* is done again after a connection broke, even in the commit, whose outcome is unknown
+        then: doing it twice must come to the same.
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+        Raises:
+            StoreUnavailableError: the database does not answer in time, or not at all.
+        """
+        if not self._migrated:
+            raise StoreUnavailableError("the store cannot be used yet")
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                return await self._submit(work, limit=TIMEOUT)
+        except TimeoutError as error:
+            raise StoreUnavailableError(f"no answer from the store in {TIMEOUT} s") from error
+        except _PERMANENT:
+            raise
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+            why = getattr(error, "orig", None) or error
+            raise StoreUnavailableError(f"the store cannot be used: {why}") from error
 
     async def close(self) -> None:
-        """Wait for the work under way and close all connections."""
-        await asyncio.to_thread(self._thread.shutdown)
+        """Close all connections; a transaction that hangs is given up after a while."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        ending = asyncio.create_task(asyncio.to_thread(self._thread.shutdown))
+        await asyncio.wait((ending,), timeout=TIMEOUT)
         self._engine.dispose()
+
+    async def _submit(self, work: Callable[[sa.Connection], T], limit: float | None = None) -> T:
+        attempt = partial(_transact, self._engine, work, limit=limit)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, attempt)
+
+
+def _transact(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:
+    """Do *work* in a transaction, and once more if its connection breaks."""
+    try:
+        return _once(engine, work, limit=limit)
+    except sa.exc.DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+    return _once(engine, work, limit=limit)
+
+
+def _once(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:
+    with engine.begin() as connection:
+        if limit is not None and engine.dialect.name == "postgresql":
+            # A statement that waits for a lock ends when its caller has stopped waiting for it.
+            connection.execute(sa.text(f"SET LOCAL statement_timeout = {int(limit * 1000)}"))
+        return work(connection)
 
 
 def _engine(url: str) -> sa.Engine:
     # A server that was started again leaves dead connections behind, which are tried first.
     engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+    if engine.dialect.driver in ("psycopg", "psycopg2"):
+        sa.event.listen(engine, "do_connect", partial(_with_defaults, _LIBPQ))
     if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "do_connect", partial(_with_defaults, {"timeout": _BUSY_SECONDS}))
         sa.event.listen(engine, "connect", _durable)
         if engine.url.database:
             # History names who did what: for its owner alone.
@@ -106,11 +178,19 @@ def _told(url: str | sa.URL) -> Iterator[None]:
         raise StoreError(f"the store {where} cannot be used: {why}") from error
 
 
+def _with_defaults(
+    defaults: Mapping[str, object], _dialect: object, _record: object, *given: Any
+) -> None:
+    """Add *defaults* to the parameters of a new connection."""
+    _, parameters = given
+    for name, value in defaults.items():
+        parameters.setdefault(name, value)
+
+
 def _durable(connection: object, _record: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]  # a DB-API connection has no type
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA busy_timeout=5000")
     cursor.close()
 
 

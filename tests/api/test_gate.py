@@ -10,11 +10,12 @@ from aiohttp.test_utils import TestServer
 
 from batholith.api.auth import Act, Gate
 from batholith.api.problems import ProblemError
-from batholith.cluster.apiserver.http.auth import ANONYMOUS, Authenticator, User, review
+from batholith.cluster.apiserver.http.auth import ANONYMOUS, Authenticator, User
+from batholith.cluster.apiserver.http.reviews import review
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
 from batholith.machinery.clock import SystemClock
-from batholith.model.names import JOBS
+from batholith.model.names import JOBS, TOKENREVIEWS
 
 POD = "authentication.kubernetes.io/pod-name"
 ADA = User(name="ada", uid="u-1", groups=("builders",), extra={POD: ("ci-0",), "example.org/n": ()})
@@ -29,7 +30,7 @@ async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[Gate]:
     async def answer(request: web.Request) -> web.Response:
         body = await request.json()
         if body["kind"] == "TokenReview":
-            found = review("TokenReview", body, asking=ANONYMOUS, known=known)
+            found = review(TOKENREVIEWS, body, namespace="", asking=ANONYMOUS, known=known)
             return web.json_response(found, status=201)
         shown = body["spec"]
         may = all(shown.get(key) == value for key, value in allowed.items())

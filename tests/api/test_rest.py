@@ -2,126 +2,28 @@
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from support_fakeapi import FakeApi
-from support_server import EmbeddedServer, embedded_server
+from support_rest import JOB, PATH, Rest, cluster, rest_at, running_api, sqlite, starting_api
+from support_waiting import until_true
+from yarl import URL
 
-from batholith.api.server import ApiSettings, serve
 from batholith.kube.client import Client
-from batholith.machinery.clock import SystemClock
-from batholith.model import crds
-from batholith.model.command import Command
-from batholith.model.names import COMMANDS, JOBS
-
-JOB = {
-    "apiVersion": "batch.volcano.sh/v1alpha1",
-    "kind": "Job",
-    "metadata": {"name": "train"},
-    "spec": {
-        "minAvailable": 1,
-        "tasks": [{"name": "t", "replicas": 1, "template": {"spec": {"containers": []}}}],
-    },
-}
-PATH = "/v1/namespaces/default/jobs/train"
-
-
-@dataclass(slots=True)
-class Rest:
-    """The REST API under test, and the cluster behind it."""
-
-    url: str
-    token: str
-    session: aiohttp.ClientSession
-    client: Client
-    server: EmbeddedServer
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        json: object = None,
-        data: object = None,
-        token: str | None = None,
-    ) -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
-        async with self.session.request(
-            method, self.url + path, json=json, data=data, headers=headers
-        ) as answer:
-            if answer.status >= 400:
-                assert answer.content_type == "application/problem+json"
-            return answer.status, await answer.json(content_type=None)
-
-    async def command(self, action: str) -> dict[str, Any]:
-        status, body = await self.call("POST", f"{PATH}/commands", json={"action": action})
-        assert status == 202, body
-        found: dict[str, Any] = body
-        return found
-
-    async def commands(self) -> Sequence[Command]:
-        return (await self.client.list(COMMANDS, view=Command)).items
-
-    async def outcome(self, id_: str) -> dict[str, Any]:
-        """The command, once it has an outcome."""
-        async with asyncio.timeout(100):
-            while True:
-                _, body = await self.call("GET", f"{PATH}/commands/{id_}")
-                if body["state"] not in ("Accepted", "Issued"):
-                    found: dict[str, Any] = body
-                    return found
-                await asyncio.sleep(0.01)
-
-    async def carry_out(self, command: Command, *, phase: str) -> None:
-        """Do what the job controller does: write the status, then delete the Command."""
-        state = {"phase": phase, "reason": command.action, "message": command.metadata.uid}
-        await self.client.patch(
-            JOBS, "train", {"status": {"state": state}}, namespace="default", subresource="status"
-        )
-        await self.drop(command)
-
-    async def drop(self, command: Command) -> None:
-        await self.client.delete(COMMANDS, command.metadata.name, namespace="default")
-
-
-@contextlib.asynccontextmanager
-async def running_api(client: Client, folder: Path) -> AsyncIterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    settings = ApiSettings(store_url=f"sqlite:///{folder / 'api.db'}", listener=listener)
-    ready = asyncio.Event()
-    serving = asyncio.create_task(serve(client, settings, clock=SystemClock(), ready=ready))
-    try:
-        await ready.wait()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+from batholith.model.names import JOBS
 
 
 @pytest.fixture
 async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     async with (
-        embedded_server(tmp_path / "cluster", crds=crds.load()) as server,
-        server.client("api") as client,
-        running_api(client, tmp_path) as url,
-        # The API soon hangs up on who is idle; a command sent in that moment would be lost.
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+        cluster(tmp_path) as (server, client),
+        running_api(client, sqlite(tmp_path)) as url,
+        rest_at(url, server, client) as found,
     ):
-        await client.create(JOBS, JOB, namespace="default")
-        yield Rest(
-            url=url,
-            token=server.running.tokens["admin"],
-            session=session,
-            client=client,
-            server=server,
-        )
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -184,7 +86,7 @@ async def test_a_command_whose_job_goes_has_failed(rest: Rest) -> None:
 async def test_what_was_under_way_is_settled_after_a_restart(rest: Rest, tmp_path: Path) -> None:
     body = await rest.command("suspend")
     [command] = await rest.commands()
-    async with running_api(rest.client, tmp_path) as url:
+    async with running_api(rest.client, sqlite(tmp_path)) as url:
         await rest.carry_out(command, phase="Aborting")
         rest.url = url
         assert (await rest.outcome(body["id"]))["state"] == "Executed"
@@ -275,6 +177,40 @@ async def test_a_job_that_is_not_there_is_a_404(rest: Rest) -> None:
     assert (status, body["detail"]) == (404, "there is no job 'none' in namespace 'default'")
 
 
+STRANGE = ("", "a%2Fb", "%2E%2E", "x%252f", "a%00b", "A", "a..b", "-a", "a%0A", "a" * 254, "a%3Fb")
+
+
+async def test_a_name_that_none_can_have_is_refused(rest: Rest) -> None:
+    """It must not lead to another object than the one that rights were asked about."""
+    headers = {"Authorization": f"Bearer {rest.token}"}
+    for name in STRANGE:
+        for method, path in (
+            ("GET", f"/v1/namespaces/default/jobs/{name}/commands"),
+            ("POST", f"/v1/namespaces/default/jobs/{name}/commands"),
+            ("POST", f"/v1/namespaces/{name}/jobs/train/commands"),
+            ("GET", f"{PATH}/commands/{name or '_'}"),
+        ):
+            url = URL(rest.url + path, encoded=True)
+            order = {"action": "abort"} if method == "POST" else None
+            async with rest.session.request(method, url, headers=headers, json=order) as answer:
+                assert answer.status in (404, 422), f"{method} {path}: {await answer.text()}"
+                assert answer.content_type == "application/problem+json"
+    assert await rest.commands() == []
+
+
+async def test_a_job_with_the_longest_name_takes_commands(rest: Rest) -> None:
+    name = "a" * 253
+    job = JOB | {"metadata": {"name": name}}
+    await rest.client.create(JOBS, job, namespace="default")
+    path = f"/v1/namespaces/default/jobs/{name}/commands"
+    status, body = await rest.call("POST", path, json={"action": "terminate"})
+    assert (status, body["state"]) == (202, "Issued")
+    [command] = await rest.commands()
+    assert len(command.metadata.name) == 253
+    assert command.target is not None
+    assert command.target.name == name
+
+
 async def test_a_finished_job_takes_no_commands(rest: Rest) -> None:
     state = {"status": {"state": {"phase": "Completed"}}}
     await rest.client.patch(JOBS, "train", state, namespace="default", subresource="status")
@@ -310,13 +246,14 @@ async def test_alive_and_ready(rest: Rest) -> None:
 async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
         api.fail("hang", times=1000)
-        listener = socket.create_server(("127.0.0.1", 0))
-        settings = ApiSettings(store_url=f"sqlite:///{tmp_path / 'api.db'}", listener=listener)
-        serving = asyncio.create_task(serve(client, settings, clock=SystemClock()))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/readyz"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            told = (503, "[-]commands: not followed yet\n")
-            assert (answer.status, await answer.text()) == told
-        serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+        async with (
+            starting_api(client, sqlite(tmp_path)) as (url, _, _),
+            aiohttp.ClientSession() as session,
+        ):
+
+            async def not_followed() -> bool:
+                async with session.get(f"{url}/readyz") as answer:
+                    told = (503, "[-]commands: not followed yet\n")
+                    return (answer.status, await answer.text()) == told
+
+            await until_true(not_followed)

@@ -39,9 +39,6 @@ OTHERWISE = {
     },
     "other_kinds": {
         ".metadata.finalizers is missing: ['kubernetes.io/pvc-protection']": "claims are folders",
-        ".status is missing: {'daemonEndpoints'": "empty fields are left out",
-        ".status.daemonEndpoints is missing: {'kubeletEndpoint': {'Port': 0}}": "likewise",
-        ".status.nodeInfo is missing": "likewise",
     },
 }
 """By conversation: parts of the differences that stay, and why; docs/differences.md tells users."""

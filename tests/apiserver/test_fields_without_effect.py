@@ -74,6 +74,10 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
         "spec.tasks[1].topologyPolicy",
     )),
     (names.JOBS, {"spec": {"tasks": [{"topologyPolicy": "none"}]}}, ()),
+    (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
+    (names.JOBS, {"spec": {"volumes": 2 * [{"volumeClaim": {"storageClassName": "a"}}]}}, (
+        "spec.volumes[0].volumeClaim.storageClassName",
+    )),
     (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
     (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),
     (names.QUEUES, {"spec": {"affinity": {"nodeGroupAffinity": {}}}}, ("spec.affinity",)),

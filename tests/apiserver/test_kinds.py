@@ -70,10 +70,10 @@ def test_a_status_update_changes_nothing_else() -> None:
     assert new["metadata"]["generation"] == 3
 
 
-def test_a_new_object_starts_without_status() -> None:
+def test_a_new_object_starts_with_an_empty_status() -> None:
     new = job(1, status={"active": 1})
     kind("Job", "batch").before_create(new)
-    assert "status" not in new
+    assert new["status"] == {}
     assert new["metadata"]["generation"] == 1
 
 

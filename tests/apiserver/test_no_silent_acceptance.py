@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import pytest_asyncio
 import yaml
 from support_kubectl import Kubectl, needs_kubectl
 from support_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
@@ -97,7 +98,9 @@ ROWS: Mapping[str, Row] = {
     "networking.k8s.io/v1/ingressclasses": warned({"spec": {"controller": "a.b/c"}}),
     "networking.k8s.io/v1/ingresses": warned({"spec": {"defaultBackend": _BACKEND}}),
     "networking.k8s.io/v1/networkpolicies": warned({"spec": {"podSelector": {}}}),
-    "policy/v1/poddisruptionbudgets": warned({"spec": {"minAvailable": 1, "selector": {}}}),
+    "policy/v1/poddisruptionbudgets": enforced(
+        f"{SERVER}/controllers/disruptions.py", {"spec": {"minAvailable": 1, "selector": {}}}
+    ),
     "storage.k8s.io/v1/csidrivers": warned({"spec": {}}),
     "storage.k8s.io/v1/csinodes": warned({"spec": {"drivers": []}}),
     "storage.k8s.io/v1/csistoragecapacities": warned({"storageClassName": "s"}),
@@ -163,9 +166,14 @@ REFUSED_PARTS = (
 """Parts that other clusters have, and that are refused in words that say so."""
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    async with embedded_server(tmp_path, crds=crds.load()) as running:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
+    """One server for all: each test has names of its own for what it leaves there."""
+    folder = tmp_path_factory.mktemp("server")
+    async with embedded_server(folder, crds=crds.load()) as running:
         yield running
 
 
@@ -210,15 +218,8 @@ async def test_every_kind_and_part_that_is_listed_has_a_row(server: EmbeddedServ
         for part in kind.entry.get("subresources", ())
     }
     assert parts == PARTS
-
-
-def test_what_enforces_a_kind_is_there() -> None:
     assert [path for path, row in ROWS.items() if not row.holds] == []
-
-
-def test_each_kind_without_effect_is_one_that_is_served() -> None:
-    warned_kinds = {path.rpartition("/")[2] for path, row in ROWS.items() if row.state == "warned"}
-    assert len(KINDS) == len(warned_kinds)
+    assert len(KINDS) == sum(row.state == "warned" for row in ROWS.values())
 
 
 async def test_kinds_without_effect_are_answered_with_a_warning(server: EmbeddedServer) -> None:
@@ -338,12 +339,12 @@ async def test_labels_states_and_deletions_bring_no_warning(server: EmbeddedServ
 
 async def test_scaling_what_is_not_run_brings_a_warning(server: EmbeddedServer) -> None:
     url = "/apis/apps/v1/namespaces/default/deployments"
-    await server.create(url, {"metadata": {"name": "d"}, "spec": _WORKLOAD})
+    await server.create(url, {"metadata": {"name": "scaled"}, "spec": _WORKLOAD})
     body = {"spec": {"replicas": 3}}
-    answer = await server.request("PATCH", f"{url}/d/scale", body, content_type=MERGE)
+    answer = await server.request("PATCH", f"{url}/scaled/scale", body, content_type=MERGE)
     assert answer.status == 200
     assert [text.partition(" is ")[0] for text in answer.warnings] == ["Deployment"]
-    shown = await server.request("GET", f"{url}/d/scale")
+    shown = await server.request("GET", f"{url}/scaled/scale")
     assert shown.warnings == []
 
 
@@ -354,9 +355,10 @@ async def test_a_refused_object_changes_nothing_and_is_told_why(server: Embedded
 
 async def test_our_own_parts_are_not_warned(server: EmbeddedServer) -> None:
     token = server.tokens["controllers"]
-    made = await server.request("POST", POLICIES, POLICY, token=token)
+    policy = {**POLICY, "metadata": {"name": "ours"}}
+    made = await server.request("POST", POLICIES, policy, token=token)
     assert (made.status, made.warnings) == (201, [])
-    asking = pod("p", hostPID=True)
+    asking = pod("ours", hostPID=True)
     made = await server.request("POST", PODS, asking, token=token)
     assert (made.status, made.warnings) == (201, [])
 
@@ -381,6 +383,26 @@ async def test_kubectl_shows_the_warning(server: EmbeddedServer, tmp_path: Path)
     done = await kubectl.run("create", "serviceaccount", "builder")
     assert (done.code, done.out) == (0, "serviceaccount/builder created\n")
     assert "Warning: ServiceAccount is stored but not used" in done.err
+
+
+async def test_kubectl_says_what_is_not_offered(server: EmbeddedServer, tmp_path: Path) -> None:
+    needs_kubectl()
+    kubectl = Kubectl(server, tmp_path)
+    await server.create(PODS, pod("p"))
+    node = {"metadata": {"name": "n"}}
+    await server.create(names.NODES.path(), node)
+    await server.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
+    applied = '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}'
+    for words, arguments, stdin in (
+        ("does not offer 'exec'", ("exec", "p", "--", "true"), ""),
+        ("does not offer 'ephemeralcontainers'", ("debug", "p", "--image=i"), ""),
+        ("does not offer 'token'", ("create", "token", "default"), ""),
+        ("does not support impersonation", ("get", "pods", "--as=jane"), ""),
+        ("does not support server-side apply", ("apply", "--server-side", "-f-"), applied),
+    ):
+        done = await kubectl.run(*arguments, stdin=stdin)
+        assert done.code != 0
+        assert words in done.err, (arguments, done.err)
 
 
 async def test_many_warnings_are_cut_short(server: EmbeddedServer) -> None:
@@ -413,8 +435,9 @@ async def test_impersonation_is_forbidden(server: EmbeddedServer) -> None:
 
 async def test_nothing_is_done_for_who_impersonates(server: EmbeddedServer) -> None:
     headers = {"Impersonate-User": "jane"}
-    assert (await server.request("POST", POLICIES, POLICY, headers=headers)).status == 403
-    assert (await server.request("GET", f"{POLICIES}/n")).status == 404
+    policy = {**POLICY, "metadata": {"name": "janes"}}
+    assert (await server.request("POST", POLICIES, policy, headers=headers)).status == 403
+    assert (await server.request("GET", f"{POLICIES}/janes")).status == 404
 
 
 async def test_server_side_apply_is_refused_with_the_reason(server: EmbeddedServer) -> None:
@@ -434,17 +457,17 @@ async def test_a_pod_cannot_be_made_with_ephemeral_containers(server: EmbeddedSe
     assert answer.status == 422
 
 
-@pytest.mark.parametrize("query", ["", "?dryRun=All"])
-async def test_a_pod_is_warned_of_each_field_once(server: EmbeddedServer, query: str) -> None:
+async def test_a_pod_is_warned_of_each_field_once(server: EmbeddedServer) -> None:
     container = {"image": "busybox:1", "securityContext": {"privileged": True}}
     containers = [{"name": name, **container} for name in ("a", "b")]
-    body = pod("p", hostPID=True, containers=containers)
-    answer = await server.request("POST", PODS + query, body)
-    assert answer.status == 201, answer.body
-    assert [text.partition(" ")[0] for text in answer.warnings] == [
-        "spec.hostPID",
-        "spec.containers[0].securityContext.privileged",
-    ]
+    body = pod("privileged", hostPID=True, containers=containers)
+    for query in ("?dryRun=All", ""):
+        answer = await server.request("POST", PODS + query, body)
+        assert answer.status == 201, answer.body
+        assert [text.partition(" ")[0] for text in answer.warnings] == [
+            "spec.hostPID",
+            "spec.containers[0].securityContext.privileged",
+        ]
 
 
 async def test_a_job_is_warned_of_the_fields_of_its_pods_once(server: EmbeddedServer) -> None:
@@ -463,12 +486,12 @@ async def test_a_job_is_warned_of_the_fields_of_its_pods_once(server: EmbeddedSe
     ]
 
 
-@pytest.mark.parametrize("name", ["hello-gang", "mpi", "pytorch"])
-async def test_our_examples_bring_no_warning(server: EmbeddedServer, name: str) -> None:
-    text = (ROOT / "docs" / "examples" / f"{name}.yaml").read_text()
-    for body in filter(None, yaml.safe_load_all(text)):
-        plural = f"{body['kind'].lower()}s"
-        group, _, version = body["apiVersion"].rpartition("/")
-        resource = Resource(group, version, plural, body["kind"])
-        answer = await server.request("POST", resource.path("default"), body)
-        assert (answer.status, answer.warnings) == (201, []), answer.body
+async def test_our_examples_bring_no_warning(server: EmbeddedServer) -> None:
+    for path in (ROOT / "docs" / "examples").glob("*.yaml"):
+        for body in filter(None, yaml.safe_load_all(path.read_text())):
+            plural = f"{body['kind'].lower()}s"
+            group, _, version = body["apiVersion"].rpartition("/")
+            resource = Resource(group, version, plural, body["kind"])
+            url = f"{resource.path('default')}?dryRun=All"
+            answer = await server.request("POST", url, body)
+            assert (answer.status, answer.warnings) == (201, []), (path, answer.body)

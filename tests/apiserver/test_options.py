@@ -50,6 +50,9 @@ REFUSED = (
     Refused("GET", f"{MAPS}?sendInitialEvents=maybe", 422, "sendInitialEvents"),
     Refused("GET", f"{MAPS}?resourceVersionMatch=Exact", 422, "resourceVersionMatch"),
     Refused("POST", REVIEWS, 400, body={"spec": {}}),
+    Refused("POST", REVIEWS, 400, body={"spec": {"token": "t", "audiences": 5}}),
+    Refused("POST", ACCESS, 400, body={"spec": 5}),
+    Refused("POST", f"{REVIEWS}?fieldValidation=Strict", 400, body={"spec": {"nope": "t"}}),
     Refused("POST", ACCESS, 422, "spec.user", {"spec": {"resourceAttributes": {}}}),
     Refused("POST", ACCESS, 422, "spec.resourceAttributes", {"spec": {"user": "u"}}),
     Refused(

@@ -1,5 +1,6 @@
 """JSON paths and regular expressions of definitions."""
 
+import re
 from typing import Any
 
 import pytest
@@ -61,16 +62,48 @@ def test_simple_paths_are_lists_of_fields() -> None:
         ("b", "abc", "ac"),
         (r"^[\w$]+$", "a$", "a-"),
         ("^(?P<x>a|b)$", "b", "c"),
+        (r"^\p{L}+$", "äß", "a1"),
     ],
 )
 def test_patterns_mean_what_they_mean_in_go(pattern: str, yes: str, no: str) -> None:
-    compiled = compile_go(pattern)
-    assert compiled is not None
-    assert compiled.search(yes)
-    assert not compiled.search(no)
+    search = compile_go(pattern)
+    assert search(yes)
+    assert not search(no)
 
 
-def test_patterns_without_words_in_python_are_let_go_and_broken_ones_refused() -> None:
-    assert compile_go(r"^\p{L}+$") is None
-    with pytest.raises(ValueError, match="error parsing regexp"):
-        compile_go("(")
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(", "missing closing ): `(`"),
+        ("[a", "missing closing ]: `[a`"),
+        ("a**", "invalid nested repetition operator: `**`"),
+        ("(?=x)", "invalid or unsupported Perl syntax: `(?=`"),
+        (r"(a)\1", r"invalid escape sequence: `\1`"),
+        (r"\C", r"invalid escape sequence: `\C`"),
+        ("a{1001}", "invalid repeat count: `{1001}`"),
+        ("*", "missing argument to repetition operator: `*`"),
+        ("a\\", "trailing backslash at end of expression: ``"),
+        ("[b-a]", "invalid character class range: `b-a`"),
+    ],
+)
+def test_patterns_that_go_refuses_are_refused_in_its_words(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"error parsing regexp: {why}")):
+        compile_go(pattern)
+
+
+def test_a_pattern_that_would_backtrack_is_matched_all_the_same() -> None:
+    # Ever longer with each further "a", for an engine that backtracks: by now, for ages.
+    assert not compile_go("^(a+)+$")("a" * 100_000 + "b")
+
+
+@pytest.mark.parametrize(
+    "path", ["[?(@{blanks}x", "[?(@a=={blanks}x", ".a[{blanks}x", "['{blanks}"]
+)
+def test_a_path_full_of_blanks_is_refused_at_once(path: str) -> None:
+    with pytest.raises(ValueError, match="not a JSON path"):
+        jsonpath.find(path.format(blanks=" " * 8000), {})
+
+
+def test_a_path_has_an_end() -> None:
+    with pytest.raises(ValueError, match="longer than 8192"):
+        jsonpath.find(".a" * 4097, {})

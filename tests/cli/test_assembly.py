@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from support_fakeapi import FakeApi
 
-from batholith.cli.assembly import run_all
+from batholith.cli.assembly import PartEndedError, run_all
 from batholith.kube.client import Client
 from batholith.kube.events import EventRecorder
 from batholith.machinery.testing import settle
@@ -67,3 +67,17 @@ async def test_a_part_that_fails_ends_the_others_and_is_told_of_once() -> None:
         ):
             await run_all(recorder, well, ill, ready=asyncio.Event())
         assert well.story == ["ended in order"]
+
+
+class Vanishing:
+    """Ends as if it had been told to."""
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        raise asyncio.CancelledError
+
+
+async def test_a_part_that_ends_as_if_it_had_been_told_to_ends_the_process() -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+        recorder = EventRecorder(client, component="tests")
+        with pytest.RaisesGroup(pytest.RaisesExc(PartEndedError), flatten_subgroups=True):
+            await run_all(recorder, Vanishing(), ready=asyncio.Event())

@@ -247,6 +247,19 @@ def test_a_master_that_is_no_url_and_files_that_are_not_there_are_named() -> Non
     assert "certificate /no/tls-cert, key /no/tls-private-key: " in outcome.output
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("soon", '--reconcile-timeout: time: invalid duration "soon"'),
+        ("0s", "--reconcile-timeout=0s: must be more than 0"),
+        ("-1m", "--reconcile-timeout=-1m: must be more than 0"),
+    ],
+)
+def test_a_reconcile_timeout_that_leaves_no_time_is_refused(given: str, told: str) -> None:
+    outcome = CliRunner().invoke(app, ["controllers", f"--reconcile-timeout={given}"])
+    assert (outcome.exit_code, outcome.output.strip()) == (1, f"batholith: {told}")
+
+
 @pytest.mark.parametrize("command", ["controllers", "scheduler"])
 @pytest.mark.parametrize(
     ("given", "missing"),

@@ -1,11 +1,19 @@
 """The flags of leader election, as they are typed."""
 
+import asyncio
+from typing import cast
+
 import pytest
 from typer.testing import CliRunner
 
+from batholith.cli import leading
 from batholith.cli.leading import ElectionFlags, LockError, SchedulerElectionFlags
 from batholith.cli.main import app
-from batholith.machinery.leadership import ElectionSettingsError
+from batholith.kube.client import Client
+from batholith.kube.events import EventRecorder
+from batholith.kube.timing import Timing
+from batholith.machinery.leadership import ElectionSettingsError, Elector, LeadershipLostError
+from batholith.machinery.testing import settle
 from batholith.model.durations import DurationError
 
 
@@ -66,3 +74,59 @@ def test_a_mistake_is_told_in_a_line(command: str) -> None:
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 1
     assert "batholith: --leader-elect-resource-lock=configmaps: Kubernetes has" in outcome.output
+
+
+class Contender:
+    """An elector that ends by itself."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self._error = error
+
+    async def run(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (LeadershipLostError("lost the Lease"), "lost the Lease"),
+        (RuntimeError("a mistake"), "a mistake"),
+        (asyncio.CancelledError(), "leader election has ended by itself"),
+        (None, "leader election has ended by itself"),
+    ],
+)
+async def test_an_election_that_ends_by_itself_ends_the_process(
+    error: BaseException | None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[str]()
+    monkeypatch.setattr(leading, "end_at_once", ended.append)
+    recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
+    async with leading._running(cast(Elector, Contender(error)), recorder):
+        await settle()
+        assert ended == [why]
+
+
+async def test_an_election_that_is_ended_in_order_does_not_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Patient:
+        async def run(self) -> None:
+            await asyncio.Event().wait()
+
+    ended = list[str]()
+    monkeypatch.setattr(leading, "end_at_once", ended.append)
+    recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
+    async with leading._running(cast(Elector, Patient()), recorder):
+        await settle()
+    await settle()
+    assert ended == []
+
+
+class _Nowhere:
+    """As much of a client as a recorder needs that has nothing to write."""
+
+    timing = Timing()
+
+    def background(self) -> "_Nowhere":
+        return self

@@ -5,7 +5,7 @@ Quirks are numbered as in the list of what the reference's plugins get wrong.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +13,12 @@ from support_jobs import job, task
 
 from batholith.job_ctrl import pods
 from batholith.job_ctrl.plugins import arguments
+from batholith.job_ctrl.plugins.base import Wanted
+from batholith.job_ctrl.plugins.errors import PluginError
 from batholith.job_ctrl.plugins.registry import BUILT_IN, Registry
+from batholith.job_ctrl.pods import Pod
 from batholith.model.job import Job
+from batholith.model.names import CONFIGMAPS, Resource
 
 DEFAULTS: dict[str, arguments.Value] = {"name": "", "port": 22, "on": False}
 
@@ -247,3 +251,32 @@ def test_quirk_20_the_files_of_hosts_keep_the_case_of_their_task() -> None:
     of = job(task("my-Task", 1), plugins={"svc": []})
     config = next(one for one in Registry().team(of).wanted(of) if one.name == "j-svc")
     assert set(config.follow) == {"my_Task.host", "VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM"}
+
+
+class Wayward:
+    """A plugin that cancels itself, and wants what cannot be."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._name = arguments[0]
+
+    def on_pod_create(self, pod: Pod, job: Job) -> None:
+        raise asyncio.CancelledError
+
+    def on_job_add(self, job: Job) -> Iterator[Wanted]:
+        yield Wanted(resource=CONFIGMAPS, name=self._name, build=dict)
+
+    def on_job_delete(self, job: Job) -> Iterator[tuple[Resource, str]]:
+        yield CONFIGMAPS, self._name
+        yield CONFIGMAPS, "well"
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x%2f"])
+def test_a_plugin_that_cancels_itself_or_names_what_cannot_be_is_blamed(name: str) -> None:
+    registry = Registry({"wayward": Wayward})
+    of = job(task(), plugins={"wayward": [name]})
+    team = registry.team(of)
+    with pytest.raises(PluginError, match=r"wayward.*CancelledError"):
+        team.shape({}, of)
+    with pytest.raises(PluginError, match="'wayward' wants an object of an invalid name"):
+        list(team.wanted(of))
+    assert list(team.unwanted(of)) == [(CONFIGMAPS, "well")]

@@ -399,3 +399,99 @@ def test_an_end_whose_write_was_not_answered_is_counted_once(life: Life, how: st
 def ends(life: Life) -> list[Any]:
     assert life.controller is not None
     return [family for family in life.controller._metrics.collect() if family.samples]
+
+
+@pytest.mark.parametrize("how", ["hang", "done, hang"])
+def test_a_look_at_a_job_that_never_ends_is_cut_off_and_what_it_did_is_not_known(
+    life: Life, how: str
+) -> None:
+    """The answers to one deletion and one creation never come."""
+    run_with_abort_on_eviction(life, minAvailable=1, tasks=[task("t", 3, policies=[])])
+    life.api.hold(PODS)
+    life.api.fail(how, method="DELETE", path="/pods")
+    life.edit(tasks=[task("t", 2, policies=[])])
+    life.do(life.pass_time(290))
+    life.api.release()
+    life.do(life.pass_time(20))
+    if "j-t-2" in life.named(PODS):
+        life.reap("j-t-2")
+    life.do(life.rest())
+    assert life.phase == "Running"
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1"}
+    life.api.fail(how, method="POST", path="/pods")
+    life.edit(tasks=[task("t", 3, policies=[])])
+    life.do(life.pass_time(290))
+    life.do(life.pass_time(20))
+    assert life.named(PODS).keys() == {"j-t-0", "j-t-1", "j-t-2"}
+    life.do(life.rest())
+    assert life.status["pending"] == 1
+
+
+INVALID = ("", "a/b", "..", "x%2f", "../../queues/default", "J", "a" * 254)
+"""What no object is called."""
+
+
+def command_to(life: Life, **target: str) -> None:
+    life.put(COMMANDS, "c", action="AbortJob", target=target or None)
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_a_command_to_what_no_job_is_called_is_reported_and_deleted(
+    life: Life, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit(life)
+    life.do(life.rest())
+    asked = life.api.requests
+    life.notes.events.clear()
+    command_to(life, apiVersion=JOBS.api_version, kind="Job", name=name)
+    life.do(life.pass_time(1))
+    assert life.named(COMMANDS) == {}
+    assert life.api.requests == asked + 1
+    ((kind, about, event_type, reason, message),) = life.notes.events
+    assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
+    assert message.startswith(f"cannot obey: target name {name[:253]!r} is invalid: ")
+    assert "will retry" not in caplog.messages
+    life.do(life.rest())
+    assert life.phase == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ({}, "no target is named"),
+        ({"name": "j"}, "the target has no apiVersion or no kind"),
+        (
+            {"apiVersion": JOBS.api_version, "kind": "job", "name": "j"},
+            "batch.volcano.sh/v1alpha1 has no job that takes Commands",
+        ),
+        (
+            {"apiVersion": "batch.volcano.sh/v9", "kind": "Job", "name": "j"},
+            "batch.volcano.sh/v9 has no Job that takes Commands",
+        ),
+        ({"apiVersion": "batch/v1", "kind": "Job", "name": "j"}, ""),
+        ({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "name": "q"}, ""),
+    ],
+)
+def test_a_command_that_is_for_no_controller_is_reported_and_left_alone(
+    life: Life, target: dict[str, str], problem: str
+) -> None:
+    submit(life)
+    life.do(life.rest())
+    life.notes.events.clear()
+    command_to(life, **target)
+    life.do(life.rest())
+    assert life.named(COMMANDS).keys() == {"c"}
+    assert life.phase == "Pending"
+    said = [("Command", "c", "Warning", "InvalidTarget", f"cannot obey: {problem}")]
+    assert life.notes.events == (said if problem else [])
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "x%2f"])
+def test_a_claim_of_a_name_that_there_cannot_be_is_told_and_asks_nothing(
+    life: Life, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit(life, volumes=[{"mountPath": "/data", "volumeClaimName": name}])
+    life.do(life.rest())
+    assert life.status["state"]["reason"] == "PVCError"
+    assert f"{name} cannot be there, as its name is invalid" in life.status["state"]["message"]
+    assert "will retry" not in caplog.messages

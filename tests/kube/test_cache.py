@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -17,8 +17,10 @@ from support_waiting import until
 from batholith.kube.cache import Cache, Handler
 from batholith.kube.client import Client, ClientOptions
 from batholith.kube.config import Credentials
+from batholith.kube.filling import Filling
 from batholith.kube.metrics import ClientMetrics
-from batholith.kube.reflector import CacheOptions
+from batholith.kube.reflector import CacheOptions, Reflector
+from batholith.kube.supervision import RESTARTS
 from batholith.kube.timing import Timing
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -607,3 +609,65 @@ def test_a_drop_and_relist_anywhere_make_no_difference(
             assert {key for _, key in follower.told} == touched
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
+async def test_a_watch_that_fails_for_any_other_reason_is_started_again(
+    api: FakeApi, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [error]
+    async with following(api) as follower:
+        api.put(PODS, "a")
+        await follower.caught_up()
+        take = Reflector._take
+
+        def failing(self: Reflector[Pod], lines: Sequence[bytes]) -> None:
+            if errors:
+                raise errors.pop()
+            take(self, lines)
+
+        monkeypatch.setattr(Reflector, "_take", failing)
+        before = RESTARTS["watch pods"]
+        api.put(PODS, "b")
+        await follower.caught_up()
+        assert follower.told == [("came", "d/a"), ("came", "d/b")]
+        assert RESTARTS["watch pods"] == before + 1
+
+
+async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
+    api: FakeApi,
+) -> None:
+    def handler(old: Pod | None, new: Pod | None) -> None:
+        raise asyncio.CancelledError
+
+    async with following(api) as follower:
+        follower.cache.add_handler(handler)
+        before = RESTARTS["watch pods"]
+        api.put(PODS, "a")
+        await follower.caught_up()
+        assert follower.cache.statistics().handler_errors == 1
+        assert RESTARTS["watch pods"] == before
+
+
+async def test_a_list_beside_a_watch_that_is_cancelled_from_inside_is_begun_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [asyncio.CancelledError()]
+    async with following(api) as follower:
+        api.put(PODS, "a")
+        await follower.caught_up()
+        stream = Reflector._stream_list
+
+        async def failing(self: Reflector[Pod], filling: Filling[Pod], *, stay: bool) -> bool:
+            if errors:
+                raise errors.pop()
+            return await stream(self, filling, stay=stay)
+
+        monkeypatch.setattr(Reflector, "_stream_list", failing)
+        api.remove(PODS, "a")
+        api.put(PODS, "b")
+        api.forget_history()
+        api.drop_watches()
+        await follower.caught_up()
+        assert not errors
+        assert {pod.metadata.key for pod in follower.cache} == {"d/b"}

@@ -332,6 +332,7 @@ async def test_a_token_file_is_read_again_when_the_server_refuses_its_token(
     world: World, tmp_path: Path, token_client: Callable[[], Client]
 ) -> None:
     token = tmp_path / "token"
+    token.touch(0o600)
     token.write_text("one\n")
     world.api.put(NODES, "n")
     async with token_client() as client:

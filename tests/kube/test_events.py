@@ -288,3 +288,21 @@ def test_what_is_remembered_is_bounded() -> None:
     again = correlator.correlate(_fact("job-0", "m"), 0.0)
     assert again is not None
     assert again.count == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
+async def test_a_recorder_that_fails_is_started_again_and_writes_what_waits(
+    desk: Desk, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, correlate = [error], desk.recorder._correlator.correlate
+
+    def failing(fact: Fact, now: float) -> Event | None:
+        if errors:
+            raise errors.pop()
+        return correlate(fact, now)
+
+    monkeypatch.setattr(desk.recorder._correlator, "correlate", failing)
+    desk.record("lost with the mistake")
+    desk.record("kept")
+    await until(lambda: desk.recorder.statistics.created == 1)
+    assert [event["message"] for event in desk.api.objects(EVENTS).values()] == ["kept"]

@@ -95,11 +95,11 @@ async def test_a_path_that_would_change_the_request_is_refused(path: str) -> Non
 async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
     tmp_path: Path, token: str
 ) -> None:
-    (tmp_path / "token").write_text(token)
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text(token)
     async with wire_server() as server:
-        credentials = Credentials(
-            server=f"http://127.0.0.1:{server.port}", token_file=str(tmp_path / "token")
-        )
+        credentials = Credentials(server=f"http://127.0.0.1:{server.port}", token_file=str(path))
         async with transport(server, credentials=credentials) as client:
             with pytest.raises(ConfigError, match="Authorization") as caught:
                 await client.send(get())

@@ -107,3 +107,18 @@ def test_closing_drops_what_waits_and_leaves_no_timer() -> None:
     heap.add("b", 1)
     clock.tick(5)
     assert (out, len(heap), clock.waiting) == ([], 0, 0)
+
+
+def test_a_key_that_cannot_be_handed_out_holds_up_no_other() -> None:
+    clock, out = FakeClock(), list[str]()
+
+    def ready(key: str) -> None:
+        if key == "bad":
+            raise RuntimeError("a mistake")
+        out.append(key)
+
+    heap = DelayHeap(clock, ready)
+    for key, seconds in (("bad", 1.0), ("good", 1.0), ("late", 5.0)):
+        heap.add(key, seconds)
+    clock.tick(10)
+    assert out == ["good", "late"]

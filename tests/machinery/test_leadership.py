@@ -14,6 +14,7 @@ from support_leases import Candidate, LeaseWorld
 
 from batholith.kube.errors import NotLeadingError, ServerError
 from batholith.kube.events import EventType
+from batholith.kube.lease import LeaseRecord, LeaseStore
 from batholith.machinery.leadership import (
     JITTER,
     ElectionSettings,
@@ -532,3 +533,25 @@ TestElectionMachine = ElectionMachine.TestCase
 TestElectionMachine.settings = hypothesis_settings(
     max_examples=10, stateful_step_count=30, deadline=None
 )
+
+
+async def test_a_candidate_whose_watch_fails_still_hears_of_a_lease_that_is_given_back(
+    world: LeaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [asyncio.CancelledError(), RuntimeError("a mistake")]
+    leader = world.add()
+    await world.clock.advance(1)
+    watch = LeaseStore.watch
+
+    async def failing(self: LeaseStore) -> AsyncIterator[LeaseRecord]:
+        if errors:
+            raise errors.pop()
+        async for record in watch(self):
+            yield record
+
+    monkeypatch.setattr(LeaseStore, "watch", failing)
+    standby = world.add()
+    await world.clock.advance(20)
+    leader.task.cancel()
+    await world.clock.advance(0.2)
+    assert standby.elector.leading.is_set()

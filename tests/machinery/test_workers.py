@@ -3,13 +3,16 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support_waiting import until
 
 from batholith.kube.errors import ConnectionLostError, ForbiddenError, ServerError
+from batholith.kube.supervision import RESTARTS
+from batholith.machinery.batches import all_at_once
 from batholith.machinery.controller import (
     Reconcile,
     ShardedQueue,
@@ -468,3 +471,193 @@ async def test_nothing_is_retried_once_the_queue_is_shut_down() -> None:
     await clock.advance(100)
     assert (queue.depth(), queue.waiting(), queue.peek_mail("d")) == (0, 0, None)
     await queue.drain()
+
+
+class Mischief:
+    """A reconcile that does something once, and notes keys and times of its calls."""
+
+    def __init__(self, clock: FakeClock, act: Callable[[], Awaitable[object]]) -> None:
+        self._clock = clock
+        self._acts = [act]
+        self.calls: list[tuple[str, float]] = []
+        self.under_way: set[str] = set()
+
+    async def __call__(self, key: str) -> None:
+        assert key not in self.under_way, "INV-PIPE-2"
+        self.under_way.add(key)
+        self.calls.append((key, self._clock.monotonic()))
+        try:
+            if self._acts:
+                await self._acts.pop()()
+        finally:
+            self.under_way.remove(key)
+
+
+async def cancel_inside() -> None:
+    raise asyncio.CancelledError
+
+
+async def await_cancelled_task() -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+async def fail_in_a_group() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.wait_for(asyncio.Event().wait(), 0))
+
+
+async def fail_in_a_batch() -> None:
+    outcome = await all_at_once("ab", lambda item: cancel_inside())
+    assert outcome.first_error is not None
+    raise outcome.first_error
+
+
+@pytest.mark.parametrize(
+    "act", [cancel_inside, await_cancelled_task, fail_in_a_group, fail_in_a_batch]
+)
+async def test_a_cancellederror_of_a_reconcile_s_own_is_its_failure_and_stalls_no_shard(
+    act: Callable[[], Awaitable[object]],
+) -> None:
+    clock = FakeClock()
+    queue, reconcile = make_queue(clock), Mischief(clock, act)
+    async with working(queue, reconcile):
+        queue.add("a")
+        await until(lambda: queue.waiting() and queue.shards[0].idle)
+        queue.add("b")
+        await clock.advance(10)
+    assert [key for key, _ in reconcile.calls] == ["a", "b", "a"]
+    assert reconcile.calls[2][1] == 1.0  # as after any failure
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken handler"), asyncio.CancelledError()])
+async def test_a_drop_handler_that_fails_loses_no_key_and_stalls_no_shard(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, calls = FakeClock(), list[str]()
+    queue = make_queue(clock)
+    errors = [error]
+
+    async def reconcile(key: str) -> None:
+        calls.append(key)
+        if key == "a" and len(calls) <= 2:
+            raise TerminalError("of no use")
+
+    def gave_up(key: str, why: Exception) -> None:
+        if errors:
+            raise errors.pop()
+
+    async with working(queue, reconcile, WorkerSettings(gave_up=gave_up)):
+        queue.add("a")
+        await settle()
+        queue.add("b")
+        await clock.advance(10)
+    assert calls == ["a", "b", "a"]
+    assert "cannot give the key up, will retry" in caplog.messages
+
+
+async def test_a_worker_that_fails_itself_is_started_again_and_its_key_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, calls = FakeClock(), list[str]()
+    queue, faults = make_queue(clock), [RuntimeError("a mistake of the loop's own")]
+    settle_key = queue.settle
+
+    def failing_settle(key: str, *, again_in: float | None) -> None:
+        if faults:
+            raise faults.pop()
+        settle_key(key, again_in=again_in)
+
+    monkeypatch.setattr(queue, "settle", failing_settle)
+
+    async def reconcile(key: str) -> None:
+        calls.append(key)
+
+    before = RESTARTS["test worker"]
+    async with working(queue, reconcile):
+        queue.add("a")
+        await settle()
+        queue.add("b")
+        await clock.advance(10)
+    assert (calls, RESTARTS["test worker"] - before) == (["a", "b", "a"], 1)
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_reconcile_that_never_returns_is_cancelled_and_its_key_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    queue, reconcile = make_queue(clock), Mischief(clock, hang)
+    async with working(queue, reconcile, WorkerSettings(timeout=60)):
+        queue.add("a")
+        queue.add("b")
+        await clock.advance(59)
+        assert reconcile.calls == [("a", 0)]
+        await clock.advance(10)
+        assert reconcile.calls == [("a", 0), ("b", 60), ("a", 61)]
+        assert queue.figures.timeouts == 1
+        await clock.advance(1000)
+    assert len(reconcile.calls) == 3
+    told = [(line.levelname, line.message) for line in caplog.records]
+    assert told == [
+        ("ERROR", "reconcile takes too long, cancelling it"),
+        ("WARNING", "will retry"),
+    ]
+    assert {getattr(line, "test", "") for line in caplog.records} == {"a"}
+
+
+async def test_a_reconcile_that_ignores_its_cancellation_holds_up_no_other_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And is never run a second time beside itself."""
+    clock, enough = FakeClock(), asyncio.Event()
+
+    async def ignore() -> None:
+        while not enough.is_set():
+            with suppress(asyncio.CancelledError):
+                await enough.wait()
+
+    queue, reconcile = make_queue(clock), Mischief(clock, ignore)
+    async with working(queue, reconcile, WorkerSettings(timeout=60)):
+        queue.add("a")
+        await clock.advance(80)
+        queue.add("a")
+        queue.add("b")
+        await clock.advance(100)
+        assert [key for key, _ in reconcile.calls] == ["a", "b"]
+        enough.set()
+        await settle()
+        assert [key for key, _ in reconcile.calls] == ["a", "b", "a"]
+        queue.add("c")
+        await settle()
+    assert [key for key, _ in reconcile.calls] == ["a", "b", "a", "c"]
+    assert caplog.messages.count("reconcile goes on though it was cancelled") == 4
+    assert queue.figures.timeouts == 1
+
+
+async def test_a_cancellation_that_a_reconcile_keeps_to_itself_ends_the_worker_all_the_same() -> (
+    None
+):
+    clock, cancels = FakeClock(), list[str]()
+    queue = make_queue(clock)
+
+    async def reconcile(key: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancels.append(key)
+
+    workers = asyncio.create_task(
+        run_workers(queue, reconcile, settings=WorkerSettings(grace=3, timeout=2))
+    )
+    queue.add("a")
+    await clock.advance(1)
+    queue.add("b")
+    workers.cancel()
+    await clock.advance(3)
+    assert workers.cancelled()
+    assert cancels == ["a", "b"]

@@ -271,7 +271,8 @@ async def test_a_queue_without_parent_is_put_below_the_root(world: World) -> Non
 
 async def test_counts_are_merged_within_an_interval_and_states_are_not(world: World) -> None:
     world.queue("q")
-    async with running(world.controller(registry=world.registry)):
+    controller = world.controller(registry=world.registry)
+    async with running(controller):
         await until(lambda: world.state("default") == "Open")
         world.podgroup("g0", "q", "Pending")
         await until(lambda: world.status("q").get("pending") == 1)
@@ -283,7 +284,7 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Wo
         await until(lambda: world.registry.get_sample_value(figure, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
-        await until(lambda: world.clock.waiting > 0)
+        await until(controller._work.waiting)
         await world.clock.advance(0.2)
         await until(lambda: world.status("q").get("running") == 19)
         assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
@@ -399,3 +400,17 @@ async def test_a_standby_shows_no_figures_that_it_has_not_counted(world: World) 
     await until(lambda: world.registry.get_sample_value(figure, labels) == 1)
     work.cancel()
     await asyncio.wait([work])
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x%2f", "Q"])
+async def test_a_command_to_what_no_queue_is_called_is_reported_and_deleted(
+    world: World, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(world.controller(max_requeues=-1)):
+        await until(lambda: world.state("default") == "Open")
+        world.command("c", "CloseQueue", name)
+        await until(lambda: not world.commands)
+    ((kind, about, event_type, reason, message),) = world.notes.events
+    assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
+    assert message.startswith(f"cannot obey: target name {name!r} is invalid: ")
+    assert "will retry" not in caplog.messages

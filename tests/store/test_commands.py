@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
-from batholith.store.database import Database, SchemaTooNewError
+from batholith.store.database import Database, SchemaTooNewError, StoreError
 from batholith.store.migrations import MIGRATIONS
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -91,7 +91,10 @@ async def test_a_database_that_is_gone_does_not_answer(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{folder / 'api.db'}")
     store = CommandStore(database)
     shutil.rmtree(folder)
+    with pytest.raises(StoreError, match="cannot be used"):
+        await database.migrate(MIGRATIONS)
     assert not await store.answers()
     folder.mkdir()
+    await database.migrate(MIGRATIONS)
     assert await store.answers()
     await database.close()

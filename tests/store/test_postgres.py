@@ -1,63 +1,32 @@
 """The history in a PostgreSQL that several replicas share."""
 
 import asyncio
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
+import msgspec
+import psycopg
 import pytest
+import sqlalchemy as sa
+from support_postgres import Postgres, postgres
+from support_waiting import until_true
 
 from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
-from batholith.store.database import Database
+from batholith.store.database import Database, StoreUnavailableError
 from batholith.store.migrations import MIGRATIONS
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
-def _program(name: str) -> str | None:
-    """A program of PostgreSQL; Debian keeps them out of the search path."""
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, places)]))
-
-
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A server that is reached by a socket in a folder of its own.
-
-    Not one of pytest's, whose parents are for our user alone; and a path to a socket is short.
-    """
-    initdb, pg_ctl = _program("initdb"), _program("pg_ctl")
-    if initdb is None or pg_ctl is None:
-        if "postgres" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
-            pytest.fail("PostgreSQL is required and not installed")
-        pytest.skip("PostgreSQL is not installed")
-    # It will not run as root; then it runs as the user that its package made.
-    user = "postgres" if os.geteuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        if user is not None:
-            shutil.chown(folder, user)
-        yield from _serving(folder, user, initdb=initdb, pg_ctl=pg_ctl)
+def server() -> Iterator[Postgres]:
+    with postgres() as started:
+        yield started
 
 
-def _serving(folder: Path, user: str | None, *, initdb: str, pg_ctl: str) -> Iterator[str]:
-    def run(*command: str) -> None:
-        done = subprocess.run(
-            command, user=user, cwd=folder, capture_output=True, text=True, timeout=100
-        )
-        assert done.returncode == 0, done.stderr
-
-    run(initdb, "--pgdata=data", "--auth=trust", "--username=batholith", "--no-sync")
-    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
-    run(pg_ctl, "start", "--pgdata=data", "--wait", "--log=log", f"--options={options}")
-    try:
-        yield f"postgresql+psycopg://batholith@/postgres?host={folder}"
-    finally:
-        run(pg_ctl, "stop", "--pgdata=data", "--mode=immediate")
+@pytest.fixture
+def url(server: Postgres) -> str:
+    return server.url
 
 
 def record(id_: str) -> CommandRecord:
@@ -97,3 +66,65 @@ async def test_the_first_outcome_stands_whichever_replica_wrote_it(url: str) -> 
     assert len(outcomes) == 1
     for replica in replicas:
         await replica.close()
+
+
+async def test_a_user_of_any_length_is_written_down(url: str) -> None:
+    database = Database(url)
+    await database.migrate(MIGRATIONS)
+    long = msgspec.structs.replace(record("long"), who="u" * 1000)
+    await CommandStore(database).add(long)
+    assert await CommandStore(database).get("default", "train", "long") == long
+    await database.close()
+
+
+async def test_a_commit_whose_answer_is_lost_writes_one_row(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(url)
+    await database.migrate(MIGRATIONS)
+    dialect = database._engine.dialect
+    commit = dialect.do_commit
+    lost: list[bool] = []
+
+    def loses_the_first_answer(connection: sa.PoolProxiedConnection) -> None:
+        commit(connection)
+        if not lost:
+            lost.append(True)
+            assert isinstance(connection.driver_connection, psycopg.Connection)
+            connection.driver_connection.close()
+            raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(dialect, "do_commit", loses_the_first_answer)
+    await CommandStore(database).add(record("lost"))
+    assert lost
+    assert await CommandStore(database).get("default", "train", "lost") == record("lost")
+    await database.close()
+
+
+async def test_a_server_that_ends_and_comes_back_is_used_again(server: Postgres) -> None:
+    database = Database(server.url)
+    await database.migrate(MIGRATIONS)
+    store = CommandStore(database)
+    server.stop()
+    with pytest.raises(StoreUnavailableError):
+        await store.add(record("down"))
+    assert not await store.answers()
+    server.start()
+    await store.add(record("down"))
+    assert await store.get("default", "train", "down") == record("down")
+    await database.close()
+
+
+async def test_a_server_that_hangs_is_not_waited_for(server: Postgres) -> None:
+    database = Database(server.url)
+    await database.migrate(MIGRATIONS)
+    store = CommandStore(database)
+    with server.held_up():
+        found = await asyncio.gather(*(store.answers() for _ in range(20)))
+        assert not any(found)
+        with pytest.raises(StoreUnavailableError, match="no answer"):
+            await store.add(record("hangs"))
+    await until_true(store.answers)
+    await store.add(record("hangs"))
+    assert await store.get("default", "train", "hangs") == record("hangs")
+    await database.close()

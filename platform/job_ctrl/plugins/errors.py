@@ -1,5 +1,6 @@
 """What can go wrong with a plugin; each text names it, and is for an event on the job."""
 
+from asyncio import CancelledError
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -24,6 +25,8 @@ class UnknownPluginError(PluginError):
 def blaming(plugin: str, doing: str) -> Iterator[None]:
     """Name *plugin* in whatever its code raises in the block, even if it asks the process to exit.
 
+    The block awaits nothing, so that a CancelledError is the plugin's own.
+
     Raises:
         PluginError: it raised.
     """
@@ -31,6 +34,6 @@ def blaming(plugin: str, doing: str) -> Iterator[None]:
         yield
     except PluginError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, CancelledError) as error:
         problem = f"failed in {doing}: {type(error).__name__}: {error}"
         raise PluginError(plugin, problem) from error

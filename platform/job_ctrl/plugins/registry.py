@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ...model.job import Job
 from ...model.names import Resource
+from ...model.syntax import path_segment_problem
 from ..pods import Pod
 from . import installed
 from .base import (
@@ -98,7 +99,11 @@ class Team:
             if isinstance(plugin, TakesObjectsAway):
                 try:
                     with blaming(name, "on_job_delete"):
-                        found = list(plugin.on_job_delete(job))
+                        found = [
+                            (resource, named)
+                            for resource, named in plugin.on_job_delete(job)
+                            if not _name_problem(named)  # such a one was never made
+                        ]
                 except PluginError as error:
                     failed = error
                 else:
@@ -159,7 +164,14 @@ class Registry:
 
 
 def _watched(plugin: str, wanted: Wanted) -> Wanted:
-    """*wanted*, with the plugin's name in what its making raises."""
+    """*wanted*, with the plugin's name in what its making raises.
+
+    Raises:
+        PluginError: no object can have its name.
+    """
+    if problem := _name_problem(wanted.name):
+        named = f"{wanted.resource.kind} {wanted.name!r}"
+        raise PluginError(plugin, f"wants an object of an invalid name, {named}: {problem}")
 
     def build() -> Made:
         with blaming(plugin, f"the making of {wanted.resource.kind} {wanted.name}"):
@@ -169,6 +181,10 @@ def _watched(plugin: str, wanted: Wanted) -> Wanted:
             return made
 
     return replace(wanted, build=build)
+
+
+def _name_problem(name: str) -> str:
+    return path_segment_problem(name) if name else "it is empty"
 
 
 def _rank(plugin: str) -> tuple[int, str]:

@@ -1,9 +1,10 @@
 """Defaults and checks of the other built-in kinds that clients create."""
 
 import base64
+from datetime import UTC, datetime
 from typing import Any
 
-from ....model import syntax
+from ....model import syntax, times
 from ..errors.fields import (
     IMMUTABLE,
     FieldError,
@@ -53,8 +54,9 @@ def keep_namespace(obj: Json, old: Json) -> None:
 
 def default_node(obj: Json) -> None:
     """Let a node that does not say otherwise give away all that it has."""
-    status = obj.get("status")
-    if status and "capacity" in status and "allocatable" not in status:
+    status = obj.get("status") or {}
+    status.pop("config", None)  # kubelets no longer take their configuration from there
+    if "capacity" in status and "allocatable" not in status:
         status["allocatable"] = dict(status["capacity"])
 
 
@@ -143,7 +145,8 @@ def default_service(obj: Json) -> None:
         config.setdefault("timeoutSeconds", 10800)
     for port in spec.get("ports", ()):
         port.setdefault("protocol", "TCP")
-        port.setdefault("targetPort", port.get("port", 0))
+        if port.get("targetPort") in (None, 0, ""):
+            port["targetPort"] = port.get("port", 0)
     if kind != "ExternalName":
         spec.setdefault("internalTrafficPolicy", "Cluster")
         spec.setdefault("ipFamilies", ["IPv4"])
@@ -215,9 +218,15 @@ def default_claim(obj: Json) -> None:
     obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
 
 
-def begin_pending(obj: Json) -> None:
-    """Let a new volume or claim start as pending."""
+def begin_claim(obj: Json) -> None:
+    """Let a new claim start as pending."""
     obj["status"] = {"phase": "Pending"}
+
+
+def begin_volume(obj: Json) -> None:
+    """Let a new volume start as pending."""
+    moment = times.format(datetime.now(UTC))
+    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": moment}
 
 
 def check_claim(obj: Json, old: Json | None) -> list[FieldError]:
@@ -373,15 +382,22 @@ def default_storage_class(obj: Json) -> None:
 
 def default_endpoints(obj: Json) -> None:
     """Complete Endpoints or an EndpointSlice."""
+    for endpoint in obj.get("endpoints") or ():
+        endpoint.pop("deprecatedTopology", None)
     groups = [obj, *obj.get("subsets", ())]
     for group in groups:
-        for port in group.get("ports", ()):
+        for port in group.get("ports") or ():
             port.setdefault("protocol", "TCP")
 
 
 def default_autoscaler(obj: Json) -> None:
     """Complete a HorizontalPodAutoscaler."""
-    obj.setdefault("spec", {}).setdefault("minReplicas", 1)
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("minReplicas", 1)
+    target = {"type": "Utilization", "averageUtilization": 80}
+    spec.setdefault(
+        "metrics", [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+    )
 
 
 def default_webhooks(obj: Json) -> None:
@@ -396,5 +412,5 @@ def default_webhooks(obj: Json) -> None:
             webhook.setdefault("reinvocationPolicy", "Never")
         if service := webhook.get("clientConfig", {}).get("service"):
             service.setdefault("port", 443)
-        for rule in webhook.get("rules", ()):
+        for rule in webhook.get("rules") or ():
             rule.setdefault("scope", "*")

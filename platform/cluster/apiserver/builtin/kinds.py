@@ -128,7 +128,11 @@ _CORE = (
         delete_returns_object=True,
         generation="spec",
     ),
-    _kind(Resource("", "v1", "podtemplates", "PodTemplate"), delete_returns_object=True),
+    _kind(
+        Resource("", "v1", "podtemplates", "PodTemplate"),
+        delete_returns_object=True,
+        generation="all",
+    ),
     _kind(
         Resource("", "v1", "replicationcontrollers", "ReplicationController"),
         short_names=("rc",),
@@ -309,14 +313,19 @@ _DEFINITIONS = _kind(
     subresources=("status",),
     update_needs_rv=True,
     generation="spec",
+    large=0,  # compiling one pattern may take milliseconds
 )
 
 _OTHERS = (
     _kind(names.PRIORITYCLASSES, short_names=("pc",), generation="all"),
     _kind(names.LEASES, update_needs_rv=True),
     _kind(_cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")),
-    _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")),
-    _kind(_cluster(_DEVICES, "deviceclasses", "DeviceClass"), delete_returns_object=True),
+    _kind(Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"), generation="all"),
+    _kind(
+        _cluster(_DEVICES, "deviceclasses", "DeviceClass"),
+        delete_returns_object=True,
+        generation="spec",
+    ),
     _kind(
         Resource(_DEVICES, "v1", "resourceclaims", "ResourceClaim"),
         subresources=("status",),
@@ -330,6 +339,7 @@ _OTHERS = (
         _cluster(_DEVICES, "resourceslices", "ResourceSlice"),
         field_labels=_label("spec.nodeName", "spec.driver"),
         delete_returns_object=True,
+        generation="spec",
     ),
 )
 

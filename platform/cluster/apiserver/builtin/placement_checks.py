@@ -131,7 +131,7 @@ def _check_affinity(affinity: Json, path: str, errors: list[FieldError]) -> None
     needed = node.get(_NEEDED)
     place = f"{path}.nodeAffinity.{_NEEDED}.nodeSelectorTerms"
     if needed is not None:
-        terms = needed.get("nodeSelectorTerms", ())
+        terms = needed.get("nodeSelectorTerms") or ()
         if not terms:
             errors.append(required(place, "must have at least one node selector term"))
         for index, term in enumerate(terms):
@@ -171,7 +171,7 @@ def _check_label_values(term: Json, path: str, errors: list[FieldError]) -> None
 
 def _check_node_field(expression: Json, path: str, errors: list[FieldError]) -> None:
     """Check an expression about a field of nodes: their name is the only one."""
-    operator, values = expression.get("operator", ""), expression.get("values", ())
+    operator, values = expression.get("operator", ""), expression.get("values") or ()
     if operator not in ("In", "NotIn"):
         errors.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
     elif len(values) != 1:
@@ -192,7 +192,7 @@ def check_expression(
     expression: Json, path: str, operators: tuple[str, ...], errors: list[FieldError]
 ) -> None:
     """Check one expression of a selector of labels or nodes."""
-    operator, values = expression.get("operator", ""), expression.get("values", ())
+    operator, values = expression.get("operator", ""), expression.get("values") or ()
     if operator not in operators:
         errors.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
     elif operator in ("In", "NotIn") and not values:

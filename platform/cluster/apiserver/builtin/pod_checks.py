@@ -57,7 +57,7 @@ def check_pod_spec(spec: Json, path: str) -> list[FieldError]:
         errors.append(required(f"{path}.containers"))
     seen: set[str] = set()
     for kind in _CONTAINER_LISTS:
-        for index, container in enumerate(spec.get(kind, ())):
+        for index, container in enumerate(spec.get(kind) or ()):
             place = f"{path}.{kind}[{index}]"
             _check_name(container.get("name"), f"{place}.name", seen, errors)
             check_container(container, place, volumes, errors)
@@ -86,9 +86,9 @@ def check_template(template: Json, path: str) -> list[FieldError]:
 def _check_lives(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Check probes and hooks: containers that run before the others have none."""
     grace = spec.get("terminationGracePeriodSeconds", _GRACE)
-    for index, container in enumerate(spec.get("containers", ())):
+    for index, container in enumerate(spec.get("containers") or ()):
         check_life(container, f"{path}.containers[{index}]", grace, errors)
-    for index, container in enumerate(spec.get("initContainers", ())):
+    for index, container in enumerate(spec.get("initContainers") or ()):
         place = f"{path}.initContainers[{index}]"
         if container.get("restartPolicy") == "Always":
             check_life(container, place, grace, errors)
@@ -99,7 +99,7 @@ def _check_lives(spec: Json, path: str, errors: list[FieldError]) -> None:
 def _check_host_network(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Check the ports of the node that a pod takes; on the node's network all of them are."""
     taken: set[str] = set()
-    for index, container in enumerate(spec.get("containers", ())):
+    for index, container in enumerate(spec.get("containers") or ()):
         place = f"{path}.containers[{index}]"
         check_host_ports(container, place, taken, errors)
         if not spec.get("hostNetwork"):
@@ -108,7 +108,7 @@ def _check_host_network(spec: Json, path: str, errors: list[FieldError]) -> None
             if (given := port.get("hostPort")) and given != port.get("containerPort"):
                 text = "must match `containerPort` when `hostNetwork` is true"
                 errors.append(invalid(f"{place}.ports[{number}].hostPort", given, text))
-    for index, container in enumerate(spec.get("initContainers", ())):
+    for index, container in enumerate(spec.get("initContainers") or ()):
         # One runs after the other.
         check_host_ports(container, f"{path}.initContainers[{index}]", set(), errors)
     if spec.get("hostNetwork") and spec.get("hostUsers") is False:

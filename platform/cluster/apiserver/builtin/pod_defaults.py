@@ -24,7 +24,7 @@ def default_pod(pod: Json) -> None:
         _default_host_ports(spec)
     spec.setdefault("enableServiceLinks", True)
     for name in ("initContainers", "containers"):
-        for container in spec.get(name, ()):
+        for container in spec.get(name) or ():
             _default_requests(container["resources"])
     if "resources" in spec:
         _default_requests(spec["resources"])
@@ -48,7 +48,7 @@ def default_pod_spec(spec: Json) -> None:
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for name in _CONTAINER_LISTS:
-        for container in spec.get(name, ()):
+        for container in spec.get(name) or ():
             _default_container(container)
     for volume in spec.get("volumes", ()):
         _default_volume(volume)
@@ -106,7 +106,7 @@ def _default_source(source: Json) -> None:
 
 def _default_host_ports(spec: Json) -> None:
     for name in ("initContainers", "containers"):
-        for container in spec.get(name, ()):
+        for container in spec.get(name) or ():
             for port in container.get("ports", ()):
                 port.setdefault("hostPort", port.get("containerPort"))
 
@@ -127,7 +127,7 @@ def _default_volume(volume: Json) -> None:
         volume["hostPath"].setdefault("type", "")
     for item in volume.get("downwardAPI", {}).get("items", ()):
         _default_source(item)
-    for source in volume.get("projected", {}).get("sources", ()):
+    for source in volume.get("projected", {}).get("sources") or ():
         if "serviceAccountToken" in source:
             source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_SECONDS)
         for item in source.get("downwardAPI", {}).get("items", ()):
@@ -148,6 +148,7 @@ def begin_pod(pod: Json) -> None:
             {
                 "type": "PodScheduled",
                 "status": "False",
+                "lastProbeTime": None,
                 "lastTransitionTime": times.format(datetime.now(UTC)),
                 "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
@@ -164,7 +165,7 @@ def qos_class(spec: Json) -> str:
     asked = False
     guaranteed = True
     for name in ("initContainers", "containers"):
-        for container in spec.get(name, ()):
+        for container in spec.get(name) or ():
             resources = container.get("resources", {})
             requests, limits = resources.get("requests", {}), resources.get("limits", {})
             for resource in _QOS_RESOURCES:

@@ -17,6 +17,13 @@ _ONLY = (
 _CONTAINER_LISTS = ("containers", "initContainers")
 
 
+def keep_pod(pod: Json, old: Json) -> None:
+    """Keep the class by which a pod is guarded when memory runs short: it never changes."""
+    kept = old.get("status", {}).get("qosClass")
+    if kept and "status" in pod:
+        pod["status"].setdefault("qosClass", kept)
+
+
 def check_pod(pod: Json, old: Json | None) -> list[FieldError]:
     """Check a pod, or with *old* what an update changes in it."""
     spec = pod.get("spec", {})
@@ -44,7 +51,7 @@ def _check_new(pod: Json) -> list[FieldError]:
 def _check_changes(spec: Json, old: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     for name in _CONTAINER_LISTS:
-        if len(spec.get(name, ())) != len(old.get(name, ())):
+        if len(spec.get(name) or ()) != len(old.get(name) or ()):
             text = "pod updates may not add or remove containers"
             return [forbidden(f"spec.{name}", text)]
     errors += _check_deadline(spec, old)
@@ -81,7 +88,7 @@ def _frozen(spec: Json, old: Json) -> Json:
     apart = {"activeDeadlineSeconds", "schedulingGates", *_CONTAINER_LISTS}
     rest = {key: value for key, value in spec.items() if key not in apart}
     for name in _CONTAINER_LISTS:
-        rest[name] = [{**container, "image": ""} for container in spec.get(name, ())]
+        rest[name] = [{**container, "image": ""} for container in spec.get(name) or ()]
     # Lists that may only grow, one of them at its end.
     length = len(old.get("ephemeralContainers", ()))
     rest["ephemeralContainers"] = spec.get("ephemeralContainers", [])[:length]

@@ -9,8 +9,8 @@ from ....model.names import Resource
 from ..custom import definitions
 from ..errors.fields import FieldError
 from ..kinds.metadata import NameRule, check_known_finalizers, check_metadata
-from ..kinds.typed_json import read_object
-from . import core_objects, event_views, pod_defaults, pod_updates, workloads
+from ..kinds.typed_json import complete, read_object
+from . import core_objects, event_views, pod_defaults, pod_updates, stored_defaults, workloads
 
 Json = dict[str, Any]
 
@@ -59,6 +59,7 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
     ("", "ConfigMap"): Hooks(check=core_objects.check_config_map),
     ("", "Endpoints"): Hooks(default=core_objects.default_endpoints),
     ("", "Event"): Hooks(check=core_objects.check_event),
+    ("", "LimitRange"): Hooks(default=stored_defaults.default_limit_range),
     ("", "Namespace"): Hooks(
         default=core_objects.default_namespace,
         begin=core_objects.begin_namespace,
@@ -68,17 +69,21 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
     ("", "Node"): Hooks(default=core_objects.default_node, check=core_objects.check_node),
     ("", "PersistentVolume"): Hooks(
         default=core_objects.default_volume,
-        begin=core_objects.begin_pending,
+        begin=core_objects.begin_volume,
         check=core_objects.check_volume,
     ),
     ("", "PersistentVolumeClaim"): Hooks(
         default=core_objects.default_claim,
-        begin=core_objects.begin_pending,
+        begin=core_objects.begin_claim,
         check=core_objects.check_claim,
     ),
     ("", "Pod"): Hooks(
-        default=pod_defaults.default_pod, begin=pod_defaults.begin_pod, check=pod_updates.check_pod
+        default=pod_defaults.default_pod,
+        begin=pod_defaults.begin_pod,
+        keep=pod_updates.keep_pod,
+        check=pod_updates.check_pod,
     ),
+    ("", "PodTemplate"): Hooks(default=stored_defaults.default_pod_template),
     ("", "ReplicationController"): Hooks(
         default=workloads.default_replication_controller, check=workloads.check_workload
     ),
@@ -90,7 +95,14 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
         check=core_objects.check_service,
         name_rule=syntax.dns_label_1035_problem,
     ),
+    ("", "ServiceAccount"): Hooks(default=stored_defaults.default_service_account),
     (_ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
+    (_ADMISSION, "ValidatingAdmissionPolicy"): Hooks(
+        default=stored_defaults.default_admission_policy
+    ),
+    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): Hooks(
+        default=stored_defaults.default_admission_binding
+    ),
     (_ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): Hooks(
         default=definitions.default_crd,
@@ -112,9 +124,12 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
     ("batch", "Job"): Hooks(
         default=workloads.default_job, begin=workloads.begin_job, check=workloads.check_job
     ),
-    ("coordination.k8s.io", "Lease"): Hooks(check=core_objects.check_lease),
+    ("coordination.k8s.io", "Lease"): Hooks(
+        default=stored_defaults.default_lease, check=core_objects.check_lease
+    ),
     ("discovery.k8s.io", "EndpointSlice"): Hooks(default=core_objects.default_endpoints),
     ("events.k8s.io", "Event"): Hooks(check=event_views.check_event),
+    ("networking.k8s.io", "IngressClass"): Hooks(default=stored_defaults.default_ingress_class),
     ("networking.k8s.io", "NetworkPolicy"): Hooks(
         default=core_objects.default_network_policy, check=core_objects.check_network_policy
     ),
@@ -122,9 +137,14 @@ _HOOKS: dict[tuple[str, str], Hooks] = {
     (_RBAC, "ClusterRoleBinding"): _BINDING,
     (_RBAC, "Role"): _ROLE,
     (_RBAC, "RoleBinding"): _BINDING,
+    ("resource.k8s.io", "ResourceClaim"): Hooks(default=stored_defaults.default_resource_claim),
+    ("resource.k8s.io", "ResourceClaimTemplate"): Hooks(
+        default=stored_defaults.default_resource_claim_template
+    ),
     ("scheduling.k8s.io", "PriorityClass"): Hooks(
         default=core_objects.default_priority_class, check=core_objects.check_priority_class
     ),
+    ("storage.k8s.io", "CSIDriver"): Hooks(default=stored_defaults.default_csi_driver),
     ("storage.k8s.io", "StorageClass"): Hooks(default=core_objects.default_storage_class),
 }
 
@@ -141,7 +161,6 @@ class BuiltInRules:
         self._resource = resource
         self._hooks = _HOOKS.get((resource.group, resource.kind), _PLAIN)
         self.default = self._hooks.default
-        self.begin = self._hooks.begin
         self.keep = self._hooks.keep
 
     def prune(self, obj: Json) -> list[str]:
@@ -151,6 +170,11 @@ class BuiltInRules:
             MalformedError: a field has a type that it cannot hold.
         """
         return read_object(obj, self._resource)
+
+    def begin(self, obj: Json) -> None:
+        """Set what a new object starts with beyond its defaults, e.g. its first phase."""
+        self._hooks.begin(obj)
+        complete(obj, self._resource)
 
     def validate(self, obj: Json, old: Json | None) -> list[FieldError]:
         """Check the metadata and whatever the kind checks itself."""

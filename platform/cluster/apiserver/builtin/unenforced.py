@@ -5,7 +5,7 @@ A client is told in a warning. Every kind and every field of a pod has its row i
 and its entry here or in :mod:`.unenforced_pods`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ....model.names import Resource
@@ -61,9 +61,6 @@ KINDS: Mapping[tuple[str, str], Gap] = {
     (_NETWORKING, "Ingress"): Gap("served", _NO_PROXY),
     (_NETWORKING, "IngressClass"): Gap(_USED, _NO_PROXY),
     (_NETWORKING, "NetworkPolicy"): Gap(_ENFORCED, "pods share the network of the machine"),
-    ("policy", "PodDisruptionBudget"): Gap(
-        "kept up to date", "evictions of its pods are refused until its status is written"
-    ),
     (_STORAGE, "CSIDriver"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSINode"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSIStorageCapacity"): Gap(_USED, _NO_DRIVERS),
@@ -120,6 +117,16 @@ def _content(obj: Json) -> Json:
     return {key: value for key, value in obj.items() if key not in apart}
 
 
+_CLAIM_FIELDS = (
+    "dataSource",
+    "dataSourceRef",
+    "selector",
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+    "volumeName",
+)
+
 # Fields of single kinds. Objects may be of custom kinds, so nothing is taken for granted.
 
 Found = Iterator[tuple[str, str]]
@@ -160,6 +167,10 @@ def _volcano_job(obj: Json) -> Found:
     templates = [_dict(_dict(task).get("template")).get("spec") for task in tasks]
     yield from pod_gaps(
         (f"spec.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
+    )
+    yield from _claim_gaps(
+        (f"spec.volumes[{index}].volumeClaim", _dict(volume).get("volumeClaim"))
+        for index, volume in enumerate(_list(spec.get("volumes")))
     )
     yield from _topology(obj)
     for index, task in enumerate(tasks):
@@ -207,19 +218,21 @@ def _secret(obj: Json) -> Found:
 
 
 def _claim(obj: Json) -> Found:
-    spec = _dict(obj.get("spec"))
-    if spec.get("volumeMode") == "Block":
-        yield "spec.volumeMode", "a claim is a folder, never a block device"
-    for name in (
-        "dataSource",
-        "dataSourceRef",
-        "selector",
-        "storageClassName",
-        "volumeAttributesClassName",
-        "volumeName",
-    ):
-        if spec.get(name):
-            yield f"spec.{name}", "every claim is served by an empty folder on its node"
+    return _claim_gaps([("spec", obj.get("spec"))])
+
+
+def _claim_gaps(specs: Iterable[tuple[str, object]]) -> Found:
+    """Fields of claims' specifications that have no effect, each once."""
+    seen: set[str] = set()
+    for path, given in specs:
+        spec = _dict(given)
+        for name in _CLAIM_FIELDS:
+            if name in seen or not spec.get(name):
+                continue
+            if name == "volumeMode" and spec[name] != "Block":
+                continue
+            seen.add(name)
+            yield f"{path}.{name}", "every claim is served by an empty folder on its node"
 
 
 def _definition(obj: Json) -> Found:

@@ -142,7 +142,7 @@ def _check_downward_items(source: Json, path: str, errors: list[FieldError]) -> 
 
 def _check_projected(volume: Json, path: str, errors: list[FieldError]) -> None:
     _check_mode(volume, "defaultMode", path, errors)
-    for index, source in enumerate(volume.get("sources", ())):
+    for index, source in enumerate(volume.get("sources") or ()):
         place = f"{path}.sources[{index}]"
         for kind in ("secret", "configMap"):
             if kind in source:

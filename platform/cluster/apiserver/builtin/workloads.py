@@ -54,8 +54,9 @@ def default_stateful_set(obj: Json) -> None:
     if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
         strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
     spec.setdefault("revisionHistoryLimit", 10)
-    keep = {"whenDeleted": "Retain", "whenScaled": "Retain"}
-    spec.setdefault("persistentVolumeClaimRetentionPolicy", keep)
+    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    retention.setdefault("whenDeleted", "Retain")
+    retention.setdefault("whenScaled", "Retain")
     for claim in spec.get("volumeClaimTemplates", ()):
         claim |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
         claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
@@ -91,8 +92,6 @@ def default_job_spec(spec: Json) -> None:
     late = "podFailurePolicy" in spec
     spec.setdefault("podReplacementPolicy", "Failed" if late else "TerminatingOrFailed")
     spec.setdefault("manualSelector", False)
-    if not spec["manualSelector"]:
-        del spec["manualSelector"]
 
 
 def begin_job(obj: Json) -> None:
@@ -104,6 +103,8 @@ def begin_job(obj: Json) -> None:
     labels = template.setdefault("metadata", {}).setdefault("labels", {})
     labels |= dict.fromkeys(_UID_LABELS, metadata.get("uid", ""))
     labels |= dict.fromkeys(_NAME_LABELS, metadata.get("name", ""))
+    if not metadata.get("labels"):
+        metadata["labels"] = dict(labels)
     selector = spec.setdefault("selector", {}).setdefault("matchLabels", {})
     selector[_UID_LABELS[0]] = metadata.get("uid", "")
 

@@ -7,7 +7,10 @@ from ..custom.definitions import (
     settled_status,
     terminating_status,
 )
+from ..custom.kinds import custom_kind
+from ..http import off_loop
 from ..http.requests import Json
+from ..kinds.info import KindInfo
 from ..storage.entries import DELETED, Entry, Event
 from ..storage.registry import Shelf
 from ..verbs.options import DeleteOptions
@@ -24,6 +27,8 @@ class Definer(Keeper):
         super().__init__(tools)
         self._kind = tools.catalog.known(names.CRDS)
         self._shelf = tools.shelf(names.CRDS)
+        self._compiled: dict[str, Json] = {}
+        """The ``spec`` of each definition that is served."""
 
     def observe(self, shelf: Shelf, event: Event) -> None:
         """Queue definitions that change, or whose last object may be gone."""
@@ -41,7 +46,7 @@ class Definer(Keeper):
         for entry in self._shelf.ordered():
             obj = entry.parse()
             if is_established(obj):
-                self._serve(obj)
+                self._serve(entry.name, custom_kind(obj))
             if entry.deleting:
                 self.tools.catalog.terminating.add(entry.name)
             self.queue.add(entry.name)
@@ -63,11 +68,16 @@ class Definer(Keeper):
         status = settled_status(obj, others, now())
         if is_established({"status": status}):
             # Whoever waits for Established uses the kinds at once.
-            self._serve(obj)
+            await self._compile(entry.name, obj)
         written = self.tools.change(
             self._kind, entry.key, lambda current: {**current, "status": status}
         )
         await written.settled()
+
+    async def _compile(self, name: str, obj: Json) -> None:
+        if self._compiled.get(name) != obj["spec"]:
+            self._serve(name, await off_loop.run(lambda: custom_kind(obj)))
+            self._compiled[name] = obj["spec"]
 
     async def _end(self, entry: Entry) -> None:
         self.tools.catalog.terminating.add(entry.name)
@@ -96,9 +106,8 @@ class Definer(Keeper):
             await written.settled()
         return len(shelf)
 
-    def _serve(self, obj: Json) -> None:
-        catalog = self.tools.catalog
-        kinds = catalog.define(obj)
+    def _serve(self, name: str, kinds: list[KindInfo]) -> None:
+        self.tools.catalog.define(name, tuple(kinds))
         registry = self.tools.writer.registry
         for kind in kinds:
             shelf = registry.shelf(kind)
@@ -106,6 +115,7 @@ class Definer(Keeper):
                 shelf.kind = kind
 
     def _withdraw(self, name: str) -> None:
+        self._compiled.pop(name, None)
         self.tools.catalog.terminating.discard(name)
         for kind in self.tools.catalog.undefine(name):
             self.tools.writer.registry.forget(kind)

@@ -31,7 +31,7 @@ def default_crd(crd: Json) -> None:
 
 def first_status(crd: Json) -> Json:
     """Return the status that a new definition starts with."""
-    versions = crd.get("spec", {}).get("versions", [])
+    versions = crd.get("spec", {}).get("versions") or ()
     return {
         "conditions": [],
         "acceptedNames": {"plural": "", "kind": ""},

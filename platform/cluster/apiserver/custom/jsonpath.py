@@ -13,12 +13,17 @@ import msgspec
 
 Step = Callable[[Any], Iterator[Any]]
 
+_LONGEST = 8192
+"""Characters of a path."""
+
+# No two neighbours may match the same signs: the time to fail must not grow with their product.
 _STEP = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\]\\])+)"""
     r"""|\[\s*(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\s*\]"""
     r"""|\[\s*(?P<index>-?\d+)\s*\]"""
     r"""|(?:\.?\[\s*|\.)(?P<all>\*)\s*\]?"""
-    r"""|\[\s*\?\(\s*@(?P<left>[^=!<>)]*?)\s*(?:(?P<op>==|!=)\s*(?P<right>.*?))?\s*\)\s*\]"""
+    r"""|\[\s*\?\(\s*@(?P<left>[^=!<>)\s]*)\s*"""
+    r"""(?:(?P<op>==|!=)\s*(?P<right>'[^']*'|"[^"]*"|[^\s)'"]*)\s*)?\)\s*\]"""
 )
 
 
@@ -50,6 +55,8 @@ def fields(path: str) -> tuple[str, ...]:
 
 
 def _steps(path: str) -> list[re.Match[str]]:
+    if len(path) > _LONGEST:
+        raise ValueError(f"a JSON path is longer than {_LONGEST} characters")
     text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$")
     if text and text[0] not in ".[":
         text = f".{text}"

@@ -119,9 +119,10 @@ def _describe(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Kin
     scale = parts.get("scale") or {}
     openapi = version["schema"]["openAPIV3Schema"]
     replicas = jsonpath.fields(scale["specReplicasPath"]) if scale else ()
+    schema = Structural(openapi)
     return KindInfo(
         resource=resource,
-        rules=CustomRules(resource, Structural(openapi), replicas),
+        rules=CustomRules(resource, schema, replicas),
         singular=names.get("singular") or names["kind"].lower(),
         list_kind=names.get("listKind") or f"{names['kind']}List",
         short_names=tuple(names.get("shortNames") or ()),
@@ -135,6 +136,7 @@ def _describe(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Kin
         openapi=openapi,
         scale_paths=scale,
         storage_version=stored,
+        large=schema.large,
         generation="all",
     )
 

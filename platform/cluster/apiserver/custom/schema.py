@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors.fields import FieldError, required
 from ..kinds import go_types
+from .go_regex import program_size
 from .structural import structural_errors
 from .value_checks import MISSING, Check, value_checks
 
@@ -22,6 +23,10 @@ Default = Callable[[Any], None]
 """Fills in what is missing below the value, in place."""
 
 _HEAD = ("apiVersion", "kind")
+
+_LARGE = 64 * 1024
+_STEPS = 4_000_000
+"""Steps of matching patterns that take some 25 ms."""
 
 __all__ = ["FieldError", "Structural", "compile_schema", "schema_errors"]
 
@@ -35,6 +40,9 @@ class Structural:
         self._check = _checker(openapi)
         self.has_rules = _has_rules(openapi)
         """Whether the schema holds rules in CEL."""
+
+        self.large = min(_LARGE, _STEPS // max(_matching_steps(openapi), 1))
+        """Bytes from which on checking an object may take too long for the event loop."""
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
         """Remove unknown fields, and nulls where none may be; return the paths of the unknown."""
@@ -90,6 +98,19 @@ def _has_rules(schema: Schema) -> bool:
     inner = [*schema.get("properties", {}).values(), schema.get("items")]
     inner.append(schema.get("additionalProperties"))
     return any(isinstance(node, dict) and _has_rules(node) for node in inner)
+
+
+def _matching_steps(schema: Schema) -> int:
+    """Steps that one character of an object may cost in patterns, at worst."""
+    here = [schema["not"]] if schema.get("not") else []
+    for junctor in ("allOf", "anyOf", "oneOf"):
+        here += schema.get(junctor) or ()
+    below = [*schema.get("properties", {}).values(), schema.get("items")]
+    below.append(schema.get("additionalProperties"))
+    deeper = max((_matching_steps(node) for node in below if isinstance(node, dict)), default=0)
+    # Branches look at the same value as the node itself.
+    own = program_size(schema["pattern"]) if schema.get("pattern") else 0
+    return max(own, deeper) + sum(map(_matching_steps, here))
 
 
 # Pruning.

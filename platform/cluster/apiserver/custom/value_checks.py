@@ -186,10 +186,9 @@ def _lengths(schema: Mapping[str, Any]) -> Check | None:
 
 def _pattern(schema: Mapping[str, Any]) -> Check | None:
     pattern = schema.get("pattern")
-    compiled = compile_go(pattern) if pattern else None
-    if compiled is None:
+    if not pattern:
         return None
-    search = compiled.search
+    search = compile_go(pattern)
 
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if type(value) is str and not search(value):

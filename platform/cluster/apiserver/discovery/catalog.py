@@ -6,7 +6,6 @@ import msgspec
 
 from ....model.names import Resource
 from ..builtin.kinds import BUILT_IN
-from ..custom.kinds import custom_kind
 from ..kinds.info import KindInfo
 from . import documents, openapi
 from .documents import Json
@@ -56,16 +55,10 @@ class Catalog:
             found[resource.group, resource.plural] = kind
         return list(found.values())
 
-    def define(self, definition: Json) -> tuple[KindInfo, ...]:
-        """Serve what a CustomResourceDefinition describes, instead of what it described before.
-
-        Raises:
-            ValueError: its schema cannot be used; nothing is served then.
-        """
-        kinds = tuple(custom_kind(definition))
-        self._custom[definition["metadata"]["name"]] = kinds
+    def define(self, name: str, kinds: tuple[KindInfo, ...]) -> None:
+        """Serve the kinds of the definition *name* instead of what it described before."""
+        self._custom[name] = kinds
         self._refresh()
-        return kinds
 
     def undefine(self, name: str) -> tuple[KindInfo, ...]:
         """Serve no longer what the definition *name* described; returns what that was."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from ..kinds.go_types import component
 from ..kinds.info import KindInfo
 from .openapi_schemas import (
     components,
     group_version_kind,
     kind_component,
-    message_component,
     reference,
 )
 
@@ -142,7 +142,7 @@ def _operation(kind: KindInfo, verb: str, part: str = "") -> Json:
     if verb == "list":
         schema = reference(f"{kind_component(kind)}List")
     if verb in ("delete", "deletecollection"):
-        schema = reference(message_component("meta.Status"))
+        schema = reference(component("meta.Status"))
     operation: Json = {
         "verb": verb,
         "tags": [f"{resource.group or 'core'}_{resource.version}"],
@@ -181,7 +181,7 @@ def _body(kind: KindInfo, verb: str, schema: Json) -> Json | None:
         types = [*_PATCHES] + [_STRATEGIC] * (not kind.custom)
         return {"required": True, "content": _content(types, {"type": "object"})}
     if verb == "delete":
-        return {"content": _content((_JSON,), reference(message_component("meta.DeleteOptions")))}
+        return {"content": _content((_JSON,), reference(component("meta.DeleteOptions")))}
     return None
 
 

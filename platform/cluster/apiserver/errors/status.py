@@ -159,6 +159,12 @@ def too_large(limit: int) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", text)
 
 
+def too_busy() -> StatusError:
+    """429: what the write depends on changes faster than it can be decided."""
+    text = "The object, or what it depends on, changes all the time, please try again later"
+    return StatusError(429, "TooManyRequests", text, details={"retryAfterSeconds": 1})
+
+
 def unsupported_media(accepted: Sequence[str], why: str = "") -> StatusError:
     """415: a body in a form that we do not read; *why*, if it could be expected."""
     said = why or "the body of the request was in an unknown format"

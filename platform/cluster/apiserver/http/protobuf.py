@@ -38,7 +38,9 @@ def decode(body: bytes) -> dict[str, Any]:
         raise ProtobufError("provided data does not appear to be a protobuf message")
     try:
         return _decode(memoryview(body)[len(MAGIC) :])
-    except (IndexError, ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+    except RecursionError as error:
+        raise ProtobufError("cannot decode protobuf: nested too deep") from error
+    except (LookupError, ValueError, TypeError, OverflowError, struct.error) as error:
         raise ProtobufError(f"cannot decode protobuf: {error}") from error
 
 
@@ -109,7 +111,7 @@ class _Plan:
         for field in go_types.messages()[message]:
             if field.name:
                 reader = _map_entry(field.type) if field.shape == "map" else _reader(field.type)
-                self.fields[field.number] = (field.name, field.shape, reader, field.keep_zero)
+                self.fields[field.number] = (field.name, field.shape, reader, field.pointer)
             else:
                 self.inlined[field.number] = field.type
 
@@ -126,11 +128,11 @@ def _read_message(message: str, data: memoryview) -> dict[str, Any]:
             if inner := plan.inlined.get(number):
                 out |= _read_message(inner, raw)
             continue
-        name, shape, read, keep_zero = field
+        name, shape, read, pointer = field
         value = read(raw)
         if shape == "opt":
             # Go writes fields that were never set, too; a struct is kept even when empty.
-            if value is not None and (keep_zero or value or type(value) is dict):
+            if value is not None and (pointer or value or type(value) is dict):
                 out[name] = value
         elif shape == "rep":
             out.setdefault(name, []).append(value)

@@ -17,6 +17,8 @@ YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 TEXT = "text/plain; charset=utf-8"
 
+Json = dict[str, Any]
+
 
 class Request(msgspec.Struct, kw_only=True):
     """One request after authentication, its body already read."""
@@ -27,6 +29,9 @@ class Request(msgspec.Struct, kw_only=True):
     headers: Mapping[str, str]
     """By lower-case name."""
     body: bytes = b""
+    decoded: Json | None = None
+    """The object in the body, if it was read ahead."""
+
     user: User
     warnings: list[str] = msgspec.field(default_factory=list)
     """Said in ``Warning`` headers of the answer."""
@@ -80,6 +85,3 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-
-
-Json = dict[str, Any]

@@ -1,13 +1,13 @@
-"""The fields of the built-in types: their JSON names, their types and their protobuf numbers.
+"""The built-in types: how Go reads and writes their fields, and the schemas that are published.
 
-One table serves the protobuf decoder, the typed reading of JSON, strategic merges and OpenAPI.
-It is package data, made by machine from the public API.
+Both are package data, which ``make api-types`` makes from the public API: the table of fields
+serves the protobuf decoder and the typed reading of JSON, the schemas strategic merges and OpenAPI.
 """
 
 import functools
 import importlib.resources
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,11 +31,23 @@ SPECIAL = ANY_JSON | {
 
 OBJECT_META = "meta.ObjectMeta"
 
+_PACKAGES = {
+    "meta": "io.k8s.apimachinery.pkg.apis.meta.v1",
+    "runtime": "io.k8s.apimachinery.pkg.runtime",
+    "apiextensions.v1": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
+}
+_COMPONENTS = {
+    "Quantity": "io.k8s.apimachinery.pkg.api.resource.Quantity",
+    "IntOrString": "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+}
+
 
 class WireField(NamedTuple):
     """One field of a message."""
 
     number: int
+    """Protobuf number; 0 for a field that only JSON has."""
+
     name: str
     """JSON name; empty if the fields of the message in it stand in the message around it."""
 
@@ -43,19 +55,49 @@ class WireField(NamedTuple):
     """``opt``, ``rep`` (a list) or ``map`` (by text; *type* is that of the values)."""
 
     type: str
-    keep_zero: bool
+    pointer: bool
     """Whether a zero value means something: the field is a pointer in Go."""
 
+    shown: bool
+    """Whether the field is written out even if nobody set it."""
 
-class _Table(msgspec.Struct, frozen=True):
-    messages: dict[str, tuple[WireField, ...]]
+    @property
+    def keep_zero(self) -> bool:
+        """Whether an empty value that was sent is written out."""
+        return self.pointer or self.shown
+
+
+def _data(name: str) -> bytes:
+    return importlib.resources.files(__package__).joinpath("data", name).read_bytes()
 
 
 @functools.cache
 def messages() -> Mapping[str, tuple[WireField, ...]]:
     """Return all messages by name, e.g. ``core.v1.Pod``."""
-    data = importlib.resources.files(__package__).joinpath("data/protobuf-fields.json")
-    return msgspec.json.decode(data.read_bytes(), type=_Table, strict=False).messages
+    table = dict[str, tuple[WireField, ...]]
+    return msgspec.json.decode(_data("go-types.json"), type=table, strict=False)
+
+
+@functools.cache
+def schemas() -> Mapping[str, Mapping[str, Any]]:
+    """Return the published schemas by the names of their components, without prose."""
+    table = dict[str, dict[str, Any]]
+    return msgspec.json.decode(_data("openapi-schemas.json"), type=table)
+
+
+def component(message: str) -> str:
+    """Return the name under which *message* is published."""
+    if message in _COMPONENTS:
+        return _COMPONENTS[message]
+    package, _, name = message.rpartition(".")
+    return f"{_PACKAGES.get(package, f'io.k8s.api.{package}')}.{name}"
+
+
+@functools.cache
+def properties(message: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the published properties of *message*; none if it is not published."""
+    found: Mapping[str, Any] = schemas().get(component(message), {})
+    return found.get("properties", {})  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -70,14 +112,18 @@ def json_fields(message: str) -> Mapping[str, WireField]:
     return fields
 
 
+def name_of(api_version: str, kind: str) -> str:
+    """Name the message of a kind: ``core.v1.Pod`` for ``v1`` and ``Pod``."""
+    group, _, version = api_version.rpartition("/")
+    return f"{group.partition('.')[0] or 'core'}.{version}.{kind}"
+
+
 def message_name(api_version: str, kind: str) -> str:
-    """Name the message of a kind: ``core.v1.Pod`` for ``v1`` and ``Pod``; ``""`` if unknown.
+    """Name the message of a kind as it is in the table; ``""`` if unknown.
 
     Options such as DeleteOptions come under the version of whatever they are sent to.
     """
-    group, _, version = api_version.rpartition("/")
-    package = group.partition(".")[0] or "core"
-    for name in (f"{package}.{version}.{kind}", f"meta.{kind}"):
+    for name in (name_of(api_version, kind), f"meta.{kind}"):
         if name in messages():
             return name
     return ""

@@ -110,6 +110,9 @@ class KindInfo:
     storage_version: str = ""
     """Of a custom kind: the version that is stored; all others are served from it."""
 
+    large: int = 64 * 1024
+    """Bytes of a body from which on checking an object takes too long for the event loop."""
+
     generation: str = "never"
     """When ``metadata.generation`` counts on: ``spec`` changed, ``all`` but metadata and status
     changed, or ``never``."""
@@ -176,6 +179,14 @@ class KindInfo:
         self.rules.default(obj)
         return unknown
 
+    def renew(self, stored: dict[str, Any]) -> None:
+        """Let an object that an older version of ours stored show what is written out today.
+
+        Otherwise an update would seem to change what its writer never saw.
+        """
+        if not self.custom:
+            self.rules.prune(stored)
+
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
         """Check a prepared object; with *old* the update from it."""
         return self.rules.validate(obj, old)
@@ -222,6 +233,7 @@ class KindInfo:
         else:
             _keep_metadata(metadata, old["metadata"])
             _take(metadata, old["metadata"], "ownerReferences")
+        self.rules.keep(obj, old)
 
     def _counts(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
         if self.generation == "never":

@@ -1,11 +1,10 @@
 """Strategic merge: a merge patch that knows which lists are really maps.
 
-Which list is merged by which key is part of the built-in types, see ``MERGE_KEYS``. The
+Which list is merged by which key is part of the published schemas, see :mod:`.go_types`. The
 directives that a patch may hold: ``$patch`` (replace, delete, merge), ``$retainKeys``,
 ``$setElementOrder/<list>`` and ``$deleteFromPrimitiveList/<list>``.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,65 +19,8 @@ _RETAIN = "$retainKeys"
 _ORDER = "$setElementOrder/"
 _DELETE_FROM = "$deleteFromPrimitiveList/"
 
-_POD_SPEC = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "volumes": "name",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-    "schedulingGates": "name",
-    "resourceClaims": "name",
-}
-_CONTAINER = {
-    "ports": "containerPort",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-}
-_CONDITIONS = {"conditions": "type"}
-
 PRIMITIVES = ""
 """In place of a key: the list holds texts or numbers and is merged as a set."""
-
-MERGE_KEYS: Mapping[str, Mapping[str, str]] = {
-    "meta.ObjectMeta": {"ownerReferences": "uid", "finalizers": PRIMITIVES},
-    "core.v1.PodSpec": _POD_SPEC,
-    "core.v1.Container": _CONTAINER,
-    "core.v1.EphemeralContainer": _CONTAINER,
-    "core.v1.PodStatus": {
-        **_CONDITIONS,
-        "podIPs": "ip",
-        "hostIPs": "ip",
-        "resourceClaimStatuses": "name",
-    },
-    "core.v1.ServiceSpec": {"ports": "port"},
-    "core.v1.ServiceStatus": _CONDITIONS,
-    "core.v1.NodeSpec": {"podCIDRs": PRIMITIVES},
-    "core.v1.NodeStatus": {**_CONDITIONS, "addresses": "type"},
-    "core.v1.NamespaceStatus": _CONDITIONS,
-    "core.v1.PersistentVolumeClaimStatus": _CONDITIONS,
-    "core.v1.ReplicationControllerStatus": _CONDITIONS,
-    "core.v1.ServiceAccount": {"secrets": "name"},
-    "apps.v1.DeploymentStatus": _CONDITIONS,
-    "apps.v1.ReplicaSetStatus": _CONDITIONS,
-    "apps.v1.StatefulSetStatus": _CONDITIONS,
-    "apps.v1.DaemonSetStatus": _CONDITIONS,
-    "autoscaling.v2.HorizontalPodAutoscalerStatus": _CONDITIONS,
-    "batch.v1.JobStatus": _CONDITIONS,
-    "policy.v1.PodDisruptionBudgetStatus": _CONDITIONS,
-    "storage.v1.CSINodeSpec": {"drivers": "name"},
-    "admissionregistration.v1.MutatingWebhookConfiguration": {"webhooks": "name"},
-    "admissionregistration.v1.ValidatingWebhookConfiguration": {"webhooks": "name"},
-    "admissionregistration.v1.MutatingWebhook": {"matchConditions": "name"},
-    "admissionregistration.v1.ValidatingWebhook": {"matchConditions": "name"},
-    "admissionregistration.v1.ValidatingAdmissionPolicySpec": {
-        "matchConditions": "name",
-        "variables": "name",
-    },
-}
-"""By message and JSON field: the key by which the entries of a list are told apart."""
 
 
 class PatchError(Exception):
@@ -149,7 +91,7 @@ def _merge_field(message: str, key: str, old: Any, patch: Json) -> Any:
     value = patch[key]
     if isinstance(value, dict):
         return _merge_map(_type_of(message, key), old if isinstance(old, dict) else {}, value)
-    if isinstance(value, list) and key in MERGE_KEYS.get(message, {}):
+    if isinstance(value, list) and _merge_key(message, key) is not None:
         return _merge_list(message, key, old if isinstance(old, list) else [], patch)
     return value
 
@@ -163,9 +105,17 @@ def _type_of(message: str, key: str) -> str:
     return field.type if field and field.shape != "map" else ""
 
 
+def _merge_key(message: str, key: str) -> str | None:
+    """Return the key by which the entries of a list are told apart; ``None``: it is replaced."""
+    schema = go_types.properties(message).get(key, {})
+    if "merge" not in schema.get("x-kubernetes-patch-strategy", "").split(","):
+        return None
+    return str(schema.get("x-kubernetes-patch-merge-key", PRIMITIVES))
+
+
 def _merge_list(message: str, key: str, old: list[Any], patch: Json) -> list[Any]:
     """Merge the list ``patch[key]`` into *old*, by merge key or as a set."""
-    merge_key = MERGE_KEYS.get(message, {}).get(key)
+    merge_key = _merge_key(message, key)
     changes = patch[key]
     order = patch.get(_ORDER + key)
     if merge_key is None:

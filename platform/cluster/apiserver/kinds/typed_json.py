@@ -1,8 +1,8 @@
 """Reading objects of the built-in kinds as their Go types would: known fields, right types.
 
 Each message of :mod:`.go_types` gets one reader, a closure, made when first needed. Reading works
-in place: unknown fields are removed and named, nulls and empty values of plain fields are dropped,
-quantities and times get their canonical form.
+in place: unknown fields are removed and named, empty values are dropped or put in as Go would write
+them out, quantities and times get their canonical form.
 """
 
 import base64
@@ -23,46 +23,21 @@ Reader = Callable[[Any, Unknown], Any]
 """Returns the value to keep, often the same; ``_DROP`` if the field is to go."""
 
 _DROP: Any = object()
+_EMPTY: Mapping[str, Any] = {
+    "string": "",
+    "bool": False,
+    "int32": 0,
+    "int64": 0,
+    "double": 0,
+    "bytes": None,
+    "Quantity": "0",
+    "IntOrString": 0,
+    "meta.Duration": "0s",
+}
+"""How types that are no objects are written out when they are empty; the others as null."""
+
 _INT_LIMITS = {"int32": 2**31, "int64": 2**63}
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number"}
-
-_KEPT: Mapping[str, tuple[str, ...]] = {
-    "apiextensions.v1.CustomResourceDefinitionVersion": ("served", "storage"),
-    "core.v1.EndpointPort": ("port",),
-    "meta.ManagedFieldsEntry": ("fieldsV1",),
-    "scheduling.v1.PriorityClass": ("value",),
-    "storage.v1.VolumeAttachmentStatus": ("attached",),
-    "authorization.v1.SubjectAccessReviewStatus": ("allowed",),
-}
-"""Plain fields whose empty value is written out all the same."""
-
-_ALWAYS: Mapping[str, Mapping[str, Any]] = {
-    "core.v1.ContainerStateTerminated": {"exitCode": 0},
-    "core.v1.ContainerStatus": {
-        "lastState": {},
-        "ready": False,
-        "restartCount": 0,
-        "image": "",
-        "imageID": "",
-    },
-    "apps.v1.ReplicaSetStatus": {"replicas": 0},
-    "apps.v1.StatefulSetStatus": {"replicas": 0, "availableReplicas": 0},
-    "apps.v1.DaemonSetStatus": {
-        "currentNumberScheduled": 0,
-        "numberMisscheduled": 0,
-        "desiredNumberScheduled": 0,
-        "numberReady": 0,
-    },
-    "core.v1.ReplicationControllerStatus": {"replicas": 0},
-    "policy.v1.PodDisruptionBudgetStatus": {
-        "disruptionsAllowed": 0,
-        "currentHealthy": 0,
-        "desiredHealthy": 0,
-        "expectedPods": 0,
-    },
-    "scheduling.v1.PriorityClass": {"value": 0},
-}
-"""Fields that are there even if nobody set them; clients insist on some."""
 
 
 class _WrongTypeError(Exception):
@@ -98,6 +73,18 @@ def read_metadata(metadata: Any, resource: Resource) -> list[str]:
     return [] if metadata is None else _read(go_types.OBJECT_META, metadata, resource, "metadata")
 
 
+def complete(obj: dict[str, Any], resource: Resource) -> None:
+    """Put in what Go writes out even if it is empty: at the top of *obj*, and in its status.
+
+    For what was changed after :func:`read_object`; all else it has seen to already.
+    """
+    message = go_types.message_name(resource.api_version, resource.kind)
+    _fill(obj, _shown(message))
+    status = go_types.json_fields(message).get("status")
+    if status is not None and "status" in obj:
+        _fill(obj["status"], _shown(status.type))
+
+
 def _read(message: str, value: Any, resource: Resource, path: str) -> list[str]:
     unknown: Unknown = []
     try:
@@ -126,7 +113,7 @@ def _go_name(type_name: str) -> str:
 def _struct(message: str) -> Reader:
     """Make the reader of a message; its fields are looked up at first use (types are recursive)."""
     fields: dict[str, Reader] = {}
-    always = tuple(_ALWAYS.get(message, {}).items())
+    shown = _shown(message)
     go_type = _go_name(message)
     name = message.rpartition(".")[2]
 
@@ -139,12 +126,11 @@ def _struct(message: str) -> Reader:
         key, mark = "", len(unknown)
         try:
             for key, value in obj.items():
-                reader = fields.get(key)
-                if reader is None:
-                    unknown.append([])
-                    new = _DROP
+                reader = fields.get(key, _unknown)
+                if value is None and reader is not _unknown:
+                    new = shown.get(key, _DROP)
                 else:
-                    new = _DROP if value is None else reader(value, unknown)
+                    new = reader(value, unknown)
                 if new is not value:
                     changes.append((key, new))
                 if len(unknown) != mark:
@@ -153,11 +139,44 @@ def _struct(message: str) -> Reader:
             wrong.path.insert(0, key)
             wrong.struct = wrong.struct or name
             raise
-        if changes or always:
-            _change(obj, changes, always)
+        if changes or not shown.keys() <= obj.keys():
+            _change(obj, changes, shown)
         return obj
 
     return read
+
+
+@functools.cache
+def _shown(message: str) -> Mapping[str, Any]:
+    """Return the fields of a message that are written out when they are empty, with that value."""
+    return {
+        name: _empty(field) for name, field in go_types.json_fields(message).items() if field.shown
+    }
+
+
+def _empty(field: go_types.WireField) -> Any:
+    if field.pointer or field.shape != "opt":
+        return None
+    if field.type in _EMPTY or field.type in go_types.SPECIAL:
+        return _EMPTY.get(field.type)
+    return _shown(field.type)
+
+
+def _fill(obj: dict[str, Any], shown: Mapping[str, Any]) -> None:
+    for key, value in shown.items():
+        if key not in obj:
+            obj[key] = _fresh(value)
+
+
+def _fresh(value: Any) -> Any:
+    if type(value) is not dict:
+        return value
+    return {key: _fresh(each) for key, each in value.items()}
+
+
+def _unknown(value: Any, unknown: Unknown) -> Any:
+    unknown.append([])
+    return _DROP
 
 
 def _prefix(unknown: Unknown, mark: int, key: str) -> int:
@@ -166,30 +185,21 @@ def _prefix(unknown: Unknown, mark: int, key: str) -> int:
     return len(unknown)
 
 
-def _change(
-    obj: dict[str, Any], changes: list[tuple[str, Any]], always: tuple[tuple[str, Any], ...]
-) -> None:
+def _change(obj: dict[str, Any], changes: list[tuple[str, Any]], shown: Mapping[str, Any]) -> None:
     for key, value in changes:
         if value is _DROP:
             del obj[key]
         else:
-            obj[key] = value
-    for key, value in always:
-        obj.setdefault(key, value.copy() if type(value) is dict else value)
+            obj[key] = _fresh(value)
+    _fill(obj, shown)
 
 
 def _field_readers(message: str) -> dict[str, Reader]:
-    kept = _KEPT.get(message, ()) + tuple(_ALWAYS.get(message, ()))
-    readers = {
-        name: _field_reader(field, keep=field.keep_zero or name in kept)
+    return {
+        # Whether apiVersion and kind are the right ones is for others to say.
+        name: _field_reader(field, keep=field.keep_zero or field.number == 0)
         for name, field in go_types.json_fields(message).items()
     }
-    has_metadata = any(field.type == go_types.OBJECT_META for field in go_types.messages()[message])
-    is_part = message.endswith("Spec") or message == "core.v1.PersistentVolumeClaimTemplate"
-    if (has_metadata and not is_part) or message.endswith("Options"):
-        # Of what was sent; whether it is the right kind is for others to say.
-        readers |= {"apiVersion": _text_reader(True), "kind": _text_reader(True)}
-    return readers
 
 
 def _field_reader(field: go_types.WireField, *, keep: bool) -> Reader:

@@ -21,7 +21,7 @@ def pod_row(pod: Json, now: datetime) -> list[Any]:
         *status.get("containerStatuses", ()),
     ]
     ready = sum(bool(s.get("ready") and "running" in s.get("state", {})) for s in states)
-    total = len(spec.get("containers", ())) + len(sidecars)
+    total = len(spec.get("containers") or ()) + len(sidecars)
     conditions = {c.get("type"): c.get("status", "") for c in status.get("conditions", ())}
     gates = [gate.get("conditionType", "") for gate in spec.get("readinessGates", ())]
     passed = sum(conditions.get(gate) == "True" for gate in gates)
@@ -55,7 +55,7 @@ def pod_status(pod: Json) -> str:
 def _sidecars(spec: Json) -> set[str]:
     return {
         container.get("name", "")
-        for container in spec.get("initContainers", ())
+        for container in spec.get("initContainers") or ()
         if container.get("restartPolicy") == "Always"
     }
 
@@ -63,7 +63,7 @@ def _sidecars(spec: Json) -> set[str]:
 def _init_status(spec: Json, status: Json) -> str:
     """Say what the first init container that has not finished is doing; empty if all have."""
     sidecars = _sidecars(spec)
-    total = len(spec.get("initContainers", ()))
+    total = len(spec.get("initContainers") or ())
     for index, each in enumerate(status.get("initContainerStatuses", ())):
         state = each.get("state", {})
         ended = state.get("terminated")

@@ -80,7 +80,7 @@ def _node(obj: Json, now: datetime) -> list[Any]:
     info = status.get("nodeInfo", {})
     labels = obj["metadata"].get("labels", {})
     roles = sorted(key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE))
-    listed = reversed(status.get("addresses", ()))
+    listed = reversed(status.get("addresses") or ())
     addresses = {each.get("type"): each.get("address") or NONE for each in listed}
     return [
         name_of(obj),
@@ -144,7 +144,7 @@ def _endpoints(obj: Json, now: datetime) -> list[Any]:
         f"{address.get('ip')}:{port.get('port')}" if port else str(address.get("ip"))
         for subset in obj.get("subsets", ())
         for port in subset.get("ports") or [None]
-        for address in subset.get("addresses", ())
+        for address in subset.get("addresses") or ()
     ]
     return [name_of(obj), _some(found), age_of(obj, now)]
 
@@ -156,8 +156,8 @@ def _some(items: list[str]) -> str:
 
 
 def _endpoint_slice(obj: Json, now: datetime) -> list[Any]:
-    ports = [str(port.get("port", "*")) for port in obj.get("ports", ())]
-    addresses = [a for each in obj.get("endpoints", ()) for a in each.get("addresses", ())]
+    ports = [str(port.get("port", "*")) for port in obj.get("ports") or ()]
+    addresses = [a for each in obj.get("endpoints") or () for a in each.get("addresses") or ()]
     kind = obj.get("addressType", "")
     return [
         name_of(obj),
@@ -305,7 +305,7 @@ def _runtime_class(obj: Json, now: datetime) -> list[Any]:
 
 
 def _csi_node(obj: Json, now: datetime) -> list[Any]:
-    return [name_of(obj), len(obj.get("spec", {}).get("drivers", ())), age_of(obj, now)]
+    return [name_of(obj), len(obj.get("spec", {}).get("drivers") or ()), age_of(obj, now)]
 
 
 _CREATED = "Name, Age"

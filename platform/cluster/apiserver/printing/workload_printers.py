@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 def _pods_of(spec: Json) -> list[str]:
     """Return the wide columns: names of containers, images."""
-    containers = spec.get("template", {}).get("spec", {}).get("containers", ())
+    containers = spec.get("template", {}).get("spec", {}).get("containers") or ()
     return [
         ",".join(each.get("name", "") for each in containers),
         ",".join(each.get("image", "") for each in containers),

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from ....model.names import Resource
-from ..errors.status import StatusError, expired, internal, version_too_large
+from ..errors.status import StatusError, expired, internal, too_large, version_too_large
 from ..kinds.info import KindInfo
 from .entries import ADDED, DELETED, MODIFIED, Entry, Event, seal
 from .store import Change, Store
@@ -37,6 +37,9 @@ RELAXED = frozenset({("", "events"), ("coordination.k8s.io", "leases")})
 WAIT_FOR_VERSION = 3.0
 """Seconds that a read waits for a version that is still to come."""
 
+OBJECT_LIMIT = 3 * 2**20
+"""Bytes that an object may have: many small patches must not make what one body could not."""
+
 Key = tuple[str, str]
 
 
@@ -51,6 +54,9 @@ class Shelf:
         self.floor = floor
         """Every change after this version is in the history."""
         self.hub = Hub()
+        self.moves = 0
+        """Grows whenever the head or the committed objects change."""
+
         self._sorted: dict[str, list[Entry]] = {}
 
     @property
@@ -87,8 +93,8 @@ class Shelf:
 
     def entries(self) -> Iterator[Entry]:
         """The committed objects, in no order."""
-        for space in self.spaces.values():
-            yield from space.values()
+        for space in list(self.spaces.values()):
+            yield from list(space.values())
 
     def heads_of(self, namespace: str) -> Iterator[Entry]:
         """Those of one namespace as the next write finds them, in no order."""
@@ -101,10 +107,12 @@ class Shelf:
 
     def heads(self) -> Iterator[Entry]:
         """The objects as the next write finds them, in no order."""
+        # Copies, so that a reader in a thread meets a change of the state but no broken iterator.
+        head = dict(self.head)
         for entry in self.entries():
-            if entry.key not in self.head:
+            if entry.key not in head:
                 yield entry
-        for waiting in self.head.values():
+        for waiting in head.values():
             if waiting.type != DELETED:
                 yield waiting.entry
 
@@ -144,6 +152,7 @@ class Shelf:
     def apply(self, event: Event) -> None:
         """Take over a committed change and tell the watchers."""
         entry = event.entry
+        self.moves += 1
         if self.head.get(entry.key) is event:
             del self.head[entry.key]
         space = self.spaces.setdefault(entry.namespace, {})
@@ -250,9 +259,15 @@ class Registry:
                 shelf.remember(Event(change.type, entry, previous))
 
     def put(self, shelf: Shelf, obj: dict[str, Any], old: Entry | None) -> Pending:
-        """Decide to store *obj*, which replaces *old* (the head)."""
+        """Decide to store *obj*, which replaces *old* (the head).
+
+        Raises:
+            StatusError: 413, it grows beyond what is stored.
+        """
+        entry = seal(shelf.kind, obj, self._rv + 1)
+        if len(entry.data) > OBJECT_LIMIT and (old is None or len(entry.data) > len(old.data)):
+            raise too_large(OBJECT_LIMIT)
         self._rv += 1
-        entry = seal(shelf.kind, obj, self._rv)
         return self._enqueue(shelf, Event(MODIFIED if old else ADDED, entry, old))
 
     def remove(self, shelf: Shelf, obj: dict[str, Any], old: Entry) -> Pending:
@@ -276,6 +291,7 @@ class Registry:
             done.set_exception(StatusError(503, "ServiceUnavailable", "the server is stopping"))
             return Pending(event.entry, done)
         shelf.head[event.entry.key] = event
+        shelf.moves += 1
         self._waiting.append(_Write(shelf, event, [done]))
         self._wake.set()
         return Pending(event.entry, done)
@@ -342,6 +358,7 @@ class Registry:
         failed, self._waiting = self._waiting, []
         for shelf, event, waiters in failed:
             shelf.head.pop(event.entry.key, None)
+            shelf.moves += 1
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(internal(f"cannot write to the store: {error}"))

@@ -4,7 +4,9 @@ Webhooks here are functions in this process, handed in by whoever starts the ser
 with the same words as webhooks on a real cluster.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,8 +17,10 @@ from ..builtin.unenforced import warnings_for
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden
 from ..kinds.info import KindInfo
+from ..storage.entries import Entry
 from ..storage.registry import Registry
 
+T = TypeVar("T")
 _NOT_READY = "node.kubernetes.io/not-ready"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 EXEMPT = frozenset(("kube-system", "volcano-system"))
@@ -26,8 +30,18 @@ EVICTION_SECONDS = 300
 """How long pods stay on a node that is gone, unless they say otherwise."""
 
 
+Unchanged = Callable[[], bool]
+"""Tells whether something that was read is still as it was."""
+
+_reads: ContextVar[list[Unchanged] | None] = ContextVar("reads", default=None)
+
+
 class HeadLookup:
-    """What admission rules may read: the state that the write under review will meet."""
+    """What admission rules may read: the state that the write under review will meet.
+
+    Rules that run in a thread may see a change half made; what they read is noted, and whoever
+    acts on their word asks first whether it is unchanged.
+    """
 
     def __init__(self, registry: Registry, catalog: Catalog) -> None:
         self._registry = registry
@@ -36,7 +50,12 @@ class HeadLookup:
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object, or ``None``."""
         kind = self._catalog.get(resource.group, resource.version, resource.plural)
-        entry = self._registry.shelf(kind).latest(namespace, name) if kind else None
+        if kind is None:
+            return None
+        shelf = self._registry.shelf(kind)
+        entry = shelf.latest(namespace, name)
+        if (reads := _reads.get()) is not None:
+            reads.append(lambda: shelf.latest(namespace, name) is entry)
         return entry.parse() if entry else None
 
     def list(self, resource: Resource) -> Iterable[Json]:
@@ -44,13 +63,20 @@ class HeadLookup:
         kind = self._catalog.get(resource.group, resource.version, resource.plural)
         if kind is None:
             return
-        for entry in list(self._registry.shelf(kind).heads()):
+        for entry in self._heads(kind):
             yield entry.parse()
 
     def containing(self, resource: Resource, text: bytes) -> Iterable[Json]:
         """The objects of a resource whose JSON contains *text*; others are not even parsed."""
         kind = self._catalog.known(resource)
-        return [each.parse() for each in self._registry.shelf(kind).heads() if text in each.data]
+        return [each.parse() for each in self._heads(kind) if text in each.data]
+
+    def _heads(self, kind: KindInfo) -> Sequence[Entry]:
+        shelf = self._registry.shelf(kind)
+        if (reads := _reads.get()) is not None:
+            moves = shelf.moves
+            reads.append(lambda: shelf.moves == moves)
+        return list(shelf.heads())
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +102,15 @@ class Admission:
             for operation in webhook.operations:
                 key = operation, webhook.resource.group, webhook.resource.plural
                 self._webhooks.setdefault(key, []).append(webhook)
+
+    def noting_reads(self, work: Callable[[], T]) -> tuple[T, list[Unchanged]]:
+        """Do *work*; also returns what tells whether all that it looked up is unchanged."""
+        reads: list[Unchanged] = []
+        token = _reads.set(reads)
+        try:
+            return work(), reads
+        finally:
+            _reads.reset(token)
 
     def mutate(self, attempt: Attempt, obj: Json) -> Json:
         """The object with everything that admission adds to it.

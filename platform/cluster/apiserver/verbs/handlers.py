@@ -14,19 +14,28 @@ from ..errors.status import (
     not_offered,
 )
 from ..http.auth import Authenticator
-from ..http.negotiation import accepted, decode_body, duplicate_fields, section
-from ..http.requests import JSON, Request, Response
+from ..http.bodies import (
+    decode_ahead,
+    decode_body,
+    duplicate_fields,
+    media_type,
+    section,
+    without_yaml,
+)
+from ..http.negotiation import accepted
+from ..http.off_loop import LARGE_YAML
+from ..http.requests import JSON, Request, Response, Target
 from ..http.reviews import review
 from ..http.routes import Place
 from ..kinds.info import KindInfo
 from . import deletes, scale
 from .deletes import Deleter
 from .options import check_timeout, delete_options, read_options, write_options
-from .patch_bodies import read_patch
+from .patch_bodies import check_media, patch_size, read_patch
 from .pod_parts import PodParts
 from .reads import Reader
 from .render import Renderer
-from .writes import Call, Writer, Written, check_body
+from .writes import Call, Change, Writer, Written, check_body, prepare_body
 
 CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
 Handler = Callable[[Request, KindInfo, Place], Awaitable[Response]]
@@ -63,6 +72,8 @@ class Handlers:
             check_timeout(request.query)
         if target.namespace and not kind.resource.namespaced:
             raise no_such_path()
+        if len(request.body) > LARGE_YAML:
+            await _read_ahead(request, kind, target)
         if target.subresource:
             return await self._part(request, kind, place)
         table: dict[str, Handler]
@@ -107,20 +118,38 @@ class Handlers:
             raise method_not_allowed(kind.resource)
         call = self._call(request, kind, place, CREATE)
         renderer = _renderer(request, kind)
-        written = self.writer.create(call, _body(request, call))
+        written = await self.writer.decide(
+            call,
+            lambda: self.writer.plan_create(call, _body(request, call)),
+            size=len(request.body),
+        )
         return renderer.one(await written.settled(), status=201)
 
     async def _update(self, request: Request, kind: KindInfo, place: Place) -> Response:
         call = self._call(request, kind, place, UPDATE)
         renderer = _renderer(request, kind)
-        written = self.writer.update(call, _body(request, call))
+        written = await self.writer.decide(
+            call,
+            lambda: self.writer.plan_update(call, _body(request, call)),
+            size=len(request.body),
+        )
         return renderer.one(await written.settled())
 
     async def _patch(self, request: Request, kind: KindInfo, place: Place) -> Response:
-        change = read_patch(request, kind)
+        check_media(request, kind)
         call = self._call(request, kind, place, PATCH)
         renderer = _renderer(request, kind)
-        return renderer.one(await self.writer.patch(call, change).settled())
+        written = await self._patched(request, call, read_patch)
+        return renderer.one(await written.settled())
+
+    async def _patched(
+        self, request: Request, call: Call, read: Callable[[Request, KindInfo], Change]
+    ) -> Written:
+        return await self.writer.decide(
+            call,
+            lambda: self.writer.plan_patch(call, read(request, call.kind)),
+            size=patch_size(request),
+        )
 
     async def _delete(self, request: Request, kind: KindInfo, place: Place) -> Response:
         options = delete_options(request)
@@ -194,9 +223,11 @@ class Handlers:
             request.warnings.append(warning)
         if request.method == "PUT":
             change = scale.put(kind, decode_body(request))
+            written = self.writer.patch(call, change)
         else:
-            change = scale.patched(kind, read_patch(request, kind))
-        data = await self.writer.patch(call, change).settled()
+            check_media(request, kind)
+            written = await self._patched(request, call, scale.read_patch)
+        data = await written.settled()
         return Response(body=scale.show(kind, msgspec.json.decode(data)))
 
     async def _finalize(self, request: Request, call: Call) -> Response:
@@ -214,6 +245,7 @@ class Handlers:
         call = self._call(request, kind, place, CREATE)
         obj = decode_body(request, kind=kind)
         metadata = check_body(call, obj)
+        prepare_body(call, obj)
         metadata.pop("namespace", None)
         reviewed = review(
             kind.resource,
@@ -234,6 +266,16 @@ class Handlers:
         )
 
 
+async def _read_ahead(request: Request, kind: KindInfo, target: Target) -> None:
+    """Read a large body where that holds nobody up."""
+    await without_yaml(request)
+    if request.method in ("POST", "PUT"):
+        own = target.subresource in ("", "status")
+        await decode_ahead(request, kind=kind if own else None)
+    elif request.method == "DELETE":
+        await decode_ahead(request)
+
+
 async def _all_settled(deletions: list[Written]) -> None:
     for written in deletions:
         await written.settled()
@@ -251,8 +293,7 @@ def _body(request: Request, call: Call) -> dict[str, object]:
     """The object that is sent; fields that it has twice are refused or told, as unknown ones."""
     obj = decode_body(request, kind=call.kind)
     checked = call.options.strict or (call.options.warn and call.kind.custom)
-    media = request.headers.get("content-type", "").partition(";")[0] or JSON
-    if not checked or media != JSON or not request.query.get("fieldValidation"):
+    if not checked or media_type(request) != JSON or not request.query.get("fieldValidation"):
         return obj
     doubled = [f'duplicate field "{path}"' for path in duplicate_fields(request.body)]
     if doubled and call.options.strict:

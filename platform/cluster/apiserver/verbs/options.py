@@ -12,7 +12,7 @@ from ....model.base import Part
 from ....model.selectors import SelectorError, parse_field_selector, parse_label_selector
 from ..errors.fields import FieldError, forbidden, invalid, not_supported, too_long
 from ..errors.status import StatusError, bad_request, invalid_options
-from ..http.negotiation import decode_body
+from ..http.bodies import decode_body
 from ..http.requests import Json, Request, Target
 from ..kinds.info import KindInfo
 from ..storage.watch import Selection

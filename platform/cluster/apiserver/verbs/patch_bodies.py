@@ -3,10 +3,10 @@
 from functools import partial
 
 from ..errors.status import StatusError, bad_request, unsupported_media
-from ..http.negotiation import parse_json
+from ..http.bodies import check_shape, media_type, parse_json
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
-from .patches import PatchError, json_patch, merge_patch, strategic_merge
+from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
 from .writes import Change
 
 JSON_PATCH = "application/json-patch+json"
@@ -15,13 +15,13 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 
-def read_patch(request: Request, kind: KindInfo) -> Change:
-    """The change that a PATCH request asks for.
+def check_media(request: Request, kind: KindInfo) -> str:
+    """Return which kind of patch a request brings.
 
     Raises:
-        StatusError: 400 or 415; the change itself raises 400, 413 or 422.
+        StatusError: 415, none that the kind takes.
     """
-    media = request.headers.get("content-type", "").partition(";")[0].strip()
+    media = media_type(request)
     known = [JSON_PATCH, MERGE_PATCH]
     if not kind.custom:
         known.append(STRATEGIC_PATCH)
@@ -30,10 +30,30 @@ def read_patch(request: Request, kind: KindInfo) -> Change:
         if media in _APPLY_PATCHES:
             why = "the embedded cluster does not support server-side apply"
         raise unsupported_media(known, why)
+    return media
+
+
+def patch_size(request: Request) -> int:
+    """Bytes that a patch may come to; a JSON patch that copies is as large as it can get."""
+    body = request.body
+    # A letter can only hide in an escape.
+    if media_type(request) == JSON_PATCH and (b"copy" in body or b"\\u" in body):
+        return MAX_COPIED
+    return len(body)
+
+
+def read_patch(request: Request, kind: KindInfo) -> Change:
+    """The change that a PATCH request asks for.
+
+    Raises:
+        StatusError: 400, 413 or 415; the change itself raises 400, 413 or 422.
+    """
+    media = check_media(request, kind)
     try:
         body = parse_json(request.body)
     except StatusError as error:
-        raise bad_request(f"error decoding patch: {error.message}") from error
+        error.message = f"error decoding patch: {error.message}"
+        raise
     return partial(_apply, media, kind, body)
 
 
@@ -41,6 +61,8 @@ def _apply(media: str, kind: KindInfo, body: object, current: Json) -> Json:
     try:
         if media == JSON_PATCH:
             changed = json_patch(current, body)
+            # Alone of the three it can make a document deeper than both.
+            check_shape(changed)
         elif media == MERGE_PATCH:
             changed = merge_patch(current, body)
         else:

@@ -66,7 +66,7 @@ def json_patch(document: Any, operations: Any) -> Any:
                 text = f"copies in a JSON patch may make {MAX_COPIED} bytes at most"
                 raise PatchError(413, "RequestEntityTooLarge", text)
             result = _apply(result, operation)
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PatchError(
             422, "Invalid", "the server rejected our request due to an error in our request"
         ) from error
@@ -77,7 +77,7 @@ def _copied(document: Any, operation: dict[str, Any]) -> int:
     """Bytes of JSON that *operation* adds to *document* by a copy."""
     if operation["op"] != "copy":
         return 0
-    return len(_text(_find(document, _pointer(operation["from"]))))
+    return len(msgspec.json.encode(_find(document, _pointer(operation["from"]))))
 
 
 def _apply(document: Any, operation: dict[str, Any]) -> Any:
@@ -98,15 +98,21 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
     if verb == "copy":
         return _add(document, path, copy.deepcopy(_find(document, _pointer(operation["from"]))))
     if verb == "test":
-        # Compared as text, because in Python True equals 1.
-        if _text(_find(document, path, missing_ok=True)) != _text(operation["value"]):
+        if not _equal(_find(document, path, missing_ok=True), operation["value"]):
             raise ValueError("test failed")
         return document
     raise ValueError(f"unknown operation {verb!r}")
 
 
-def _text(value: Any) -> bytes:
-    return msgspec.json.encode(value, order="sorted")
+def _equal(one: Any, other: Any) -> bool:
+    """Compare as JSON does: in Python True equals 1. Takes no longer than the smaller is large."""
+    if type(one) is dict and type(other) is dict:
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if type(one) is list and type(other) is list:
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if type(one) is bool or type(other) is bool:
+        return one is other
+    return bool(one == other)
 
 
 def _pointer(text: str) -> list[str]:

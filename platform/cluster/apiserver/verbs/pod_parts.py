@@ -7,7 +7,7 @@ import msgspec
 
 from ....model import names
 from ..errors.status import StatusError, bad_request, conflict, internal, not_found
-from ..http.negotiation import decode_body, section
+from ..http.bodies import decode_body, section
 from ..http.requests import TEXT, Json, Request, Response, Target
 from ..kinds.info import KindInfo
 from ..storage.registry import Shelf
@@ -156,7 +156,12 @@ def _bound(pod: Json, binding: Json, node: str) -> Json:
             metadata[key] = {**(metadata.get(key) or {}), **added}
     status = dict(pod.get("status") or {})
     before = [each for each in status.get("conditions") or () if each.get("type") != "PodScheduled"]
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now()}
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": now(),
+    }
     status["conditions"] = [*before, scheduled]
     return {**pod, "metadata": metadata, "spec": {**spec, "nodeName": node}, "status": status}
 

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from ..errors.status import bad_request
-from ..http.negotiation import PLAIN, Form, dump_yaml
-from ..http.requests import Json, Response
+from ..http import off_loop, yaml_process
+from ..http.negotiation import PLAIN, Form
+from ..http.requests import YAML, Json, Response
 from ..kinds.info import KindInfo
 from ..printing import tables
 from ..storage.entries import Event, in_version, watch_line
@@ -48,7 +49,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         self.check()
         body = self._shaped(data)
         if self.form.yaml:
-            return Response(status=status, body=dump_yaml(body), content_type="application/yaml")
+            return _in_yaml(body, status=status)
         return Response(status=status, body=body + b"\n")
 
     def many(self, objects: Sequence[bytes], metadata: Json) -> Response:
@@ -68,7 +69,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             made = msgspec.json.decode(self._plain_list(objects, metadata))
         body = msgspec.json.encode(made)
         if self.form.yaml:
-            return Response(body=dump_yaml(body), content_type="application/yaml")
+            return _in_yaml(body)
         return Response(body=body + b"\n")
 
     def line(self, seen_as: str, event: Event, *, first: bool) -> bytes:
@@ -116,7 +117,9 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         row: Json = {"cells": tables.cells(self.kind, obj, datetime.now(UTC))}
         if self.include == "Object":
             row["object"] = obj
-        elif self.include != "None":
+        elif self.include == "None":
+            row["object"] = None
+        else:
             row["object"] = {**_PARTIAL, "metadata": obj["metadata"]}
         return row
 
@@ -133,6 +136,8 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return self._list_head(metadata) + b",".join(map(self._in_version, objects)) + b"]}"
 
     def _list_head(self, metadata: Json) -> bytes:
+        if self.kind.custom:
+            metadata = {"continue": "", **metadata}
         return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (
             self.kind.list_kind.encode(),
             self.kind.resource.api_version.encode(),
@@ -145,3 +150,14 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             part = b",".join(map(self._in_version, objects[start : start + SLICE]))
             yield (b"," if start else b"") + part
         yield b"]}\n"
+
+
+def _in_yaml(data: bytes, *, status: int = 200) -> Response:
+    """An answer in YAML, made by a process of its own if it is large."""
+    if len(data) > off_loop.LARGE_YAML:
+        return Response(status=status, stream=_yaml_stream(data), content_type=YAML)
+    return Response(status=status, body=yaml_process.from_json(data), content_type=YAML)
+
+
+async def _yaml_stream(data: bytes) -> AsyncGenerator[bytes]:
+    yield await off_loop.json_to_yaml(data)

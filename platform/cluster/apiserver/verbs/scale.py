@@ -6,9 +6,10 @@ import msgspec
 
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import bad_request, invalid
-from ..http.negotiation import section
-from ..http.requests import Json
+from ..http.bodies import section
+from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
+from . import patch_bodies
 from .writes import Change
 
 _BUILT_IN = {
@@ -54,8 +55,13 @@ def put(kind: KindInfo, body: Json) -> Change:
     return change
 
 
-def patched(kind: KindInfo, patch: Change) -> Change:
-    """The change that a patch of the Scale asks for."""
+def read_patch(request: Request, kind: KindInfo) -> Change:
+    """The change that a patch of the Scale asks for.
+
+    Raises:
+        StatusError: 400, 413 or 415; the change itself raises 400, 413 or 422.
+    """
+    patch = patch_bodies.read_patch(request, kind)
 
     def change(obj: Json) -> Json:
         return _with_replicas(kind, obj, patch(_scale(kind, obj)))

@@ -28,8 +28,11 @@ from ..errors.status import (
     not_found,
     qualified,
     stale,
+    too_busy,
 )
+from ..http import off_loop
 from ..http.auth import SYSTEM, User
+from ..http.off_loop import LARGE
 from ..http.requests import Json, Target
 from ..kinds.info import KindInfo
 from ..storage.entries import Entry, encode, new_uid
@@ -40,6 +43,7 @@ from .options import INTERNAL, WriteOptions
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _PREFIX_LENGTH = 58
 _KIND = ("apiVersion", "kind")
+_TRIES = 5
 TERMINATING = "NamespaceTerminating"
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 """The finalizers by which a deletion asks the garbage collector to go first."""
@@ -67,6 +71,24 @@ class Written(NamedTuple):
         return self.data
 
 
+class Plan(NamedTuple):
+    """A write that is decided against what its shelf held then, and has changed nothing yet."""
+
+    shelf: Shelf
+    old: Entry | None
+    """What it replaces."""
+
+    obj: Json
+    """What it stores, in the stored version."""
+
+    name: str
+    removed: bool = False
+    """The object goes with this write."""
+
+    made: bytes | None = None
+    """What a write that stores nothing answers: a dry run, or no change."""
+
+
 class Call(msgspec.Struct, kw_only=True):
     """Who writes what, and how."""
 
@@ -92,8 +114,63 @@ class Writer:
         self._catalog = catalog
         self._namespaces = registry.shelf(catalog.known(names.NAMESPACES))
 
+    async def decide(self, call: Call, make: Callable[[], Plan], *, size: int) -> Written:
+        """Carry out the plan that *make* makes, in a thread if *size* or the object is large.
+
+        Such a plan counts only if nothing that it read has changed meanwhile.
+
+        Raises:
+            StatusError: whatever *make* raises; 413 the object is too large; 429 there was no end
+                of changes.
+        """
+        self._check_served(call.kind)
+        old = self.registry.shelf(call.kind).latest(*call.key)
+        if size <= call.kind.large and (old is None or len(old.data) <= LARGE):
+            return self.carry_out(make())
+        warnings = call.warnings if call.warnings is not None else []
+        said = len(warnings)
+        for _ in range(_TRIES):
+            del warnings[said:]
+            plan, reads = await off_loop.run(lambda: self.admission.noting_reads(make))
+            self._check_served(call.kind)
+            if self._still_holds(call, plan) and all(unchanged() for unchanged in reads):
+                return self.carry_out(plan)
+        raise too_busy()
+
+    def _check_served(self, kind: KindInfo) -> None:
+        """Refuse a write that was begun when the kind was defined otherwise."""
+        resource = kind.resource
+        if self._catalog.get(resource.group, resource.version, resource.plural) is not kind:
+            raise too_busy()
+
+    def _still_holds(self, call: Call, plan: Plan) -> bool:
+        if plan.old is None:
+            self._check_namespace(call, plan.obj["metadata"])
+        return plan.shelf.latest(call.target.namespace, plan.name) is plan.old
+
+    def carry_out(self, plan: Plan) -> Written:
+        """Queue a write that is decided.
+
+        Raises:
+            StatusError: 413, the object is too large.
+        """
+        shelf, old = plan.shelf, plan.old
+        if plan.made is not None:
+            return Written(plan.made, self.registry.settled(shelf, old) if old else None)
+        if plan.removed and old is not None:
+            return _written(self.registry.remove(shelf, plan.obj, old), removed=True)
+        return _written(self.registry.put(shelf, plan.obj, old))
+
     def create(self, call: Call, obj: Json) -> Written:
         """Make a new object of *obj*, which becomes the server's.
+
+        Raises:
+            StatusError: 400, 403, 404, 409, 413, 422, 500.
+        """
+        return self.carry_out(self.plan_create(call, obj))
+
+    def plan_create(self, call: Call, obj: Json) -> Plan:
+        """Decide what :meth:`create` does.
 
         Raises:
             StatusError: 400, 403, 404, 409, 422, 500.
@@ -108,7 +185,7 @@ class Writer:
         _start_metadata(metadata)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = _generate(shelf, metadata)
-        _prepare(call, obj)
+        prepare_body(call, obj)
         _mind_finalizers(call, metadata)
         kind.before_create(obj)
         attempt = self._attempt(call, "CREATE", obj, None)
@@ -116,9 +193,8 @@ class Writer:
         name = obj["metadata"]["name"]
         if shelf.latest(call.target.namespace, name) is not None:
             raise already_exists(kind.resource, name)
-        if call.options.dry_run:
-            return Written(encode(obj))
-        return _written(self.registry.put(shelf, kind.to_stored(obj), None))
+        made = encode(obj) if call.options.dry_run else None
+        return Plan(shelf, None, kind.to_stored(obj), name, made=made)
 
     def _check_namespace(self, call: Call, metadata: Json) -> None:
         namespace = call.target.namespace
@@ -144,8 +220,8 @@ class Writer:
             name = metadata.get("name", "")
             raise forbidden(call.kind.resource, name, why, causes=[cause])
 
-    def update(self, call: Call, obj: Json) -> Written:
-        """Put *obj* in the place of the object that the call names.
+    def plan_update(self, call: Call, obj: Json) -> Plan:
+        """Decide to put *obj* in the place of the object that the call names.
 
         Raises:
             StatusError: 400, 403, 404, 409, 422.
@@ -173,6 +249,14 @@ class Writer:
         """Change the object that the call names.
 
         Raises:
+            StatusError: 400, 403, 404, 409, 413, 422, and whatever *change* raises.
+        """
+        return self.carry_out(self.plan_patch(call, change))
+
+    def plan_patch(self, call: Call, change: Change) -> Plan:
+        """Decide what :meth:`patch` does.
+
+        Raises:
             StatusError: 400, 403, 404, 409, 422, and whatever *change* raises.
         """
         shelf, entry = self.current(call)
@@ -192,7 +276,8 @@ class Writer:
         shelf, entry = self.current(call)
         changed = change(entry.parse())
         metadata = {**changed["metadata"], "resourceVersion": str(entry.rv)}
-        return self.store(call, shelf, entry, entry.parse(), {**changed, "metadata": metadata})
+        changed = {**changed, "metadata": metadata}
+        return self.carry_out(_plan_store(call, shelf, entry, old=entry.parse(), obj=changed))
 
     def current(self, call: Call) -> tuple[Shelf, Entry]:
         """The object that the call names, as the next write finds it.
@@ -208,19 +293,20 @@ class Writer:
 
     def _replace(
         self, call: Call, shelf: Shelf, entry: Entry, obj: Json, *, patched: bool = False
-    ) -> Written:
+    ) -> Plan:
         kind = call.kind
         old = kind.from_stored(entry.parse())
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(entry.rv)}}
         if call.target.subresource == "status":
             # What is as it was is clean and complete already, and it is most of the object.
             known, obj = _apart(obj, old)
-            _prepare(call, obj, patched=patched)
-            obj = {**known, **obj}
+            prepare_body(call, obj, patched=patched)
+            obj = {**obj, **known}  # what is known was not empty
             obj["metadata"] = dict(obj["metadata"])
             kind.before_status_update(obj, old)
         else:
-            _prepare(call, obj, patched=patched)
+            prepare_body(call, obj, patched=patched)
+            kind.renew(old)
             kind.before_update(obj, old)
         if call.target.subresource:
             errors = kind.validate(obj, old)
@@ -228,18 +314,7 @@ class Writer:
                 raise invalid(kind.resource, entry.name, errors)
         else:
             obj = self._admit(call, self._attempt(call, "UPDATE", obj, old), obj)
-        return self.store(call, shelf, entry, old, obj)
-
-    def store(self, call: Call, shelf: Shelf, entry: Entry, old: Json, obj: Json) -> Written:
-        """Decide to put the checked *obj* in the place of *entry*, whose content is *old*."""
-        if obj == old:
-            return Written(entry.data, self.registry.settled(shelf, entry))
-        if call.options.dry_run:
-            return Written(encode(obj))
-        obj = call.kind.to_stored(obj)
-        if is_finished(obj):
-            return _written(self.registry.remove(shelf, obj, entry), removed=True)
-        return _written(self.registry.put(shelf, obj, entry))
+        return _plan_store(call, shelf, entry, old=old, obj=obj)
 
     def _attempt(self, call: Call, operation: str, obj: Json, old: Json | None) -> Attempt:
         return Attempt(
@@ -268,6 +343,15 @@ class Writer:
             raise invalid(call.kind.stored_as or call.kind.resource, attempt.name, errors)
         self.admission.validate(attempt, mutated)
         return mutated
+
+
+def _plan_store(call: Call, shelf: Shelf, entry: Entry, *, old: Json, obj: Json) -> Plan:
+    """Decide to put the checked *obj* in the place of *entry*, whose content is *old*."""
+    if obj == old:
+        return Plan(shelf, entry, obj, entry.name, made=entry.data)
+    made = encode(obj) if call.options.dry_run else None
+    obj = call.kind.to_stored(obj)
+    return Plan(shelf, entry, obj, entry.name, removed=is_finished(obj), made=made)
 
 
 def check_body(call: Call, obj: Any) -> Json:
@@ -366,8 +450,12 @@ def _generate(shelf: Shelf, metadata: Json) -> str:
             return name
 
 
-def _prepare(call: Call, obj: Json, *, patched: bool = False) -> None:
-    """Prune and default; what was unknown is refused, told or forgotten."""
+def prepare_body(call: Call, obj: Json, *, patched: bool = False) -> None:
+    """Prune and default; what was unknown is refused, told or forgotten.
+
+    Raises:
+        StatusError: 400, or for patches 422.
+    """
     resource = call.kind.resource
     try:
         unknown = call.kind.prepare(obj)

@@ -1,0 +1,99 @@
+"""Defaults of the kinds that are stored for others: nothing here acts on them."""
+
+from typing import Any
+
+from .pod_defaults import default_template
+
+Json = dict[str, Any]
+
+
+def default_limit_range(obj: Json) -> None:
+    """Complete a LimitRange: a limit is also the default, and what is asked for by default."""
+    for item in obj.get("spec", {}).get("limits") or ():
+        if item.get("type") != "Container":
+            continue
+        limits = {**item.get("max", {}), **item.get("default", {})}
+        requests = {**item.get("min", {}), **limits, **item.get("defaultRequest", {})}
+        item |= {"default": limits} if limits else {}
+        item |= {"defaultRequest": requests} if requests else {}
+
+
+def default_pod_template(obj: Json) -> None:
+    """Complete a PodTemplate."""
+    default_template(obj.get("template", {}))
+
+
+def default_service_account(obj: Json) -> None:
+    """Keep of the secrets of a ServiceAccount only their names, which is all they are known by."""
+    if "secrets" in obj:
+        obj["secrets"] = [
+            {"name": each["name"]} if each.get("name") else {} for each in obj["secrets"]
+        ]
+
+
+def default_ingress_class(obj: Json) -> None:
+    """Complete an IngressClass."""
+    parameters = obj.get("spec", {}).get("parameters")
+    if parameters is not None and parameters.get("scope") is None:
+        parameters["scope"] = "Cluster"
+
+
+def default_csi_driver(obj: Json) -> None:
+    """Complete a CSIDriver."""
+    spec = obj.setdefault("spec", {})
+    spec.pop("preventPodSchedulingIfMissing", None)
+    spec.setdefault("attachRequired", True)
+    spec.setdefault("fsGroupPolicy", "ReadWriteOnceWithFSType")
+    for flag in ("podInfoOnMount", "requiresRepublish", "seLinuxMount", "storageCapacity"):
+        spec.setdefault(flag, False)
+    if not spec.get("volumeLifecycleModes"):
+        spec["volumeLifecycleModes"] = ["Persistent"]
+
+
+def default_lease(obj: Json) -> None:
+    """Leave out what only coordinated elections use, which are an experiment of Kubernetes."""
+    for key in ("preferredHolder", "strategy"):
+        obj.get("spec", {}).pop(key, None)
+
+
+def default_admission_policy(obj: Json) -> None:
+    """Complete a ValidatingAdmissionPolicy."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("failurePolicy", "Fail")
+    if constraints := spec.get("matchConstraints"):
+        _default_match(constraints)
+
+
+def default_admission_binding(obj: Json) -> None:
+    """Complete a ValidatingAdmissionPolicyBinding."""
+    if resources := obj.get("spec", {}).get("matchResources"):
+        _default_match(resources)
+
+
+def _default_match(match: Json) -> None:
+    match.setdefault("matchPolicy", "Equivalent")
+    match.setdefault("namespaceSelector", {})
+    match.setdefault("objectSelector", {})
+    for key in ("resourceRules", "excludeResourceRules"):
+        for rule in match.get(key, ()):
+            rule.setdefault("scope", "*")
+
+
+def default_resource_claim(obj: Json) -> None:
+    """Complete a ResourceClaim."""
+    _default_devices(obj.get("spec", {}))
+
+
+def default_resource_claim_template(obj: Json) -> None:
+    """Complete a ResourceClaimTemplate."""
+    _default_devices(obj.get("spec", {}).get("spec", {}))
+
+
+def _default_devices(spec: Json) -> None:
+    for request in spec.get("devices", {}).get("requests") or ():
+        choices = [request["exactly"]] if "exactly" in request else []
+        for choice in (*choices, *request.get("firstAvailable", ())):
+            if choice.setdefault("allocationMode", "ExactCount") == "ExactCount":
+                choice.setdefault("count", 1)
+            for toleration in choice.get("tolerations", ()):
+                toleration.setdefault("operator", "Equal")

@@ -1,0 +1,226 @@
+"""Every built-in kind: both servers write out the same fields, and the Python client reads them.
+
+Of each kind there is a small object and a full one: the second has all fields of the published
+schema that a real server lets pass together.
+"""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import kubernetes.client
+import support_samples as samples
+from support_answers import Comparison
+from support_server import MERGE, PODS, Answer, Server, embedded_server
+from support_servers import RealServers, Servers
+from support_waiting import until_true
+
+from batholith.cluster.apiserver.kinds.info import KindInfo
+
+Json = dict[str, Any]
+api: Any = kubernetes.client
+"""The Python client, whose models know less of what is there than we do."""
+
+OTHERWISE: Mapping[str, Mapping[str, str]] = {
+    "PersistentVolume": {".metadata.finalizers": "nothing protects what is in use"},
+    "PersistentVolumeClaim": {
+        ".metadata.finalizers": "likewise",
+        ".spec.dataSource": "what a claim is to be filled with is named in why it stays pending",
+    },
+    "Service": {".spec.clusterIP": "services are given no address"},
+    "DaemonSet": {".metadata.annotations": "the generation of an API that is gone"},
+    "Job": {"controller-uid": "not the same Job"},
+    "CertificateSigningRequest": {
+        ".spec.extra": "requests are only stored, and do not tell who made them",
+        ".spec.groups": "likewise",
+        ".spec.uid": "likewise",
+        ".spec.username": "likewise",
+    },
+    "VolumeAttributesClass": {".metadata.finalizers": "nothing uses such a class"},
+}
+"""By kind: parts of the differences that stay, and why; docs/differences.md tells users."""
+
+WATCHED_OVER = ("CustomResourceDefinition", "PersistentVolumeClaim", "PodDisruptionBudget")
+"""Kinds whose objects controllers change as soon as they are there."""
+
+_ROUNDS = 60
+
+
+async def settle(server: Server, method: str, path: str, obj: Json, least: Json) -> Answer:
+    """Send *obj*, without what the server refuses, until it lets it pass."""
+    for _ in range(_ROUNDS):
+        answer = await server.request(method, path, obj)
+        if answer.status in (200, 201):
+            return answer
+        assert samples.without_mistakes(obj, least, answer.body), answer.body
+    raise AssertionError(f"{path} never passes")
+
+
+async def remove(server: Server, kind: KindInfo) -> None:
+    """Remove the sample at once."""
+    path = samples.path(kind, samples.named(kind))
+    await server.request("DELETE", f"{path}?gracePeriodSeconds=0")
+    if kind.resource.kind == "Namespace":
+        body = {"metadata": {"name": samples.named(kind)}, "spec": {"finalizers": []}}
+        await server.request("PUT", f"{path}/finalize", body)
+    await server.request("PATCH", path, {"metadata": {"finalizers": None}}, content_type=MERGE)
+
+    async def gone() -> bool:
+        return (await server.request("GET", path)).status == 404
+
+    await until_true(gone)
+
+
+def differences(kind: KindInfo, theirs: Json, ours: Json) -> list[str]:
+    """Where our answer is another one, save where it is meant to be."""
+    theirs["metadata"].pop("managedFields", None)
+    known = OTHERWISE.get(kind.resource.kind, {})
+    found = Comparison().differences(theirs, ours)
+    return [each for each in found if not any(part in each for part in known)]
+
+
+async def compared(kind: KindInfo, obj: Json, real: Server, ours: Server) -> list[str]:
+    """Create *obj* on both, less what the real one refuses, and compare all that they say."""
+    path, named = samples.path(kind), samples.path(kind, samples.named(kind))
+    theirs = (await settle(real, "POST", path, obj, samples.small(kind))).body
+    found = differences(kind, theirs, await ours.create(path, obj))
+    if kind.resource.kind in WATCHED_OVER:
+        return found
+    theirs, mine = await real.get(named), await ours.get(named)
+    found += differences(kind, theirs, mine)
+    status = samples.full(kind).get("status")
+    if kind.has_status and status:
+        theirs["status"] = status
+        least = {**theirs, "status": {}}
+        answer = await settle(real, "PUT", f"{named}/status", theirs, least)
+        mine["status"] = theirs["status"]
+        answered = await ours.request("PUT", f"{named}/status", mine)
+        assert answered.status == 200, answered.body
+        found += differences(kind, answer.body, answered.body)
+    return found
+
+
+async def test_both_servers_show_the_same_fields(real: RealServers, tmp_path: Path) -> None:
+    found: dict[str, list[str]] = {}
+    async with real.start(tmp_path) as one, embedded_server(tmp_path) as other:
+        for kind in samples.KINDS:
+            for obj in (samples.small(kind), samples.wanted(kind)):
+                if differs := await compared(kind, obj, one, other):
+                    found.setdefault(kind.resource.kind, []).extend(differs)
+                await asyncio.gather(remove(one, kind), remove(other, kind))
+    assert found == {}
+
+
+class Typed:
+    """The Python client's calls for one kind."""
+
+    def __init__(self, kind: KindInfo, client: Any) -> None:
+        resource = kind.resource
+        group = "".join(map(str.capitalize, resource.group.removesuffix(".k8s.io").split(".")))
+        named = f"{group or 'Core'}{resource.version.capitalize()}Api"
+        self._api = getattr(api, named)(client)
+        self._kind = "namespaced_" * resource.namespaced + _snake(resource.kind)
+        self._place = {"namespace": "default"} if resource.namespaced else {}
+        self._name = samples.named(kind)
+
+    def __call__(self, verb: str, **said: Any) -> Any:
+        """Carry a verb out; all but those on the collection name the object."""
+        named = {} if verb in ("create", "list") else {"name": self._name}
+        return getattr(self._api, f"{verb}_{self._kind}")(**named, **self._place, **said)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+@asynccontextmanager
+async def python_client(servers: Servers, folder: Path) -> AsyncIterator[Any]:
+    async with servers.start(folder) as server:
+        settings = api.Configuration()
+        settings.host = server.url
+        settings.ssl_ca_cert = str(server.pki.ca)
+        settings.api_key = {"BearerToken": f"Bearer {server.tokens['admin']}"}
+        with api.ApiClient(settings) as client:
+            yield client
+
+
+def _lost(sent: Any, got: Any, path: str = "") -> Iterator[str]:
+    """Where something that was sent did not come back."""
+    if isinstance(sent, dict) and isinstance(got, dict):
+        for key in sent.keys() - {"managedFields"}:
+            value = sent[key]
+            yield from _lost(value, got.get(key), f"{path}.{key}")
+    elif isinstance(sent, list) and isinstance(got, list) and len(sent) == len(got):
+        for index, (left, right) in enumerate(zip(sent, got, strict=True)):
+            yield from _lost(left, right, f"{path}[{index}]")
+    elif sent != got and not path.endswith(("resourceVersion", "generation", "Time")):
+        yield f"{path}: {sent} became {got}"
+
+
+def _replaced(call: Typed) -> tuple[Any, Any]:
+    """Replace the sample; controllers may write, too."""
+    while True:
+        found = call("read")
+        found.metadata.labels = {**(found.metadata.labels or {}), "by": "put"}
+        with suppress(api.exceptions.ConflictException):
+            return found, call("replace", body=found)
+
+
+def _round_trip(kind: KindInfo, client: Any) -> list[str]:
+    """Do everything to a sample that there is; returns what was lost."""
+    call, sent = Typed(kind, client), samples.small(kind)
+    as_json = client.sanitize_for_serialization
+    made = call("create", body=sent)
+    lost = [*_lost(sent, as_json(made))]
+    found = call("read")
+    lost += _lost(as_json(made) | {"status": None}, as_json(found) | {"status": None})
+    listed = [each for each in call("list").items if each.metadata.name == found.metadata.name]
+    lost += _lost(sent["metadata"], as_json(listed[0].metadata))
+    found, changed = _replaced(call)
+    lost += _lost(as_json(found) | {"status": None}, as_json(changed) | {"status": None})
+    patched = call("patch", body={"metadata": {"labels": {"by": "patch"}}})
+    assert patched.metadata.labels["by"] == "patch"
+    call("delete")
+    return lost
+
+
+async def test_the_python_client_can_do_all_that_there_is_to_do(
+    servers: Servers, tmp_path: Path
+) -> None:
+    lost = {}
+    async with python_client(servers, tmp_path) as client:
+        for kind in samples.KINDS:
+            lost[kind.resource.kind] = await asyncio.to_thread(_round_trip, kind, client)
+    assert {kind: each for kind, each in lost.items() if each} == {}
+
+
+async def test_the_python_client_reads_a_node_that_has_reported_nothing(
+    servers: Servers, tmp_path: Path
+) -> None:
+    async with python_client(servers, tmp_path) as client:
+        core = api.CoreV1Api(client)
+        await asyncio.to_thread(core.create_node, {"metadata": {"name": "n"}})
+        (node,) = (await asyncio.to_thread(core.list_node)).items
+    assert node.status.node_info.kubelet_version == ""
+    assert node.status.daemon_endpoints.kubelet_endpoint.port == 0
+
+
+async def test_what_an_older_version_stored_can_be_updated(tmp_path: Path) -> None:
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "a:1"}]}}
+    async with embedded_server(tmp_path) as server:
+        await server.create(PODS, pod)
+    with sqlite3.connect(tmp_path / "cluster.db") as stored:
+        less = "CAST(replace(CAST(data AS TEXT), '\"resources\":{},', '') AS BLOB)"
+        stored.execute(f"UPDATE objects SET data = {less} WHERE plural = 'pods'")
+    async with embedded_server(tmp_path) as server:
+        found = await server.get(f"{PODS}/p")
+        assert "resources" not in found["spec"]["containers"][0]
+        found["metadata"]["labels"] = {"a": "b"}
+        answer = await server.request("PUT", f"{PODS}/p", found)
+        assert answer.status == 200, answer.body
+    assert answer.body["metadata"]["generation"] == 1
+    assert answer.body["spec"]["containers"][0]["resources"] == {}

@@ -1,0 +1,240 @@
+"""Large bodies are handled beside the event loop, and as if they had been small."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from support_server import MAPS, MERGE, Answer, EmbeddedServer, config_map, embedded_server
+from support_waiting import PATIENCE, until_true
+
+from batholith.cluster.apiserver.custom.schema import Structural
+from batholith.cluster.apiserver.errors.status import StatusError
+from batholith.cluster.apiserver.http import bodies, off_loop, yaml_process
+from batholith.cluster.apiserver.verbs.patches import json_patch
+from batholith.model.names import CONFIGMAPS
+from batholith.model.review import Lookup, Review, Webhook
+
+JSON_PATCH = "application/json-patch+json"
+YAML = "application/yaml"
+
+
+def large(name: str, **labels: str) -> dict[str, Any]:
+    return {**config_map(name, **labels), "data": {"k": "," * (off_loop.LARGE + 1)}}
+
+
+class Rule:
+    """An admission rule that holds a first large write up while something else happens."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.reads = ""
+        """The object that it looks up."""
+
+    def __call__(self, review: Review, lookup: Lookup) -> None:
+        self.seen.append(review.name)
+        if self.reads:
+            lookup.get(CONFIGMAPS, "default", self.reads)
+        if review.name == "large" and not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(PATIENCE)
+
+    async def reached(self) -> None:
+        async def begun() -> bool:
+            return self.begun.is_set()
+
+        await until_true(begun)
+
+
+@asynccontextmanager
+async def under_way(request: Coroutine[Any, Any, Answer]) -> AsyncIterator[asyncio.Task[Answer]]:
+    task = asyncio.create_task(request)
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+@pytest.fixture
+def rule() -> Rule:
+    return Rule()
+
+
+@pytest.fixture
+async def server(tmp_path: Path, rule: Rule) -> AsyncIterator[EmbeddedServer]:
+    hook = Webhook(
+        name="rule.example.io",
+        path="/rule",
+        resource=CONFIGMAPS,
+        operations=frozenset(("CREATE", "UPDATE")),
+        validate=rule,
+    )
+    async with embedded_server(tmp_path, webhooks=[hook]) as server:
+        yield server
+
+
+async def test_a_large_write_holds_no_other_up(server: EmbeddedServer, rule: Rule) -> None:
+    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
+        await rule.reached()
+        await server.create(MAPS, config_map("small"))
+        rule.go_on.set()
+        assert (await writing).status == 201
+
+
+async def test_a_large_write_is_decided_on_the_newest_state(
+    server: EmbeddedServer, rule: Rule
+) -> None:
+    rule.go_on.set()
+    await server.create(MAPS, config_map("large"))
+    rule.begun.clear()
+    rule.go_on.clear()
+    patch = {"data": {"more": "x" * off_loop.LARGE}}
+    request = server.request("PATCH", f"{MAPS}/large", patch, content_type=MERGE)
+    async with under_way(request) as writing:
+        await rule.reached()
+        label = {"metadata": {"labels": {"between": "yes"}}}
+        small = await server.request("PATCH", f"{MAPS}/large", label, content_type=MERGE)
+        assert small.status == 200
+        rule.go_on.set()
+        answer = await writing
+    assert answer.status == 200
+    assert answer.body["metadata"]["labels"] == {"between": "yes"}
+    assert answer.body["data"].keys() == {"k", "more"}
+
+
+async def test_a_rule_that_read_what_then_changed_is_asked_again(
+    server: EmbeddedServer, rule: Rule
+) -> None:
+    rule.reads = "read"
+    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
+        await rule.reached()
+        await server.create(MAPS, config_map("read"))
+        rule.go_on.set()
+        assert (await writing).status == 201
+    assert rule.seen.count("large") == 2
+
+
+async def test_the_name_of_a_large_object_is_taken_by_who_comes_first(
+    server: EmbeddedServer, rule: Rule
+) -> None:
+    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
+        await rule.reached()
+        await server.create(MAPS, config_map("large"))
+        rule.go_on.set()
+        answer = await writing
+    assert (answer.status, answer.body["reason"]) == (409, "AlreadyExists")
+
+
+async def test_large_yaml_is_read_and_written_by_another_process(
+    server: EmbeddedServer, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule.go_on.set()
+
+    def here(data: bytes) -> bytes:
+        raise AssertionError("converted in the server")
+
+    monkeypatch.setattr(yaml_process, "to_json", here)
+    monkeypatch.setattr(yaml_process, "from_json", here)
+    body = {**config_map("y"), "data": {f"k{i}": "v: ä" for i in range(1000)}}
+    answer = await server.request("POST", MAPS, yaml.safe_dump(body).encode(), content_type=YAML)
+    assert (answer.status, answer.body["data"]) == (201, body["data"])
+    for path in (f"{MAPS}/y", MAPS):
+        plain = await server.request("GET", path)
+        shown = await server.request("GET", path, headers={"Accept": YAML})
+        assert shown.headers["Content-Type"] == YAML
+        assert shown.body == yaml.safe_dump(plain.body, allow_unicode=False, sort_keys=True)
+
+
+async def test_yaml_with_too_many_keys_is_refused(server: EmbeddedServer) -> None:
+    body = b"".join(b"a%06d: 1\n" % number for number in range(180_000))
+    answer = await server.request("POST", MAPS, body, content_type=YAML)
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    assert "more than 100000 values" in answer.body["message"]
+
+
+@pytest.mark.parametrize("media", ["application/json", MERGE, JSON_PATCH])
+async def test_json_with_too_many_values_is_refused(server: EmbeddedServer, media: str) -> None:
+    await server.create(MAPS, config_map("m"))
+    method, path = ("POST", MAPS) if media == "application/json" else ("PATCH", f"{MAPS}/m")
+    body = b'{"data":{"k":[' + b"0," * yaml_process.MAX_VALUES + b"0]}}"
+    answer = await server.request(method, path, body, content_type=media)
+    assert (answer.status, answer.body["reason"]) == (413, "RequestEntityTooLarge")
+    assert "limit is 100000 values" in answer.body["message"]
+
+
+def test_commas_in_texts_are_no_values() -> None:
+    text = ',[{"' * yaml_process.MAX_VALUES
+    assert bodies.parse_json(msgspec.json.encode({"k": text})) == {"k": text}
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a":' * 201 + b"1" + b"}" * 201, b"[" * 40_000 + b"]" * 40_000]
+)
+def test_json_that_nests_too_deep_is_refused(body: bytes) -> None:
+    with pytest.raises(StatusError, match="nested deeper than 200 levels") as refused:
+        bodies.parse_json(body)
+    assert refused.value.code == 400
+
+
+def test_json_with_many_objects_side_by_side_is_not_deep() -> None:
+    assert bodies.parse_json(b"[" + b"{}," * 300 + b"{}]") == [{}] * 301
+
+
+async def test_a_json_patch_cannot_nest_an_object_deeper_step_by_step(
+    server: EmbeddedServer,
+) -> None:
+    await server.create(MAPS, config_map("deep"))
+    deeper = [
+        {"op": "add", "path": "/data" + "/a" * depth, "value": {"a": {}}} for depth in range(1, 250)
+    ]
+    answer = await server.request("PATCH", f"{MAPS}/deep", deeper, content_type=JSON_PATCH)
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    assert "nested deeper than 200 levels" in answer.body["message"]
+
+
+def test_a_test_of_a_json_patch_tells_truth_from_one() -> None:
+    document = {"a": [{"b": 1}, True]}
+    same = {"op": "test", "path": "/a", "value": [{"b": 1}, True]}
+    assert json_patch(document, [same]) == document
+    for other in ([{"b": True}, True], [{"b": 1}, 1], [{"b": 1}], [{"c": 1}, True]):
+        with pytest.raises(Exception, match="the server rejected our request"):
+            json_patch(document, [{**same, "value": other}])
+
+
+async def test_patches_cannot_grow_an_object_without_end(
+    server: EmbeddedServer, rule: Rule
+) -> None:
+    rule.go_on.set()
+    await server.create(MAPS, config_map("m"))
+    more = "x" * (2**20 - 100)
+    statuses = []
+    for key in ("a", "b", "c", "d"):
+        patch = {"metadata": {"managedFields": [{"manager": key, "fieldsV1": {"f:x": more}}]}}
+        answer = await _append(server, patch)
+        statuses.append(answer.status)
+    assert statuses == [200, 200, 413, 413]
+
+
+async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> Answer:
+    (entry,) = patch["metadata"]["managedFields"]
+    held = (await server.get(f"{MAPS}/m"))["metadata"].get("managedFields", [])
+    at = "/metadata/managedFields/-" if held else "/metadata/managedFields"
+    step = {"op": "add", "path": at, "value": entry if held else [entry]}
+    return await server.request("PATCH", f"{MAPS}/m", [step], content_type=JSON_PATCH)
+
+
+def test_a_kind_with_dear_patterns_has_large_bodies_sooner() -> None:
+    def of(*patterns: str) -> int:
+        text = {"type": "string", "allOf": [{"pattern": each} for each in patterns]}
+        return Structural({"type": "object", "properties": {"spec": text}}).large
+
+    assert of("^[a-z]+$") == off_loop.LARGE
+    dear = "(a|b)*a((a|b){30}){30}"
+    assert of(dear, dear) < of(dear) < off_loop.LARGE

@@ -1,0 +1,31 @@
+"""The table of the built-in types and their schemas are what Kubernetes itself says."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import support_apitypes
+from support_servers import RealServers
+
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.kinds import go_types
+
+if not shutil.which("go"):
+    pytest.skip("the Go types are read by a program in Go", allow_module_level=True)
+
+
+async def test_they_are_what_make_api_types_makes(real: RealServers, tmp_path: Path) -> None:
+    async with real.start(tmp_path) as server:
+        made = await support_apitypes.make(server)
+    for name, text in made.items():
+        assert (support_apitypes.PACKAGED / name).read_text() == text, f"run make api-types: {name}"
+
+
+def test_fields_and_schemas_name_the_same() -> None:
+    for message in go_types.messages():
+        if message in go_types.SPECIAL or not go_types.properties(message):
+            continue
+        assert go_types.json_fields(message).keys() == go_types.properties(message).keys(), message
+    for kind in BUILT_IN:
+        resource = kind.resource
+        assert go_types.properties(go_types.name_of(resource.api_version, resource.kind)), resource

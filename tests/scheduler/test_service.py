@@ -1,0 +1,50 @@
+"""The scheduler's own tasks when one of them fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support_controllers import running
+from support_fakeapi import FakeApi
+from support_waiting import until
+
+from batholith.kube.client import Client
+from batholith.model.names import NODES
+from batholith.scheduler.service import Scheduler
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
+        api.put(NODES, "n")
+        yield Scheduler(client)
+
+
+async def test_a_change_that_cannot_be_taken_note_of_keeps_nothing_from_the_others(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = list[str]()
+
+    def fail() -> None:
+        raise RuntimeError("a mistake")
+
+    async with running(scheduler):
+        scheduler._put(fail)
+        scheduler._put(lambda: heard.append("the next"))
+        await until(lambda: heard)
+        assert caplog.messages == ["cannot take note of a change"]
+
+
+async def test_a_cycle_that_fails_ends_the_scheduler_aloud(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is started again, and reads anew what this one has half decided."""
+
+    def fail() -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(scheduler._core, "decide", fail)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(RuntimeError, match="a mistake"), flatten_subgroups=True
+    ):
+        await asyncio.wait_for(scheduler.run(), 60)
