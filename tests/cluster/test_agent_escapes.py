@@ -132,7 +132,8 @@ class Case:
         """One of the programs of the agent, as its user."""
         return await asyncio.create_subprocess_exec(
             self.program, "-I", "-S", str(script), *arguments,
-            user=self.user, group=self.user, extra_groups=[], start_new_session=True, **more,
+            user=self.user, group=self.user, extra_groups=[], start_new_session=True,
+            env={runner.RUN_VARIABLE: "uid/containers/c/0", "PATH": os.defpath}, **more,
         )  # fmt: skip
 
     def won(self, text: str) -> dict[str, str]:
