@@ -1,6 +1,7 @@
 """Whose a pod's processes and files are on the machine, and what it may not ask for."""
 
 import os
+import shutil
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from support_servers import Servers, add_namespace
 from support_waiting import until
 
 from batholith.cluster.agent import layout
-from batholith.cluster.agent.environment import ConfigError
+from batholith.cluster.agent.environment import SEARCH_PATH, ConfigError
 from batholith.cluster.agent.ids import SHARED, Identity, adopt_tree, range_of
 from batholith.cluster.agent.mounting import KEPT_CAPABILITIES, RANGE
 from batholith.cluster.agent.records import PodFolder
@@ -108,6 +109,26 @@ async def test_root_in_a_pod_may_be_many_users(w: World) -> None:
     await w.run(manifest("p", shell(script), restartPolicy="Never"))
     await w.phase("p", "Succeeded", "Failed")
     assert (await w.logs("p")).split() == ["1234:4321", "1234", "4321", "1234", "0"]
+
+
+@pytest.mark.usefixtures("ranges")
+async def test_sshd_serves_root_of_a_pod(w: World) -> None:
+    programs = [shutil.which(name, path=SEARCH_PATH) for name in ("sshd", "ssh", "ssh-keygen")]
+    if None in programs:
+        if "mpi" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+            pytest.fail("sshd is required")
+        pytest.skip("openssh-server is not installed")
+    script = (
+        "mkdir -p /run/sshd ~/.ssh; chmod 700 ~/.ssh; k=$HOME/.ssh/id;"
+        "ssh-keygen -q -t ed25519 -N '' -f $k; cp $k.pub ~/.ssh/authorized_keys;"
+        "/usr/sbin/sshd -D -e -f /dev/null -p 2299 -h $k -o ListenAddress=$IP -o PidFile=none &"
+        "until ssh -F /dev/null -i $k -p 2299 -o StrictHostKeyChecking=no $IP id -u 2>/dev/null;"
+        "do sleep 0.1; done; kill $!"
+    )
+    env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    await w.run(manifest("p", shell(script, env=env), restartPolicy="Never"))
+    await w.phase("p", "Succeeded", "Failed")
+    assert "0" in (await w.logs("p")).splitlines()
 
 
 async def test_files_of_secrets_are_their_reader_s(w: World) -> None:
