@@ -86,9 +86,7 @@ def _shadow(folder: Path, ids: Ids) -> list[Mount]:
     if not os.path.exists(_PASSWORDS):
         return []
     file = folder / "shadow"
-    names = (
-        line.partition(":")[0] for line in Path(_USERS).read_text(errors="replace").splitlines()
-    )
+    known = Path(_USERS).read_text(errors="replace").splitlines()
     names = [NAME, *(line.partition(":")[0] for line in known)]
     file.touch(mode=0o600)
     file.write_text("".join(f"{name}:*:1::::::\n" for name in names))
