@@ -125,7 +125,7 @@ ALLOWED = (
         places=("/made/Pod", "/pods/*"),
     ),
     Allowed(
-        what="Claims are served by the agent itself.",
+        what="Claims are bound to folders that the agent keeps.",
         scenarios=("volumes-claim", "volumes-name"),
         places=("/events/*", "/final/*", "/groups/*", "/jobs/*", "/pods/*", "*/finalizers"),
     ),

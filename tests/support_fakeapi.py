@@ -445,6 +445,8 @@ def _precondition(old: Object, method: str, body: Any) -> web.Response | None:
 
 
 def _merged(old: Any, patch: Any) -> Any:
+    if isinstance(patch, list):
+        return [_merged(None, each) for each in patch]  # decoding drops a null as a merge does
     if not isinstance(patch, dict):
         return patch
     base = dict(old) if isinstance(old, dict) else {}

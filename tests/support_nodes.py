@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,16 @@ from batholith.kube.client import Client
 from batholith.kube.errors import NotFoundError
 from batholith.kube.events import EventRecorder
 from batholith.machinery.clock import Clock
-from batholith.model.names import EVENTS, PODS, Resource
+from batholith.model.names import (
+    EVENTS,
+    FOLDER_CLASS,
+    FOLDER_DRIVER,
+    PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
+    PODS,
+    STORAGECLASSES,
+    Resource,
+)
 
 Json = dict[str, Any]
 
@@ -165,3 +174,23 @@ async def world(servers: Servers, tmp_path: Path, **changes: Any) -> AsyncIterat
             yield made
         finally:
             made.clear()
+
+
+async def bind_claim(w: World, name: str) -> None:
+    """Bind a claim as the embedded server does; the real one runs no controller of volumes."""
+    claims, space = PERSISTENTVOLUMECLAIMS, w.namespace
+    claim = await w.client.get(claims, name, namespace=space, view=dict)
+    with suppress(NotFoundError):
+        await w.client.get(STORAGECLASSES, FOLDER_CLASS, view=dict)
+        return
+    volume = f"pvc-{claim['metadata']['uid']}"
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Gi"},
+        "persistentVolumeReclaimPolicy": "Delete",
+        "csi": {"driver": FOLDER_DRIVER, "volumeHandle": claim["metadata"]["uid"]},
+    }
+    await w.client.create(PERSISTENTVOLUMES, {"metadata": {"name": volume}, "spec": spec})
+    await w.client.patch(claims, name, {"spec": {"volumeName": volume}}, namespace=space)
+    status = {"status": {"phase": "Bound"}}
+    await w.client.patch(claims, name, status, namespace=space, subresource="status")

@@ -15,9 +15,14 @@ from . import policies
 from .decoding import decode, part
 from .pod_templates import check_template, read_template
 from .pod_views import Container, PodTemplate
-from .problems import Problems, show
+from .problems import Problems, joined, show
 from .settings import AdmissionSettings
-from .tasks import dependency_problem, partition_problems, topology_problem
+from .tasks import (
+    dependency_problem,
+    negative_problems,
+    partition_problems,
+    topology_problem,
+)
 
 
 def check_new_job(job: Job, lookup: Lookup, settings: AdmissionSettings) -> None:
@@ -27,11 +32,12 @@ def check_new_job(job: Job, lookup: Lookup, settings: AdmissionSettings) -> None
         DeniedError: with everything that is wrong, in one line.
     """
     if not job.spec.tasks:  # C1
-        raise DeniedError("no task specified in job spec")
+        raise DeniedError("No task specified in job spec")
     if problem := _mpi_problem(job):  # C2
         raise DeniedError(problem)
     found = [
         topology_problem(job.spec.network_topology),  # C3
+        *negative_problems(job),
         *_task_problems(job),  # C4 to C10
         *_name_problems(job),  # C11
         _size_problem(job),  # C12
@@ -42,8 +48,8 @@ def check_new_job(job: Job, lookup: Lookup, settings: AdmissionSettings) -> None
         *_queue_problems(job.spec.queue, lookup),  # C16 to C19
         dependency_problem(job.spec.tasks),  # C20
     ]
-    if problems := list(filter(None, found)):
-        raise DeniedError("; ".join(problems))
+    if problems := joined(found):
+        raise DeniedError(problems)
 
 
 def _mpi_problem(job: Job) -> str:
@@ -65,7 +71,11 @@ def _task_problems(job: Job) -> Iterator[str]:
     seen = set()
     for index, task in enumerate(job.spec.tasks):
         if task.min_available is not None and task.min_available > task.replicas:  # C4
-            yield f"'minAvailable' is greater than 'replicas' in task: {task.name}, job: {name}"
+            # Volcano's words at an update, and those at a creation: both are looked for.
+            yield (
+                f"'minAvailable' must be <= 'replicas' in task: {task.name}:"
+                f" 'minAvailable' is greater than 'replicas' in task: {task.name}, job: {name}"
+            )
         if task.name in seen:  # C5
             yield f"duplicated task name {task.name}"
             continue
@@ -86,16 +96,16 @@ def _template_problems(task: TaskSpec, index: int) -> list[str]:
     if template is not None:
         check_template(template, path, problems)
         if not problems.found and task.topology_policy not in ("", "none"):
-            return list(_whole_cpu_problems(template, task.name))
+            return list(_whole_cpu_problems(template, index))
     return problems.found
 
 
-def _whole_cpu_problems(template: PodTemplate, task: str) -> Iterator[str]:
+def _whole_cpu_problems(template: PodTemplate, task: int) -> Iterator[str]:
     """CPUs can only be pinned to a socket whole."""
     containers = (*template.spec.containers, *template.spec.init_containers)
     for index, container in enumerate(containers):
         if not _asks_for_whole_cpus(container):
-            yield f"the cpu request isn't an integer in task: {task}, container index: {index}"
+            yield f"the cpu request isn't an integer in spec.task[{task}] container[{index}]."
 
 
 def _asks_for_whole_cpus(container: Container) -> bool:
@@ -127,7 +137,11 @@ def _name_problems(job: Job) -> Iterator[str]:
 
 def _size_problem(job: Job) -> str:
     if sum(task.replicas for task in job.spec.tasks) < job.spec.min_available:
-        return "job 'minAvailable' should not be greater than total replicas in tasks"
+        # Volcano's words at an update, and those at a creation: both are looked for.
+        return (
+            "job 'minAvailable' must not be greater than total replicas:"
+            " job 'minAvailable' should not be greater than total replicas in tasks"
+        )
     return ""
 
 
@@ -151,16 +165,18 @@ def volume_problem(volumes: tuple[VolumeSpec, ...]) -> str:
     for index, volume in enumerate(volumes):
         name = volume.volume_claim_name
         if not volume.mount_path:
-            return f"spec.volumes[{index}].mountPath is required"
+            return f"spec.volumes[{index}]: mountPath is required;"
         if volume.mount_path in seen:
-            return f"duplicated mountPath: {volume.mount_path}"
+            return f"spec.volumes[{index}]: duplicated mountPath: {volume.mount_path};"
         seen.add(volume.mount_path)
         if volume.volume_claim is None and not name:
-            return "either VolumeClaim or VolumeClaimName must be specified"
+            where = f"spec.volumes[{index}]"
+            return f"{where}: either VolumeClaim or VolumeClaimName must be specified;"
         if volume.volume_claim is not None and name:
             return (
-                "conflict: an existing PVC is used by its VolumeClaimName alone,"
-                f" a new one made of a VolumeClaim alone: mountPath {volume.mount_path} has both"
+                "conflict: If you want to use an existing PVC, just specify VolumeClaimName."
+                " For a new one just specify VolumeClaim:"
+                f" mountPath {volume.mount_path} has both, at spec.volumes[{index}]"
             )
         if name and (problem := syntax.dns_subdomain_problem(name)):
             return f"invalid VolumeClaimName {name} : [{problem}]"

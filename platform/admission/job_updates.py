@@ -8,7 +8,7 @@ from ..model.job import Job
 from ..model.quantity import QuantityError
 from ..model.review import DeniedError, Json
 from .decoding import entries, part
-from .tasks import partition_problems, topology_problem
+from .tasks import negative_problems, partition_problems, topology_problem
 
 _MUTABLE = frozenset(("minAvailable", "priorityClassName", "suspend", "tasks"))
 _MUTABLE_IN_TASK = frozenset(("replicas", "minAvailable"))
@@ -39,7 +39,8 @@ def check_changed_job(job: Job, new: Json, old: Json) -> None:
 
 
 def _problems(job: Job, new: Json, old: Json) -> Iterator[str]:
-    for index, task in enumerate(job.spec.tasks):  # U1 to U3; the schema knows negative numbers
+    yield from negative_problems(job)
+    for index, task in enumerate(job.spec.tasks):  # U1 to U3
         if task.min_available is not None and task.min_available > task.replicas:
             yield (
                 f"'minAvailable' must be <= 'replicas' in task: {task.name}"
@@ -56,9 +57,9 @@ def _problems(job: Job, new: Json, old: Json) -> Iterator[str]:
         yield "job updates may not add or remove tasks"
     if changed := list(changed_fields(new, old)):  # U8
         yield (
-            "job updates may not change fields other than `minAvailable`, `priorityClassName`,"
-            " `suspend`, `tasks[*].replicas` and `tasks[*].minAvailable` under spec; changed: "
-            + ", ".join(changed)
+            "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under"
+            " spec` and `PriorityClassName`, besides `tasks[*].minAvailable` and `suspend`;"
+            f" changed: {', '.join(changed)}"
         )
 
 

@@ -5,6 +5,7 @@ from ..model.podgroup import PodGroup
 from ..model.review import DeniedError, Lookup, Review
 from .decoding import decode
 from .job_rules import leaf_problem, queue_state_problem
+from .problems import joined
 from .tasks import topology_problem
 
 
@@ -18,10 +19,10 @@ def validate(review: Review, lookup: Lookup) -> None:
     found = [_queue_problem(spec.queue, lookup), topology_problem(spec.network_topology)]
     for policy in spec.sub_group_policy:
         if problem := topology_problem(policy.network_topology):
-            found.append(f"{problem} in subGroupPolicy {policy.name}")
+            found.append(f"in subGroupPolicy '{policy.name}': {problem}.")
             break
-    if problems := list(filter(None, found)):
-        raise DeniedError("; ".join(problems))
+    if problems := joined(found):
+        raise DeniedError(problems)
 
 
 def _queue_problem(name: str, lookup: Lookup) -> str:

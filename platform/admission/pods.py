@@ -24,10 +24,11 @@ def validate(review: Review, settings: AdmissionSettings) -> None:
     annotations = part(part(pod, "metadata"), "annotations")
     given = [key for key in JDB_ANNOTATIONS if key in annotations]
     for key in given:
-        if problem := _amount_problem(str(annotations[key])):
-            raise DeniedError(f"invalid value of annotation {key}: {problem}")
+        if problem := _amount_problem(key, str(annotations[key])):
+            raise DeniedError(problem)
     if len(given) > 1:
-        raise DeniedError(f"only one of the annotations {' and '.join(given)} may be given")
+        both = f"[{' '.join(given)}]"
+        raise DeniedError(f"not allow configure multiple annotations <{both}> at same time")
 
 
 def gated(pod: Json, settings: AdmissionSettings) -> Json:
@@ -43,12 +44,13 @@ def gated(pod: Json, settings: AdmissionSettings) -> Json:
     return pod if gate in there else pod | {"spec": spec | {"schedulingGates": [*there, gate]}}
 
 
-def _amount_problem(text: str) -> str:
+def _amount_problem(key: str, text: str) -> str:
     number, percent = text.removesuffix("%"), text.endswith("%")
+    invalid = f"invalid value <{show(text)}> for {key}, it must be a"
     if not (number.isascii() and number.lstrip("+-").isdigit()):
-        return f"{show(text)} is neither a whole number nor a percentage"
+        return f"invalid type: neither int nor percentage for {key}: {show(text)}"
     if percent and not 0 < int(number) < 100:
-        return f"{show(text)} is not between 1% and 99%"
+        return f"{invalid} valid percentage which between 1% ~ 99%"
     if not percent and int(number) <= 0:
-        return f"{show(text)} is not above 0"
+        return f"{invalid} positive integer"
     return ""

@@ -78,7 +78,7 @@ def _together(policies: Sequence[LifecyclePolicy], path: str) -> str:
     codes = Counter(policy.exit_code for policy in policies if policy.exit_code is not None)
     for event, times in events.items():
         if times > 1:
-            return f"{path}: duplicate event {event} across different policy"
+            return f"{path}: duplicate event {event}  across different policy"
     for code, times in codes.items():
         if times > 1:
             return f"{path}: duplicate exitCode {code}"

@@ -56,6 +56,13 @@ class Problems:
             self.add(path, f"Forbidden: may not specify more than one {what}: {', '.join(given)}")
 
 
+def joined(problems: Iterable[str]) -> str:
+    """All *problems* but empty ones as one line; some end with a semicolon of their own."""
+    found = [each for each in problems if each]
+    *first, last = found or [""]
+    return " ".join((*(each.removesuffix(";") + ";" for each in first), last))
+
+
 def show(value: Any) -> str:
     """*value* as error texts quote it: text and numbers as JSON writes them."""
     return json.dumps(value, ensure_ascii=False)

@@ -20,6 +20,7 @@ from .settings import AdmissionSettings
 HIERARCHY = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS = "volcano.sh/hierarchy-weights"
 
+_STATES = (QueueState.OPEN, QueueState.CLOSED)
 _WHOLE = frozenset(
     (
         "pods",
@@ -78,7 +79,9 @@ def validate(review: Review, lookup: Lookup, settings: AdmissionSettings) -> Non
     if moved:
         check_place(queue, tree, settings)
     if is_root and old is not None and changed and settings.root_queue_protection:
-        raise DeniedError("capability, deserved and guarantee of the root queue may not be changed")
+        raise DeniedError(
+            "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
+        )
     if not is_root and (moved or changed):
         check_shares(queue, tree)
 
@@ -93,9 +96,10 @@ def _check_alone(queue: Queue, old: Queue | None, lookup: Lookup) -> None:
     problems = Problems()
     _check_amounts(queue, problems)
     state = queue.status.state
-    if old is None or old.status.state != state:
-        # The controller's Closing and Unknown must not keep anybody from changing the rest.
-        problems.choice("requestBody.spec.state", state, (QueueState.OPEN, QueueState.CLOSED))
+    # The controller's Closing and Unknown must not keep anybody from changing the rest.
+    if (old is None or old.status.state != state) and state not in ("", *_STATES):
+        why = f"queue state must be in [{' '.join(_STATES)}]"
+        problems.invalid("requestBody.spec.state", state, why)
     if text := _hierarchy_problem(queue, old, lookup):
         problems.add("requestBody.metadata.annotations", text)
     if len(problems.found) == 1:
@@ -114,7 +118,8 @@ def _check_amounts(queue: Queue, problems: Problems) -> None:
         share = deserved.get(name)
         if share is None or share < least:
             given = "<nil>" if share is None else str(share)
-            why = f"deserved[{name}] must be >= guarantee[{name}]={least}"
+            amount = "" if share is None else f"={share}"
+            why = f"deserved[{name}]{amount} must be >= guarantee[{name}]={least}"
             problems.invalid(f"{path}.deserved.{name}", given, why)
     for name, share in deserved.items():
         most = capability.get(name)
@@ -148,27 +153,38 @@ def _hierarchy_problem(queue: Queue, old: Queue | None, lookup: Lookup) -> str:
         return ""
     steps, shares = path.split("/"), weights.split("/")
     if not path or not weights or len(steps) != len(shares):
-        return f"{HIERARCHY} {show(path)} and {HIERARCHY_WEIGHTS} {show(weights)} differ in length"
-    if bad := next(_not_positive(shares), None):
-        return f"{HIERARCHY_WEIGHTS}: {show(bad)} is not a number above 0"
+        return (
+            f"{HIERARCHY} must have the same length with {HIERARCHY_WEIGHTS}:"
+            f" {show(path)}, {show(weights)}"
+        )
+    for share in shares:
+        if problem := _weight_problem(share, weights):
+            return f"{HIERARCHY_WEIGHTS}: {problem}"
     is_new = old is None or old.metadata.annotations.get(HIERARCHY) != path
     for name, other in _other_paths(queue.metadata.name, lookup.list(QUEUES)):
         if other.startswith(f"{path}/"):
-            return f"{path} is not the path of a leaf: queue {name} lies below it at {other}"
+            return (
+                f"{path} is not allowed to be in the sub path of {other} of queue {name}:"
+                " a path ends at a leaf"
+            )
         # Volcano lets such paths in; a queue that has one already can still be changed.
         if is_new and other != ROOT_QUEUE and path.startswith(f"{other}/"):
-            return f"{path} lies below {other}, the path of queue {name}, which is a leaf"
+            return (
+                f"{path} is not allowed to be in the sub path of {other} of queue {name}:"
+                " that queue is a leaf"
+            )
     return ""
 
 
-def _not_positive(weights: Iterable[str]) -> Iterator[str]:
-    for weight in weights:
-        try:
-            number = float(weight)
-        except ValueError:
-            number = math.nan
-        if not (math.isfinite(number) and number > 0):
-            yield weight or " "
+def _weight_problem(weight: str, weights: str) -> str:
+    """Why *weight*, one of the hierarchy *weights*, is no weight, or ``""``."""
+    try:
+        number = float(weight)
+    except ValueError:
+        return f"{weight} in the {weights} is invalid number: {show(weight)}"
+    if not math.isfinite(number):
+        return f"{weight} in the {weights} is invalid number: it must be finite"
+    return "" if number > 0 else f"{weight} in the {weights} must be larger than 0"
 
 
 def _other_paths(own: str, queues: Iterable[Json]) -> Iterator[tuple[str, str]]:

@@ -87,14 +87,16 @@ def check_place(queue: Queue, tree: Tree, settings: AdmissionSettings) -> None:
     ancestors = list(tree.ancestors(queue))
     _check_chain(queue, ancestors)
     height = max((depth for _, depth in tree.subtree(name)), default=0)
-    if len(ancestors) + 1 + height > settings.max_queue_depth:
+    depth = len(ancestors) + 1 + height
+    if depth > settings.max_queue_depth:
         raise DeniedError(
-            f"queue {name} or a queue below it would be {len(ancestors) + 1 + height} levels deep"
-            f" under parent {parent}, the most is {settings.max_queue_depth}"
+            f"queue {name} exceeds the maximum allowed depth of {settings.max_queue_depth}: it or a"
+            f" queue below it would be {depth} levels deep under parent {parent}"
         )
     if not tree.children(parent) and (pods := _allocated_pods(ancestors[0])):
         raise DeniedError(
-            f"queue {parent} cannot be the parent of queue {name}: {pods} pods run in it"
+            f"queue {parent} cannot be the parent queue of queue {name} because it has"
+            f" allocated Pods: {pods}"
         )
 
 
@@ -112,9 +114,13 @@ def _check_chain(queue: Queue, ancestors: list[Queue]) -> None:
         return
     if any(missing == above.metadata.name for above in ancestors):
         raise DeniedError(f"the parents of queue {name} form a circle at {missing}")
-    raise DeniedError(
-        f"failed to get parent queue {missing} of queue {last.metadata.name}:"
-        f' queue.scheduling.volcano.sh "{missing}" not found'
+    raise _missing_parent(missing, last.metadata.name)
+
+
+def _missing_parent(parent: str, name: str) -> DeniedError:
+    return DeniedError(
+        f"parent queue {parent} not found: failed to get parent queue {parent} of queue {name}:"
+        f' queue.scheduling.volcano.sh "{parent}" not found'
     )
 
 
@@ -129,10 +135,7 @@ def check_shares(queue: Queue, tree: Tree) -> None:
     if parent not in ("", ROOT_QUEUE):
         above = tree.get(parent)
         if above is None:
-            raise DeniedError(
-                f"failed to get parent queue {parent} of queue {name}:"
-                f' queue.scheduling.volcano.sh "{parent}" not found'
-            )
+            raise _missing_parent(parent, name)
         _check_ancestors(name, capability, list(tree.ancestors(queue)))
         siblings = [child for child in tree.children(parent) if child.metadata.name != name]
         _check_sums((*siblings, queue), above)
@@ -141,8 +144,8 @@ def check_shares(queue: Queue, tree: Tree) -> None:
         most = _largest_below(name, resource, tree)
         if amount < most:
             raise DeniedError(
-                f"queue {name} capability[{resource}]={amount} is less than"
-                f" its children's capability={most}"
+                f"queue {name} capability[{resource}]={amount} is smaller than"
+                f" its descendants' max capability={most}"
             )
     if children:
         _check_sums(children, queue)
@@ -192,8 +195,8 @@ def _check_sums(children: Iterable[Queue], parent: Queue) -> None:
                 continue
             if most is None or total > most:
                 raise DeniedError(
-                    f"the sum of {what}[{resource}] of the children of queue"
-                    f" {parent.metadata.name} is {total}, but its own is {most or 'not set'}"
+                    f"sum of children's {what} ({resource} {total}) exceeds parent's {what} limit"
+                    f" ({resource} {most or 'not set'}): the parent is {parent.metadata.name}"
                 )
 
 
@@ -229,7 +232,7 @@ def check_deletion(name: str, tree: Tree, settings: AdmissionSettings) -> None:
     if queue is None:
         raise DeniedError(f'queue.scheduling.volcano.sh "{name}" not found')
     if settings.queue_allocated_pods_check and (pods := _allocated_pods(queue)):
-        raise DeniedError(f"queue {name} cannot be deleted: {pods} pods run in it")
+        raise DeniedError(f"queue {name} cannot be deleted because it has allocated Pods: {pods}")
     if children := sorted(child.metadata.name for child in tree.children(name)):
         raise DeniedError(
             f"queue {name} can not be deleted because it has {len(children)} child queues:"

@@ -1,9 +1,9 @@
 """How the tasks of a job relate: their order, their partitions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from ..model.job import NetworkTopology, TaskSpec
+from ..model.job import Job, NetworkTopology, TaskSpec
 
 NO_DAG = "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG)"
 
@@ -24,6 +24,17 @@ def dependency_problem(tasks: Sequence[TaskSpec]) -> str:
     except CycleError as cycle:
         return f"{NO_DAG}: {' -> '.join(cycle.args[1])}"
     return ""
+
+
+def negative_problems(job: Job) -> Iterator[str]:
+    """Which numbers of *job* are below zero, where no schema has refused them."""
+    if job.spec.min_available < 0:
+        yield "job 'minAvailable' must be >= 0"
+    for task in job.spec.tasks:
+        if task.replicas < 0:
+            yield f"'replicas' must be >= 0 in task: {task.name}"
+        if task.min_available is not None and task.min_available < 0:
+            yield f"'minAvailable' must be >= 0 in task: {task.name}"
 
 
 def partition_problems(task: TaskSpec, job: str) -> list[str]:

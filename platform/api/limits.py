@@ -33,6 +33,8 @@ class JsonBody:
         body = b""
         while True:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return  # the rest of the body will not come: nothing is carried out
             body += message.get("body", b"")
             if len(body) > MAX_BODY:
                 await _refuse(send)

@@ -6,12 +6,14 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import uvicorn
 
+from ..httpserver.figures import ListenerFigures
+from ..httpserver.limits import Limits
 from ..kube.client import Client
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock
@@ -23,6 +25,7 @@ from ..store.migrations import MIGRATIONS
 from .app import Parts, create_app
 from .auth import Gate
 from .commands import Commands
+from .listening import LimitedServer
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +61,14 @@ class ApiSettings:
     certificate: KeyPair | None = None
     """Served by HTTPS and read again when it changes; without it the API is plain HTTP."""
 
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
 
-class _Server(uvicorn.Server):
+    listeners: ListenerFigures = field(default_factory=ListenerFigures)
+    """Counts what is refused."""
+
+
+class _Server(LimitedServer):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # The process stops by cancelling its tasks; a server that takes the signals hides them.
@@ -87,7 +96,7 @@ async def serve(
         store = CommandStore(database)
         commands = Commands(client, store, clock=clock)
         parts = Parts(client=client, gate=Gate(client, clock=clock), commands=commands, store=store)
-        server = _server(parts, None if files is None else presenter.context)
+        server = _server(parts, settings, None if files is None else presenter.context)
         following = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             work = partial(commands.run, ready=following)
@@ -164,7 +173,7 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": where, "scheme": scheme})
 
 
-def _server(parts: Parts, tls: ssl.SSLContext | None) -> _Server:
+def _server(parts: Parts, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
     """The HTTP server over *parts*."""
     config = uvicorn.Config(
         create_app(parts),
@@ -175,4 +184,4 @@ def _server(parts: Parts, tls: ssl.SSLContext | None) -> _Server:
     )
     config.load()
     config.ssl = tls
-    return _Server(config)
+    return _Server(config, limits=settings.limits, figures=settings.listeners)

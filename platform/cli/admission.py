@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import typer
 
 from . import gates
-from .assembly import Instruments, new_client, told_in_a_line
+from .assembly import Instruments, limits_of, new_client, told_in_a_line
 from .flags import grouped
 from .leading import ElectionFlags, election_client
-from .options import KLOG, LOOPBACK, ClusterFlags, FlagError, LogFlags, ServingFlags
+from .options import KLOG, LOOPBACK, ClusterFlags, FlagError, HttpLimits, LogFlags, ServingFlags
 from .process import run
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ class HealthFlags:
         bool | None, typer.Option(help="Serve /metrics.", show_default="if addressed")
     ] = None
     metrics_address: Annotated[str | None, typer.Option(help="[HOST]:PORT of /metrics.")] = None
+    http_limits: HttpLimits = ""
 
     def serving(self) -> ServingFlags:
         """The same in the words of other parts, whose --listen-address is that of metrics."""
@@ -216,6 +217,7 @@ class HealthFlags:
             healthz_address=self.healthz_address,
             enable_metrics=self.enable_metrics,
             listen_address=self.metrics_address,
+            http_limits=self.http_limits,
         )
 
 
@@ -240,6 +242,7 @@ def _admission(
         election = office.within(web.namespace)
         _warn_of_gates(rules.feature_gates, options)
         doors = instruments.places(served.serving(), metrics_port=METRICS_PORT)
+        limits = limits_of(served.http_limits)
 
     async def main(ready: asyncio.Event) -> None:
         registry = instruments.registry
@@ -248,7 +251,8 @@ def _admission(
             new_client(cluster, PART, metrics=instruments.requests) as client,
             _electors(election, cluster, instruments) as elector,
         ):
-            made = replace(options, elector=elector)
+            place = replace(options.place, limits=limits, figures=instruments.listeners)
+            made = replace(options, elector=elector, place=place)
             service = AdmissionService(client, made, clock=clock, registry=registry)
             _watch_health(service, instruments.health)
             await service.run(ready=ready)

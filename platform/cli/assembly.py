@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from .options import BesideFlags, ClusterFlags, ServingFlags
+from .options import BesideFlags, ClusterFlags, FlagError, ServingFlags
 
 if TYPE_CHECKING:
+    from ..httpserver.limits import Limits
     from ..kube.client import Client
     from ..kube.config import Credentials
     from ..kube.events import EventRecorder
@@ -42,6 +43,7 @@ class Instruments:
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
+        from ..httpserver.figures import ListenerFigures
         from ..kube.metrics import ClientMetrics
         from ..kube.supervision import TaskMetrics
         from .health import Health
@@ -51,6 +53,7 @@ class Instruments:
         GCCollector(registry=self.registry)
         self.registry.register(TaskMetrics())
         self.requests = ClientMetrics(self.registry)
+        self.listeners = ListenerFigures(self.registry)
         self.health = Health()
         self.health.follow_caches(self.requests.caches)
 
@@ -59,24 +62,50 @@ class Instruments:
 
         Raises:
             OSError: a file of the certificate cannot be used.
-            ValueError: an address is none, or the certificate lacks a part.
+            ValueError: an address is none, the certificate lacks a part, or a limit is wrong.
         """
         from .health import Place, split, tls
 
         flags.check()
+        limits, figures = limits_of(flags.http_limits), self.listeners
         context = tls(
             authority=flags.ca_cert_file,
             certificate=flags.tls_cert_file,
             key=flags.tls_private_key_file,
         )
         wanted = [
-            Place(address=flags.health(), health=self.health, tls=context),
-            Place(address=flags.metrics(metrics_port), registry=self.registry),
+            Place(
+                address=flags.health(),
+                health=self.health,
+                tls=context,
+                limits=limits,
+                figures=figures,
+            ),
+            Place(
+                address=flags.metrics(metrics_port),
+                registry=self.registry,
+                limits=limits,
+                figures=figures,
+            ),
         ]
         found = [place for place in wanted if place.address]
         for place in found:
             split(place.address)
         return found
+
+
+def limits_of(text: str) -> "Limits":
+    """The limits that ``--http-limits`` asks for.
+
+    Raises:
+        FlagError: it names none, or no value of one.
+    """
+    from ..httpserver.limits import Limits, LimitsError
+
+    try:
+        return Limits.parse(text)
+    except LimitsError as error:
+        raise FlagError(f"--http-limits: {error}") from error
 
 
 def credentials(kubeconfig: Path | None, master: str = "") -> "Credentials":

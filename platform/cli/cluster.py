@@ -23,6 +23,8 @@ from ..cluster.supervisor import (
 )
 from ..kube.private_files import OTHERS_WRITE, open_private
 from . import logs
+from .assembly import limits_of, told_in_a_line
+from .options import HttpLimits
 
 DataDirOption = Annotated[
     Path | None,
@@ -88,11 +90,16 @@ def up(
         int | None,
         typer.Option(min=1, help="CPUs that the node offers.", show_default="at least 16"),
     ] = None,
+    http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
     from .embedded import Embedded, Options
 
-    options = Options(simulate=simulate, port=port, api_port=api_port, cpus=cpus)
+    with told_in_a_line(ValueError):
+        limits_of(http_limits)
+    options = Options(
+        simulate=simulate, port=port, api_port=api_port, cpus=cpus, http_limits=http_limits
+    )
     data = folder(data_dir)
     try:
         # Held before the split: the lock goes with the child, and a busy folder stays untouched.

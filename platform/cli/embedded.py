@@ -45,6 +45,7 @@ class Options:
     """``None``: the usual one, or a free one when that is taken; 0: any free one."""
     api_port: int | None = None
     cpus: int | None = None
+    http_limits: str = ""
 
 
 class Embedded:
@@ -168,7 +169,8 @@ class Embedded:
         if options.cpus is not None:
             agent += ["--cpus", str(options.cpus)]
         store = f"sqlite:///{self._data.api_db}"
-        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api)]
+        limits = ["--http-limits", options.http_limits] if options.http_limits else []
+        server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]
         trust = self._trust()
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
         # the agent still has to say how they ended.
@@ -176,7 +178,7 @@ class Embedded:
             Part(name="apiserver", arguments=server, descriptors=[api], environment=trust),
             Part(
                 name="agent",
-                arguments=self._client("agent", *agent),
+                arguments=self._client("agent", *agent, *limits),
                 environment=trust,
                 end_grace=AGENT_GRACE,
             ),
@@ -190,7 +192,7 @@ class Embedded:
             ),
             Part(
                 name="api",
-                arguments=self._client("api", "--store", store, "--listen-fd", str(rest)),
+                arguments=self._client("api", "--store", store, "--listen-fd", str(rest), *limits),
                 descriptors=[rest],
                 environment=trust,
             ),

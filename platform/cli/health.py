@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from aiohttp import web
@@ -21,10 +21,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from ..httpserver.figures import ListenerFigures
+from ..httpserver.front import Fronts
+from ..httpserver.limits import Limits
+from ..httpserver.sockets import bind
+
 log = logging.getLogger(__name__)
 
 READ_SECONDS, WRITE_SECONDS = 5.0, 60.0
 """How long a client may take to ask, and then to take the answer."""
+
+_MAX_BODY = 64 * 1024
+"""Bytes of a request's body; none has a meaning."""
 
 OUT_OF_TOUCH = 60.0
 """Seconds without the server after which what caches hold is no news any more."""
@@ -180,6 +188,10 @@ class Place:
     health: Health | None = None
     registry: CollectorRegistry | None = None
     tls: ssl.SSLContext | None = None
+    limits: Limits = field(default_factory=Limits)
+    """Times are our own: probes and scrapers are quick."""
+
+    figures: ListenerFigures = field(default_factory=ListenerFigures)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
@@ -191,43 +203,6 @@ class Place:
         if self.health is not None:
             found = self.health.answer(request.path, verbose="verbose" in request.query)
         return found or web.Response(status=404, text="404 page not found\n")
-
-
-class _Doors:
-    """Makes connections and ends those that take too long."""
-
-    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> None:
-        self._answer = answer
-        self._loop = asyncio.get_running_loop()
-        self.server = web.Server(self._serve, access_log=None)
-        self._limits: dict[object, asyncio.TimerHandle] = {}
-
-    def __call__(self) -> asyncio.Protocol:
-        connection = self.server()
-        self._limit(connection, READ_SECONDS)
-        return connection
-
-    def _limit(self, connection: web.RequestHandler, seconds: float) -> None:
-        def late() -> None:
-            del self._limits[connection]
-            if connection.transport is not None:
-                connection.transport.abort()
-
-        before = self._limits.get(connection)
-        if before is not None:
-            before.cancel()
-        self._limits[connection] = self._loop.call_later(seconds, late)
-
-    async def _serve(self, request: web.BaseRequest) -> web.Response:
-        self._limit(request.protocol, WRITE_SECONDS)
-        response = await self._answer(request)
-        response.force_close()
-        return response
-
-    async def close(self) -> None:
-        await self.server.shutdown(1.0)
-        for limit in self._limits.values():
-            limit.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -242,6 +217,18 @@ async def serving(places: Iterable[Place]) -> AsyncIterator[list[int]]:
         yield [await stack.enter_async_context(_served(place)) for place in _merged(places)]
 
 
+def _quick(limits: Limits) -> Limits:
+    """The same with the times of probes."""
+    return replace(
+        limits,
+        handshake_timeout=READ_SECONDS,
+        header_timeout=READ_SECONDS,
+        body_timeout=READ_SECONDS,
+        idle_timeout=WRITE_SECONDS,
+        write_timeout=WRITE_SECONDS,
+    )
+
+
 def _merged(places: Iterable[Place]) -> Iterable[Place]:
     """What is served at one address, together."""
     by_address: dict[str, Place] = {}
@@ -252,32 +239,44 @@ def _merged(places: Iterable[Place]) -> Iterable[Place]:
             health=other.health or place.health,
             registry=other.registry or place.registry,
             tls=other.tls or place.tls,
+            limits=place.limits,
+            figures=place.figures,
         )
     return by_address.values()
 
 
 @contextlib.asynccontextmanager
 async def _served(place: Place) -> AsyncIterator[int]:
+    kinds = {"health": place.health, "metrics": place.registry}
+    what = " ".join(kind for kind, served in kinds.items() if served is not None)
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        response = await place.answer(request)
+        response.force_close()
+        fronts.answered(request.protocol)
+        return response
+
+    server = web.Server(answer, access_log=None)
+    fronts = Fronts(
+        name=what, body_limit=_MAX_BODY, limits=_quick(place.limits), figures=place.figures
+    )
+    fronts.inner = server
     host, port = split(place.address)
-    doors = _Doors(place.answer)
-    limit = READ_SECONDS if place.tls is not None else None
-    loop = asyncio.get_running_loop()
     try:
-        listening = await loop.create_server(
-            doors, host or None, port, ssl=place.tls, ssl_handshake_timeout=limit
-        )
+        sockets = await bind(host, port)
     except OSError as error:
         text = f"cannot listen on {place.address}: {error.strerror or error}"
         raise CannotListenError(text) from error
-    bound: int = listening.sockets[0].getsockname()[1]
-    kinds = {"health": place.health, "metrics": place.registry}
-    what = " ".join(kind for kind, served in kinds.items() if served is not None)
+    bound: int = sockets[0].getsockname()[1]
     log.info("listening", extra={"serves": what, "address": f"{host}:{bound}"})
+    for listening in sockets:
+        fronts.listen(listening, tls=place.tls)
     try:
         yield bound
     finally:
-        listening.close()
-        await doors.close()
+        fronts.stop()
+        await server.shutdown(1.0)
+        fronts.abort_all()
 
 
 def split(address: str) -> tuple[str, int]:

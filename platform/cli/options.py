@@ -58,6 +58,15 @@ def _level(given: str | None) -> str | None:
     return given
 
 
+HttpLimits = Annotated[
+    str,
+    typer.Option(
+        help="NAME=VALUE,… that differ from the usual limits of HTTP listeners; "
+        "names: connections, handshake-timeout, header-timeout, body-timeout, idle-timeout, "
+        "write-timeout, unfinished-bytes."
+    ),
+]
+
 LogFormat = Annotated[str, typer.Option(help="text or json.", callback=_form)]
 LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.", callback=_level)]
 
@@ -155,6 +164,7 @@ class ServingFlags:
         str, typer.Option(help="Certificate of /healthz, which is HTTPS then; needs the other two.")
     ] = ""
     tls_private_key_file: Annotated[str, typer.Option(help="Its key.")] = ""
+    http_limits: HttpLimits = ""
 
     def health(self, port: int = 11251) -> str:
         """Where health is served; empty for nowhere."""

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import logs
-from .assembly import Instruments, new_client, run_all, told_in_a_line
-from .options import ClusterFlags, FlagError, LogFormat, LogLevel, ServingFlags, Version
+from .assembly import Instruments, limits_of, new_client, run_all, told_in_a_line
+from .options import ClusterFlags, FlagError, HttpLimits, LogFormat, LogLevel, ServingFlags, Version
 from .process import LIMIT, on_stop, run
 
 if TYPE_CHECKING:
     from ..api.server import KeyPair
     from ..cluster.agent.settings import AgentSettings
+    from ..httpserver.limits import Limits
+    from .health import Place
 
 Kubeconfig = Annotated[
     Path | None,
@@ -72,6 +74,7 @@ def apiserver(
     data_dir: Annotated[Path, typer.Option(help="Keeps everything that lasts.")],
     listen_address: Address = "127.0.0.1:7443",
     listen_fd: ListenFd = None,
+    http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
@@ -84,6 +87,8 @@ def apiserver(
     from ..model import crds
 
     logs.configure(form=log_format, level=log_level)
+    with told_in_a_line(ValueError):
+        limits = limits_of(http_limits)
     listener = _listener(listen_fd, listen_address)
     bound = listener.getsockname()[0]
     host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
@@ -96,11 +101,21 @@ def apiserver(
             listener=listener,
             webhooks=webhooks(rules),
             crds=crds.load(),
+            limits=limits,
         )
         await serve(settings, ready=ready)
 
     with told_in_a_line(OSError), listener:
         run(main)
+
+
+def _doors(
+    instruments: Instruments, metrics_address: str, http_limits: str
+) -> "tuple[list[Place], Limits]":
+    """Where metrics are served, and the limits of all listeners; or the command ends."""
+    with told_in_a_line(ValueError):
+        flags = ServingFlags(listen_address=metrics_address, http_limits=http_limits)
+        return instruments.places(flags, metrics_port=0), limits_of(http_limits)
 
 
 def agent(
@@ -120,28 +135,24 @@ def agent(
         bool, typer.Option("--end-pods", help="End all pods at SIGTERM; else they run on.")
     ] = False,
     metrics_address: MetricsAddress = "",
+    http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
 ) -> None:
     """Run pods as processes of this machine, or pretend to."""
-    from ..cluster.agent.records import make_folders
     from ..cluster.agent.service import Agent
     from ..kube.errors import ConfigError
     from ..kube.events import EventRecorder
-    from ..kube.private_files import read_credential
     from ..machinery.clock import SystemClock
     from .health import CannotListenError, serving
 
     logs.configure(form=log_format, level=log_level)
     instruments = Instruments()
-    with told_in_a_line(ValueError):
-        doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
+    doors, limits = _doors(instruments, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
-    with told_in_a_line(OSError):
-        make_folders(data_dir)
-        if settings.serving is not None:
-            read_credential(settings.serving.key)
+    settings = replace(settings, limits=limits, listeners=instruments.listeners)
+    _check_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
@@ -165,6 +176,17 @@ def agent(
 
     with told_in_a_line(CannotListenError, ConfigError):
         run(main)
+
+
+def _check_files(settings: "AgentSettings") -> None:
+    """Make the agent's folders; end the command where others control them or its key."""
+    from ..cluster.agent.records import make_folders
+    from ..kube.private_files import read_credential
+
+    with told_in_a_line(OSError):
+        make_folders(settings.data_dir)
+        if settings.serving is not None:
+            read_credential(settings.serving.key)
 
 
 def _agent_settings(
@@ -230,6 +252,7 @@ def api(
         bool, typer.Option("--insecure", help="Serve plain HTTP though not on loopback.")
     ] = False,
     metrics_address: MetricsAddress = "",
+    http_limits: HttpLimits = "",
     log_format: LogFormat = "text",
     log_level: LogLevel = "INFO",
     version: Version = False,
@@ -243,8 +266,7 @@ def api(
 
     logs.configure(form=log_format, level=log_level)
     instruments = Instruments()
-    with told_in_a_line(ValueError):
-        doors = instruments.places(ServingFlags(listen_address=metrics_address), metrics_port=0)
+    doors, limits = _doors(instruments, metrics_address, http_limits)
     listener = _listener(listen_fd, listen_address)
 
     async def main(ready: asyncio.Event) -> None:
@@ -259,5 +281,11 @@ def api(
     errors = (CannotListenError, CertificateFilesError, ConfigError, FlagError, StoreError)
     with told_in_a_line(*errors), listener:
         pair = _key_pair(listener, tls_cert_file, tls_private_key_file, insecure=insecure)
-        settings = ApiSettings(store_url=store, listener=listener, certificate=pair)
+        settings = ApiSettings(
+            store_url=store,
+            listener=listener,
+            certificate=pair,
+            limits=limits,
+            listeners=instruments.listeners,
+        )
         run(main)

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ..kube.private_files import OTHERS_WRITE, open_private, read_private
+from ..kube.supervision import supervise
 from .children import Entry, Process, Start, fork, spawn
 from .datadir import DataDir
 from .files import write_private
@@ -33,6 +34,8 @@ FIRST_PAUSE, LONGEST_PAUSE, LONG_ENOUGH = 0.1, 10.0, 10.0
 """Seconds: back-off before a restart, its ceiling, and the life after which it starts anew."""
 TRIES = 3
 """Restarts of a part that has never been ready before the whole start is given up."""
+SAVE_RETRY = 1.0
+"""Seconds until a state that could not be written is written again."""
 TAIL = 15
 """Lines of a log that an error shows."""
 MAX_LOG = 10 * 2**20
@@ -155,6 +158,7 @@ class Supervisor:
             raise OSError("/proc is not mounted")
         self._state = UpState(version=version, supervisor=me, ports=dict(ports))
         self._state.parts = {part.name: RunningPart() for part in parts}
+        self._again: asyncio.TimerHandle | None = None
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Start all parts, call *on_ready* once all are ready, keep them until cancelled.
@@ -162,7 +166,7 @@ class Supervisor:
         Raises:
             PartFailedError: a part ended again and again without ever being ready.
         """
-        keepers = [asyncio.create_task(self._keep(child)) for child in self._children]
+        keepers = [asyncio.create_task(self._supervise(child)) for child in self._children]
         waiting = asyncio.create_task(self._wait_ready(on_ready))
         try:
             # A keeper ends only by an error: a part that cannot start.
@@ -181,12 +185,23 @@ class Supervisor:
         self._state.ready = True
         self._save()
 
+    async def _supervise(self, child: _Child) -> None:
+        """Keep a part, whatever its keeper meets; what it raises ends the whole."""
+        name, over = f"part {child.part.name}", lambda: child.stopping
+        await supervise(name, lambda: self._keep(child), may_end=over, fatal=(Exception,))
+
     async def _keep(self, child: _Child) -> None:
         pause = FIRST_PAUSE
         loop = asyncio.get_running_loop()
         while not child.stopping:
             started = loop.time()
-            code = await self._run_once(child)
+            try:
+                code = await self._run_once(child)
+            except OSError as error:
+                if not child.ready.is_set():
+                    raise  # it never was: whoever started this should know
+                log.error("part not started", extra={"part": child.part.name, "error": str(error)})
+                code = -1
             if child.stopping:
                 return
             log.warning("part ended", extra={"part": child.part.name, "code": code})
@@ -206,6 +221,12 @@ class Supervisor:
 
     async def _run_once(self, child: _Child) -> int:
         part = child.part
+        if (
+            child.process is not None
+            and child.process.returncode is None
+            and child.head_start is None
+        ):
+            return await child.process.wait()  # it runs on from before its keeper failed
         if child.head_start is None:
             with self._starting(part) as (start, readable):
                 child.process = await spawn(self._program, start)
@@ -262,13 +283,26 @@ class Supervisor:
         self._save()
 
     def _save(self) -> None:
-        write_private(self._data.up_json, msgspec.json.encode(self._state))
+        """Write the state down; what cannot be written ends nothing, and is tried again."""
+        try:
+            write_private(self._data.up_json, msgspec.json.encode(self._state))
+        except OSError as error:
+            path = str(self._data.up_json)
+            log.error("state not written, will retry", extra={"file": path, "error": str(error)})
+            if self._again is None:
+                self._again = asyncio.get_running_loop().call_later(SAVE_RETRY, self._save_again)
+
+    def _save_again(self) -> None:
+        self._again = None
+        self._save()
 
     async def _stop(self, keepers: Sequence[asyncio.Task[None]]) -> None:
         for child in self._children:
             child.stopping = True
         for child, keeper in reversed(list(zip(self._children, keepers, strict=True))):
             await self._stop_one(child, keeper)
+        if self._again is not None:
+            self._again.cancel()
         self._data.up_json.unlink(missing_ok=True)
 
     async def _stop_one(self, child: _Child, keeper: asyncio.Task[None]) -> None:

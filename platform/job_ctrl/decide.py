@@ -6,7 +6,7 @@ alone. The order within an answer matters: a new phase is written before anythin
 Command is removed after it has been obeyed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from ..model import times
@@ -264,10 +264,8 @@ def _outgoing(view: View) -> Iterator[Entry]:
     version, target = view.job.status.version, view.restart
     yield from view.ledger.outdated(version)
     yield from view.ledger.surplus()
-    if not target.everything:
-        pods: Iterable[Entry] = (*view.ledger.live(), *view.ledger.done())
-        yield from (pod for pod in pods if pod.version == version and target.hits(pod))
-    elif not view.resuming:
+    yield from view.outgoing()
+    if target.everything and not view.resuming:
         yield from (pod for pod in view.ledger.done() if pod.version < version)
 
 

@@ -19,7 +19,7 @@ happens to their pod.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
@@ -112,6 +112,15 @@ class PodCounts:
     """Restarts of the containers of live pods, by task."""
     terminating: int = 0
     """Pods that are going, or must go."""
+
+    def without(self, pods: Iterable[Entry]) -> "PodCounts":
+        """The same with *pods*, which are counted by their phases, as going."""
+        tasks = {task: dict(phases) for task, phases in self.tasks.items()}
+        terminating = self.terminating
+        for pod in pods:
+            _add(tasks[pod.task], pod.phase, -1)
+            terminating += 1
+        return replace(self, tasks=tasks, terminating=terminating)
 
     def of(self, phase: PodPhase) -> int:
         """Number of pods in *phase*."""
@@ -567,8 +576,8 @@ def _events(old: Entry | None, new: Entry | None) -> Iterator[JobEvent]:
         yield JobEvent.TASK_FAILED  # perhaps, likewise
 
 
-def _add(counter: Counter[Key], key: Key, number: int) -> None:
+def _add(counter: dict[Key, int], key: Key, number: int) -> None:
     """Count *number* more, and leave no zero behind."""
-    counter[key] += number
+    counter[key] = counter.get(key, 0) + number
     if not counter[key]:
         del counter[key]

@@ -15,6 +15,7 @@ from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskSt
 from ..model.pod import FINISHED, PodPhase
 from . import podgroups
 from .effects import Reason
+from .ledger import PodCounts
 from .phases import FINAL, RULES, Go, Upkeep
 from .view import View
 
@@ -50,7 +51,10 @@ def first(view: View) -> JobStatus:
 
 
 def moved(view: View, go: Go, *, reason: str = "", message: str = "") -> JobStatus:
-    """The status after *go*; without a reason the job keeps the one it has, until it runs."""
+    """The status after *go*; without a reason the job keeps the one it has, until it runs.
+
+    Pods that the new phase lets go count as going: they are asked to as soon as this is written.
+    """
     before = view.job.status
     kept = JobState() if go.then is JobPhase.RUNNING else _hindered(before.state, None)
     state = JobState(
@@ -62,14 +66,17 @@ def moved(view: View, go: Go, *, reason: str = "", message: str = "") -> JobStat
         before, version=before.version + go.renew, retry_count=before.retry_count + go.retry
     )
     status = _enter(status, state, view.now)
-    return recounted(
-        dataclasses.replace(view, job=msgspec.structs.replace(view.job, status=status))
-    )
+    entered = dataclasses.replace(view, job=msgspec.structs.replace(view.job, status=status))
+    return _counted(entered, entered.pods.without(entered.outgoing()))
 
 
 def recounted(view: View) -> JobStatus:
     """The status with the numbers of now, in the phase that it names."""
-    job, pods = view.job, view.pods
+    return _counted(view, view.pods)
+
+
+def _counted(view: View, pods: PodCounts) -> JobStatus:
+    job = view.job
     tasks = {task.name: dict(pods.tasks.get(task.name, {})) for task in job.spec.tasks}
     if view.phase in FINAL:
         _keep_finished(tasks, job.status)

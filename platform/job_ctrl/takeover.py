@@ -8,6 +8,7 @@ of a task that has been scaled up again meanwhile. To mark each pod before its d
 write a pod, for what takes two changes and a crash within one grace period.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..model.job import Job, JobEvent, JobPhase, TaskSpec
@@ -50,15 +51,25 @@ def _lost(job: Job, ledger: Ledger, now: float) -> Iterator[Happening]:
 
     One of a task is enough to ask its policies.
     """
+    letting_go = _letting_go(job, ledger) if job.status.terminating else Counter[str]()
     for task in job.spec.tasks:
         recorded = job.status.task_status_count.get(task.name)
         if recorded is None:
             continue
         missing = [_gone(job, task, index) for index in ledger.missing(task.name)]
         others = [pod for pod in missing if not _let_go(job, pod, JobPhase.RESTARTING)]
-        number = min(sum(recorded.phase.values()), task.replicas) - ledger.present(task.name)
-        if number > len(missing) - len(others):
+        # Those that are let go are counted as terminating; if none is, perhaps by their phases.
+        spared = 0 if job.status.terminating else len(missing) - len(others)
+        standing = ledger.present(task.name) - letting_go[task.name]
+        number = min(sum(recorded.phase.values()), task.replicas) - standing
+        if others and number > spared:
             yield Happening.of(JobEvent.POD_EVICTED, others[0], since=now)
+
+
+def _letting_go(job: Job, ledger: Ledger) -> Counter[str]:
+    """How many pods are there, by task, that a restart of a part of the job lets go."""
+    pods = (*ledger.live(), *ledger.done(), *ledger.leaving())
+    return Counter(pod.task for pod in pods if _let_go(job, pod, JobPhase.RESTARTING))
 
 
 def _gone(job: Job, task: TaskSpec, index: int) -> Entry:

@@ -1,6 +1,6 @@
 """What a decision about one job sees: a moment that does not change while it is looked at."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from ..model.job import Action, Job, JobPhase
 from ..model.pod import PodPhase
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
 from .effects import Reason
-from .ledger import Ledger, PodCounts
+from .ledger import Entry, Ledger, PodCounts
 from .restarts import Target, cause
 
 
@@ -96,6 +96,13 @@ class View:
         if self.phase is not JobPhase.RESTARTING:
             return True
         return not self.restart.everything or self.resuming
+
+    def outgoing(self) -> Iterator[Entry]:
+        """Pods that the restart of a part of the job lets go and that were not asked to yet."""
+        target, version = self.restart, self.job.status.version
+        if self.phase is JobPhase.RESTARTING and not target.everything:
+            pods = (*self.ledger.live(), *self.ledger.done())
+            yield from (pod for pod in pods if pod.version == version and target.hits(pod))
 
     @property
     def pods(self) -> PodCounts:

@@ -6,7 +6,7 @@ Neighbours: ``testing.FakeClock`` is the clock of tests.
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -57,6 +57,26 @@ class SystemClock:
     def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
         """Have the running loop make *call* once *seconds* have passed."""
         return asyncio.get_running_loop().call_later(seconds, call)
+
+
+class SteadyTime:
+    """Moments that no jump of the wall clock moves: its reading at first, plus the time since.
+
+    For what is due later, within a process. What is shown to others, and what another process
+    wrote down, is the wall clock's.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._first, self._reading = clock.now(), clock.monotonic()
+
+    def now(self) -> datetime:
+        """The present moment."""
+        return self._first + timedelta(seconds=self._clock.monotonic() - self._reading)
+
+    def of(self, wall: datetime) -> datetime:
+        """When *wall* was, as far as the wall clock can be believed: not after now."""
+        return self.now() - max(self._clock.now() - wall, timedelta())
 
 
 class LeaseClock(SystemClock):

@@ -284,6 +284,8 @@ class _Worker:
         """Work until the queue is shut down and empty, or this worker is replaced."""
         self._task = task = asyncio.current_task()
         turns = 0
+        if self.replaced:  # it has failed after all, and is not needed any more
+            return
         async for key in self._shard:
             try:
                 await self._handle(key)

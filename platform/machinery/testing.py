@@ -39,13 +39,13 @@ class FakeClock:
     def __init__(self, start: datetime = _START) -> None:
         self._start = start
         self._elapsed = 0.0
-        self._jumped = 0.0
+        self._jumped = self._wrong = 0.0
         self._timers: list[_Timer] = []
         self._order = itertools.count()
 
     def now(self) -> datetime:
-        """The wall clock: the start plus what was advanced."""
-        return self._start + timedelta(seconds=self._elapsed)
+        """The wall clock: the start plus what was advanced, and what it was set wrong."""
+        return self._start + timedelta(seconds=self._elapsed + self._wrong)
 
     def monotonic(self) -> float:
         """Seconds advanced so far, and jumped."""
@@ -92,6 +92,10 @@ class FakeClock:
     def jump(self, seconds: float) -> None:
         """Make the steady reading step (a fault no clock should have); timers don't notice."""
         self._jumped += seconds
+
+    def jump_wall(self, seconds: float) -> None:
+        """Set the wall clock wrong by so much more."""
+        self._wrong += seconds
 
     @property
     def waiting(self) -> int:

@@ -47,6 +47,10 @@ CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 PERSISTENTVOLUMECLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+PERSISTENTVOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+STORAGECLASSES = Resource(
+    "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
+)
 EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
@@ -102,3 +106,7 @@ when the pod's queue has room for it."""
 
 # Ours.
 SIMULATE_PREFIX = "simulate.batholith.io/"
+FOLDER_DRIVER = "folders.batholith.io"
+"""Who makes the volumes of the embedded cluster: folders that the agent keeps by claim."""
+FOLDER_CLASS = "folder"
+"""The storage class of the embedded cluster from its start."""

@@ -12,11 +12,12 @@ from ..model import names
 from ..model.pod import FINISHED
 from ..model.podgroup import PodGroup, PodGroupPhase
 from ..model.queue import Queue as QueueObject
+from .claims import ClaimBook
 from .gangs import Gang, Queue, Task, TaskStatus, add, beyond, total
 from .resources import Amounts, IntVector
 from .shapes import Shape, ShapeBook
 from .snapshot import Snapshot
-from .views import Node, Pod, PriorityClass
+from .views import Claim, Node, Pod, PriorityClass
 
 
 class Cluster:
@@ -35,6 +36,7 @@ class Cluster:
         """
         self.snapshot = Snapshot()
         self.shapes = ShapeBook()
+        self.claims = ClaimBook()
         self.gangs: dict[str, Gang] = {}
         self.queues: dict[str, Queue] = {}
         self.openings = 0
@@ -81,6 +83,13 @@ class Cluster:
         elif old is not None:
             self.snapshot.drop_node(old.metadata.name)
             self.openings += 1
+
+    def claim(self, old: Claim | None, new: Claim | None) -> None:
+        """A claim came, changed or went: gangs that mount it are tried again."""
+        for uid in self.claims.note(old, new):
+            gang = self._tasks[uid][0]
+            gang.version += 1
+            self.touch(gang)
 
     def group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         """A PodGroup came, changed or went."""
@@ -265,6 +274,7 @@ class Cluster:
         if task.node and task.status.on_node:
             task.slot = self.snapshot.charge(task.node, request)
         gang.add(task)
+        self.claims.add(task)
         self._tasks[task.uid] = (gang, task)
         self.touch(gang)
 
@@ -277,6 +287,7 @@ class Cluster:
         if held is None:
             return
         gang, task = held
+        self.claims.remove(task)
         if task.slot >= 0:
             self.snapshot.refund(task.slot, self._vector(task.shape))
             self.openings += 1

@@ -176,6 +176,10 @@ class Cycle:
             )
         return placer
 
+    def blocked(self, task: Task) -> str:
+        """Why no node may take *task* yet; empty if one may."""
+        return self.cluster.claims.problem(task)
+
     def explain(self, shape: Shape) -> str:
         """Why no node takes another pod of *shape*."""
         mark = self.cluster.snapshot.changed.mark

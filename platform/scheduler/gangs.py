@@ -8,7 +8,7 @@ Every change of a task goes through :class:`Gang`, so that its counters and sums
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -96,6 +96,7 @@ class Task:
 
     __slots__ = (
         "at_queue",
+        "claims",
         "created",
         "gates",
         "index",
@@ -127,6 +128,8 @@ class Task:
         self.priority = _task_priority(pod)
         self.created = meta.creation_timestamp or ""
         self.index = _index(meta.name)
+        self.claims = tuple(_claims(pod))
+        """The claims that it mounts by name, and whether each is to be its own."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
         self.vetted = lift and meta.annotations.get(names.QUEUE_GATE) == "true"
         """Whether the pod was to be let in by its queue."""
@@ -473,6 +476,14 @@ def status_of(pod: Pod) -> TaskStatus:
 
 
 _ENDED = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
+
+
+def _claims(pod: Pod) -> Iterator[tuple[str, bool]]:
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            yield volume.persistent_volume_claim.claim_name, False
+        elif volume.ephemeral is not None:
+            yield f"{pod.metadata.name}-{volume.name}", True
 
 
 def _task_priority(pod: Pod) -> int:

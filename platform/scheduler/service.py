@@ -43,7 +43,7 @@ from .rules import Rules
 from .scribe import Pauses, Scribe
 from .standing import Standing
 from .usher import Usher
-from .views import Node, Pod, PriorityClass
+from .views import Claim, Node, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +168,7 @@ class Scheduler:
             self._feed(self._cache(names.PRIORITYCLASSES, PriorityClass), cluster.priority_class),
             self._feed(self._cache(names.QUEUES, Queue), self._hear_of_queue),
             self._feed(self._cache(names.NODES, Node), cluster.node),
+            self._feed(self._cache(names.PERSISTENTVOLUMECLAIMS, Claim), cluster.claim),
             self._feed(self._cache(names.PODGROUPS, PodGroup), self._hear_of_group),
             self._feed(self._pods, self._hear_of_pod),
         )

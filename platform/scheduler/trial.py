@@ -27,6 +27,10 @@ class Ground(Protocol):
         """Why the queue holds no more pods of *shape*, if that is so."""
         ...
 
+    def blocked(self, task: Task) -> str:
+        """Why no node may take *task* yet; empty if one may."""
+        ...
+
     def explain(self, shape: Shape) -> str:
         """Why no node takes another pod of *shape*."""
         ...
@@ -87,6 +91,7 @@ class Trial:
         """Nothing is placed yet."""
         self.misfits: dict[str, Misfit] = {}
         self._out: set[str | Shape] = set()
+        self._blocked: set[str] = set()
         self._ground = ground
         self._gang = gang
         self._queue = queue
@@ -112,6 +117,9 @@ class Trial:
 
     def fill(self, tasks: Sequence[Task], need: Need) -> None:
         """Place tasks in order until *need* is met, or cannot be met any more."""
+        tasks = self._unblocked(tasks)
+        if self._blocked and not need.reachable(tasks):
+            return
         order = _gathered(tasks) if need.total >= len(tasks) else tasks
         done = 0
         for shape, run in _runs(order):
@@ -126,7 +134,7 @@ class Trial:
     def extend(self, tasks: Sequence[Task], at_most: int) -> int:
         """Place up to *at_most* further tasks of a gang that is ready; returns how many."""
         placed = 0
-        for shape, run in _runs(tasks):
+        for shape, run in _runs(self._unblocked(tasks)):
             if placed == at_most:
                 break
             if not self.is_out(run[0]):
@@ -137,8 +145,8 @@ class Trial:
         return placed
 
     def is_out(self, task: Task) -> bool:
-        """Whether one like *task*, by role or else by shape, found no place already."""
-        return (task.role or task.shape) in self._out
+        """Whether *task* is blocked, or one like it, by role or else by shape, found no place."""
+        return task.uid in self._blocked or (task.role or task.shape) in self._out
 
     def keep(self) -> list[tuple[Task, int]]:
         """Let the placements stand; whoever keeps them counts them in the gang and the queue."""
@@ -197,6 +205,19 @@ class Trial:
         message = refusal.message if refusal else self._ground.explain(shape)
         self._out.add(task.role or task.shape)
         self.misfits.setdefault(task.role, Misfit(task.name, task.uid, message))
+
+    def _unblocked(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Those of *tasks* that some node may take; of the others the first says why."""
+        if not any(task.claims for task in tasks):
+            return tasks
+        free = []
+        for task in tasks:
+            if why := self._ground.blocked(task):
+                self._blocked.add(task.uid)
+                self.misfits.setdefault(task.role, Misfit(task.name, task.uid, why))
+            else:
+                free.append(task)
+        return free
 
     def _left(self, rest: Sequence[Task]) -> list[Task]:
         return [task for task in rest if not self.is_out(task)]

@@ -67,6 +67,20 @@ class Gate(Part, frozen=True):
     name: str = ""
 
 
+class ClaimRef(Part, frozen=True):
+    """A claim that the pod names."""
+
+    claim_name: str = ""
+
+
+class PodVolume(Part, frozen=True):
+    """A volume, as far as a claim stands behind it."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimRef | None = None
+    ephemeral: dict[str, object] | None = None
+
+
 class PodSpec(Part, frozen=True):
     """What the pod asks for."""
 
@@ -80,6 +94,7 @@ class PodSpec(Part, frozen=True):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[Gate, ...] = ()
+    volumes: tuple[PodVolume, ...] = ()
 
 
 class PodStatus(Part, frozen=True):
@@ -124,6 +139,26 @@ class Node(Part, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class ClaimSpec(Part, frozen=True):
+    """What a claim is bound to."""
+
+    volume_name: str = ""
+
+
+class ClaimStatus(Part, frozen=True):
+    """How far a claim is."""
+
+    phase: str = ""
+
+
+class Claim(Part, frozen=True):
+    """A PersistentVolumeClaim as the scheduler sees it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ClaimSpec = ClaimSpec()
+    status: ClaimStatus = ClaimStatus()
 
 
 class PriorityClass(Part, frozen=True):

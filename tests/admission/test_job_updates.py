@@ -93,7 +93,7 @@ def test_quirks_a9_and_a11_this_may_not_change_and_what_may_is_told(
 ) -> None:
     text = refusal(changed(change), old=stored())
     assert "job updates may not change fields other than `minAvailable`" in text
-    assert "`tasks[*].replicas` and `tasks[*].minAvailable` under spec" in text
+    assert "besides `tasks[*].minAvailable` and `suspend`" in text
     assert f"changed: {field}" in text
 
 

@@ -68,7 +68,7 @@ def test_quirk_g17_plugins_bring_those_that_they_need(given_plugins: Json, store
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        pytest.param(job() | {"spec": {"queue": "default"}}, "no task specified", id="C1"),
+        pytest.param(job() | {"spec": {"queue": "default"}}, "No task specified", id="C1"),
         pytest.param(job(plugins={"mpi": ["--master=x"]}), 'no task is named "x"', id="C2"),
         pytest.param(
             job(networkTopology={"highestTierAllowed": 0, "highestTierName": "x"}),
@@ -246,7 +246,7 @@ def test_cpus_are_pinned_whole(resources: Json, whole: bool) -> None:
     if whole:
         ask(sent)
     else:
-        assert "cpu request isn't an integer in task: t" in refusal(sent)
+        assert "cpu request isn't an integer in spec.task[0]" in refusal(sent)
     ask(job(task(pod=pod, topologyPolicy="none")))
 
 

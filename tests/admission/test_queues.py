@@ -62,7 +62,7 @@ def test_quirk_q13_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
         ),
         (
             {"guarantee": {"resource": {"cpu": 2}}, "deserved": {"cpu": 1}},
-            "deserved[cpu] must be >= guarantee[cpu]=2",
+            "deserved[cpu]=1 must be >= guarantee[cpu]=2",
         ),
         (
             {"deserved": {"memory": "2Gi"}, "capability": {"memory": "1Gi", "cpu": 1}},
@@ -84,9 +84,8 @@ def test_several_faults_come_in_one_list() -> None:
 def test_a_new_queue_is_open_or_closed() -> None:
     for state in ("", "Open", "Closed"):
         ask(queue("q", state=state))
-    assert 'requestBody.spec.state: Unsupported value: "Closing"' in refusal(
-        queue("q", state="Closing")
-    )
+    told = 'requestBody.spec.state: Invalid value: "Closing": queue state must be in [Open Closed]'
+    assert told in refusal(queue("q", state="Closing"))
 
 
 @pytest.mark.parametrize("state", ["Closing", "Unknown"])
@@ -99,15 +98,15 @@ def test_quirk_q2_a_closing_queue_can_be_edited(state: str) -> None:
     ("path", "weights", "words"),
     [
         ("root/a", "1/2", ""),
-        ("root/a", "1", "differ in length"),
-        ("", "1", "differ in length"),
-        ("root/a", "1/0", '"0" is not a number above 0'),
-        ("root/a", "1/nan", '"nan" is not a number above 0'),
-        ("root/a", "1/inf", '"inf" is not a number above 0'),
-        ("root/a", "1/x", '"x" is not a number above 0'),
-        ("root/sci", "1/1", "queue dev lies below it at root/sci/dev"),
+        ("root/a", "1", "must have the same length with"),
+        ("", "1", "must have the same length with"),
+        ("root/a", "1/0", "0 in the 1/0 must be larger than 0"),
+        ("root/a", "1/nan", "nan in the 1/nan is invalid number: it must be finite"),
+        ("root/a", "1/inf", "inf in the 1/inf is invalid number: it must be finite"),
+        ("root/a", "1/x", 'x in the 1/x is invalid number: "x"'),
+        ("root/sci", "1/1", "in the sub path of root/sci/dev of queue dev"),
         ("root/sc", "1/1", ""),
-        ("root/sci/dev/x", "1/1/1/1", "below root/sci/dev, the path of queue dev, which is a leaf"),
+        ("root/sci/dev/x", "1/1/1/1", "root/sci/dev of queue dev: that queue is a leaf"),
         ("root/sci/devel", "1/1/1", ""),
     ],
 )
@@ -175,7 +174,7 @@ def test_a_missing_grandparent_is_named() -> None:
 def test_a_queue_with_running_pods_gets_no_first_child() -> None:
     busy = queue("busy")
     busy["status"]["allocated"] = {"cpu": "1", "pods": 2}
-    assert "2 pods run in it" in refusal(queue("q", parent="busy"), Shelf(busy))
+    assert "because it has allocated Pods: 2" in refusal(queue("q", parent="busy"), Shelf(busy))
     ask(queue("q", parent="busy"), Shelf(busy, queue("other", parent="busy")))
 
 
@@ -187,10 +186,13 @@ def test_a_queue_with_running_pods_gets_no_first_child() -> None:
         ({"capability": {"memory": "1Ti"}}, ""),
         ({"capability": {"requests.cpu": 99}}, ""),
         ({"deserved": {"cpu": 2}}, ""),
-        ({"deserved": {"cpu": 3}}, "sum of deserved[cpu] of the children of queue p is 4"),
-        ({"deserved": {"memory": "1Gi"}}, "is 1Gi, but its own is not set"),
-        ({"deserved": {"a.b/gpu": 0}}, "deserved[a.b/gpu]"),
-        ({"deserved": {"cpu": 1}, "guarantee": {"resource": {"cpu": 1}}}, "guarantee[cpu]"),
+        ({"deserved": {"cpu": 3}}, "sum of children's deserved (cpu 4)"),
+        (
+            {"deserved": {"memory": "1Gi"}},
+            "exceeds parent's deserved limit (memory not set)",
+        ),
+        ({"deserved": {"a.b/gpu": 0}}, "deserved (a.b/gpu 0)"),
+        ({"deserved": {"cpu": 1}, "guarantee": {"resource": {"cpu": 1}}}, "guarantee (cpu 1)"),
     ],
 )
 def test_a_child_gets_no_more_than_there_is(spec: Json, words: str) -> None:
@@ -227,9 +229,9 @@ def test_a_parent_keeps_what_its_children_have() -> None:
     )
     ask(queue("p", capability={"cpu": 6}, deserved={"cpu": 3}), shelf, old=old)
     smaller = queue("p", capability={"cpu": 5})
-    assert "less than its children's capability=6" in refusal(smaller, shelf, old=old)
+    assert "smaller than its descendants' max capability=6" in refusal(smaller, shelf, old=old)
     poorer = queue("p", capability={"cpu": 8}, deserved={"cpu": 2})
-    assert "deserved[cpu]" in refusal(poorer, shelf, old=old)
+    assert "deserved (cpu 3)" in refusal(poorer, shelf, old=old)
 
 
 def test_what_did_not_change_is_not_checked_again() -> None:
@@ -241,7 +243,7 @@ def test_what_did_not_change_is_not_checked_again() -> None:
 def test_the_resources_of_root_are_fixed_unless_unprotected() -> None:
     old = queue("root")
     new = queue("root", capability={"cpu": 1})
-    assert "root queue may not be changed" in refusal(new, old=old)
+    assert "guarantee) cannot be modified" in refusal(new, old=old)
     ask(new, old=old, settings=AdmissionSettings(root_queue_protection=False))
     ask(queue("root", weight=2), old=old)
     assert "has no parent" in refusal(queue("root", parent="default"), old=old)
@@ -257,7 +259,7 @@ def test_quirk_q17_deletion_is_checked_by_the_queue_that_goes() -> None:
     assert '"gone" not found' in refusal(None, shelf, old=queue("gone"))
     ask(None, shelf, old=busy)
     strict = AdmissionSettings(queue_allocated_pods_check=True)
-    assert "1 pods run in it" in refusal(None, shelf, old=busy, settings=strict)
+    assert "because it has allocated Pods: 1" in refusal(None, shelf, old=busy, settings=strict)
 
 
 names = st.sampled_from("abcd")

@@ -18,6 +18,7 @@ import pytest
 import uvloop
 from support_admission import job, queue
 from support_server import EmbeddedServer, embedded_server
+from support_waiting import until
 
 from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.admission.resource_groups import ResourceGroup
@@ -25,6 +26,7 @@ from batholith.admission.serving.desk import Desk
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
 from batholith.admission.serving.shelves import CONSULTED, Shelves
 from batholith.cluster.apiserver.verbs.patches import json_patch
+from batholith.httpserver.figures import ListenerFigures
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
 from batholith.machinery.tls import CertificateError, Presenter
@@ -104,7 +106,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 @asynccontextmanager
-async def opened(*hooks: Webhook) -> AsyncIterator[Door]:
+async def opened(*hooks: Webhook, figures: ListenerFigures | None = None) -> AsyncIterator[Door]:
     """The webhook server without an API server: no cache holds anything."""
     now, lasts = datetime.now(UTC), timedelta(days=1)
     authority = make_authority("tests", now=now, lasts=lasts)
@@ -112,7 +114,8 @@ async def opened(*hooks: Webhook) -> AsyncIterator[Door]:
         desk, presenter = Desk(hooks or WEBHOOKS, shelves(client)), Presenter()
         leaf = leaf_of(authority)
         assert presenter.show(leaf.certificate_pem, leaf.key_pem)
-        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
+        server = ReviewServer(presenter, address="127.0.0.1", port=0, figures=figures)
+        listening = serving(server, desk)
         async with listening as url:
             yield Door(url, desk, presenter, authority)
 
@@ -405,3 +408,32 @@ async def test_a_review_in_hand_is_answered_at_the_end() -> None:
         await stopping.wait()
     status, answer = await sending
     assert (status, answer["response"]["allowed"]) == (200, True)
+
+
+# -- requests that are not whole
+
+
+@pytest.mark.parametrize(
+    "how", [b"content-length: %d\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n%x\r\n"]
+)
+async def test_a_review_that_is_cut_off_is_not_looked_at(how: bytes) -> None:
+    asked: list[Review] = []
+    hook = Webhook(
+        name="x",
+        path="/x",
+        resource=JOBS,
+        operations=frozenset({"CREATE"}),
+        validate=lambda review, _: asked.append(review),
+    )
+    figures = ListenerFigures()
+    async with opened(hook, figures=figures) as door:
+        body = json.dumps(review(request(job(), JOBS))).encode()
+        address = door.url.removeprefix("https://").split(":")
+        _, writer = await asyncio.open_connection(*address, ssl=door.trust)
+        head = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        length = len(body) + 1 if b"length" in how else len(body)
+        writer.write(head + how % length + body + b"\r\n" * (b"chunked" in how))
+        writer.close()
+        await until(lambda: figures.refused["webhooks", "truncated"] == 1)
+        await door.ask("/x", request(job(), JOBS))
+    assert len(asked) == 1

@@ -257,3 +257,24 @@ async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
                     return (answer.status, await answer.text()) == told
 
             await until_true(not_followed)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"content-length: 40\r\n\r\n%b",
+        b"transfer-encoding: chunked\r\n\r\n15\r\n%b\r\n",
+        b"transfer-encoding: chunked\r\n\r\n15\r\n%b\r\n0\r\n",
+        b"content-length: 21\r\ntransfer-encoding: chunked\r\n\r\n15\r\n%b\r\n0\r\n\r\n",
+    ],
+)
+async def test_a_body_that_is_cut_off_is_not_carried_out(rest: Rest, sent: bytes) -> None:
+    reader, writer = await asyncio.open_connection(*rest.url.removeprefix("http://").split(":"))
+    head = f"POST {PATH}/commands HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {rest.token}\r\n"
+    writer.write(head.encode() + sent % b'{"action": "suspend"}')
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"application/problem+json" in answer
+    await rest.command("resume")  # what came before it would have been obeyed by now
+    assert [each.action for each in await rest.commands()] == ["ResumeJob"]

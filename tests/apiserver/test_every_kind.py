@@ -44,7 +44,12 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
 }
 """By kind: parts of the differences that stay, and why; docs/differences.md tells users."""
 
-WATCHED_OVER = ("CustomResourceDefinition", "PersistentVolumeClaim", "PodDisruptionBudget")
+WATCHED_OVER = (
+    "CustomResourceDefinition",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "PodDisruptionBudget",
+)
 """Kinds whose objects controllers change as soon as they are there."""
 
 _ROUNDS = 60

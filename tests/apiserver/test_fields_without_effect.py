@@ -64,20 +64,12 @@ FIELDS: tuple[tuple[Resource, Json, tuple[str, ...]], ...] = (
     (names.SECRETS, {"type": "kubernetes.io/service-account-token"}, ("type",)),
     (names.SECRETS, {"type": "Opaque"}, ()),
     (names.PERSISTENTVOLUMECLAIMS, {"spec": {**_CLAIM, "volumeMode": "Filesystem"}}, ()),
-    (names.PERSISTENTVOLUMECLAIMS, {"spec": {"volumeMode": "Block"}}, ("spec.volumeMode",)),
-    (names.PERSISTENTVOLUMECLAIMS, {"spec": {"storageClassName": "fast"}}, (
-        "spec.storageClassName",
-    )),
-    (names.PERSISTENTVOLUMECLAIMS, {"spec": {"dataSource": {"name": "a"}}}, ("spec.dataSource",)),
     (names.JOBS, {"spec": {"networkTopology": {"mode": "hard"}}}, ("spec.networkTopology",)),
     (names.JOBS, {"spec": {"tasks": [{}, {"topologyPolicy": "best-effort"}]}}, (
         "spec.tasks[1].topologyPolicy",
     )),
     (names.JOBS, {"spec": {"tasks": [{"topologyPolicy": "none"}]}}, ()),
     (names.JOBS, {"spec": {"volumes": [{"volumeClaim": _CLAIM}]}}, ()),
-    (names.JOBS, {"spec": {"volumes": 2 * [{"volumeClaim": {"storageClassName": "a"}}]}}, (
-        "spec.volumes[0].volumeClaim.storageClassName",
-    )),
     (names.PODGROUPS, {"spec": {"networkTopology": {"mode": "soft"}}}, ("spec.networkTopology",)),
     (names.PODGROUPS, {"spec": {"subGroupPolicy": [{"name": "a"}]}}, ("spec.subGroupPolicy",)),
     (names.QUEUES, {"spec": {"affinity": {"nodeGroupAffinity": {}}}}, ("spec.affinity",)),

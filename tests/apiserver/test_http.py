@@ -1,9 +1,13 @@
 """The HTTP of the API server, byte by byte, with an application that tells what it was asked."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+
+import pytest
+from support_waiting import until
 
 from batholith.cluster.apiserver.http.connections import (
     BODY_LIMIT,
@@ -12,6 +16,7 @@ from batholith.cluster.apiserver.http.connections import (
     Connections,
     Reply,
 )
+from batholith.httpserver.limits import Limits
 
 TYPE = b"content-type: text/plain\r\n"
 
@@ -54,6 +59,7 @@ class Peer:
 
     echo: Echo
     connections: Connections
+    listening: socket.socket
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -74,20 +80,34 @@ class Peer:
             return await self.reader.read()
 
 
+@dataclass
+class Clock:
+    """Time that only a test moves."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def knows(asked: Asked) -> bool:
+    return "stranger" not in asked.headers
+
+
 @asynccontextmanager
-async def peer() -> AsyncIterator[Peer]:
+async def peer(*, limits: Limits | None = None, clock: Clock | None = None) -> AsyncIterator[Peer]:
     echo = Echo()
-    connections = Connections(echo)
-    server = await asyncio.get_running_loop().create_server(connections.make, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    connections = Connections(echo, knows=knows, limits=limits, time=clock)
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = listening.getsockname()
+    connections.listen(listening)
+    reader, writer = await asyncio.open_connection(*address)
     try:
-        yield Peer(echo, connections, reader, writer)
+        yield Peer(echo, connections, listening, reader, writer)
     finally:
         writer.close()
         echo.held.set()
         await connections.close(100)
-        server.close()
-        await server.wait_closed()
 
 
 async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
@@ -102,12 +122,26 @@ async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
 async def test_who_comes_while_the_server_hangs_up_is_not_served() -> None:
     """Nobody would end such a connection."""
     async with peer() as it:
-        await it.connections.close(100)
-        reader, writer = await asyncio.open_connection(*it.writer.get_extra_info("peername"))
-        with suppress(ConnectionError):
-            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert await reader.read() == b""
-        writer.close()
+        for turns in range(6):
+            if turns:
+                listening = socket.create_server(("127.0.0.1", 0))
+                it.connections = Connections(it.echo)
+                it.connections.listen(listening)
+            else:
+                listening = it.listening
+            # The kernel takes the connection; the server is at any point of taking it over.
+            late = socket.create_connection(listening.getsockname())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await it.connections.close(100)
+            reader, writer = await asyncio.open_connection(sock=late)
+            with suppress(ConnectionError):
+                writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                async with asyncio.timeout(100):
+                    assert await reader.read() == b""
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
     assert it.echo.asked == []
 
 
@@ -219,3 +253,130 @@ async def test_a_wish_for_another_protocol_is_answered_in_this_one() -> None:
         head, text = await it.answer()
         assert head.startswith("HTTP/1.1 200 ") and text == "GET /  0"
         assert await it.rest() == b""
+
+
+# -- limits
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"content-length: 4\r\n\r\nabc",
+        b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n",
+        b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\nx\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: gzip\r\n\r\nabc",
+        b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        b"content-length: +3\r\n\r\nabc",
+        b"connection: upgrade\r\nupgrade: x\r\ncontent-length: 4\r\n\r\nabc",
+        b"x: y",
+    ],
+)
+async def test_a_request_that_is_not_whole_is_not_carried_out(sent: bytes) -> None:
+    async with peer() as it:
+        it.writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n" + sent)
+        it.writer.write_eof()
+        assert (await it.rest()).startswith(b"HTTP/1.1 400 ")
+        assert it.echo.asked == []
+
+
+async def test_a_stranger_is_answered_before_the_body_comes_and_none_of_it_is_kept() -> None:
+    async with peer() as it:
+        head = b"POST /a HTTP/1.1\r\nstranger: 1\r\ncontent-length: %d\r\n\r\n"
+        it.writer.write(head % BODY_LIMIT)
+        assert (await it.answer())[1] == "POST /a  0"
+        it.writer.write(b"x" * BODY_LIMIT + b"GET /next HTTP/1.1\r\n\r\n")
+        assert (await it.answer())[1] == "GET /next  0"
+        assert it.connections.held == 0
+        assert [each.body for each in it.echo.asked] == [b"", b""]
+
+
+async def test_a_body_beyond_the_limit_is_refused_before_it_comes() -> None:
+    async with peer() as it:
+        head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\nexpect: 100-continue\r\n\r\n"
+        it.writer.write(head % (BODY_LIMIT + 1))
+        assert "connection: close" in (await it.answer())[0]
+        assert await it.rest() == b""
+    assert [each.too_large for each in it.echo.asked] == [True]
+
+
+async def test_a_refused_body_without_end_is_not_read_for_ever() -> None:
+    async with peer() as it:
+        it.writer.write(b"POST / HTTP/1.1\r\nstranger: 1\r\ntransfer-encoding: chunked\r\n\r\n")
+        await it.answer()
+        with suppress(ConnectionError):
+            for _ in range(40):
+                it.writer.write(b"80000\r\n" + b"x" * 0x80000 + b"\r\n")
+                await it.writer.drain()
+        with suppress(ConnectionError):
+            assert await it.rest() == b""
+
+
+async def test_slow_requests_end_and_long_answers_do_not() -> None:
+    clock = Clock()
+    async with peer(clock=clock) as it:
+        it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
+        await it.echo.begun.wait()
+        clock.now += 10_000
+        it.connections.sweep()
+        it.echo.held.set()
+        assert (await it.answer())[1] == "GET /held  0"
+        it.writer.write(b"POST /slow HTTP/1.1\r\ncontent-length: 9\r\n\r\nx")
+        await until(lambda: it.connections.held == 1)
+        for number in range(5):
+            clock.now += 11
+            it.connections.sweep()
+            it.writer.write(b"x")
+            await until(lambda n=number: it.connections.held == n + 2)  # type: ignore[misc]
+        clock.now += 11
+        it.connections.sweep()
+        assert (await it.head()).startswith("HTTP/1.1 408 ")
+    assert [each.path for each in it.echo.asked] == ["/held"]
+
+
+async def test_a_stream_is_not_cut_however_long_it_takes() -> None:
+    clock = Clock()
+    async with peer(clock=clock, limits=Limits(connections=2)) as it:
+        it.writer.write(b"GET /stream HTTP/1.1\r\nendless: 1\r\n\r\n")
+        await it.head()
+        await it.reader.readuntil(b"two\r\n")
+        for _ in range(5):
+            clock.now += 10_000
+            it.connections.sweep()
+            _, writer = await asyncio.open_connection(*it.writer.get_extra_info("peername"))
+            writer.write(b"GET / HTTP/1.1\r\n")  # half open: only they make room for one another
+            await until(lambda: len(it.connections) == 2)
+            writer.close()
+        assert len(it.echo.asked) == 1 and not it.echo.stream_ended.is_set()
+
+
+async def test_bodies_that_wait_behind_a_request_count() -> None:
+    async with peer(limits=Limits(unfinished_bytes=1000)) as it:
+        it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
+        await it.echo.begun.wait()
+        it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: 400\r\n\r\n".ljust(440, b"x"))
+        await until(lambda: it.connections.held >= 400)
+        it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: 700\r\n\r\n".ljust(740, b"x"))
+        await until(lambda: it.connections.figures.refused["apiserver", "unfinished_bytes"] == 1)
+        it.echo.held.set()
+        assert (await it.answer())[1] == "GET /held  0"
+        head, text = await it.answer()
+        assert head.startswith("HTTP/1.1 429 ") and "retry-after: 1\r\n" in head
+        assert '"reason":"TooManyRequests"' in text
+    assert len(it.echo.asked) == 1
+
+
+async def test_an_idle_client_that_is_known_outlasts_those_that_are_not() -> None:
+    async with peer(limits=Limits(connections=2)) as it:
+        it.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await it.answer()
+        address = it.writer.get_extra_info("peername")
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET / HTTP/1.1\r\nstranger: 1\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+        it.writer.write(b"GET /again HTTP/1.1\r\n\r\n")
+        assert (await it.answer())[1] == "GET /again  0"

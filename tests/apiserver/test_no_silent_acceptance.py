@@ -54,15 +54,16 @@ ROWS: Mapping[str, Row] = {
     "v1/limitranges": warned({"spec": {"limits": [{"type": "Container"}]}}),
     "v1/namespaces": enforced(f"{SERVER}/controllers/namespaces.py"),
     "v1/nodes": enforced(f"{SCHEDULER}/plugins/predicates.py"),
-    "v1/persistentvolumeclaims": enforced(f"{AGENT}/claims.py", {"spec": _CLAIM}),
-    "v1/persistentvolumes": warned(
+    "v1/persistentvolumeclaims": enforced(f"{SERVER}/controllers/volumes.py", {"spec": _CLAIM}),
+    "v1/persistentvolumes": enforced(
+        f"{SERVER}/controllers/volumes.py",
         {
             "spec": {
                 "capacity": {"storage": "1Gi"},
                 "accessModes": ["ReadWriteOnce"],
                 "hostPath": {"path": "/x"},
             }
-        }
+        },
     ),
     "v1/pods": enforced(f"{AGENT}/worker.py", pod("p")),
     "v1/podtemplates": data({"template": _TEMPLATE}),
@@ -104,7 +105,9 @@ ROWS: Mapping[str, Row] = {
     "storage.k8s.io/v1/csidrivers": warned({"spec": {}}),
     "storage.k8s.io/v1/csinodes": warned({"spec": {"drivers": []}}),
     "storage.k8s.io/v1/csistoragecapacities": warned({"storageClassName": "s"}),
-    "storage.k8s.io/v1/storageclasses": warned({"provisioner": "p"}),
+    "storage.k8s.io/v1/storageclasses": enforced(
+        f"{SERVER}/controllers/matching.py", {"provisioner": "p"}
+    ),
     "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
     "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
     "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": warned({"webhooks": []}),

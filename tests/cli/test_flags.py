@@ -216,6 +216,7 @@ def test_the_version(command: list[str]) -> None:
 MISTAKES = {
     "--log-level=loud": "'loud' is none of DEBUG, INFO",
     "--log-format=xml": "'xml' is neither text nor json",
+    "--http-limits=x=1": "--http-limits: 'x=1': want one of connections, handshake-timeout,",
     "--kubeconfig=/nowhere": "cannot read kubeconfig /nowhere: No such file",
 }
 

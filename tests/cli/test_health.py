@@ -12,10 +12,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from support_waiting import until
 
 from batholith.cli import health as module
 from batholith.cli.health import CannotListenError, Health, Place, serving, split, tls
 from batholith.cluster import pki
+from batholith.httpserver.figures import ListenerFigures
+from batholith.httpserver.limits import Limits
+
+OPEN = "batholith_http_connections"
 
 
 @dataclass
@@ -256,3 +261,34 @@ async def test_health_over_tls_when_all_three_files_are_given(tmp_path: Path) ->
 )
 def test_addresses(address: str, wanted: tuple[str, int]) -> None:
     assert split(address) == wanted
+
+
+async def test_a_request_whose_body_is_cut_off_is_not_answered_as_a_whole_one() -> None:
+    asked: list[bool] = []
+    health = Health(alive={"x": lambda: asked.append(True) or None})  # type: ignore[func-returns-value]
+    async with serving([Place(address="127.0.0.1:0", health=health)]) as [port]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nx")
+        writer.write_eof()
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+    assert asked == []
+
+
+async def test_limits_and_what_they_refuse_are_in_the_figures() -> None:
+    registry = CollectorRegistry()
+    place = Place(
+        address="127.0.0.1:0",
+        registry=registry,
+        limits=Limits(connections=1),
+        figures=ListenerFigures(registry),
+    )
+    async with serving([place]) as [port], aiohttp.ClientSession() as session:
+        half_open = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: registry.get_sample_value(OPEN, {"listener": "metrics"}) == 1)
+        async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = await answer.text()
+        assert 'batholith_http_refused_total{listener="metrics",reason="evicted"} 1.0' in text
+        with contextlib.suppress(ConnectionError):
+            assert await half_open[0].read() == b""
+        half_open[1].close()

@@ -268,3 +268,12 @@ async def test_a_memory_limit_holds_though_another_s_folder_is_gone(node: Node) 
         node.run("b", take, more=limit, restartPolicy="Never")
         await until(lambda: node.phase("b") == "Failed")
     assert node.container("b")["state"]["terminated"]["reason"] == "OOMKilled"
+
+
+async def test_a_pod_whose_status_is_forbidden_can_still_go(node: Node) -> None:
+    async with node.agent():
+        node.run("p", "sleep 600")
+        await until(lambda: node.phase("p") == "Running")
+        node.api.fail(403, method="PATCH", path="/status", times=1000)
+        node.ask_to_go("p", grace=1)
+        await until(lambda: "d/p" not in node.api.objects(PODS))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from support_agent import container, manifest, pod_of
-from support_nodes import NODE, World, world
+from support_nodes import NODE, World, bind_claim, world
 from support_servers import Servers, add_namespace
 from support_waiting import until
 
@@ -149,6 +149,7 @@ async def test_files_of_secrets_are_their_reader_s(w: World) -> None:
 async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(w: World) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     claim = await w.create({"metadata": {"name": "data"}, "spec": spec}, PERSISTENTVOLUMECLAIMS)
+    await bind_claim(w, "data")
     uid = claim["metadata"]["uid"]
     folder = w.settings.data_dir / "volumes" / f"{w.namespace}_data_{uid}"
     (folder / "deep").mkdir(parents=True)

@@ -2,20 +2,24 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support_waiting import PATIENCE, until
 
 from batholith.cluster import pki
+from batholith.cluster.agent import logs
 from batholith.cluster.agent.logs import LogOptions, read, trim
 from batholith.cluster.agent.server import LogRefusedError, LogServer
 from batholith.cluster.agent.settings import ServingFiles
+from batholith.httpserver.figures import ListenerFigures
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.testing import FakeClock, settle
 
@@ -139,8 +143,7 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
     (tmp_path / "0.log").write_text(LINES)
     server = LogServer(OneLog(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
-    runner, port = await server.start(files, port=0)
-    try:
+    async with server.running(files, port=0) as port:
         url = f"https://127.0.0.1:{port}/containerLogs/default/p"
         assert await ask(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
         assert (await ask(f"{url}/d", own, own.client))[0] == 404
@@ -148,8 +151,39 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
         for pair in (None, stranger.client):
             with pytest.raises((aiohttp.ClientError, OSError)):
                 await ask(f"{url}/c", own, pair)
-    finally:
-        await runner.cleanup()
+
+
+class Unending(OneLog):
+    """A log to which nothing is added."""
+
+    def is_over(self) -> bool:
+        return False
+
+
+async def test_a_log_is_followed_no_more_when_its_reader_hangs_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    (tmp_path / "0.log").write_text(LINES)
+    ended, read_on = asyncio.Event(), logs.read
+
+    async def read(*about: Any, **more: Any) -> AsyncIterator[bytes]:
+        async for piece in read_on(*about, **more):
+            yield piece
+        ended.set()
+
+    monkeypatch.setattr(logs, "read", read)
+    server = LogServer(Unending(tmp_path / "0.log"), SystemClock())
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
+        answer = await session.get(url, ssl=context)
+        assert await answer.content.readline() == b"one\n"
+        answer.close()
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
 
 
 async def ask(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:
@@ -158,3 +192,27 @@ async def ask(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, st
         context.load_cert_chain(pair.certificate, pair.key)
     async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
         return answer.status, await answer.text()
+
+
+async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Path) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    (tmp_path / "0.log").write_text(LINES)
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    source, figures = OneLog(tmp_path / "0.log"), ListenerFigures()
+    found: list[str] = []
+
+    class Source(OneLog):
+        def find_log(self, pod: str, container: str, *, previous: bool) -> OneLog:
+            found.append(container)
+            return source
+
+    server = LogServer(Source(source.path), SystemClock())
+    async with server.running(files, port=0, figures=figures) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        path = b"/containerLogs/default/p/c"
+        writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx" % path)
+        writer.close()
+        await until(lambda: figures.refused["agent", "truncated"] == 1)
+    assert found == []

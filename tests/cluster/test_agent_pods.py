@@ -1,9 +1,11 @@
 """Pods on a real node, as users see them through the API."""
 
+import asyncio
 import os
+import shutil
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from support_agent import container, manifest
-from support_nodes import NODE, World, world
+from support_nodes import NODE, World, bind_claim, world
 from support_servers import Servers, add_namespace
-from support_waiting import until
+from support_waiting import PATIENCE, until
 
 from batholith.cluster.agent.records import PodFolder
 from batholith.cluster.agent.runner import Level, probe
-from batholith.model.names import CONFIGMAPS, PERSISTENTVOLUMECLAIMS, SECRETS, SERVICES
+from batholith.model.names import (
+    CONFIGMAPS,
+    PERSISTENTVOLUMECLAIMS,
+    SECRETS,
+    SERVICES,
+)
 
 Json = dict[str, Any]
 
@@ -349,9 +356,8 @@ async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: Wo
     event = await w.event("first", "FailedMount")
     assert 'persistentvolumeclaim "data" not found' in event["message"]
     await w.create(claim, PERSISTENTVOLUMECLAIMS)
+    await bind_claim(w, "data")
     await w.phase("first", "Succeeded")
-    served = await w.client.get(PERSISTENTVOLUMECLAIMS, "data", namespace=w.namespace, view=dict)
-    assert served["status"]["phase"] == "Bound"
     await run("second")
     await w.phase("second", "Succeeded")
     assert await w.logs("second") == "first\n"
@@ -363,6 +369,7 @@ async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(w: Wo
     await w.client.delete(PERSISTENTVOLUMECLAIMS, "data", namespace=w.namespace)
     await until(lambda: not list(base.glob(f"{w.namespace}_*")))
     await w.create(claim, PERSISTENTVOLUMECLAIMS)
+    await bind_claim(w, "data")
     await run("third")
     await w.phase("third", "Succeeded")
     assert await w.logs("third") == ""
@@ -393,3 +400,63 @@ async def test_last_words_become_the_termination_message(w: World) -> None:
     await w.run(manifest("p", own, log, restartPolicy="Never"))
     pod = await w.phase("p", "Succeeded", "Failed")
     assert [ended(pod, 0)["message"], ended(pod, 1)["message"]] == ["gave up\n", "from the log"]
+
+
+async def test_a_condition_that_holds_loses_the_reason_why_it_did_not(w: World) -> None:
+    probe = {"exec": {"command": ["test", "-e", "/tmp/ok"]}, "periodSeconds": 1}
+    await w.run(manifest("p", shell("sleep 0.5; touch /tmp/ok; sleep 60", readinessProbe=probe)))
+
+    def told(pod: Json) -> dict[str, Json]:
+        return {each["type"]: each for each in pod["status"].get("conditions") or ()}
+
+    def is_ready(value: str) -> Callable[[Json], bool]:
+        return lambda pod: told(pod).get("Ready", {}).get("status") == value
+
+    waiting = told(await w.when("p", is_ready("False")))
+    assert waiting["Ready"]["reason"] == "ContainersNotReady"
+    ready = told(await w.when("p", is_ready("True")))
+    for kind in ("Ready", "ContainersReady", "Initialized"):
+        assert "reason" not in ready[kind], ready[kind]
+        assert "message" not in ready[kind], ready[kind]
+    await w.delete("p", grace=0)
+
+
+async def test_a_followed_log_ends_with_its_pod(w: World) -> None:
+    await w.run(manifest("p", shell("echo on; exec sleep 60")))
+    await w.phase("p", "Running")
+    url = f"{w.server.url}/api/v1/namespaces/{w.namespace}/pods/p/log?follow=true"
+    who = {"Authorization": f"Bearer {w.server.tokens['admin']}"}
+    async with asyncio.timeout(PATIENCE), w.server.session.get(url, headers=who) as log:
+        assert await log.content.readline() == b"on\n"
+        await w.delete("p", grace=0)
+        assert await log.content.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("image", "command"), [("nginx", []), ("nginx", ["nginx"]), ("busybox", [])]
+)
+async def test_a_pod_says_that_it_runs_no_program_of_its_image(
+    w: World, image: str, command: list[str]
+) -> None:
+    if command and shutil.which(command[0]):
+        pytest.skip("nginx is installed: it is run, not stood in for")
+    await w.run(manifest("p", shell("true", name="own"), container(*command, image=image)))
+
+    def sign(pod: Json) -> Json:
+        found = pod["status"].get("conditions") or ()
+        return next((each for each in found if each["type"] == "batholith.io/Placeholder"), {})
+
+    shown = sign(await w.when("p", sign))
+    assert (shown["status"], shown["reason"]) == ("True", "ProgramNotRun")
+    assert f"c ({image})" in shown["message"]
+    assert "own" not in shown["message"]
+    event = await w.event("p", "Placeholder")
+    assert event["type"] == "Warning"
+    assert f"image {image}" in event["message"]
+    await w.delete("p", grace=0)
+
+
+async def test_a_pod_with_a_program_has_no_such_sign(w: World) -> None:
+    await w.run(manifest("p", shell("exit 0"), restartPolicy="Never"))
+    pod = await w.phase("p", "Succeeded")
+    assert "batholith.io/Placeholder" not in {c["type"] for c in pod["status"]["conditions"]}

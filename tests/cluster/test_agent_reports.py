@@ -47,6 +47,18 @@ async def test_a_status_that_met_a_conflict_is_written_after_all() -> None:
             assert len(told) == 3, "it was read anew each time"
 
 
+async def test_a_status_that_was_forbidden_is_written_once_it_may_be() -> None:
+    async with FakeApi() as api:
+        pod = pod_of(api.put(PODS, "p"))
+        async with reporting(api, pod) as (reporter, _):
+            api.fail(403, method="PATCH", path="/status", times=2)
+            reporter.touch(promptly=True)
+            await until(lambda: reporter.is_refused)
+            await reporter.settled()
+            assert phase(api) == "Running"
+            assert not reporter.is_refused
+
+
 async def test_a_conflict_with_a_namesake_is_final() -> None:
     async with FakeApi() as api:
         stored = api.put(PODS, "p")

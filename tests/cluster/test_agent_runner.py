@@ -347,3 +347,10 @@ def test_a_home_that_is_shown_keeps_its_keys_to_itself(tmp_path: Path) -> None:
     assert ("tmpfs", "700", "/home/me/.ssh", "") in steps
     assert ("show", os.devnull, "/home/me/.netrc", "") in steps
     assert not any(step[2] in ("/home/me/.local", "/home/me/work") for step in steps)
+
+
+async def test_a_run_that_went_with_its_pod_is_over(tmp_path: Path) -> None:
+    folder = launch(tmp_path, ["true"], Level.PLAIN)
+    assert not folder.is_over
+    shutil.rmtree(folder.path)
+    assert folder.is_over

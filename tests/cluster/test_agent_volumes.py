@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_agent import container, manifest, pod_of
 
-from batholith.cluster.agent.environment import ConfigError, Facts, Sources
+from batholith.cluster.agent.environment import ClaimVolume, ConfigError, Facts, Sources
 from batholith.cluster.agent.layout import Mount
 from batholith.cluster.agent.volumes import (
     Made,
@@ -27,7 +27,13 @@ from batholith.cluster.agent.volumes import (
 SOURCES = Sources(
     config_maps={"m": {"a": b"1", "b": b"2"}, "gone": None},
     secrets={"s": {"key": b"hush"}},
-    claims={"c": "u1", "gone": None},
+    claims={
+        "c": ClaimVolume(uid="u1", handle="u1"),
+        "gone": None,
+        "waits": ClaimVolume(problem='persistentvolumeclaim "waits" is Pending'),
+        "host": ClaimVolume(uid="u2", host_path="/etc"),
+        "kept": ClaimVolume(uid="u3", handle="u0"),
+    },
 )
 
 
@@ -85,6 +91,9 @@ def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
         ({"configMap": {"name": "m", "items": [{"key": "a", "path": "../a"}]}}, "'..'"),
         ({"hostPath": {"path": "/etc"}}, "not among the permitted folders"),
         ({"persistentVolumeClaim": {"claimName": "gone"}}, 'claim "gone" not found'),
+        ({"persistentVolumeClaim": {"claimName": "waits"}}, '"waits" is Pending'),
+        ({"persistentVolumeClaim": {"claimName": "host"}}, "not among the permitted folders"),
+        ({"persistentVolumeClaim": {"claimName": "kept"}}, "no folder 'u0' on this node"),
         ({"nfs": {"server": "x"}}, "does not know the volume's type"),
     ],
 )
@@ -112,6 +121,14 @@ def test_a_host_path_must_be_permitted(tmp_path: Path) -> None:
     assert made["v0"] == tmp_path / "open"
     with pytest.raises(VolumeError, match="permitted"):
         make(tmp_path, {"hostPath": {"path": str(tmp_path / "open/out")}}, host_paths=permitted)
+
+
+def test_a_retained_folder_is_mounted_by_the_claim_that_its_volume_is_bound_to(
+    tmp_path: Path,
+) -> None:
+    old = tmp_path / "claims" / "default_before_u0"
+    old.mkdir(parents=True)
+    assert make(tmp_path, {"persistentVolumeClaim": {"claimName": "kept"}}) == {"v0": old}
 
 
 def test_a_pod_s_needs_are_all_that_it_names() -> None:

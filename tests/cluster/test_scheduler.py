@@ -18,7 +18,14 @@ from batholith.admission import AdmissionSettings, webhooks
 from batholith.kube.client import Client
 from batholith.kube.config import Credentials
 from batholith.model import crds
-from batholith.model.names import GROUP_NAME, PODGROUPS, PODS, QUEUE_GATE, QUEUES
+from batholith.model.names import (
+    GROUP_NAME,
+    PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
+    PODS,
+    QUEUE_GATE,
+    QUEUES,
+)
 from batholith.scheduler.scribe import Pauses
 from batholith.scheduler.service import Scheduler, SchedulerSettings
 
@@ -74,7 +81,9 @@ async def add_pod(
     cpu: str = "1",
     scheduler: str = "volcano",
     annotations: Json | None = None,
+    claim: str = "",
 ) -> None:
+    mounted = {"name": "d", "persistentVolumeClaim": {"claimName": claim}}
     resources = {"requests": {"cpu": cpu, "memory": "64Mi"}}
     annotations = (annotations or {}) | ({GROUP_NAME: group} if group else {})
     body = {
@@ -84,6 +93,7 @@ async def add_pod(
         "spec": {
             "schedulerName": scheduler,
             "containers": [{"name": "main", "image": "busybox", "resources": resources}],
+            "volumes": [mounted] if claim else [],
         },
     }
     await server.create(PODS.path("default"), body)
@@ -405,3 +415,34 @@ async def test_a_pod_that_somebody_else_bound_is_left_where_it_is(server: Server
         await add_pod(server, "g-1", "g")
         assert (await wait_bound(server, "g-0", "g-1"))[0] == "b"
         await wait_for_phase(server, "g", "Running")
+
+
+async def test_pods_wait_for_their_claim_and_are_told_which_it_is(server: Server) -> None:
+    claims = PERSISTENTVOLUMECLAIMS.path("default")
+    await add_node(server, "n")
+    async with scheduling(server):
+        await add_group(server, "g", 1)
+        await add_pod(server, "p", "g", claim="c")
+
+        async def told(words: str) -> bool:
+            conditions = (await pod(server, "p"))["status"].get("conditions") or ()
+            return any(
+                (each["type"], each["reason"]) == ("PodScheduled", "Unschedulable")
+                and words in each["message"]
+                for each in conditions
+            )
+
+        await until_true(lambda: told('persistentvolumeclaim "c" not found'))
+        wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        body = {"metadata": {"name": "c"}, "spec": {**wanted, "storageClassName": "none"}}
+        await server.create(claims, body)
+        await until_true(lambda: told('persistentvolumeclaim "c" is not bound'))
+        conditions = (await group(server, "g"))["status"]["conditions"]
+        assert any('claim "c"' in each.get("message", "") for each in conditions)
+        await merge(server, f"{claims}/c", {"spec": {"volumeName": "v"}})
+        await merge(server, f"{claims}/c/status", {"status": {"phase": "Bound"}})
+
+        async def placed() -> bool:
+            return bool((await pod(server, "p"))["spec"].get("nodeName") == "n")
+
+        await until_true(placed)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from batholith.cluster import supervisor as supervisor_module
 from batholith.cluster.datadir import DataDir, DataDirBusyError
+from batholith.cluster.files import write_private
 from batholith.cluster.processes import ProcessId, identify
 from batholith.cluster.supervisor import (
     Part,
@@ -169,3 +172,43 @@ def test_a_data_folder_has_one_holder(data: DataDir) -> None:
     other.hold()
     other.release()
     assert data.root.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_state_that_cannot_be_written_ends_no_part(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with supervised(data, part("a"), part("b")):
+        first, other = process(data, "a"), process(data, "b")
+        write, tries = write_private, list[Path]()
+
+        def full(path: Path, content: bytes) -> None:
+            tries.append(path)
+            if len(tries) < 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(path, content)
+
+        monkeypatch.setattr(supervisor_module, "write_private", full)
+        monkeypatch.setattr(supervisor_module, "SAVE_RETRY", 0.01)
+        os.kill(first.pid, signal.SIGKILL)
+        await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
+        assert other.alive
+
+
+async def test_a_keeper_that_was_cancelled_inside_goes_on_with_its_part(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with supervised(data, part("a")):
+        first = process(data, "a")
+        note, faults = Supervisor._note, [asyncio.CancelledError()]
+
+        def cancelled(self: Supervisor, name: str, *, process: ProcessId | None) -> None:
+            note(self, name, process=process)
+            if process is not None and faults:
+                raise faults.pop()
+
+        monkeypatch.setattr(Supervisor, "_note", cancelled)
+        os.kill(first.pid, signal.SIGKILL)
+        await until(lambda: not faults)
+        second = process(data, "a")
+        os.kill(second.pid, signal.SIGKILL)
+        await until(lambda: state(data).parts["a"].ready and process(data, "a") != second)

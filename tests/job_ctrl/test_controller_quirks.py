@@ -108,6 +108,37 @@ def test_quirk_5_a_pod_that_must_go_is_counted_once() -> None:
     assert (status_of(world).running, status_of(world).terminating) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("action", "phase", "failed", "terminating"),
+    [
+        ("RestartPod", "Restarting", 0, 1),
+        ("RestartTask", "Restarting", 0, 3),
+        ("RestartPartition", "Restarting", 0, 2),
+        ("RestartJob", "Restarting", 0, 4),
+        ("AbortJob", "Aborting", 1, 3),
+        ("TerminateJob", "Terminating", 1, 3),
+        ("CompleteJob", "Completing", 1, 3),
+    ],
+)
+def test_a_job_enters_a_phase_with_the_pods_that_go_for_it_counted_as_terminating(
+    action: str, phase: str, failed: int, terminating: int
+) -> None:
+    """As the reference does: clients wait for it. Asking the pods to go costs no further write."""
+    partitions = {"totalPartitions": 2, "partitionSize": 2}
+    world = started(
+        task("t", 3, partitionPolicy=partitions), task("u", 1), policies=[on("PodFailed", action)]
+    )
+    world.turn("t-0", P.FAILED, exit_code=1)
+    while status_of(world).state.phase != phase:
+        assert world.step()
+    entered = status_of(world)
+    assert (entered.failed, entered.terminating) == (failed, terminating)
+    assert entered.running + entered.failed + entered.terminating == 4
+    world.run()
+    assert sum(pod.leaving for pod in world.pods.values()) == terminating
+    assert status_of(world) == entered
+
+
 def test_quirk_7_a_new_job_s_status_names_its_plugins_at_once() -> None:
     (effect,) = decide(view(job(plugins={"svc": []}), podgroup=None))
     assert isinstance(effect, SetStatus)

@@ -10,6 +10,8 @@ import pytest
 from support_admission import ask, job, queue, task
 from support_policies import RESOURCES, install
 from support_realkube import RealKube
+from support_refusal_phrases import CASES, filled
+from support_refusals_on_servers import hold, refusals
 from support_server import Answer, Server
 from support_servers import RealServers, merge, real_servers
 from support_waiting import until_true
@@ -171,7 +173,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "C3": (whole(networkTopology=BOTH_TIERS), "spec.networkTopology: must not specify"),
     "C4": (
         whole(task(), task("u", 1, minAvailable=2)),
-        "spec.tasks[1]: 'minAvailable' is greater than 'replicas' in task: u, job: j",
+        "spec.tasks[1]: 'minAvailable' must be <= 'replicas' in task: u",
     ),
     "C5": (whole(task("a"), task("t"), task("t")), "spec.tasks[1]: duplicated task name t"),
     "C6": (
@@ -200,7 +202,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     ),
     "C9": (
         whole(task(topologyPolicy="restricted", pod=asking(cpu="1500m"))),
-        "spec.tasks[0]: the cpu request isn't an integer in task: t",
+        "spec.tasks: the cpu request isn't an integer in spec.task[0] container[0].",
     ),
     "C9 no cpu": (whole(task(topologyPolicy="restricted")), "the cpu request isn't an integer"),
     "C10 size": (
@@ -226,7 +228,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     ),
     "C12": (
         whole(task("a", 2), task("b", 1), minAvailable=4),
-        "spec.minAvailable: job 'minAvailable' should not be greater than total replicas in tasks",
+        "spec.minAvailable: job 'minAvailable' must not be greater than total replicas",
     ),
     "C13 both": (
         whole(policies=[POLICY | {"exitCode": 1}]),
@@ -239,7 +241,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     ),
     "C13 twice": (
         whole(policies=[POLICY, {"events": ["Unknown", "PodFailed"], "action": "AbortJob"}]),
-        "spec.policies: duplicate event PodFailed across different policy",
+        "spec.policies: duplicate event PodFailed  across different policy",
     ),
     "C13 timeout": (whole(policies=[POLICY | {"timeout": "5 m"}]), 'Invalid value: "5 m": invalid'),
     "C14": (whole(plugins={"env": [], "no": []}), "spec.plugins: unable to find job plugin: no"),
@@ -277,14 +279,14 @@ REFUSED: dict[str, tuple[Json, str]] = {
     ),
     "queue path": (
         named("q", annotations={"volcano.sh/hierarchy": "root/a"}),
-        "volcano.sh/hierarchy and volcano.sh/hierarchy-weights differ in length",
+        "volcano.sh/hierarchy must have the same length with volcano.sh/hierarchy-weights",
     ),
     "queue weights": (
         named(
             "q",
             annotations={"volcano.sh/hierarchy": "root/a", "volcano.sh/hierarchy-weights": "1/0"},
         ),
-        'volcano.sh/hierarchy-weights: "0" is not a number above 0',
+        "volcano.sh/hierarchy-weights: 0 in the 1/0 must be larger than 0",
     ),
     "podgroup": (
         {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"networkTopology": BOTH_TIERS}},
@@ -300,7 +302,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
             "metadata": {"name": "g"},
             "spec": {"subGroupPolicy": [{"name": "s", "networkTopology": BOTH_TIERS}]},
         },
-        "in networkTopology simultaneously in subGroupPolicy s",
+        "in subGroupPolicy 's': must not specify",
     ),
 }
 
@@ -535,7 +537,7 @@ WRONG_CHANGES: dict[str, tuple[Json, str]] = {
         stored(tasks=stored()["spec"]["tasks"][:1]),
         "spec.tasks: job updates may not add or remove tasks",
     ),
-    "queue": (stored(queue="other"), "under spec; changed: spec.queue"),
+    "queue": (stored(queue="other"), "`suspend`; changed: spec.queue"),
     "several": (
         stored(maxRetry=5, minSuccess=1),
         "changed: spec.maxRetry, spec.minSuccess",
@@ -630,7 +632,7 @@ async def test_the_root_queue_is_fixed_and_may_be_relabelled(server: Server) -> 
     assert (await put(server, same)).status == 200
     for body in (named("root", capability={"cpu": 5}), named("root"), named("root", deserved={})):
         answer = await put(server, body)
-        assert "guarantee of the root queue may not be changed" in answer.body["message"]
+        assert "guarantee) cannot be modified" in answer.body["message"]
     moved = named("root", capability={"cpu": "4"}, parent="other")
     assert "spec.parent: queue root has no parent" in (await put(server, moved)).body["message"]
 
@@ -688,7 +690,10 @@ async def test_a_queue_with_children_takes_no_jobs_and_stays(server: Server) -> 
         "spec.capability: queue other capability[cpu]=5 exceeds its ancestor's capability=4",
     )
     less = await put(server, named("q", capability={"cpu": "1500m"}))
-    assert "capability[cpu]=1500m is less than its children's capability=2" in less.body["message"]
+    assert (
+        "capability[cpu]=1500m is smaller than its descendants' max capability=2"
+        in less.body["message"]
+    )
     circle = await put(server, named("q", parent="child"))
     assert "queue q cannot have parent child, which lies below it" in circle.body["message"]
     assert (await server.request("DELETE", QUEUES.path(name="child"))).status == 200
@@ -707,12 +712,10 @@ async def test_a_path_of_another_queue_is_no_leaf(server: Server) -> None:
 
     await server.create(QUEUES.path(), at("a", "root/x/y"))
     told = (
-        "metadata.annotations: root/x is not the path of a leaf: queue a lies below it at root/x/y"
+        "root/x is not allowed to be in the sub path of root/x/y of queue a: a path ends at a leaf"
     )
     await until_refused(server, at("b", "root/x"), told)
-    told = (
-        "metadata.annotations: root/x/y/z lies below root/x/y, the path of queue a, which is a leaf"
-    )
+    told = "root/x/y/z is not allowed to be in the sub path of root/x/y of queue a"
     await until_refused(server, at("b", "root/x/y/z"), told)
     assert await refusal(server, at("b", "root/xy")) == ""
 
@@ -728,11 +731,11 @@ def pod(scheduler: str = "volcano", **annotations: str) -> Json:
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "", "0%", "100%", "5%0", "1.5", "50%%"])
 async def test_a_pod_with_a_wrong_amount(server: Server, value: str) -> None:
+    """A policy says it in the words of the function."""
     body = pod(min_available=value)
-    told = f'invalid value of annotation volcano.sh/jdb-min-available: "{value}"'
-    assert told in await refusal(server, body)
-    with pytest.raises(DeniedError):
+    with pytest.raises(DeniedError) as denied:
         ask(body)
+    assert f"metadata.annotations: {denied.value}" in await refusal(server, body)
 
 
 async def test_other_pods(server: Server) -> None:
@@ -745,7 +748,7 @@ async def test_other_pods(server: Server) -> None:
         assert await refusal(server, body) == ""
         ask(body)
     both = pod(min_available="1", max_unavailable="1")
-    assert "only one of the annotations" in await refusal(server, both)
+    assert "not allow configure multiple annotations" in await refusal(server, both)
 
 
 # -- beside webhooks, and under load
@@ -774,3 +777,37 @@ async def test_rules_hold_for_jobs_of_a_hundred_tasks(server: Server) -> None:
     assert "spec.tasks[7]: duplicated task name t7" in await refusal(server, whole(*tasks))
     tasks[50] |= {"name": "t50", "policies": [{"action": "AbortJob"}]}
     assert "spec.tasks[50].policies: either event" in await refusal(server, whole(*tasks))
+
+
+# -- phrases that clients match on
+
+
+async def test_policies_say_the_phrases_that_clients_match_on(server: Server) -> None:
+    cases = {
+        phrase: case
+        for phrase, case in CASES.items()
+        if not case.not_by_servers and not case.not_by_policies
+    }
+    await hold(server, CASES.values())
+
+    def late(phrase: str, said: str) -> bool:
+        """The API server checks against queues as its cache shows them."""
+        case = cases[phrase]
+        return bool(case.held) and filled(phrase, case.values) not in said
+
+    said = await refusals(server, cases, late=late)
+    wrong = {
+        phrase: text
+        for phrase, text in said.items()
+        if filled(phrase, cases[phrase].values) not in text or BY_A_POLICY not in text
+    }
+    assert wrong == {}
+
+
+async def test_what_policies_cannot_say_they_do_not_say(server: Server) -> None:
+    """The reasons given in the table of cases hold."""
+    cases = {phrase: case for phrase, case in CASES.items() if case.not_by_policies}
+    await hold(server, CASES.values())
+    said = await refusals(server, cases)
+    for phrase, text in said.items():
+        assert filled(phrase, cases[phrase].values) not in text

@@ -179,6 +179,7 @@ class Life:
         plugins: Json = {"env": [], "svc": [], "ssh": []}
         job = JOBS.path(HERE, "gang")
         await self._job("gang", "sleep 3600", replicas=2, plugins=plugins, volumes=volumes)
+        await self._bind_claims(2)
         await self._until(job, _says("Running"))
         grown = (("/spec/tasks/0/replicas", 3), ("/spec/minAvailable", 2))
         await self._patch(job, [{"op": "replace", "path": at, "value": to} for at, to in grown])
@@ -192,6 +193,17 @@ class Life:
             await self._comes_back(kind.path(HERE, "gang"))
         await self._job("brief", "exit 0", ttlSecondsAfterFinished=1)
         await self._until_gone(JOBS.path(HERE, "brief"))
+
+    async def _bind_claims(self, count: int) -> None:
+        """Bind so many claims, as a controller of volumes would, which does not run here."""
+        place = PERSISTENTVOLUMECLAIMS.path(HERE)
+        await self._until(place, lambda it: len(it["items"]) == count)
+        for each in (await self.server.get(place))["items"]:
+            path = PERSISTENTVOLUMECLAIMS.path(HERE, each["metadata"]["name"])
+            bound: Json = {"status": {"phase": "Bound"}}
+            for where, change in ((path, {"spec": {"volumeName": "v"}}), (f"{path}/status", bound)):
+                answer = await self.server.request("PATCH", where, change, content_type=MERGE)
+                assert answer.status == 200, answer.body
 
     async def _comes_back(self, path: str) -> None:
         """Somebody deletes an object, and there is another one."""

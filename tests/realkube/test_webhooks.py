@@ -25,8 +25,9 @@ async def test_they_are_asked_within_the_block_alone(server: RealServer) -> None
         refused = await server.request("POST", QUEUES.path(), lost)
         assert (refused.status, refused.body["message"]) == (
             400,
-            'admission webhook "validatequeue.volcano.sh" denied the request: failed to get parent'
-            ' queue nosuch of queue lost: queue.scheduling.volcano.sh "nosuch" not found',
+            'admission webhook "validatequeue.volcano.sh" denied the request: parent queue nosuch'
+            " not found: failed to get parent queue nosuch of queue lost:"
+            ' queue.scheduling.volcano.sh "nosuch" not found',
         )
         assert "reason" not in refused.body
         await server.create(QUEUES.path(), queue("default"))

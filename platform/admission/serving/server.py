@@ -8,7 +8,6 @@ docs/decisions/0008-kopf-serves-but-does-not-operate.md.
 
 import asyncio
 import logging
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, cast
@@ -17,6 +16,12 @@ import kopf
 import msgspec
 from aiohttp import web
 
+from ...httpserver.applications import serving_application
+from ...httpserver.figures import ListenerFigures
+from ...httpserver.front import Fronts
+from ...httpserver.limits import Limits
+from ...httpserver.listener import explain
+from ...httpserver.sockets import bind
 from ...machinery.tls import Presenter
 from .desk import Desk, UnknownPathError
 from .reviews import MalformedReviewError
@@ -30,45 +35,60 @@ MAX_BODY = 3 * 2**20
 class ReviewServer(kopf.WebhookServer):
     """A server of webhooks at *address* (empty: all) and *port* (0: a free one)."""
 
-    def __init__(self, presenter: Presenter, *, address: str, port: int) -> None:
+    def __init__(
+        self,
+        presenter: Presenter,
+        *,
+        address: str,
+        port: int,
+        limits: Limits | None = None,
+        figures: ListenerFigures | None = None,
+    ) -> None:
         super().__init__(addr=address or None, port=port or None, context=presenter.context)
         self.leaving = False
         """Whether each answer is the last on its connection, so that clients look elsewhere."""
-        self._transports: set[asyncio.Transport] = set()
+        self._presenter = presenter
+        self._limits = limits
+        self._figures = figures
 
-    def _build_ssl(self) -> tuple[bytes | None, ssl.SSLContext | None]:
-        """Kopf would load a certificate of its own into the context that it is given."""
-        return None, self.context
+    async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
+        """Listen as kopf would, with limits; yields the URL once."""
+
+        async def answer(request: web.Request) -> web.Response:
+            return await self._serve(fn, request)
+
+        fronts = Fronts(
+            name="webhooks",
+            body_limit=MAX_BODY,
+            limits=self._limits,
+            figures=self._figures,
+            describe=_describe,
+        )
+        app = web.Application()
+        app.add_routes([web.post("/{id:.*}", answer)])
+        sockets = await bind(self.addr or "", self.port or 0, shared=True)
+        async with serving_application(app, fronts, sockets, tls=self._presenter.context, grace=60):
+            host = self.addr or self._get_accessible_addr(self.addr)
+            port = sockets[0].getsockname()[1]
+            yield kopf.WebhookClientConfig(url=self._build_url("https", host, port, ""))
+            await asyncio.get_running_loop().create_future()
 
     async def _serve(  # type: ignore[override]  # static in kopf, but called on the instance
         self, fn: kopf.WebhookFn, request: web.Request
     ) -> web.Response:
         """Answer one request."""
-        if request.transport is not None and request.transport not in self._transports:
-            # uvloop's cannot be held weakly.
-            open_ones = {each for each in self._transports if not each.is_closing()}
-            self._transports = open_ones | {request.transport}
         response = await _answer(fn, request)
         if self.leaving:
             response.force_close()
         return response
-
-    async def hang_up(self) -> None:
-        """Drop connections whose clients take their time to end TLS in order."""
-        for transport in self._transports:
-            transport.abort()
-        await asyncio.sleep(0)  # the loop closes the sockets
 
 
 async def _answer(fn: kopf.WebhookFn, request: web.Request) -> web.Response:
     """What *fn* says to the review in *request*."""
     if request.content_type != "application/json":
         return _problem(415, f"want application/json, not {request.content_type}")
-    body = await _read(request)
-    if body is None:
-        return _problem(413, f"a review has at most {MAX_BODY} bytes")
     try:
-        review = msgspec.json.decode(body)
+        review = msgspec.json.decode(await request.content.read())
         answer = await fn(review, webhook=request.match_info["id"])
     except UnknownPathError:
         return _problem(404, f"no webhook is served at {request.path}")
@@ -99,19 +119,12 @@ async def serving(server: ReviewServer, desk: Desk, *, grace: float = 30) -> Asy
                     await server.__aexit__()
             except TimeoutError:
                 log.warning("reviews were cut off at the end", extra={"grace": grace})
-            await server.hang_up()
 
 
-async def _read(request: web.Request) -> bytes | None:
-    """The body, or ``None`` where it is too long."""
-    if (request.content_length or 0) > MAX_BODY:
-        return None
-    body = bytearray()
-    async for piece in request.content.iter_any():
-        body += piece
-        if len(body) > MAX_BODY:
-            return None
-    return bytes(body)
+def _describe(status: int) -> tuple[str, bytes]:
+    """What a client reads whose request was no whole one."""
+    text = f"a review has at most {MAX_BODY} bytes" if status == 413 else explain(status)
+    return "text/plain; charset=utf-8", f"{text}\n".encode()
 
 
 def _problem(status: int, text: str) -> web.Response:

@@ -2,16 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from ...httpserver.figures import ListenerFigures
+from ...httpserver.limits import Limits
 from ...kube.cache import Cache
 from ...kube.client import Client
+from ...kube.supervision import supervise
 from ...machinery.clock import Clock
 from ...machinery.files import Files
 from ...machinery.leadership import Elector
@@ -49,6 +53,10 @@ class Place:
     """Seconds at the end in which reviews still are taken: others hear late that we are leaving."""
     grace: float = 30.0
     """Seconds that reviews in hand have after that."""
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
+    figures: ListenerFigures = field(default_factory=ListenerFigures)
+    """Counts what is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +158,21 @@ class AdmissionService:
 
     async def _serve(self, ready: asyncio.Event) -> None:
         place = self._options.place
-        beside: list[Coroutine[Any, Any, None]] = [self._certificates.follow(), self._office.run()]
+        beside = [
+            # A certificate in a Secret is followed by its cache, and this returns at once.
+            supervise("serving certificate", self._certificates.follow, may_end=lambda: True),
+            supervise("webhook registration", self._office.run),
+        ]
         if self._options.resource_groups is not None:
-            beside.append(self._follow_groups(self._options.resource_groups))
-        server = ReviewServer(self._presenter, address=place.address, port=place.port)
+            follow = partial(self._follow_groups, self._options.resource_groups)
+            beside.append(supervise("resource groups", follow))
+        server = ReviewServer(
+            self._presenter,
+            address=place.address,
+            port=place.port,
+            limits=place.limits,
+            figures=place.figures,
+        )
         async with serving(server, self._desk, grace=place.grace) as self.url:
             log.info("listening", extra={"serves": "webhooks", "address": self.url})
             ready.set()

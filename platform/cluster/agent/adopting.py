@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from ...machinery.clock import SteadyTime
 from . import status
 from .attending import PodContext
 from .objects import Pod
@@ -40,7 +41,8 @@ def find(context: PodContext, run: RunFolder) -> Found | None:
     if ended is None:
         sweep(run.name)
         ended = lost(run)
-    return Found(started=started, exited=context.exited(run, ended))
+    seen = context.machine.time.of(ended.moment)
+    return Found(started=started, exited=context.exited(run, ended, seen=seen))
 
 
 def _living(context: PodContext, run: RunFolder) -> Process | None:
@@ -63,13 +65,26 @@ def _was_shown(pod: Pod, identity: str) -> tuple[bool, bool]:
     return False, False
 
 
-def remembered(pod: Pod, *, now: datetime) -> tuple[PodState, list[Exited]]:
+def dated(state: PodState, time: SteadyTime) -> PodState:
+    """What another process told by the wall clock, in steady time too."""
+    known = {
+        name: replace(each, exit=replace(each.exit, seen=time.of(each.exit.at)))
+        for name, each in state.containers.items()
+        if each.exit is not None
+    }
+    begun = time.of(state.started_at) if state.started_at else None
+    return replace(state, containers={**state.containers, **known}, seen=begun)
+
+
+def remembered(pod: Pod, *, now: datetime, time: SteadyTime) -> tuple[PodState, list[Exited]]:
     """For an agent without records: what the object shows, and the ends of what is lost."""
     if pod.status.start_time is None:
         return PodState(), []
     state = replace(status.restore(pod), prepared=False)
+    state = dated(state, time)
+    lost = (status.LOST_CODE, status.LOST_REASON, status.LOST_MESSAGE)
     ends = [
-        Exited(name, now, status.LOST_CODE, status.LOST_REASON, status.LOST_MESSAGE)
+        Exited(name, now, *lost, time.now())
         for name, container in state.containers.items()
         if container.running
     ]

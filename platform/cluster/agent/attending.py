@@ -11,6 +11,7 @@ from ...machinery.clock import Timer
 from . import memory
 from .checking import Checker, as_it_runs
 from .handlers import HandlerError, Target, carry_out
+from .images import is_placeholder
 from .launching import termination_message
 from .machine import HOST_IP, Machine
 from .objects import Handler, Pod
@@ -50,7 +51,13 @@ class PodContext:
 
     def checker(self, run: RunFolder) -> Checker:
         """Who asks the run how it is."""
-        return Checker(pod=self.pod(), target=self.target(run), report=self.report, tell=self.warn)
+        return Checker(
+            pod=self.pod(),
+            target=self.target(run),
+            time=self.machine.time,
+            report=self.report,
+            tell=self.warn,
+        )
 
     def identity(self, run: RunFolder) -> str:
         """The run's name in the pod's status."""
@@ -67,16 +74,18 @@ class PodContext:
             self.identity(run),
             started=begun or checker.starts_well,
             ready=ready or checker.is_ready_at_once,
+            seen=self.machine.time.of(at),
+            placeholder=is_placeholder(self.pod().containers[run.container], run.argv()),
         )
 
-    def exited(self, run: RunFolder, ended: Ended) -> Exited:
-        """The event of the run's end."""
+    def exited(self, run: RunFolder, ended: Ended, *, seen: datetime) -> Exited:
+        """The event of the run's end; *seen* is when that was, in steady time."""
         container, log_file = self.pod().containers[run.container], self.folder.log_of(run)
         failed = ended.code != 0
         message = ended.message or termination_message(container, run, log_file, failed=failed)
         killed = ended.code == _KILLED and memory.was_condemned(run)
         reason = memory.REASON if killed else ended.reason
-        return Exited(run.container, ended.moment, ended.code, reason, message)
+        return Exited(run.container, ended.moment, ended.code, reason, message, seen)
 
 
 class Attendant:
@@ -87,6 +96,7 @@ class Attendant:
         self._context = context
         self._process = process
         self._clock = context.machine.clock
+        self._time = context.machine.time
         self._checks: asyncio.Task[None] | None = None
         self._kill: tuple[datetime, Timer] | None = None
         """When it has to be over, as was asked for, once it was asked to end."""
@@ -112,7 +122,7 @@ class Attendant:
         """Wait for the end of the run, and say how it was."""
         ended = await self._process.wait()
         self._be_over()
-        return self._context.exited(self.run, ended)
+        return self._context.exited(self.run, ended, seen=self._time.now())
 
     def let_go(self) -> None:
         """Look after it no more; it runs on."""
@@ -152,7 +162,7 @@ class Attendant:
         self._check_no_more()
         words = f"Stopping container {self.run.container}"
         self._context.machine.tell(self._context.pod(), "Killing", words)
-        if self._hook is not None and kill_at > self._clock.now():
+        if self._hook is not None and kill_at > self._time.now():
             self._kill_at(kill_at, later=_LEAST_AFTER_HOOK)
             self._context.spawn(self._end_after_hook(kill_at))
         else:
@@ -171,7 +181,7 @@ class Attendant:
         )
 
     def _until(self, moment: datetime) -> float:
-        return (moment - self._clock.now()).total_seconds()
+        return (moment - self._time.now()).total_seconds()
 
     async def _end_after_hook(self, kill_at: datetime) -> None:
         await self._grant_last_wish(self._until(kill_at))

@@ -10,8 +10,9 @@ from datetime import timedelta
 
 import msgspec
 
+from ...machinery.clock import SteadyTime
 from .handlers import HandlerError, Target, carry_out
-from .images import FOR_EVER
+from .images import is_placeholder
 from .objects import Container, Lifecycle, Pod, Probe
 from .runner import RunFolder
 from .status import Checked, Unwell
@@ -19,8 +20,7 @@ from .status import Checked, Unwell
 
 def as_it_runs(container: Container, run: RunFolder) -> Container:
     """What of *container* can be asked: a program that stands in for a server answers nothing."""
-    own = (*container.command, *container.args)
-    if own == FOR_EVER or run.argv() != FOR_EVER:
+    if not is_placeholder(container, run.argv()):
         return container
     return msgspec.structs.replace(
         container,
@@ -41,6 +41,7 @@ class Checker:
 
     pod: Pod
     target: Target
+    time: SteadyTime
     report: Callable[[Checked | Unwell], None]
     tell: Tell
 
@@ -146,5 +147,5 @@ class Checker:
 
     def _stop(self, grace: int | None) -> None:
         seconds = self.pod.grace if grace is None else grace
-        kill_at = self.target.clock.now() + timedelta(seconds=seconds)
+        kill_at = self.time.now() + timedelta(seconds=seconds)
         self.report(Unwell(self.target.container.name, kill_at))

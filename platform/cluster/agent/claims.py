@@ -1,9 +1,10 @@
-"""Claims as folders: whoever asks for storage gets a folder, for as long as the claim is there."""
+"""Claims as folders: what a claim is bound to, and when its folder goes."""
 
 import asyncio
 import logging
 import shutil
 from pathlib import Path
+from typing import Protocol
 
 from ...kube.client import Client
 from ...kube.errors import (
@@ -13,10 +14,34 @@ from ...kube.errors import (
     UnreadableAnswerError,
 )
 from ...model.meta import HasMeta, ObjectMeta
-from ...model.names import PERSISTENTVOLUMECLAIMS
-from .objects import Marked
-from .sources import SourceBook
+from ...model.names import FOLDER_DRIVER, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, Resource
+from .environment import ClaimVolume
+from .objects import Marked, PersistentVolume
 from .volumes import folder_of
+
+_RETAIN = "Retain"
+
+
+class Readers(Protocol):
+    """Who knows what the pods of the node read."""
+
+    def is_read(self, resource: Resource, key: str) -> bool:
+        """Whether a pod that is not at its end names the object ``namespace/name``."""
+        ...
+
+
+def claim_volume(uid: str, volume: PersistentVolume) -> ClaimVolume:
+    """What the claim *uid* finds in the volume that it is bound to."""
+    spec, name = volume.spec, volume.metadata.name
+    if spec.volume_mode == "Block":
+        return ClaimVolume(problem=f'persistentvolume "{name}" is a block device')
+    if spec.csi is not None and spec.csi.driver == FOLDER_DRIVER:
+        return ClaimVolume(uid=uid, handle=spec.csi.volume_handle, read_only=spec.csi.read_only)
+    place = spec.host_path or spec.local
+    if place is None:
+        return ClaimVolume(problem=f'persistentvolume "{name}" is of a type that is not known')
+    return ClaimVolume(uid=uid, host_path=place.path)
+
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +49,7 @@ log = logging.getLogger(__name__)
 class ClaimFolders:
     """Removes the folders of claims that were deleted, once no pod uses them."""
 
-    def __init__(self, client: Client, sources: SourceBook, base: Path) -> None:
+    def __init__(self, client: Client, sources: Readers, base: Path) -> None:
         self._client = client
         self._sources = sources
         self._base = base
@@ -41,12 +66,12 @@ class ClaimFolders:
             if self._sources.is_read(PERSISTENTVOLUMECLAIMS, meta.key):
                 continue
             try:
-                there = await self._is_there(meta)
+                kept = await self._is_there(meta) or await self._is_retained(meta)
             except (ApiError, ConnectionLostError, UnreadableAnswerError):
                 continue  # the next time will do
             self._gone.pop(uid, None)
             folder = folder_of(self._base, namespace=meta.namespace, name=meta.name, uid=uid)
-            if not there and folder.is_dir():
+            if not kept and folder.is_dir():
                 log.info("a claim's folder is removed", extra={"claim": meta.key})
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -58,3 +83,12 @@ class ClaimFolders:
         except NotFoundError:
             return False
         return now.metadata.uid == claim.uid
+
+    async def _is_retained(self, claim: ObjectMeta) -> bool:
+        """Whether the volume of a claim that is gone is to be kept for somebody to look at."""
+        name, volumes = f"pvc-{claim.uid}", PERSISTENTVOLUMES
+        try:
+            volume = await self._client.get(volumes, name, view=PersistentVolume)
+        except NotFoundError:
+            return False
+        return volume.spec.persistent_volume_reclaim_policy == _RETAIN

@@ -18,6 +18,10 @@ _PORT_NOTE = (
     "A port is taken, says the log. Pods share the machine's network: choose another port, or "
     "listen at the pod's own address (status.podIP), which is"
 )
+_PLACEHOLDER_NOTE = (
+    "Container {}: image {} is not pulled, and no program of it was run; a placeholder stands in. "
+    "Give a command that is on this machine to run one"
+)
 
 
 class Containers:
@@ -66,6 +70,9 @@ class Containers:
         started = context.started(run, context.machine.clock.now())
         self._started(started)
         context.machine.tell(context.pod(), "Started", f"Started container {name}")
+        if started.placeholder:
+            image = context.pod().containers[name].image
+            context.warn("Placeholder", _PLACEHOLDER_NOTE.format(name, image))
         attendant.watch_over(begun=started.started)
 
     def _launch(self, run: RunFolder, prepared: Prepared) -> Launch:

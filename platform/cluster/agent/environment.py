@@ -29,8 +29,24 @@ class Sources:
     tokens: Mapping[str, bytes] = field(default_factory=dict)
     """Service account tokens by audience."""
 
-    claims: Mapping[str, str | None] = field(default_factory=dict)
-    """The uid of each claim; ``None`` marks one that does not exist."""
+    claims: Mapping[str, "ClaimVolume | None"] = field(default_factory=dict)
+    """What each claim is bound to; ``None`` marks one that does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimVolume:
+    """The volume behind a claim: a folder that we keep, a path of the machine, or a problem."""
+
+    uid: str = ""
+    """Of the claim."""
+
+    handle: str = ""
+    """Uid of the claim that the folder was made for."""
+
+    host_path: str = ""
+    read_only: bool = False
+    problem: str = ""
+    """Why it cannot be mounted (yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

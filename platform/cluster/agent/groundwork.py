@@ -4,7 +4,6 @@ What cannot be had is asked for again, later each time, or as soon as something 
 """
 
 from collections.abc import Callable
-from datetime import datetime
 
 import msgspec
 
@@ -16,6 +15,8 @@ from .objects import Pod
 from .preparing import PROBLEMS, Prepared, Preparer, retry_delay
 from .records import PodFolder, PodRecord
 from .runner import Level
+from .shim import boot_id
+from .status import Accepted
 
 _PLAIN_NOTE = (
     "There is no sandbox on this machine: volumes lie under $BATHOLITH_ROOT, "
@@ -67,7 +68,7 @@ class Groundwork:
         self._not_before.clear()
         self._changed()
 
-    async def lay(self, *, accepted: datetime, ready: bool) -> Prepared | None:
+    async def lay(self, *, accepted: Accepted, ready: bool) -> Prepared | None:
         """Make what isn't there yet; on failure say why, put it off and give ``None``.
 
         *accepted* is when the pod was taken on, *ready* what its peers are to think of it.
@@ -85,7 +86,7 @@ class Groundwork:
             self.put_off("", retry_delay(self._failures))
             return None
 
-    def _accept(self, ip: str, *, accepted: datetime, ready: bool) -> None:
+    def _accept(self, ip: str, *, accepted: Accepted, ready: bool) -> None:
         pod, folder = self._pod(), self._folder
         meta = pod.metadata
         ids = self._machine.take_ids(pod)
@@ -93,12 +94,15 @@ class Groundwork:
         if record is not None and record.ids != (ids.base or 0):
             folder.accept(msgspec.structs.replace(record, ids=ids.base or 0))
         if record is None:
+            ago = self._machine.time.now() - (accepted.seen or accepted.at)
             record = PodRecord(
                 uid=meta.uid,
                 namespace=meta.namespace,
                 name=meta.name,
                 ip=ip,
-                accepted_at=times.format_micros(accepted),
+                accepted_at=times.format_micros(accepted.at),
+                boot=boot_id(),
+                monotonic=self._machine.clock.monotonic() - ago.total_seconds(),
                 ids=ids.base or 0,
             )
             folder.accept(record)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from .objects import Container
+
 FOR_EVER = ("tail", "-f", "/dev/null")
 """Stands in for a server: runs until it is told to end."""
 
@@ -47,6 +49,12 @@ PROFILES: tuple[Profile, ...] = (
     Profile(pattern="*"),
 )
 """The first match counts; the last one matches everything."""
+
+
+def is_placeholder(container: Container, argv: Sequence[str]) -> bool:
+    """Whether *argv* stands in for a program of the image, and was not asked for itself."""
+    argv = tuple(argv)
+    return argv in (FOR_EVER, AT_ONCE) and argv != (*container.command, *container.args)
 
 
 class NoSuchProgramError(Exception):

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import hosts, images, layout, rights, users
-from .environment import SEARCH_PATH, ConfigError, Facts, build, expand
+from . import hosts, images, interpreters, layout, rights, users
+from .environment import ConfigError, Facts, build, expand
 from .ids import Identity, hand_over
 from .layout import Mount
 from .machine import HOST_IP, Machine
@@ -88,7 +88,7 @@ class Launcher:
     def _base(self, run: RunFolder, user: users.User) -> dict[str, str]:
         """The variables that come before the pod's own."""
         plain = self.machine.level is Level.PLAIN
-        env = {"PATH": _search_path() if plain else SEARCH_PATH + _extra_path()}
+        env = {"PATH": interpreters.search_path(os.environ, sandboxed=not plain)}
         env |= {"HOSTNAME": self.pod.host_name, POD_VARIABLE: self.pod.metadata.uid}
         env["HOME"] = str(run.path / "root") if plain else user.home
         if plain:
@@ -148,11 +148,13 @@ class Launcher:
         ranges = self.machine.identity is not Identity.OWN
         if os.geteuid() == 0 and not ranges:
             hidden += filter(os.path.exists, SECRETS)
+        shown = interpreters.find(os.environ).folders
         steps = layout.plan(
             [*own, *mounts],
             hidden=hidden,
             home=home,
-            tools=TOOLS if ranges else (),
+            shown=shown,
+            tools=(*TOOLS, *shown) if ranges else (),
             read_only_root=container.security_context.read_only_root_filesystem,
         )
         if not self.machine.safe_paths and layout.staged(steps, "")[0]:
@@ -189,17 +191,6 @@ def _message_path(container: Container) -> str:
     # /dev is made after everything else; the usual place in it is a link to this one.
     path = container.termination_message_path or "/dev/termination-log"
     return "/run/termination-log" if path.startswith("/dev/") else path
-
-
-def _search_path() -> str:
-    return os.environ.get("PATH", "") or SEARCH_PATH
-
-
-def _extra_path() -> str:
-    """What else this process searches, so that containers find the same interpreters."""
-    known = SEARCH_PATH.split(":")
-    extra = [part for part in os.environ.get("PATH", "").split(":") if part.startswith("/")]
-    return "".join(f":{part}" for part in extra if part not in known)
 
 
 def termination_message(container: Container, run: RunFolder, log: Path, *, failed: bool) -> str:

@@ -48,13 +48,15 @@ def plan(
     home: str,
     host: str = "/",
     tools: Sequence[str] = (),
+    shown: Sequence[str] = (),
     read_only_root: bool = False,
 ) -> list[Step]:
     """The steps that build a container's root, to be carried out in order.
 
     *hidden* is shown empty, and so are hidden entries of *home* save tools. *host* is the root of
     the machine's own tree (another one in tests). The folders *tools* can be reached by every user
-    of the container, even where folders above them are closed to others on the machine.
+    of the container, even where folders above them are closed to others on the machine. The folders
+    *shown* are there even where what is above them is hidden.
     """
     machine = _Machine(host)
     wanted = sorted(
@@ -73,9 +75,17 @@ def plan(
         steps += [step for step in machine.entries(place) if not _is_private(step[2], home)]
     if home not in opened:
         private = (step[2] for step in machine.entries(home) if _is_private(step[2], home))
-        steps += map(machine.covered, private)
-    steps += machine.reached(tools, [*opened, *made])
-    steps += [machine.covered(place) for place in hidden if not place.startswith(tuple(made))]
+        steps += (machine.covered(place, shown) for place in private)
+    buried = [place for place in map(machine.canonical, shown) if _is_buried(place, made, home)]
+    reached = list(machine.reached(tools, [*opened, *made]))
+    there = {step[2] for step in reached}
+    steps += reached
+    steps += [("show", machine.real(each), each, "") for each in buried if each not in there]
+    steps += [
+        machine.covered(place)
+        for place in hidden
+        if not place.startswith(tuple(made)) or any(_is_below(place, each) for each in buried)
+    ]
     sealed = [place for kind, _, place, _ in steps if kind == "tmpfs" and place not in hidden]
     steps += [("ro" if m.read_only else "rw", m.source, m.target, m.below) for m in wanted]
     return steps + [("seal", "", place, "") for place in [*sealed, "/"] if read_only_root]
@@ -124,22 +134,40 @@ class _Machine:
 
     def reached(self, tools: Iterable[str], opened: Sequence[str]) -> Iterable[Step]:
         """Steps that show *tools* below folders that are closed to others."""
+        emptied: set[str] = set()
         for tool in sorted(set(map(self.canonical, tools))):
             above = [str(parent) for parent in reversed(PurePosixPath(tool).parents)][1:]
             closed = next((p for p in above if p not in opened and self.is_closed(p)), None)
             if closed is not None:
-                yield ("tmpfs", "755", closed, "")
+                if closed not in emptied:
+                    yield ("tmpfs", "755", closed, "")
+                    emptied.add(closed)
                 yield ("show", self.real(tool), tool, "")
 
     def is_closed(self, place: str) -> bool:
         """Whether a folder cannot be entered by others than its owner and group."""
         return os.path.isdir(self.real(place)) and not os.stat(self.real(place)).st_mode & 0o001
 
-    def covered(self, place: str) -> Step:
-        """Instead of showing *place*, hide it."""
+    def covered(self, place: str, shown: Iterable[str] = ()) -> Step:
+        """Instead of showing *place*, hide it, save what is *shown* in it."""
         if os.path.isdir(self.real(place)):
-            return ("tmpfs", "700", place, "")
+            mode = "755" if any(_is_below(each, place) for each in shown) else "700"
+            return ("tmpfs", mode, place, "")
         return ("show", os.devnull, place, "")
+
+
+def _is_below(place: str, folder: str) -> bool:
+    return f"{place}/".startswith(f"{folder}/")
+
+
+def _is_buried(folder: str, made: Iterable[str], home: str) -> bool:
+    """Whether the plan hides *folder*; one that has the home in it is not shown for that."""
+    if _is_below(home, folder):
+        return False
+    above = [str(parent) for parent in PurePosixPath(folder).parents]
+    return any(place in above for place in made) or any(
+        _is_private(place, home) for place in (folder, *above)
+    )
 
 
 def _is_private(place: str, home: str) -> bool:
@@ -198,6 +226,8 @@ def bubblewrap_arguments(
         for folder in _made_above(place, there):
             argv += ["--perms", "0755", "--dir", folder]  # by itself it makes them for root alone
             there[folder] = "tmpfs"
+        if kind == "tmpfs":  # what was there is covered
+            there = {each: was for each, was in there.items() if not _is_below(each, place)}
         there[place] = kind
         if kind == "tmpfs":
             argv += ["--perms", source.rjust(4, "0"), "--tmpfs", place]

@@ -58,7 +58,7 @@ class Decision:
 
 
 def decide(pod: Pod, state: PodState, *, now: datetime, back_off: BackOff) -> Decision:
-    """Say what *pod* needs at *now*; do none of it.
+    """Say what *pod* needs at *now*, in steady time; do none of it.
 
     Asking again without news gives the same answer: the caller remembers what is under way.
     """
@@ -107,9 +107,10 @@ def _stop_all(pod: Pod, state: PodState, kill_at: datetime) -> Decision:
 
 def _expiry(pod: Pod, state: PodState) -> datetime | None:
     seconds = pod.spec.active_deadline_seconds
-    if seconds is None or state.started_at is None:
+    begun = state.seen or state.started_at
+    if seconds is None or begun is None:
         return None
-    return state.started_at + timedelta(seconds=seconds)
+    return begun + timedelta(seconds=seconds)
 
 
 def _due(pod: Pod, state: PodState) -> Iterator[Container]:
@@ -131,7 +132,7 @@ def _start_time(
     if known.running:
         return None
     if known.exit is None:
-        return state.started_at or _LONG_AGO
+        return _LONG_AGO
     if not restarts(pod, container, known.exit):
         return None
-    return known.exit.at + timedelta(seconds=back_off.delay(known.streak))
+    return (known.exit.seen or known.exit.at) + timedelta(seconds=back_off.delay(known.streak))

@@ -2,20 +2,24 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ...kube.client import Client
 from ...kube.events import EventType
-from ...machinery.clock import Clock, Timer
+from ...machinery.clock import Clock, SteadyTime, Timer
 from ...machinery.recording import Recorder, reference
+from ...model import times
 from ...model.meta import ResourceList
 from ...model.names import PODS
 from . import hosts
 from .ids import Identity, Ids, range_of
 from .objects import Pod, Service
+from .records import PodRecord
 from .runner import Level
 from .settings import AgentSettings
+from .shim import boot_id
 from .sources import SourceBook
 from .volumes import Places
 
@@ -116,6 +120,20 @@ class Machine:
 
     ranges: dict[str, int]
     """First of the user ids by pod uid."""
+
+    time: SteadyTime = field(init=False)
+    """By which everything is due; times in objects and files are the clock's."""
+
+    def __post_init__(self) -> None:
+        """Begin to measure time."""
+        self.time = SteadyTime(self.clock)
+
+    def seen(self, record: PodRecord) -> datetime:
+        """When an earlier agent took a pod on, in steady time."""
+        if record.boot == boot_id():
+            ago = max(self.clock.monotonic() - record.monotonic, 0.0)
+            return self.time.now() - timedelta(seconds=ago)
+        return self.time.of(times.parse(record.accepted_at))
 
     def take_address(self, uid: str) -> str:
         """The pod's address, a free one the first time."""

@@ -397,16 +397,48 @@ BOUND = "Bound"
 
 
 class ClaimStatus(Part, frozen=True):
-    """Whether somebody serves a claim."""
+    """Whether a claim is bound."""
 
     phase: str = ""
+
+
+class ClaimSpec(Part, frozen=True):
+    """What a claim is bound to."""
+
+    volume_name: str = ""
 
 
 class Claim(Part, frozen=True):
     """A claim, as its pods need it."""
 
     metadata: ObjectMeta = ObjectMeta()
+    spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
+
+
+class DriverVolume(Part, frozen=True):
+    """A volume of a driver."""
+
+    driver: str = ""
+    volume_handle: str = ""
+    read_only: bool = False
+
+
+class VolumeSpec(Part, frozen=True):
+    """Where a volume's files are; sources that we do not know are left out."""
+
+    csi: DriverVolume | None = None
+    host_path: HostPath | None = None
+    local: HostPath | None = None
+    volume_mode: str = ""
+    persistent_volume_reclaim_policy: str = ""
+
+
+class PersistentVolume(Part, frozen=True):
+    """A volume, as the agent mounts it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolumeSpec = VolumeSpec()
 
 
 class ConfigMap(Part, frozen=True):
@@ -492,14 +524,20 @@ class Node(Part, frozen=True):
     spec: NodeSpec = NodeSpec()
 
 
+class TokenSpec(Part, frozen=True):
+    """What was granted, which may be less than was asked for."""
+
+    expiration_seconds: int = 0
+
+
 class TokenStatus(Part, frozen=True):
     """The token that was made."""
 
     token: str = ""
-    expiration_timestamp: str = ""
 
 
 class TokenRequest(Part, frozen=True):
     """The answer to a request for a service account's token."""
 
+    spec: TokenSpec = TokenSpec()
     status: TokenStatus = TokenStatus()

@@ -117,7 +117,7 @@ class Preparer:
             self._prepared = made
             due = machine.sources.renewal(pod.metadata.uid)
             if due is not None:
-                self._wake_in((due - machine.clock.now()).total_seconds())
+                self._wake_in(due - machine.clock.monotonic())
             return made
 
     def _wake_in(self, seconds: float) -> None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from ...kube.cache import Cache
 from ...kube.client import Client
 from ...kube.errors import ApiError, ConnectionLostError
 from ...kube.events import EventType
+from ...kube.supervision import supervise
+from ...kube.timing import Timing
 from ...machinery.clock import Clock
 from ...machinery.recording import Recorder, reference
 from ...model.meta import ObjectMeta
@@ -36,13 +36,18 @@ from .worker import PodWorker
 log = logging.getLogger(__name__)
 
 _RETRY = 1.0
-_WORKER_RETRY = 5.0
 _TRIM_EVERY = 10.0
 _LOOK_EVERY = 1.0
 _AT_MOST = 20
 """One part in so many of the time goes into looking at memory."""
 
 _NAMESPACE = "namespace"
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+def _never() -> bool:
+    return False
 
 
 class RealNode:
@@ -87,16 +92,16 @@ class RealNode:
             keeper = NodeKeeper(self._client, [facts], clock=self._clock)
             await until_done(keeper.register, clock=self._clock)
             for cache in (self._services, self._pods):
-                self._spawn(cache.run())
+                self._keep(f"cache of {cache.name}", cache.run)
                 await cache.wait_synced()
             self._sources.claims.add_handler(self._claim_changed)
-            self._spawn(self._sources.run())
+            self._keep("caches of sources", self._sources.run)
             await self._end_orphans()
             self._services.add_handler(self._service_changed)
             self._pods.add_handler(self._pod_changed)
-            self._spawn(keeper.keep_alive())
-            self._spawn(self._trim_logs())
-            self._spawn(self._guard_memory())
+            self._keep("node heartbeat", keeper.keep_alive)
+            self._keep("log trimming", self._trim_logs)
+            self._keep("memory guard", self._guard_memory)
             ready.set()
             await stop.asked.wait()
             if stop.end_pods:
@@ -157,10 +162,11 @@ class RealNode:
         if files is None:
             return 0
         server = LogServer(self, self._clock)
-        runner: web.AppRunner
-        runner, port = await server.start(files, port=self._settings.listen_port)
-        stack.push_async_callback(runner.cleanup)
-        return port
+        settings = self._settings
+        listening = server.running(
+            files, port=settings.listen_port, limits=settings.limits, figures=settings.listeners
+        )
+        return await stack.enter_async_context(listening)
 
     async def _cancel_tasks(self) -> None:
         for task in self._tasks:
@@ -171,6 +177,22 @@ class RealNode:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
+
+    def _keep(self, name: str, work: Work, *, may_end: Callable[[], bool] = _never) -> None:
+        """Have *work* done again and again until cancelled, or until it *may_end* and does."""
+        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
+        self._spawn(supervise(name, work, timing=timing, may_end=may_end))
+
+    def _see_to(self, name: str, work: Work) -> None:
+        """Have *work* done once, as often as it takes."""
+        done = False
+
+        async def once() -> None:
+            nonlocal done
+            await work()
+            done = True
+
+        self._keep(name, once, may_end=lambda: done)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -201,7 +223,7 @@ class RealNode:
     def _claim_changed(self, old: Marked | None, new: Marked | None) -> None:
         if new is None:
             self._claims.note(old, new)
-            self._spawn(self._claims.tidy())
+            self._see_to("tidying of claims", self._claims.tidy)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:
@@ -213,7 +235,7 @@ class RealNode:
             worker.update(new)
         elif _needs_work(new) and not self._ending:
             # At once: the next piece of news may be here already, and is for the same worker.
-            self._spawn(self._attend(self._make_worker(new)))
+            self._attend(self._make_worker(new))
 
     def _make_worker(self, pod: Pod) -> PodWorker:
         assert self._machine is not None  # noqa: S101 - set before the first pod is seen
@@ -225,30 +247,36 @@ class RealNode:
         if worker is not None:
             worker.vanish()
         else:
-            self._spawn(self._forget(PodFolder.of(self._settings.data_dir, pod)))
+            folder = PodFolder.of(self._settings.data_dir, pod)
+            self._see_to("removal of a pod", lambda: self._forget(folder))
 
-    async def _attend(self, worker: PodWorker) -> None:
+    def _attend(self, worker: PodWorker) -> None:
         """Have workers bring the pod to its end; one that fails is followed by another."""
         meta = worker.pod.metadata
-        while True:
-            try:
-                await worker.run()
-            except Exception:
-                log.exception("a pod's worker failed", extra={"pod": meta.key})
-                await self._clock.sleep(_WORKER_RETRY)
-            if worker.is_finished:
-                await asyncio.to_thread(worker.folder.clear)
-            await self._claims.tidy()
-            # From here on without a pause: the pod may go at any moment, and is told to somebody.
-            now = self._pods.get(meta.key)
-            if now is None or now.metadata.uid != meta.uid:
-                del self._workers[meta.uid]
-                await self._forget(worker.folder)
-                return
-            if self._ending or (worker.is_finished and not worker.missed(now)):
-                del self._workers[meta.uid]
-                return
-            worker = self._make_worker(now)
+
+        async def attend() -> None:
+            while (worker := self._workers.get(meta.uid)) is not None:
+                if not worker.has_run:
+                    await worker.run()
+                await self._follow(worker)
+
+        self._keep("pod worker", attend, may_end=lambda: meta.uid not in self._workers)
+
+    async def _follow(self, worker: PodWorker) -> None:
+        """Tidy up after a worker that has run, and make another if it was not the last."""
+        meta = worker.pod.metadata
+        if worker.is_finished:
+            await asyncio.to_thread(worker.folder.clear)
+        await self._claims.tidy()
+        # From here on without a pause: the pod may go at any moment, and is told to somebody.
+        now = self._pods.get(meta.key)
+        if now is None or now.metadata.uid != meta.uid:
+            await self._forget(worker.folder)
+            del self._workers[meta.uid]
+        elif self._ending or (worker.is_finished and not worker.missed(now)):
+            del self._workers[meta.uid]
+        else:
+            self._make_worker(now)
 
     async def _forget(self, folder: PodFolder) -> None:
         """The pod is gone for good, and so is all that it left."""
@@ -330,9 +358,7 @@ class _Log:
 
     def is_over(self) -> bool:
         """Whether the run is."""
-        return self.run.ended() is not None or (
-            self.run.claim() is not None and self.run.process() is None
-        )
+        return self.run.is_over
 
 
 def _needs_work(pod: Pod) -> bool:

@@ -31,6 +31,10 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: str
     """RFC 3339."""
 
+    boot: str = ""
+    monotonic: float = 0.0
+    """The same by the steady clock of this boot of the machine, which agents share."""
+
     ids: int = 0
     """First of the pod's user ids; 0 if it has none of its own."""
 

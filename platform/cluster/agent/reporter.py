@@ -11,6 +11,7 @@ from ...kube.errors import (
     ApiError,
     ConflictError,
     ConnectionLostError,
+    ForbiddenError,
     NotFoundError,
     UnauthorizedError,
     UnreadableAnswerError,
@@ -31,7 +32,10 @@ _DELETE_RETRY = 1.0
 
 def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
     """The body of a status patch that a namesake of another uid refuses."""
-    return {"metadata": {"uid": uid}, "status": status}
+    # A merge keeps what is left out: only a null takes away why a condition did not hold.
+    shown = status.get("conditions", ())
+    conditions = [{"reason": None, "message": None, **each} for each in shown]
+    return {"metadata": {"uid": uid}, "status": {**status, "conditions": conditions}}
 
 
 def may_pass(error: Exception) -> bool:
@@ -45,7 +49,8 @@ async def after(error: Exception, client: Client, pod: Pod) -> tuple[bool, Pod |
     A conflict is no refusal of what was to be written, as long as the pod is still the same.
     """
     if not isinstance(error, ConflictError):
-        return may_pass(error), None
+        # A 403 may pass as well: rights are granted, and policies changed, while pods run.
+        return may_pass(error) or isinstance(error, ForbiddenError), None
     meta = pod.metadata
     try:
         now = await client.get(PODS, meta.name, namespace=meta.namespace, view=Pod)
@@ -57,6 +62,7 @@ async def after(error: Exception, client: Client, pod: Pod) -> tuple[bool, Pod |
 async def confirm_deletion(client: Client, pod: Pod, *, clock: Clock) -> None:
     """Have the object of a pod go that is at its end; tries until the server has answered."""
     meta = pod.metadata
+    failures = 0
     while True:
         try:
             await client.delete(
@@ -70,7 +76,8 @@ async def confirm_deletion(client: Client, pod: Pod, *, clock: Clock) -> None:
             if not again:
                 log.info("not deleted", extra={"pod": meta.key, "error": str(error)})
                 return
-        await clock.sleep(_DELETE_RETRY)
+        await clock.sleep(min(_DELETE_RETRY * 2.0 ** min(failures, 10), _RETRY_CAP))
+        failures += 1
 
 
 class Reporter:
@@ -83,11 +90,17 @@ class Reporter:
         clock: Clock,
         render: Callable[[], tuple[Pod, dict[str, Any]]],
         told: Callable[[Pod], None],
+        refused: Callable[[], None] = lambda: None,
     ) -> None:
+        """*told* gets each answer; *refused* is called when a status may not be written yet."""
         self._client = client
         self._clock = clock
         self._render = render
         self._told = told
+        self._refused = refused
+        self.is_refused = False
+        """The server forbids the status; it is tried again all the same."""
+
         self._dirty = asyncio.Event()
         self._prompt = asyncio.Event()
         self._settled = asyncio.Event()
@@ -115,7 +128,7 @@ class Reporter:
             self._dirty.clear()
             try:
                 await self._write()
-                failures = 0
+                failures, self.is_refused = 0, False
             except (ApiError, ConnectionLostError, UnreadableAnswerError) as error:
                 pod, _ = self._render()
                 again, reread = await after(error, self._client, pod)
@@ -124,6 +137,8 @@ class Reporter:
                         self._told(reread)
                     failures += 1
                     self._dirty.set()
+                    if isinstance(error, ForbiddenError):
+                        self._note_refusal(pod, error)
                     wait = _RETRY_FIRST * 2.0 ** min(failures - 1, 10)
                     await self._clock.sleep(min(wait, _RETRY_CAP))
                     continue
@@ -131,6 +146,13 @@ class Reporter:
                 log.info("a status was refused", extra=note)
             if not self._dirty.is_set():
                 self._settled.set()
+
+    def _note_refusal(self, pod: Pod, error: Exception) -> None:
+        level = logging.DEBUG if self.is_refused else logging.WARNING
+        note = {"pod": pod.metadata.key, "error": str(error)}
+        log.log(level, "a status is forbidden, trying again", extra=note)
+        self.is_refused = True
+        self._refused()
 
     async def _gather(self) -> None:
         """Let more changes come, for a short time."""

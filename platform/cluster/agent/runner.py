@@ -212,6 +212,13 @@ class RunFolder:
             return _read(self.path / shim.EXIT, Ended)
         return None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs or will: it ended, was lost, or went with its pod."""
+        if self.ended() is not None or not self.was_intended():
+            return True
+        return self.claim() is not None and self.process() is None
+
     def errors(self) -> str:
         """What the shim itself complained about."""
         with suppress(FileNotFoundError):

@@ -4,7 +4,8 @@ Paths and parameters are the kubelet's, so that an API server can forward to eit
 """
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,11 +13,19 @@ from typing import Protocol
 
 from aiohttp import web
 
+from ...httpserver.applications import serving_application
+from ...httpserver.figures import ListenerFigures
+from ...httpserver.front import Fronts
+from ...httpserver.limits import Limits
+from ...httpserver.sockets import bind
 from ...kube.private_files import read_credential
 from ...machinery.clock import Clock
 from ...model import times
 from . import logs
 from .settings import ServingFiles
+
+_MAX_BODY = 64 * 1024
+"""Bytes of a request's body; none has a meaning."""
 
 _STREAMS = {"": "", "All": "", "Stdout": "stdout", "Stderr": "stderr"}
 
@@ -68,19 +77,29 @@ class LogServer:
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         return app
 
-    async def start(self, files: ServingFiles, *, port: int) -> tuple[web.AppRunner, int]:
-        """Listen on loopback; gives the runner to clean up and the port.
+    @asynccontextmanager
+    async def running(
+        self,
+        files: ServingFiles,
+        *,
+        port: int,
+        limits: Limits | None = None,
+        figures: ListenerFigures | None = None,
+    ) -> AsyncIterator[int]:
+        """Listen on loopback for the length of the block, which gets the port.
 
         Raises:
             OSError: the port is taken, or the files cannot be read.
             UnsafePathError where the key is not ours alone.
         """
-        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=server_context(files))
-        await site.start()
-        (address,) = runner.addresses
-        return runner, int(address[1])
+        context = server_context(files)
+        fronts = Fronts(
+            name="agent", body_limit=_MAX_BODY, proves=True, limits=limits, figures=figures
+        )
+        sockets = await bind("127.0.0.1", port)
+        serving = serving_application(self.application(), fronts, sockets, tls=context, grace=0.5)
+        async with serving:
+            yield sockets[0].getsockname()[1]
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -99,7 +118,12 @@ class LogServer:
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await answer.prepare(request)
         if found.path.exists():
-            pieces = logs.read(found.path, options, over=found.is_over, clock=self.clock)
+
+            def over() -> bool:
+                # Nothing else tells of a reader who hung up while nothing was written.
+                return found.is_over() or request.transport is None
+
+            pieces = logs.read(found.path, options, over=over, clock=self.clock)
             async for piece in pieces:
                 await answer.write(piece)
         await answer.write_eof()

@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...httpserver.figures import ListenerFigures
+from ...httpserver.limits import Limits
 from .runner import Level
 from .status import BackOff
 
@@ -77,6 +79,12 @@ class AgentSettings:
 
     listen_port: int = 0
     """Port of the log server on loopback; 0 takes a free one."""
+
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the log server."""
+
+    listeners: ListenerFigures = field(default_factory=ListenerFigures)
+    """Counts what the log server refuses."""
 
     simulation: Simulation | None = None
     """Pretend nodes instead of running anything."""

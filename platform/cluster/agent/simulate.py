@@ -10,19 +10,24 @@ import itertools
 import logging
 import math
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from ...kube.cache import Cache
 from ...kube.client import Client, PatchKind
 from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
-from ...machinery.clock import Clock, Timer
+from ...kube.supervision import RESTARTS, supervise
+from ...kube.timing import Timing
+from ...machinery.clock import Clock, SteadyTime, Timer
 from ...model.base import Part
 from ...model.belongings import belonging
 from ...model.names import PODS
 from . import lifecycle, status
+from .adopting import dated
 from .nodes import NodeFacts, NodeKeeper
 from .objects import Pod, PodStatus
 from .plan import Plan, plan_pod, plan_run
@@ -77,6 +82,7 @@ class Simulator:
     ) -> None:
         self._client = client
         self._clock = clock
+        self._time = SteadyTime(clock)
         self._back_off = settings.back_off
         self._simulation = simulation
         self._nodes = [_facts(settings, simulation, number) for number in range(simulation.nodes)]
@@ -93,16 +99,23 @@ class Simulator:
         keeper = NodeKeeper(self._client, self._nodes, clock=self._clock)
         await until_done(keeper.register, clock=self._clock)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._pods.run())]
+            tasks = [self._keep(group, "cache of pods", self._pods.run)]
             await self._pods.wait_synced()
             self._pods.add_handler(self._pod_changed)
-            tasks.append(group.create_task(keeper.keep_alive()))
-            tasks += [group.create_task(self._write()) for _ in range(self._simulation.writers)]
+            tasks.append(self._keep(group, "node heartbeat", keeper.keep_alive))
+            for _ in range(self._simulation.writers):
+                tasks.append(self._keep(group, "status writer", self._write))  # noqa: PERF401
             ready.set()
             await stop.asked.wait()
             for task in tasks:
                 task.cancel()
         self._disarm()
+
+    def _keep(
+        self, group: asyncio.TaskGroup, name: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> asyncio.Task[None]:
+        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
+        return group.create_task(supervise(name, work, timing=timing))
 
     # --- what the API says --------------------------------------------------------------------
 
@@ -121,17 +134,19 @@ class Simulator:
             self._take_on(new)
 
     def _ending(self, pod: Pod) -> Ending:
-        return Ending(at=self._clock.now(), grace=pod.grace)
+        return Ending(at=self._time.now(), grace=pod.grace)
 
     def _take_on(self, pod: Pod) -> None:
         delay = self._simulation.start_delay
         plan = plan_pod(pod, default_delay=delay, seed=pod.metadata.uid)
-        state = status.restore(pod) if pod.status.start_time else PodState()
+        state = PodState()
+        if pod.status.start_time:
+            state = dated(status.restore(pod), self._time)
         record = self._records[pod.metadata.uid] = Record(pod, state, plan, shown=state)
         for name, container in state.containers.items():
             if container.running and container.started_at and name in pod.containers:
-                self._plan_exit(record, name, container.started_at)
-        self._tell(record, Accepted(self._clock.now()))
+                self._plan_exit(record, name, self._time.of(container.started_at))
+        self._tell(record, Accepted(self._clock.now(), self._time.now()))
         if pod.metadata.deletion_timestamp is not None:
             self._tell(record, self._ending(pod))
 
@@ -143,7 +158,7 @@ class Simulator:
             record.state = status.apply(record.state, event, self._back_off)
         again = True
         while again and not record.finished:
-            now = self._clock.now()
+            now = self._time.now()
             decision = lifecycle.decide(record.pod, record.state, now=now, back_off=self._back_off)
             again = False
             for command in decision.commands:
@@ -215,7 +230,7 @@ class Simulator:
             if self._timer[0] <= when:
                 return
             self._timer[1].cancel()
-        wait = max((when - self._clock.now()).total_seconds(), 0.0)
+        wait = max((when - self._time.now()).total_seconds(), 0.0)
         self._timer = (when, self._clock.call_later(wait, self._tick))
 
     def _disarm(self) -> None:
@@ -225,14 +240,18 @@ class Simulator:
     def _tick(self) -> None:
         """Let happen what is due, some at a time so that others get their turn."""
         self._timer = None
-        now = self._clock.now()
+        now = self._time.now()
         for _ in range(_SLICE):
             if not self._due or self._due[0][0] > now:
                 break
             _, _, uid, event = heapq.heappop(self._due)
             record = self._records.get(uid)
             if record is not None and not record.finished:
-                self._happen(record, event, now)
+                try:
+                    self._happen(record, event, now)
+                except Exception:  # the others live on
+                    RESTARTS["simulated pod"] += 1
+                    log.exception("a pod failed", extra={"pod": record.pod.metadata.key})
         self._arm()
 
     def _happen(self, record: Record, event: Event | _Look, now: datetime) -> None:
@@ -240,7 +259,7 @@ class Simulator:
             record.starting.discard(event.name)
             if record.state.ending is not None or record.state.of(event.name).running:
                 return
-            event = Started(event.name, now)
+            event = Started(event.name, self._clock.now(), seen=now)
             self._tell(record, event)
             self._plan_exit(record, event.name, now)
             return
@@ -248,6 +267,8 @@ class Simulator:
             if not record.state.of(event.name).running:
                 return  # it was stopped before its time, or is over already
             record.stopping.pop(event.name, None)
+            jumped = self._clock.now() - now
+            event = replace(event, at=event.at + jumped, seen=event.at)
         self._tell(record, event)
 
     # --- writing ------------------------------------------------------------------------------
@@ -282,6 +303,9 @@ class Simulator:
                 record.shown = record.state
                 if record.finished:
                     self._records.pop(record.pod.metadata.uid, None)
+            except BaseException:
+                self._write_later(record)
+                raise
             record.writing = False
             if record.pod.metadata.uid in self._records:
                 self._show_rest(record)

@@ -6,28 +6,35 @@ versions only; what changed is fetched once, however many pods read it.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
 from ...kube.cache import Cache
 from ...kube.client import Client
-from ...kube.errors import ApiError, ForbiddenError, NotFoundError
+from ...kube.errors import ApiError, NotFoundError
 from ...machinery.clock import Clock
-from ...model import times
-from ...model.meta import ObjectMeta
 from ...model.names import (
     CONFIGMAPS,
     PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
 )
-from .environment import Sources
-from .objects import BOUND, Claim, ConfigMap, Marked, Pod, Secret, TokenRequest
+from .claims import claim_volume
+from .environment import ClaimVolume, Sources
+from .objects import (
+    BOUND,
+    Claim,
+    ConfigMap,
+    Marked,
+    PersistentVolume,
+    Pod,
+    Secret,
+    TokenRequest,
+)
 from .volumes import Needs, needs_of
 
-_OLDEST_TOKEN = timedelta(hours=24)
+_OLDEST_TOKEN = 24 * 3600.0
 _PART_OF_LIFE = 0.8
 """A token is renewed after this part of its life, or when it is a day old."""
 
@@ -41,7 +48,8 @@ class Token:
     """A service account's token."""
 
     text: bytes
-    renew_at: datetime
+    renew_at: float
+    """By the steady clock."""
 
 
 @dataclass(slots=True)
@@ -53,8 +61,8 @@ class _Reader:
     tokens: dict[str, Token] = field(default_factory=dict)
     """By audience."""
 
-    claims: dict[str, str | None] = field(default_factory=dict)
-    """Uid by name."""
+    claims: dict[str, ClaimVolume | None] = field(default_factory=dict)
+    """By name."""
 
 
 class SourceBook:
@@ -128,12 +136,13 @@ class SourceBook:
         """
         needs = needs_of(pod)
         held: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
-        claims: dict[str, str | None] = {}
+        claims: dict[str, ClaimVolume | None] = {}
         for resource, key in sorted(_keys(needs, pod.metadata.namespace), key=_order):
             name = key.partition("/")[2]
             if resource is PERSISTENTVOLUMECLAIMS:
                 known = self._readers[pod.metadata.uid].claims
-                if known.get(name) is None:  # else the pod has it, whatever becomes of it
+                before = known.get(name)
+                if before is None or before.problem:  # else the pod has it, whatever becomes of it
                     known[name] = await self._claim(pod.metadata.namespace, name)
                 claims[name] = known[name]
             else:
@@ -146,31 +155,27 @@ class SourceBook:
             claims=claims,
         )
 
-    def renewal(self, uid: str) -> datetime | None:
-        """When the first of the pod's tokens has to be renewed."""
+    def renewal(self, uid: str) -> float | None:
+        """When the first of the pod's tokens has to be renewed, by the steady clock."""
         reader = self._readers.get(uid)
         return min((t.renew_at for t in reader.tokens.values()), default=None) if reader else None
 
-    async def _claim(self, namespace: str, name: str) -> str | None:
-        """The uid of a claim, if it is there; from now on it is shown as served."""
+    async def _claim(self, namespace: str, name: str) -> ClaimVolume | None:
+        """What a claim is bound to, if it is there."""
         claims = PERSISTENTVOLUMECLAIMS
         try:
             found = await self._client.get(claims, name, namespace=namespace, view=Claim)
         except NotFoundError:
             return None
-        if found.status.phase != BOUND:
-            await self._show_bound(found.metadata)
-        return found.metadata.uid
-
-    async def _show_bound(self, claim: ObjectMeta) -> None:
-        with suppress(ForbiddenError, NotFoundError):  # where others have the say, or it went
-            await self._client.patch(
-                PERSISTENTVOLUMECLAIMS,
-                claim.name,
-                {"metadata": {"uid": claim.uid}, "status": {"phase": BOUND}},
-                namespace=claim.namespace,
-                subresource="status",
-            )
+        volume_name = found.spec.volume_name
+        if found.status.phase != BOUND or not volume_name:
+            phase = found.status.phase or "not bound"
+            return ClaimVolume(problem=f'persistentvolumeclaim "{name}" is {phase}')
+        try:
+            volume = await self._client.get(PERSISTENTVOLUMES, volume_name, view=PersistentVolume)
+        except NotFoundError:
+            return ClaimVolume(problem=f'persistentvolume "{volume_name}" not found')
+        return claim_volume(found.metadata.uid, volume)
 
     async def _get(self, key: _Key) -> dict[str, bytes] | None:
         resource, place = key
@@ -197,7 +202,7 @@ class SourceBook:
             return content
 
     async def _tokens(self, pod: Pod, needs: Needs) -> dict[str, bytes]:
-        reader, now = self._readers[pod.metadata.uid], self._clock.now()
+        reader, now = self._readers[pod.metadata.uid], self._clock.monotonic()
         for audience, seconds in sorted(needs.tokens):
             known = reader.tokens.get(audience)
             if known is None or known.renew_at <= now:
@@ -221,15 +226,16 @@ class SourceBook:
             },
         }
         path = SERVICEACCOUNTS.path(meta.namespace, account, "token")
-        asked = self._clock.now()
+        asked = self._clock.monotonic()
         try:
             answer = await self._client.post(path, body, view=TokenRequest)
         except ApiError as error:
             if error.status in (404, 405, 501):
                 return None
             raise
-        ends = times.parse(answer.status.expiration_timestamp)
-        age = min(max((ends - asked) * _PART_OF_LIFE, timedelta(seconds=1)), _OLDEST_TOKEN)
+        # Its length of life, not its end: the server's clock may differ from this machine's.
+        lasts = answer.spec.expiration_seconds or seconds
+        age = min(max(lasts * _PART_OF_LIFE, 1.0), _OLDEST_TOKEN)
         return Token(answer.status.token.encode(), asked + age)
 
 

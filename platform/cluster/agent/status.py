@@ -15,6 +15,9 @@ from ...model import times
 from ...model.pod import FINISHED, PodPhase
 from .objects import Container, ContainerStatus, Pod, Terminated
 
+PLACEHOLDER = "batholith.io/Placeholder"
+"""The condition of a pod in which a container runs no program of its image."""
+
 LOST_CODE = 137
 LOST_REASON = "ContainerStatusUnknown"
 LOST_MESSAGE = "The container could not be located when the pod was terminated"
@@ -46,6 +49,9 @@ class Exit:
 
     code: int
     at: datetime
+    seen: datetime | None = None
+    """The same in the agent's steady time, by which restarts are due; ``None``: as *at*."""
+
     started_at: datetime | None = None
     reason: str = ""
     message: str = ""
@@ -59,6 +65,9 @@ class ContainerState:
     running: bool = False
     started_at: datetime | None = None
     """Start of the current or last run."""
+
+    seen: datetime | None = None
+    """The same in steady time, if it is known."""
 
     exit: Exit | None = None
     """How the current run ended; ``None`` while it runs or before the first."""
@@ -84,6 +93,9 @@ class ContainerState:
     passed: bool = False
     """This run or one before started well."""
 
+    placeholder: bool = False
+    """It stands in for an image whose program is not known."""
+
     stop_at: datetime | None = None
     """It is to be stopped, and killed at this time; its restart policy says what follows."""
 
@@ -101,6 +113,8 @@ class Ending:
     """The pod as a whole is to end."""
 
     at: datetime
+    """In steady time."""
+
     grace: float
     """Seconds from *at* until the kill."""
 
@@ -117,6 +131,9 @@ class PodState:
     containers: Mapping[str, ContainerState] = field(default_factory=dict)
     started_at: datetime | None = None
     """When the agent took the pod on."""
+
+    seen: datetime | None = None
+    """The same in steady time, by which its deadline comes; ``None``: as *started_at*."""
 
     prepared: bool = False
     """Volumes and address are there."""
@@ -135,6 +152,8 @@ class Accepted:
     """The agent took the pod on."""
 
     at: datetime
+    seen: datetime | None = None
+    """In steady time, here and in the events below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +173,8 @@ class Started:
     identity: str = ""
     started: bool = True
     ready: bool = True
+    placeholder: bool = False
+    seen: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +203,7 @@ class Exited:
     code: int
     reason: str = ""
     message: str = ""
+    seen: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +222,8 @@ def apply(state: PodState, event: Event, back_off: BackOff) -> PodState:
     """The state after *event*."""
     match event:
         case Accepted():
-            return replace(state, started_at=state.started_at or event.at)
+            at, seen = state.started_at or event.at, state.seen or event.seen
+            return replace(state, started_at=at, seen=seen)
         case Prepared():
             return replace(state, prepared=True, pod_ip=event.pod_ip, host_ip=event.host_ip)
         case Ending():
@@ -232,6 +255,7 @@ def _started(old: ContainerState, event: Started) -> ContainerState:
     return ContainerState(
         running=True,
         started_at=event.at,
+        seen=event.seen,
         last=old.exit or old.last,
         restarts=old.restarts + (1 if old.exit is not None else 0),
         streak=old.streak,
@@ -239,6 +263,7 @@ def _started(old: ContainerState, event: Started) -> ContainerState:
         started=event.started,
         ready=event.ready,
         passed=old.passed or event.started,
+        placeholder=event.placeholder,
     )
 
 
@@ -252,10 +277,12 @@ def _examined(old: ContainerState, event: Checked | Unwell) -> ContainerState:
 
 
 def _exited(old: ContainerState, event: Exited, back_off: BackOff) -> ContainerState:
-    ran = (event.at - old.started_at).total_seconds() if old.started_at else 0.0
+    begun, over = (old.seen, event.seen) if old.seen and event.seen else (old.started_at, event.at)
+    ran = (over - begun).total_seconds() if begun else 0.0
     ended = Exit(
         code=event.code,
         at=event.at,
+        seen=event.seen,
         started_at=old.started_at,
         reason=event.reason or ("Completed" if event.code == 0 else "Error"),
         message=event.message,
@@ -388,7 +415,11 @@ def _conditions(pod: Pod, state: PodState, phase: PodPhase, now: datetime) -> li
     ready = not idle and not waiting
     done = "PodCompleted" if phase is PodPhase.SUCCEEDED else ""
     incomplete = f"containers with incomplete status: [{' '.join(waiting)}]"
+    shown = [c for c in pod.containers.values() if state.of(c.name).placeholder]
+    named = ", ".join(f"{c.name} ({c.image})" for c in shown)
+    said = f"images are not pulled, and no program was run for: {named}"
     return [
+        *([condition(PLACEHOLDER, True, "ProgramNotRun", said)] if shown else ()),
         condition("PodReadyToStartContainers", state.prepared and not done),
         condition("Initialized", True, done)
         if not waiting

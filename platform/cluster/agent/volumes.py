@@ -24,6 +24,10 @@ def folder_of(base: Path, *, namespace: str, name: str, uid: str) -> Path:
     return base / f"{namespace}_{name}_{uid}"
 
 
+def _uid_of(folder: Path) -> str:
+    return folder.name.rpartition("_")[2]
+
+
 class VolumeError(Exception):
     """A volume cannot be set up (yet); the text is for an event."""
 
@@ -125,7 +129,7 @@ class _Maker:
             return Made(self._host_path(volume.name, volume.host_path.path))
         if volume.persistent_volume_claim:
             claim = volume.persistent_volume_claim
-            return Made(self._claim(volume.name, claim.claim_name), claim.read_only)
+            return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
         folder = self.places.pod / "volumes" / _plain_name(volume.name)
         if volume.empty_dir is not None:
             return Made(self._own(folder))
@@ -139,12 +143,27 @@ class _Maker:
         publish(_folder(folder, self.places.ids.base), files, owner=owner)
         return Made(folder, read_only=True)
 
-    def _claim(self, volume: str, name: str) -> Path:
-        uid = self.sources.claims.get(name)
-        if uid is None:
+    def _claim(self, volume: str, name: str, *, read_only: bool) -> Made:
+        bound = self.sources.claims.get(name)
+        if bound is None:
             raise VolumeError(volume, f'persistentvolumeclaim "{name}" not found')
+        if bound.problem:
+            raise VolumeError(volume, bound.problem)
+        read_only = read_only or bound.read_only
+        if bound.host_path:
+            return Made(self._host_path(volume, bound.host_path), read_only)
+        if bound.handle != bound.uid:
+            return Made(self._kept(volume, bound.handle), read_only)
         namespace = self.pod.metadata.namespace
-        return self._own(folder_of(self.places.claims, namespace=namespace, name=name, uid=uid))
+        place = folder_of(self.places.claims, namespace=namespace, name=name, uid=bound.uid)
+        return Made(self._own(place), read_only)
+
+    def _kept(self, volume: str, handle: str) -> Path:
+        """The folder that was made for a claim which is gone."""
+        found = [each for each in self.places.claims.glob("*_*_*") if _uid_of(each) == handle]
+        if not found:
+            raise VolumeError(volume, f"there is no folder {handle!r} on this node")
+        return self._own(found[0])
 
     def _own(self, folder: Path) -> Path:
         """A folder that is the pod's to write, with all that an earlier agent left in it."""

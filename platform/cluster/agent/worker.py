@@ -8,7 +8,7 @@ looks after those that run, `reporter` writes the status.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class PodWorker:
         self.folder = PodFolder.of(machine.settings.data_dir, pod)
         self._machine = machine
         self._clock = machine.clock
+        self._time = machine.time
         self._back_off = machine.settings.back_off
         self._events: deque[Event] = deque()
         self._news = asyncio.Event()
@@ -64,11 +65,17 @@ class PodWorker:
             machine, self.folder, pod=lambda: self.pod, changed=self._news.set
         )
         self._reporter = Reporter(
-            machine.client, clock=machine.clock, render=self._render, told=self._told
+            machine.client,
+            clock=machine.clock,
+            render=self._render,
+            told=self._told,
+            refused=self._news.set,
         )
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = self._paused = self._over = False
+        self.has_run = False
+        """It has done what it could; another has to follow if that was not all."""
         self._finished = self._confirmed = False
         self._ended_by_us = False
         """That the pod is over was told by this worker."""
@@ -86,7 +93,7 @@ class PodWorker:
         """The pod's object is gone: end what runs, and tell nobody."""
         self._gone = True
         grace = min(float(self.pod.grace), _LONGEST_GRACE_OF_GONE)
-        self._hear(Ending(at=self._clock.now(), grace=grace))
+        self._hear(Ending(at=self._time.now(), grace=grace))
 
     def _hear(self, event: Event) -> None:
         self._events.append(event)
@@ -94,9 +101,12 @@ class PodWorker:
 
     def _deleted_at(self, pod: Pod) -> datetime:
         """When the end was asked for: the object's timestamp is when it must be over."""
-        due = status.moment(pod.metadata.deletion_timestamp) or self._clock.now()
-        # Never before now by more than the clocks' grain: a late agent still gives the grace.
-        return max(due - timedelta(seconds=pod.grace), self._clock.now() - timedelta(seconds=1))
+        now = self._clock.now()
+        due = status.moment(pod.metadata.deletion_timestamp) or now
+        # By more than the clocks' grain neither before now, for a late agent still gives the
+        # grace, nor after it: the two clocks may differ.
+        ago = now - (due - timedelta(seconds=pod.grace))
+        return self._time.now() - min(max(ago, timedelta()), timedelta(seconds=1))
 
     def pause(self) -> None:
         """Start and report nothing any more."""
@@ -120,6 +130,7 @@ class PodWorker:
         Raises:
             ExceptionGroup: something unforeseen; another worker can take over from here.
         """
+        self.has_run = True
         try:
             async with self._group:
                 try:
@@ -173,7 +184,7 @@ class PodWorker:
     async def _wait(self, wake_at: datetime | None) -> None:
         waits = self._ground.waits
         if wake_at is not None:
-            waits.append((wake_at - self._clock.now()).total_seconds())
+            waits.append((wake_at - self._time.now()).total_seconds())
         timer = self._clock.call_later(max(min(waits), _GRAIN), self._news.set) if waits else None
         await self._news.wait()
         self._news.clear()
@@ -182,7 +193,7 @@ class PodWorker:
 
     async def _step(self) -> datetime | None:
         """Carry out what is due now; says when to look again."""
-        now = self._clock.now()
+        now = self._time.now()
         decision = lifecycle.decide(self.pod, self.state, now=now, back_off=self._back_off)
         for command in decision.commands:
             match command:
@@ -205,13 +216,14 @@ class PodWorker:
         """Learn from disk what an earlier agent did with the pod."""
         record = self.folder.record()
         if record is None:
-            self.state, ends = adopting.remembered(self.pod, now=self._clock.now())
+            now = self._clock.now()
+            self.state, ends = adopting.remembered(self.pod, now=now, time=self._time)
             for end in ends:
                 self._apply(end)
-            self._apply(Accepted(self._clock.now()))
+            self._apply(Accepted(now, self._time.now()))
             return
         self._machine.addresses[record.uid] = record.ip
-        self._apply(Accepted(times.parse(record.accepted_at)))
+        self._apply(Accepted(times.parse(record.accepted_at), self._machine.seen(record)))
         for name in self.folder.containers():
             for run in self.folder.runs(name) if name in self.pod.containers else []:
                 self._adopt_run(run)
@@ -231,7 +243,7 @@ class PodWorker:
             self._apply(found.exited)
 
     async def _lay_ground(self) -> preparing.Prepared | None:
-        accepted = self.state.started_at or self._clock.now()
+        accepted = Accepted(self.state.started_at or self._clock.now(), self.state.seen)
         return await self._ground.lay(accepted=accepted, ready=self._is_ready())
 
     async def _prepare(self) -> None:
@@ -267,17 +279,23 @@ class PodWorker:
         self._machine.names.drop(self.pod.metadata.uid)
         if not self._gone and (self._ended_by_us or not self.pod.is_over):
             self._reporter.touch(promptly=True)
-            await self._until_gone_or(self._reporter.settled())
+            # A pod that is to go does not wait for the right to tell its end.
+            await self._until_gone_or(self._reporter.settled(), enough=self._may_not_tell)
         if not self._gone and self.pod.metadata.deletion_timestamp is not None:
             work = confirm_deletion(self._machine.client, self.pod, clock=self._clock)
             await self._until_gone_or(work)
             self._confirmed = True
         self._finished = True
 
-    async def _until_gone_or(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for *work*, but not once the object is gone."""
+    def _may_not_tell(self) -> bool:
+        return self._reporter.is_refused and self.pod.metadata.deletion_timestamp is not None
+
+    async def _until_gone_or(
+        self, work: Coroutine[Any, Any, None], *, enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait for *work*, but not once the object is gone, or it is *enough*."""
         task = self._spawn(work)
-        while not task.done() and not self._gone:
+        while not task.done() and not self._gone and not enough():
             news = asyncio.create_task(self._news.wait())
             try:
                 await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,7 @@ Every request is authenticated, handed to the handler of its path, and every ref
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -73,7 +74,14 @@ class App:
     address: str
     """``host:port`` at which we are reached."""
 
+    writable: Callable[[], bool]
+    """Whether the store takes writes."""
+
     ready: bool = False
+
+    def knows(self, asked: Asked) -> bool:
+        """Whether a request, whose body has not come yet, brings a token that is known."""
+        return self.known.from_header(asked.headers.get("authorization", "")) is not None
 
     async def __call__(self, asked: Asked) -> Reply:
         """Answer one request."""
@@ -152,7 +160,7 @@ class App:
         return _NOT_FOUND
 
     def _health(self, request: Request, path: str) -> Response:
-        well = self.ready or not path.startswith("/readyz")
+        well = not path.startswith("/readyz") or (self.ready and self.writable())
         name = path.strip("/").split("/")[0]
         if "verbose" in request.query:
             mark = "[+]ping ok\n[+]store ok\n" if well else "[-]store failed: reason withheld\n"

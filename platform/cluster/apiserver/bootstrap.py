@@ -43,10 +43,18 @@ async def fill(writer: Writer, catalog: Catalog, definitions: Iterable[Json]) ->
     for name, (value, description) in PRIORITY_CLASSES.items():
         body = {"metadata": {"name": name}, "value": value, "description": description}
         made.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
+    made.append(_create(writer, catalog, names.STORAGECLASSES, _folder_class()))
     made += [_define(writer, catalog, definition) for definition in definitions]
     for written in made:
         if written is not None:
             await written.settled()
+
+
+def _folder_class() -> Json:
+    """The class that serves claims which name none."""
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
+    metadata = {"name": names.FOLDER_CLASS, "annotations": annotations}
+    return {"metadata": metadata, "provisioner": names.FOLDER_DRIVER}
 
 
 def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> Written | None:

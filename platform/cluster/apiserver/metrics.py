@@ -4,9 +4,10 @@ Requests are counted in plain integers; Prometheus' library is loaded by whoever
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from ...httpserver.figures import ListenerFigures
 from .storage.registry import Shelf
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Figures:
     """Of one server."""
 
-    def __init__(self, shelves: Callable[[], Iterable[Shelf]]) -> None:
+    def __init__(self, shelves: Callable[[], Iterable[Shelf]], failures: Mapping[str, int]) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by method and status; watches count when they begin."""
+        self.listeners = ListenerFigures()
         self._shelves = shelves
+        self._failures = failures
 
     def text(self) -> bytes:
         """All figures as they are now."""
@@ -55,7 +58,13 @@ class Figures:
             named = [shelf.resource.group, shelf.resource.plural]
             objects.add_metric(named, len(shelf))
             watchers.add_metric(named, len(shelf.hub))
-        yield from (requests, objects, watchers)
+        failures = CounterMetricFamily(
+            "apiserver_store_failures", "What the store could not do.", labels=["operation"]
+        )
+        for operation, number in self._failures.items():
+            failures.add_metric([operation], number)
+        yield from (requests, objects, watchers, failures)
+        yield from self.listeners.collect()
 
 
 _RESOURCE = ("group", "resource")

@@ -1,15 +1,17 @@
 """The server as a whole: put together, started, stopped."""
 
 import asyncio
+import errno
 import gc
 import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...httpserver.limits import Limits
 from ...kube.private_files import make_folder
 from ...model import names
 from ...model.review import Webhook
@@ -26,7 +28,9 @@ from .controllers.garbage_collector import Collector
 from .controllers.keeper import Keeper, Tools
 from .controllers.namespaces import Landlord
 from .controllers.standing import Standing
+from .controllers.volumes import VolumeController
 from .discovery.catalog import Catalog
+from .errors.status import StatusError
 from .http.auth import Authenticator, User
 from .http.connections import Connections
 from .http.requests import Json
@@ -45,6 +49,9 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
 """How long a stop waits for answers that are under way."""
+
+FILL_AGAIN_AFTER = 2.0
+"""Seconds after which a start that a full disk cut short is tried again."""
 
 _GC_THRESHOLD = 50_000
 """New objects between two looks for cycles: our own data have none."""
@@ -72,6 +79,9 @@ class Settings:
 
     names: Sequence[str] = ()
     """More host names and addresses for the certificates."""
+
+    limits: Limits = field(default_factory=Limits)
+    """What clients may take of the listener."""
 
     collect_garbage: bool = True
     """Whether objects whose owners are gone are deleted."""
@@ -123,15 +133,24 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
     url = f"https://{host}:{port}"
     path = settings.data / "kubeconfig"
     access = Access(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
-    kubeconfig.write(path, access)
+    _write_kubeconfig(path, access)
     engine = _Engine(settings, made, owned, f"{host}:{port}")
     try:
-        async with engine.running(), _listening(listener, engine.app, made):
+        async with engine.running(), _listening(listener, engine.app, made, limits=settings.limits):
             yield Running(
                 url=url, port=port, pki=made, tokens=owned, kubeconfig=path, app=engine.app
             )
     finally:
         listener.close()
+
+
+def _write_kubeconfig(path: Path, access: Access) -> None:
+    try:
+        kubeconfig.write(path, access)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        log.exception("cannot write the kubeconfig", extra={"path": str(path)})
 
 
 class _Engine:
@@ -153,6 +172,7 @@ class _Engine:
             Landlord(tools, ca=made.ca_data),
             self._standing,
             Sweeper(tools),
+            VolumeController(tools),
             DisruptionController(tools),
         ]
         if settings.collect_garbage:
@@ -174,8 +194,9 @@ class _Engine:
             catalog=self._catalog,
             handlers=handlers,
             known=known,
-            figures=Figures(self._registry.shelves),
+            figures=Figures(self._registry.shelves, self._registry.failures),
             address=address,
+            writable=lambda: self._registry.writable,
         )
 
     @asynccontextmanager
@@ -191,9 +212,14 @@ class _Engine:
         committing = asyncio.create_task(registry.run())
         keeping = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
         try:
-            await bootstrap.fill(self._writer, self._catalog, self._settings.crds)
-            await self._established()
-            self.app.ready = True
+            try:
+                await self._fill()
+            except StatusError:
+                if registry.writable:
+                    raise
+                # What is there can be read, and deleted to make space.
+                log.exception("cannot make what every cluster has")
+                keeping.append(asyncio.create_task(self._fill_later()))
             yield
         finally:
             self.app.ready = False
@@ -204,6 +230,20 @@ class _Engine:
             await committing
             await registry.close()
             await self._relay.close()
+
+    async def _fill(self) -> None:
+        await bootstrap.fill(self._writer, self._catalog, self._settings.crds)
+        await self._established()
+        self.app.ready = True
+
+    async def _fill_later(self) -> None:
+        """Try again until there is space."""
+        while not self.app.ready:
+            await asyncio.sleep(FILL_AGAIN_AFTER)
+            try:
+                await self._fill()
+            except StatusError:
+                log.warning("still cannot make what every cluster has", exc_info=True)
 
     async def _established(self) -> None:
         """Wait until the definitions are served, and what every cluster has is there."""
@@ -231,18 +271,17 @@ def _client_context(made: Pki) -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def _listening(listener: socket.socket, app: App, made: Pki) -> AsyncIterator[None]:
+async def _listening(
+    listener: socket.socket, app: App, made: Pki, *, limits: Limits
+) -> AsyncIterator[None]:
     """Serve *app* on *listener*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
-    connections = Connections(app)
-    loop = asyncio.get_running_loop()
-    # Connections take this over: those whose client's machine has gone end some day.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    server = await loop.create_server(connections.make, sock=listener, ssl=context)
+    connections = Connections(app, knows=app.knows, limits=limits, figures=app.figures.listeners)
+    connections.listen(listener, tls=context)
     try:
         yield
     finally:
-        server.close()
+        connections.stop()
         app.handlers.writer.registry.end_streams()
         await connections.close(DRAIN_SECONDS)

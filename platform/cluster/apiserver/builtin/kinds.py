@@ -108,7 +108,7 @@ _CORE = (
         delete_returns_object=True,
     ),
     _kind(
-        _cluster("", "persistentvolumes", "PersistentVolume"),
+        names.PERSISTENTVOLUMES,
         short_names=("pv",),
         subresources=("status",),
         delete_returns_object=True,
@@ -275,7 +275,7 @@ _STORAGE_KINDS = (
     _kind(_cluster(_STORAGE, "csinodes", "CSINode"), delete_returns_object=True),
     _kind(Resource(_STORAGE, "v1", "csistoragecapacities", "CSIStorageCapacity")),
     _kind(
-        _cluster(_STORAGE, "storageclasses", "StorageClass"),
+        names.STORAGECLASSES,
         short_names=("sc",),
         delete_returns_object=True,
     ),

@@ -5,7 +5,7 @@ A client is told in a warning. Every kind and every field of a pod has its row i
 and its entry here or in :mod:`.unenforced_pods`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ....model.names import Resource
@@ -30,7 +30,7 @@ _NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.
 _NO_ROLES = "every user with a token may do everything"
 _NO_PROXY = "it has no proxy; the ports of a pod can be reached at its address"
 _NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
-_NO_DRIVERS = "a PersistentVolumeClaim is served by a folder on its node"
+_NO_DRIVERS = "a PersistentVolumeClaim is bound to a folder on its node, or to a path there"
 _NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
 _NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
 _RBAC = "rbac.authorization.k8s.io"
@@ -42,7 +42,6 @@ _DEVICES = "resource.k8s.io"
 KINDS: Mapping[tuple[str, str], Gap] = {
     ("", "Endpoints"): Gap(_USED, _NO_ENDPOINTS),
     ("", "LimitRange"): Gap(_ENFORCED, "write requests and limits into the pods"),
-    ("", "PersistentVolume"): Gap(_USED, _NO_DRIVERS),
     ("", "ReplicationController"): Gap(_RUN, _NO_CONTROLLER),
     ("", "ResourceQuota"): Gap(_ENFORCED, "limit a Queue by its spec.capability instead"),
     ("", "ServiceAccount"): Gap(_USED, f"it has no tokens, and {_NO_ROLES}"),
@@ -64,7 +63,6 @@ KINDS: Mapping[tuple[str, str], Gap] = {
     (_STORAGE, "CSIDriver"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSINode"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "CSIStorageCapacity"): Gap(_USED, _NO_DRIVERS),
-    (_STORAGE, "StorageClass"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "VolumeAttachment"): Gap(_USED, _NO_DRIVERS),
     (_STORAGE, "VolumeAttributesClass"): Gap(_USED, _NO_DRIVERS),
     (_ADMISSION, "MutatingWebhookConfiguration"): Gap("called", _NO_POLICIES),
@@ -117,16 +115,6 @@ def _content(obj: Json) -> Json:
     return {key: value for key, value in obj.items() if key not in apart}
 
 
-_CLAIM_FIELDS = (
-    "dataSource",
-    "dataSourceRef",
-    "selector",
-    "storageClassName",
-    "volumeAttributesClassName",
-    "volumeMode",
-    "volumeName",
-)
-
 # Fields of single kinds. Objects may be of custom kinds, so nothing is taken for granted.
 
 Found = Iterator[tuple[str, str]]
@@ -167,10 +155,6 @@ def _volcano_job(obj: Json) -> Found:
     templates = [_dict(_dict(task).get("template")).get("spec") for task in tasks]
     yield from pod_gaps(
         (f"spec.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
-    )
-    yield from _claim_gaps(
-        (f"spec.volumes[{index}].volumeClaim", _dict(volume).get("volumeClaim"))
-        for index, volume in enumerate(_list(spec.get("volumes")))
     )
     yield from _topology(obj)
     for index, task in enumerate(tasks):
@@ -217,24 +201,6 @@ def _secret(obj: Json) -> Found:
         yield "type", "service accounts have no tokens"
 
 
-def _claim(obj: Json) -> Found:
-    return _claim_gaps([("spec", obj.get("spec"))])
-
-
-def _claim_gaps(specs: Iterable[tuple[str, object]]) -> Found:
-    """Fields of claims' specifications that have no effect, each once."""
-    seen: set[str] = set()
-    for path, given in specs:
-        spec = _dict(given)
-        for name in _CLAIM_FIELDS:
-            if name in seen or not spec.get(name):
-                continue
-            if name == "volumeMode" and spec[name] != "Block":
-                continue
-            seen.add(name)
-            yield f"{path}.{name}", "every claim is served by an empty folder on its node"
-
-
 def _definition(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     for index, version in enumerate(_list(spec.get("versions"))):
@@ -266,7 +232,6 @@ def _with_rules(schema: object) -> str | None:
 _FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
     ("", "Namespace"): _namespace,
     ("", "Node"): _node,
-    ("", "PersistentVolumeClaim"): _claim,
     ("", "Pod"): _pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,

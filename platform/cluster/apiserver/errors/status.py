@@ -203,6 +203,21 @@ def version_too_large(wanted: int, current: int) -> StatusError:
     return StatusError(504, "Timeout", message, details=details)
 
 
+def cannot_store(why: str) -> StatusError:
+    """500: the disk refused the write, and nothing of it happened."""
+    return StatusError(500, "InternalError", f"cannot store: {why}")
+
+
+def disk_full() -> StatusError:
+    """507: likewise, for want of space."""
+    return StatusError(507, "InternalError", "cannot store: disk full")
+
+
+def outcome_unknown(why: str) -> StatusError:
+    """504: the write may have happened or not."""
+    return StatusError(504, "Timeout", f"cannot tell whether the write was stored: {why}")
+
+
 def internal(message: str) -> StatusError:
     """500: ours to answer for."""
     return StatusError(500, "InternalError", f"Internal error occurred: {message}")

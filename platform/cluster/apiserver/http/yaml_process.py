@@ -2,7 +2,7 @@
 
 PyYAML takes a second for a megabyte and holds the interpreter meanwhile, so a large body must not
 be read in the server. ``python -m …yaml_process load`` reads YAML and writes JSON; ``dump`` does
-the opposite; ``dump-items`` reads one JSON object a line and writes the entries of a YAML list.
+the opposite; ``dump-items`` reads a JSON object a line and writes the entries of a YAML list.
 """
 
 import resource

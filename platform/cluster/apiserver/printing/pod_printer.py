@@ -46,7 +46,10 @@ def pod_status(pod: Json) -> str:
     for condition in status.get("conditions", ()):
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated":
             reason = "SchedulingGated"
-    reason = _init_status(spec, status) or _main_status(status, reason)
+    starting = _init_status(spec, status)
+    reason = starting or reason
+    if not starting or _is_initialized(status):
+        reason = _main_status(status, reason)
     if pod["metadata"].get("deletionTimestamp"):
         return "Unknown" if status.get("reason") == _NODE_LOST else "Terminating"
     return reason
@@ -80,6 +83,12 @@ def _init_status(spec: Json, status: Json) -> str:
     return ""
 
 
+def _is_initialized(status: Json) -> bool:
+    """Say whether the start is over: a sidecar that ends later takes nothing back."""
+    held = status.get("conditions", ())
+    return any((c.get("type"), c.get("status")) == ("Initialized", "True") for c in held)
+
+
 def _exit(ended: Json) -> str:
     signal = ended.get("signal")
     return f"Signal:{signal}" if signal else f"ExitCode:{ended.get('exitCode', 0)}"
@@ -108,7 +117,7 @@ def _restarts(pod: Json, states: Iterable[Json], now: datetime) -> str:
     """Count the restarts, of init containers while they run, and say when the last one was."""
     status = pod.get("status", {})
     counted = list(states)
-    if _init_status(pod.get("spec", {}), status):
+    if _init_status(pod.get("spec", {}), status) and not _is_initialized(status):
         counted = status.get("initContainerStatuses", [])
     total = sum(each.get("restartCount", 0) for each in counted)
     ends = [

@@ -7,17 +7,27 @@ is its caller answered. When a group cannot be written, everything decided on to
 """
 
 import asyncio
+import contextlib
 import logging
-from collections import deque
+import sqlite3
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ....model.names import Resource
-from ..errors.status import StatusError, expired, internal, too_large, version_too_large
+from ..errors.status import (
+    StatusError,
+    cannot_store,
+    disk_full,
+    expired,
+    outcome_unknown,
+    too_large,
+    version_too_large,
+)
 from ..kinds.info import KindInfo
 from .entries import ADDED, DELETED, MODIFIED, Entry, Event, seal
-from .store import Change, Store
+from .store import Change, DiskFullError, OutcomeUnknownError, Store
 from .watch import Hub
 
 log = logging.getLogger(__name__)
@@ -37,10 +47,22 @@ RELAXED = frozenset({("", "events"), ("coordination.k8s.io", "leases")})
 WAIT_FOR_VERSION = 3.0
 """Seconds that a read waits for a version that is still to come."""
 
+LOOK_FOR_SPACE_EVERY = 2.0
+"""Seconds between two looks whether a full disk has space again."""
+
 OBJECT_LIMIT = 3 * 2**20
 """Bytes that an object may have: many small patches must not make what one body could not."""
 
 Key = tuple[str, str]
+T = TypeVar("T")
+
+
+def _delays() -> Iterator[float]:
+    """Seconds between attempts to find out what is on disk."""
+    delay = 0.05
+    while True:
+        yield delay
+        delay = min(2 * delay, 5.0)
 
 
 class Shelf:
@@ -200,6 +222,13 @@ class Registry:
         self._closing = False
         self._replayed = False
         self._since_compaction = 0
+        self._next_look = 0.0
+        self.trouble = ""
+        """Why nothing can be written at the moment."""
+
+        self.failures: Counter[str] = Counter()
+        """What failed how often: ``commit``, ``open``, ``compaction``."""
+
         self._rv = store.last_rv
         self.committed_rv = store.last_rv
         """The version of the state that readers see."""
@@ -262,8 +291,11 @@ class Registry:
         """Decide to store *obj*, which replaces *old* (the head).
 
         Raises:
-            StatusError: 413, it grows beyond what is stored.
+            StatusError: 413, it grows beyond what is stored; 507, there is space for deletions
+                alone.
         """
+        if self._store.full and "deletionTimestamp" not in obj["metadata"]:
+            raise disk_full()
         entry = seal(shelf.kind, obj, self._rv + 1)
         if len(entry.data) > OBJECT_LIMIT and (old is None or len(entry.data) > len(old.data)):
             raise too_large(OBJECT_LIMIT)
@@ -297,24 +329,87 @@ class Registry:
         return Pending(event.entry, done)
 
     async def run(self) -> None:
-        """Commit what is decided, group by group, until :meth:`close`."""
-        loop = asyncio.get_running_loop()
+        """Commit what is decided, group by group, until :meth:`stop`."""
         while True:
-            if not self._waiting:
-                if self._closing:
-                    return
-                self._wake.clear()
+            if self._waiting:
+                await self._write_group()
+            elif self._closing:
+                return
+            elif self._since_compaction < COMPACT_EVERY:
+                await self._rest()
+            await self._keep_house()
+
+    async def _rest(self) -> None:
+        """Wait for a write, or until it is time to look for space."""
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_FOR_SPACE_EVERY if self._store.full else None):
                 await self._wake.wait()
-                continue
-            group = self._waiting[:GROUP]
+
+    async def _write_group(self) -> None:
+        group = self._waiting[:GROUP]
+        try:
+            await self._in_thread(lambda: self._commit(group))
+        except OutcomeUnknownError as error:
+            log.exception("cannot tell whether a write is on disk")
+            self.failures["commit"] += 1
+            if not await self._found_out(group[-1].event.rv, error):
+                return
+        except Exception as error:
+            log.exception("cannot write to the store")
+            self.failures["commit"] += 1
+            self._fail(
+                disk_full() if isinstance(error, DiskFullError) else cannot_store(str(error))
+            )
+            return
+        del self._waiting[: len(group)]
+        self._publish(group)
+
+    async def _found_out(self, rv: int, error: Exception) -> bool:
+        """Whether the group that ends with *rv* is on disk; nothing else happens until it is known.
+
+        If it is not, or a stop comes first, whatever waits has failed.
+        """
+        self.trouble = str(error)
+        for delay in _delays():
             try:
-                await loop.run_in_executor(self._thread, self._commit, group)
-            except Exception as error:
-                log.exception("cannot write to the store")
-                self._fail(error)
+                held = await self._in_thread(lambda: self._store.holds(rv))
+            except sqlite3.Error:
+                log.exception("cannot open the store again")
+                self.failures["open"] += 1
             else:
-                del self._waiting[: len(group)]
-                self._publish(group)
+                self.trouble = ""
+                if not held:
+                    self._fail(cannot_store(str(error)))
+                return held
+            if self._closing:
+                break
+            await asyncio.sleep(delay)
+        self._fail(outcome_unknown(str(error)))
+        return False
+
+    async def _keep_house(self) -> None:
+        """Cut the log when it has grown, and look for space when there was none."""
+        moment = asyncio.get_running_loop().time()
+        if self._store.full and moment >= self._next_look:
+            self._next_look = moment + LOOK_FOR_SPACE_EVERY
+            await self._in_thread(self._store.look_for_space)
+            if self._store.full:
+                self._since_compaction = COMPACT_EVERY
+        if self._since_compaction < COMPACT_EVERY:
+            return
+        try:
+            more = await self._in_thread(self._store.compact)
+        except (sqlite3.Error, DiskFullError, OutcomeUnknownError):
+            # What was committed stays committed, and the log can be cut later.
+            log.exception("cannot cut the log")
+            self.failures["compaction"] += 1
+            more = False
+        if not more:
+            self._since_compaction = 0
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _commit(self, group: list[_Write]) -> None:
         """Runs in the writing thread."""
@@ -336,9 +431,6 @@ class Registry:
             )
         self._store.commit(changes, durable=durable)
         self._since_compaction += len(changes)
-        if self._since_compaction >= COMPACT_EVERY:
-            self._store.compact()
-            self._since_compaction = 0
 
     def _publish(self, group: list[_Write]) -> None:
         for shelf, event, _ in group:
@@ -353,15 +445,15 @@ class Registry:
         if self._version_waiters:
             self._tell_version_waiters()
 
-    def _fail(self, error: Exception) -> None:
-        """Whatever waits may build on what could not be written: none of it happened."""
+    def _fail(self, error: StatusError) -> None:
+        """Whatever waits may build on what could not be written: none of it happens."""
         failed, self._waiting = self._waiting, []
         for shelf, event, waiters in failed:
             shelf.head.pop(event.entry.key, None)
             shelf.moves += 1
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_exception(internal(f"cannot write to the store: {error}"))
+                    waiter.set_exception(error)
                     waiter.exception()  # the caller may have gone; the error is logged already
 
     def _tell_version_waiters(self) -> None:
@@ -388,6 +480,11 @@ class Registry:
                 await waiter
         except TimeoutError:
             raise version_too_large(rv, self.committed_rv) from None
+
+    @property
+    def writable(self) -> bool:
+        """Whether everything can be written, as far as is known."""
+        return not (self.trouble or self._store.full)
 
     def stop(self) -> None:
         """Take no more writes; :meth:`run` ends when the waiting ones are on disk."""

@@ -1,0 +1,172 @@
+"""What hostile clients cost the embedded API server and others: ``python -m bench.limits``.
+
+Held are, each against a server of its own on loopback: requests whose header does not end (1,000,
+and more than the server has descriptors), TLS handshakes that stop after their first bytes, and 100
+bodies of 3 MiB that lack their last byte, with a token and without. Meanwhile another client asks
+for ``/version`` on new connections. Printed are the server's memory and that client's waits (median
+and longest).
+
+BATHOLITH_BENCH_PATH may name a folder whose ``src`` is measured in the place of this one.
+"""
+
+import asyncio
+import contextlib
+import os
+import ssl
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+
+from batholith.cluster.datadir import DataDir
+from batholith.kube.config import Credentials, load
+
+from .apiserver import Server, started
+
+LIMITED = ("sh", "-c", 'ulimit -Sn 1024; exec "$0" "$@"')
+"""The usual limit of descriptors."""
+
+REQUESTS, MORE, BODIES, BODY = 1000, 1200, 100, 3 * 1024 * 1024
+TRIES = 20
+PATIENCE = 5.0
+"""Seconds after which an answer is given up."""
+
+_PIECE = 64 * 1024
+
+Address = tuple[str, int]
+Hold = Callable[[Address, ssl.SSLContext | None, str], Awaitable[asyncio.StreamWriter]]
+
+
+async def _connect(address: Address, tls: ssl.SSLContext | None) -> asyncio.StreamWriter:
+    async with asyncio.timeout(PATIENCE):
+        _, writer = await asyncio.open_connection(*address, ssl=tls)
+    return writer
+
+
+async def half_open(
+    address: Address, tls: ssl.SSLContext | None, token: str
+) -> asyncio.StreamWriter:
+    """A request whose header does not end."""
+    writer = await _connect(address, tls)
+    writer.write(b"GET /version HTTP/1.1\r\nhost: x\r\n")
+    return writer
+
+
+async def handshake(
+    address: Address, tls: ssl.SSLContext | None, token: str
+) -> asyncio.StreamWriter:
+    """A TLS handshake that stops after its first bytes."""
+    writer = await _connect(address, None)
+    writer.write(b"\x16\x03\x01")
+    return writer
+
+
+async def body(address: Address, tls: ssl.SSLContext | None, token: str) -> asyncio.StreamWriter:
+    """A body that lacks its last byte."""
+    writer = await _connect(address, tls)
+    head = f"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\ncontent-length: {BODY}\r\n"
+    who = f"authorization: Bearer {token}\r\n" if token else ""
+    writer.write(f"{head}{who}\r\n".encode())
+    for _ in range(BODY // _PIECE - 1):
+        writer.write(b" " * _PIECE)
+        async with asyncio.timeout(PATIENCE):
+            await writer.drain()
+    writer.write(b" " * (_PIECE - 1))
+    return writer
+
+
+def memory(server: Server) -> float:
+    """MiB that the server has in memory."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def admin(server: Server) -> Credentials:
+    """The administrator's credentials."""
+    arguments = [str(each) for each in server.process.args]  # type: ignore[union-attr]
+    folder = arguments[arguments.index("--data-dir") + 1]
+    return load(str(DataDir(Path(folder)).kubeconfig))
+
+
+async def ask(address: Address, tls: ssl.SSLContext) -> float:
+    """Milliseconds of a request on a new connection."""
+    began = time.perf_counter()
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection(*address, ssl=tls)
+        try:
+            writer.write(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n")
+            if not (await reader.readline()).startswith(b"HTTP/1.1 200 "):
+                raise ConnectionError("the server hung up")
+        finally:
+            writer.transport.abort()
+    return (time.perf_counter() - began) * 1000
+
+
+async def waits(address: Address, tls: ssl.SSLContext) -> str:
+    """How long another client waits, each time on a connection of its own."""
+    taken, failed = [], 0
+    for _ in range(TRIES):
+        try:
+            taken.append(await ask(address, tls))
+        except (OSError, TimeoutError):
+            failed += 1
+    times = f"{statistics.median(taken):.0f} / {max(taken):.0f} ms" if taken else "none"
+    return f"{times} | {failed}"
+
+
+@contextlib.asynccontextmanager
+async def held(
+    number: int, hold: Callable[[], Awaitable[asyncio.StreamWriter]]
+) -> AsyncIterator[int]:
+    """That many hostile clients for the length of the block, which gets how many came through."""
+    writers: list[asyncio.StreamWriter] = []
+    gate = asyncio.Semaphore(20)
+
+    async def one() -> None:
+        async with gate:
+            with contextlib.suppress(OSError, TimeoutError):
+                writers.append(await hold())
+
+    await asyncio.gather(*(one() for _ in range(number)))
+    try:
+        yield len(writers)
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def measure(what: str, number: int, hold: Hold, *, known: bool = False) -> None:
+    """Print a row."""
+    source = os.environ.get("BATHOLITH_BENCH_PATH")
+    if source:
+        os.environ["PYTHONPATH"] = str(Path(source) / "src")
+    async with started(*LIMITED, sys.executable, "-m", "batholith.cli", "apiserver") as (server, _):
+        credentials = admin(server)
+        host, _, port = credentials.server.rpartition("//")[2].rpartition(":")
+        tls = ssl.create_default_context(cadata=(credentials.ca_data or b"").decode())
+        token = (credentials.token or "") if known else ""
+        address, before = (host, int(port)), memory(server)
+        alone = await waits(address, tls)
+        async with held(number, lambda: hold(address, tls, token)) as came:
+            await asyncio.sleep(1)
+            more = memory(server) - before
+            among = await waits(address, tls)
+        print(f"| {what} | {came} | {before:.0f} | {more:+.0f} | {alone} | {among} |", flush=True)
+
+
+async def main() -> None:
+    """Print a table."""
+    print("| held | came | MiB before | more | wait alone | failed | wait among them | failed |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    await measure(f"{REQUESTS} half-open requests", REQUESTS, half_open)
+    await measure(f"{MORE} half-open requests", MORE, half_open)
+    await measure(f"{MORE} half-open handshakes", MORE, handshake)
+    await measure(f"{BODIES} bodies of 3 MiB, no token", BODIES, body)
+    await measure(f"{BODIES} bodies of 3 MiB, a token", BODIES, body, known=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

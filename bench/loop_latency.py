@@ -1,0 +1,330 @@
+"""Measures how long the embedded API server holds its event loop: ``python -m bench.loop_latency``.
+
+The server runs in this process beside a probe that sleeps a millisecond again and again; requests
+come from a process of their own. Printed is, for each operation on OBJECTS objects (50,000 unless
+given), how long it took, and between two turns of the probe, at worst, how many milliseconds of CPU
+the loop's thread took and how many milliseconds the probe was late (on a busy machine, that counts
+what others did, too).
+"""
+
+import asyncio
+import json
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+
+from batholith.cluster.apiserver.http.auth import SYSTEM
+from batholith.cluster.apiserver.http.requests import Target
+from batholith.cluster.apiserver.server import Running, Settings, running
+from batholith.cluster.apiserver.verbs.writes import Call
+
+Json = dict[str, Any]
+SECRETS = "/api/v1/namespaces/{}/secrets"
+MAPS = "/api/v1/namespaces/default/configmaps"
+FOOS = "/apis/ex.io/v1/namespaces/default/foos"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+JSON_PATCH = "application/json-patch+json"
+YAML = "application/yaml"
+STREAM = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+MEGABYTES = 3 * 2**20 - 1000
+
+
+class Probe:
+    """How late the loop was."""
+
+    def __init__(self) -> None:
+        self.late = self.cpu = 0.0
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            before, cpu = time.perf_counter(), time.thread_time()
+            await asyncio.sleep(0.001)
+            self.late = max(self.late, time.perf_counter() - before - 0.001)
+            self.cpu = max(self.cpu, time.thread_time() - cpu)
+
+
+class Bench:
+    """One server, what is in it, and what is asked of it."""
+
+    def __init__(self, server: Running, count: int, probe: Probe) -> None:
+        self._server = server
+        self._count = count
+        self._probe = probe
+
+    async def make(self, plural: str, bodies: Iterator[Json], namespace: str = "default") -> None:
+        """Store objects of a kind, without HTTP."""
+        handlers = self._server.app.handlers
+        group, version = ("ex.io", "v1") if plural == "foos" else ("", "v1")
+        kind = self._server.app.catalog.get(group, version, plural)
+        assert kind is not None
+        call = Call(kind=kind, target=Target(namespace=namespace), user=SYSTEM)
+        for number, body in enumerate(bodies):
+            written = handlers.writer.create(call, body)
+            if number % 500 == 499:
+                await written.settled()
+        await written.settled()
+
+    def secrets(self, **metadata: Any) -> Iterator[Json]:
+        """Small objects with a field that can be selected."""
+        for number in range(self._count):
+            labels = {"half": str(number % 2)}
+            head = {"name": f"s{number:06d}", "labels": labels, **metadata}
+            yield {"metadata": head, "data": {"k": "dg=="}, "type": "Opaque"}
+
+    async def ask(
+        self, name: str, *request: object, until: Callable[[], bool] | None = None
+    ) -> None:
+        """Print what one request costs; *until* is how to see that its consequences are over."""
+        probe = self._probe
+        probe.late, probe.cpu, begun = 0.0, 0.0, time.perf_counter()
+        told = {"url": self._server.url, "token": self._server.tokens.by_user["admin"]}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.loop_latency", "--client"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await process.communicate(json.dumps({**told, "request": request}).encode())
+        while until is not None and not until():
+            await asyncio.sleep(0.01)
+        took = time.perf_counter() - begun
+        worst = f"{probe.cpu * 1000:.0f} | {probe.late * 1000:.0f}"
+        print(f"| {name} | {took:.1f} | {worst} | {out.decode()} |", flush=True)
+
+    def left(self, plural: str, namespace: str = "default") -> int:
+        """How many objects of a kind a namespace has."""
+        for shelf in self._server.app.handlers.writer.registry.shelves():
+            if shelf.resource.plural == plural:
+                return len(shelf.spaces.get(namespace, ()))
+        return 0
+
+    async def run(self) -> None:
+        """All operations, one after the other."""
+        await self._bodies()
+        await self._reads()
+        await self._deletions()
+        await self._definitions()
+
+    async def _bodies(self) -> None:
+        keys = "".join(f"a{number:06d}: 1\n" for number in range(180_000))
+        await self.ask("YAML of 180,000 keys", "POST", MAPS, YAML, keys)
+        half = "".join(f"  a{number:06d}: x\n" for number in range(45_000))
+        await self.ask(
+            "YAML of 45,000 keys", "POST", MAPS, YAML, f"metadata: {{name: y}}\ndata:\n{half}"
+        )
+        for name, item in (("objects", "{},"), ("lists", "[],"), ("numbers", "1.5,")):
+            body = (
+                '{"metadata":{"name":"x"},"immutable":[' + item * (MEGABYTES // len(item)) + "0]}"
+            )
+            await self.ask(f"3 MiB of {name}", "POST", MAPS, "application/json", body)
+        most = {"metadata": {"name": "m"}, "data": {f"k{n}": "x" * 10 for n in range(90_000)}}
+        await self.ask("90,000 keys", "POST", MAPS, "application/json", json.dumps(most))
+        same = [{"op": "test", "path": "/data", "value": most["data"]}]
+        more = [{"op": "add", "path": f"/data/a{n}", "value": "x"} for n in range(9_000)]
+        await self.ask("JSON patch of 10,000", "PATCH", f"{MAPS}/m", JSON_PATCH, json.dumps(same))
+        await self.ask("JSON patch of 9,000", "PATCH", f"{MAPS}/m", JSON_PATCH, json.dumps(more))
+        await self.ask("table of it", "GET", MAPS, TABLE)
+        await self.ask("it in YAML", "GET", f"{MAPS}/m", YAML)
+        await self.ask("delete it", "DELETE", f"{MAPS}/m")
+
+    async def _reads(self) -> None:
+        await self.make("secrets", self.secrets())
+        path = SECRETS.format("default")
+        await self.ask("list", "GET", path)
+        await self.ask("list again", "GET", path)
+        await self.ask("table", "GET", path, TABLE)
+        await self.ask("metadata", "GET", path, METADATA)
+        await self.ask("cold field selector", "GET", f"{path}?fieldSelector=type=none")
+        await self.ask("label selector", "GET", f"{path}?labelSelector=half=1")
+        await self.ask("all namespaces, after a write", "CHANGE", "/api/v1/secrets")
+        await self.ask("pages while others write", "PAGES", path)
+        await self.ask("exact version", "EXACT", path)
+        await self.ask("watch with initial events", "WATCH", f"{path}?{STREAM}&timeoutSeconds=1")
+        await self.ask("such a table", "WATCH", f"{path}?{STREAM}&timeoutSeconds=1", TABLE)
+        await self.ask("/metrics", "GET", "/metrics")
+        await self.ask("/openapi/v3/api/v1", "GET", "/openapi/v3/api/v1")
+        await self.ask("/openapi/v3/apis/apps/v1", "GET", "/openapi/v3/apis/apps/v1")
+
+    async def _deletions(self) -> None:
+        path = SECRETS.format("default")
+        await self.ask("deletecollection, dry run", "DELETE", f"{path}?dryRun=All")
+        await self.ask("deletecollection", "DELETE", path)
+        for policy in ("Background", "Foreground", "Orphan"):
+            await self._owner(policy)
+        await self.ask("delete what is left", "DELETE", path)
+        await self.ask(
+            "make a namespace",
+            "POST",
+            "/api/v1/namespaces",
+            "application/json",
+            '{"metadata":{"name":"n"}}',
+        )
+        await self.make("secrets", self.secrets(), "n")
+        await self.ask(
+            "delete a namespace",
+            *("DELETE", "/api/v1/namespaces/n"),
+            until=lambda: not self.left("namespaces", "") or not self._there("n"),
+        )
+
+    def _there(self, namespace: str) -> bool:
+        for shelf in self._server.app.handlers.writer.registry.shelves():
+            if shelf.resource.plural == "namespaces":
+                return shelf.get("", namespace) is not None
+        return False
+
+    async def _owner(self, policy: str) -> None:
+        await self.make("configmaps", iter([{"metadata": {"name": policy.lower()}}]))
+        registry = self._server.app.handlers.writer.registry
+        (maps,) = [each for each in registry.shelves() if each.resource.plural == "configmaps"]
+        owner = maps.get("default", policy.lower())
+        assert owner is not None
+        head = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name, "uid": owner.uid}
+        await self.make(
+            "secrets", self.secrets(ownerReferences=[{**head, "blockOwnerDeletion": True}])
+        )
+
+        def over() -> bool:
+            gone = maps.get("default", owner.name) is None
+            return gone and (policy == "Orphan" or not self.left("secrets"))
+
+        await self.ask(
+            f"collect, {policy}",
+            *("DELETE", f"{MAPS}/{owner.name}?propagationPolicy={policy}"),
+            until=over,
+        )
+
+    async def _definitions(self) -> None:
+        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        made = _definition({"size": {"type": "integer"}})
+        await self.ask(
+            "define", "POST", crds, "application/json", json.dumps(made), until=self._defined
+        )
+        head = {"apiVersion": "ex.io/v1", "kind": "Foo"}
+        await self.make(
+            "foos",
+            ({**head, "metadata": {"name": f"f{n}"}, "spec": {}} for n in range(self._count)),
+        )
+        changed = {
+            "spec": _definition({"size": {"type": "integer"}, "x": {"type": "string"}})["spec"]
+        }
+        merge = "application/merge-patch+json"
+        await self.ask("change a schema", "PATCH", f"{crds}/foos.ex.io", merge, json.dumps(changed))
+        await self.ask(
+            "delete a definition",
+            *("DELETE", f"{crds}/foos.ex.io"),
+            until=lambda: not self._defined(),
+        )
+
+    def _defined(self) -> bool:
+        return self._server.app.catalog.get("ex.io", "v1", "foos") is not None
+
+
+def _definition(fields: Json) -> Json:
+    spec = {"type": "object", "properties": fields}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
+    }
+    names = {"plural": "foos", "kind": "Foo"}
+    return {
+        "metadata": {"name": "foos.ex.io"},
+        "spec": {"group": "ex.io", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+class Client:
+    """The other process: makes one request and tells the status and size of the answer."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self._url = session, url
+
+    async def do(self, verb: str, path: str, form: str = "", body: str = "") -> str:
+        """One operation of the bench."""
+        if verb == "PAGES":
+            return await self._pages(path)
+        if verb == "CHANGE":
+            await self._send("DELETE", f"{SECRETS.format('default')}/s000001")
+            return await self._send("GET", path)
+        if verb == "EXACT":
+            head = await self._read(f"{path}?limit=1")
+            await self._send("DELETE", f"{path}/s000002")
+            version = head["metadata"]["resourceVersion"]
+            query = f"resourceVersion={version}&resourceVersionMatch=Exact"
+            return await self._send("GET", f"{path}?{query}")
+        headers = {"Accept": form} if verb in ("GET", "WATCH") else {"Content-Type": form}
+        return await self._send(
+            "GET" if verb == "WATCH" else verb,
+            path,
+            data=body.encode() or None,
+            headers={key: value for key, value in headers.items() if value},
+        )
+
+    async def _send(self, method: str, path: str, **options: Any) -> str:
+        async with self._session.request(method, self._url + path, **options) as answer:
+            size = 0
+            async for piece in answer.content.iter_any():
+                size += len(piece)
+            return f"{answer.status}, {size} bytes"
+
+    async def _read(self, path: str) -> Json:
+        async with self._session.get(self._url + path) as answer:
+            read: Json = await answer.json()
+            return read
+
+    async def _pages(self, path: str) -> str:
+        token, pages = "", 0
+        while True:
+            page = await self._read(f"{path}?limit=500&continue={token}")
+            await self._send("DELETE", f"{path}/s{pages + 10:06d}")
+            pages += 1
+            token = page["metadata"].get("continue", "")
+            if not token:
+                return f"{pages} pages"
+
+
+async def _client() -> None:
+    told = json.loads(sys.stdin.read())
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=context),
+        headers={"Authorization": f"Bearer {told['token']}"},
+        timeout=aiohttp.ClientTimeout(total=None),
+    ) as session:
+        print(await Client(session, told["url"]).do(*told["request"]), end="")
+
+
+@asynccontextmanager
+async def _started(count: int) -> AsyncIterator[Bench]:
+    probe = Probe()
+    with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
+        async with running(Settings(data=Path(folder), port=0)) as server:
+            looking = asyncio.create_task(probe.run())
+            yield Bench(server, count, probe)
+            looking.cancel()
+
+
+async def main(count: int) -> None:
+    """Print a row for each operation."""
+    print(f"| on {count} objects | seconds | CPU at worst, ms | late, ms | answer |")
+    print("| --- | ---: | ---: | ---: | --- |")
+    async with _started(count) as bench:
+        await bench.run()
+
+
+if __name__ == "__main__":
+    if "--client" in sys.argv:
+        asyncio.run(_client())
+    else:
+        uvloop.run(main(int(sys.argv[1]) if sys.argv[1:] else 50_000))

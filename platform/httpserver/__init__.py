@@ -1,0 +1,1 @@
+"""What every HTTP listener shares: accepting connections, and limits on clients' requests."""

@@ -1,0 +1,80 @@
+"""How much a client may take of a listener before anything is known of it."""
+
+import resource
+from dataclasses import dataclass, fields, replace
+
+from ..model import durations, quantity
+
+MIB = 1024 * 1024
+
+_KEPT_FILES = 4
+"""One in so many of the process's descriptors is kept for what is not a connection."""
+
+
+class LimitsError(ValueError):
+    """A text does not describe limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one listener; timeouts in seconds."""
+
+    connections: int = 1000
+    """Open connections, those in a TLS handshake included."""
+
+    handshake_timeout: float = 30.0
+    """From accepting a connection to the end of its TLS handshake."""
+
+    header_timeout: float = 30.0
+    """From the first byte of a request to the end of its header. Of a new connection: from its
+    beginning."""
+
+    body_timeout: float = 60.0
+    """From the end of a request's header to the end of its body."""
+
+    idle_timeout: float = 180.0
+    """Without a request. Above that of clients (Go's 90 s, our own 60 s), so that a request and
+    the end of its connection do not cross."""
+
+    write_timeout: float = 60.0
+    """For which a client without credentials may not read its response."""
+
+    unfinished_bytes: int = 64 * MIB
+    """Bytes in memory of requests that are not complete or wait behind others."""
+
+    @classmethod
+    def parse(cls, text: str, *, base: "Limits | None" = None) -> "Limits":
+        """Change *base* by ``name=value,…``: ``connections=500,header-timeout=10s``.
+
+        Raises:
+            LimitsError: a name is unknown, or a value is none or not positive.
+        """
+        kinds = {field.name.replace("_", "-"): field.type for field in fields(cls)}
+        found: dict[str, float] = {}
+        for item in filter(None, map(str.strip, text.split(","))):
+            name, equals, value = item.partition("=")
+            if not equals or name not in kinds:
+                raise LimitsError(f"{item!r}: want one of {', '.join(kinds)} and its value")
+            found[name.replace("-", "_")] = _positive(name, value, whole=kinds[name] is int)
+        return replace(base or cls(), **found)  # type: ignore[arg-type]
+
+    @property
+    def most_connections(self) -> int:
+        """Connections that may be open: fewer than asked for where descriptors are scarce."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files == resource.RLIM_INFINITY:
+            return self.connections
+        return max(1, min(self.connections, files - files // _KEPT_FILES))
+
+
+def _positive(name: str, value: str, *, whole: bool) -> float:
+    try:
+        if whole:
+            number: float = quantity.parse(value).value()
+        else:
+            number = durations.parse(value).total_seconds()
+    except ValueError as error:
+        raise LimitsError(f"{name}: {error}") from error
+    if number <= 0:
+        raise LimitsError(f"{name}: {value} is not above zero")
+    return number

@@ -1,0 +1,302 @@
+"""A disk that is full or broken: what was acknowledged is there, all else never happened."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support_waiting import until_true
+
+from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
+from batholith.cluster.apiserver.errors.status import StatusError
+from batholith.cluster.apiserver.storage import registry as registries
+from batholith.cluster.apiserver.storage import reserve
+from batholith.cluster.apiserver.storage.entries import new_uid
+from batholith.cluster.apiserver.storage.registry import Registry, Shelf
+from batholith.cluster.apiserver.storage.reserve import Reserve
+from batholith.cluster.apiserver.storage.store import Store
+from batholith.cluster.apiserver.storage.watch import Selection, Watcher
+from batholith.model.names import CONFIGMAPS
+
+KIND = next(kind for kind in BUILT_IN if kind.resource == CONFIGMAPS)
+LARGE = "x" * 200_000
+
+
+class _Free(NamedTuple):
+    f_bavail: int
+    f_frsize: int
+
+
+class Disk:
+    """Lets the store's connection fail, after or before it does what it is told."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.fails_at = ""
+        self.after = False
+
+    def execute(self, text: str, *rest: Any) -> Any:
+        if self.fails_at and text.startswith(self.fails_at):
+            self.fails_at = ""
+            if self.after:
+                self._connection.execute(text, *rest)
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+        return self._connection.execute(text, *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[tuple[Registry, Store, Shelf]]:
+    store = Store(folder / "cluster.db")
+    registry = Registry(store)
+    shelf = registry.shelf(KIND)
+    registry.replay()
+    running = asyncio.create_task(registry.run())
+    try:
+        yield registry, store, shelf
+    finally:
+        registry.stop()
+        await running
+        await registry.close()
+
+
+def put(registry: Registry, shelf: Shelf, name: str, text: str = "") -> "asyncio.Future[None]":
+    metadata = {"name": name, "namespace": "default", "uid": new_uid()}
+    obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": text}}
+    return registry.put(shelf, obj, shelf.latest("default", name)).done
+
+
+def remove(registry: Registry, shelf: Shelf, name: str) -> "asyncio.Future[None]":
+    old = shelf.latest("default", name)
+    assert old is not None
+    return registry.remove(shelf, old.parse(), old).done
+
+
+def in_file(folder: Path) -> dict[str, int]:
+    """Names and versions, as somebody else reads them."""
+    with sqlite3.connect(folder / "cluster.db") as other:
+        rows = other.execute("SELECT name, rv FROM objects").fetchall()
+    other.close()
+    return dict(rows)
+
+
+def in_memory(shelf: Shelf) -> dict[str, int]:
+    return {entry.name: entry.rv for entry in shelf.heads()}
+
+
+async def fill(registry: Registry, shelf: Shelf) -> int:
+    """Write until the store refuses; how many writes it took."""
+    for number in range(1000):  # more than there is space for
+        try:
+            await put(registry, shelf, f"f{number}", LARGE)
+        except StatusError as error:
+            assert (error.code, error.message) == (507, "cannot store: disk full")
+            return number
+    raise AssertionError("there is no end")
+
+
+class SmallDisk:
+    """A limit to the pages of a database; what is kept back are further pages."""
+
+    LIMIT = 1000
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.grown = False
+
+    def begin(self, store: Store) -> None:
+        kept = reserve.SIZE // 8192
+
+        def set_limit(pages: int) -> None:
+            store._connection.execute(f"PRAGMA max_page_count={pages}").close()
+
+        self._patch.setattr(Reserve, "hold", lambda _: self.grown)
+        self._patch.setattr(Reserve, "release", lambda _: set_limit(self.LIMIT + kept))
+        set_limit(self.LIMIT)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    return SmallDisk(monkeypatch)
+
+
+async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
+    tmp_path: Path, small: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "LOOK_FOR_SPACE_EVERY", 0.01)
+    monkeypatch.setattr(Store, "_has_free_pages", lambda self: False)
+    async with opened(tmp_path) as (registry, store, shelf):
+        small.begin(store)
+        watcher = Watcher(Selection())
+        shelf.hub.add(watcher)
+        before = await fill(registry, shelf)
+        assert before > 5
+        assert not registry.writable
+        assert in_memory(shelf) == in_file(tmp_path)
+        assert [event.entry.name for _, event in watcher.take()] == [
+            f"f{number}" for number in range(before)
+        ]
+        with pytest.raises(StatusError, match="disk full"):
+            put(registry, shelf, "small")
+        for number in range(before):
+            await remove(registry, shelf, f"f{number}")
+        assert in_memory(shelf) == in_file(tmp_path) == {}
+        small.grown = True
+        await until_true(writable(registry))
+        await put(registry, shelf, "g", LARGE)
+        assert in_memory(shelf) == in_file(tmp_path)
+
+
+async def test_the_log_goes_first_when_the_disk_is_full(
+    tmp_path: Path, small: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "LOOK_FOR_SPACE_EVERY", 0.01)
+    monkeypatch.setattr(reserve, "SIZE", 2_000_000)
+    async with opened(tmp_path) as (registry, store, shelf):
+        small.begin(store)
+        await fill(registry, shelf)
+        # Half of the space holds what the log remembers; nobody had to delete anything.
+        await until_true(writable(registry))
+        await put(registry, shelf, "g", LARGE)
+        assert in_memory(shelf) == in_file(tmp_path)
+
+
+def writable(registry: Registry) -> Callable[[], Awaitable[bool]]:
+    async def tell() -> bool:
+        return registry.writable
+
+    return tell
+
+
+async def test_an_object_that_is_being_deleted_may_change_on_a_full_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (registry, store, shelf):
+        await put(registry, shelf, "a")
+        store.full = True
+        old = shelf.latest("default", "a")
+        assert old is not None
+        obj = old.parse()
+        with pytest.raises(StatusError, match="disk full"):
+            registry.put(shelf, obj, old)
+        obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        await registry.put(shelf, obj, old).done
+
+
+def test_the_reserve_is_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Reserve(tmp_path / "r")
+    assert held.hold() and held.hold()
+    assert (tmp_path / "r").stat().st_blocks * 512 >= reserve.SIZE
+    held.release()
+    free = os.statvfs(tmp_path)
+    pages = reserve.SIZE // free.f_frsize
+    # What was just given up is not enough to go on as before.
+    monkeypatch.setattr(os, "statvfs", lambda _: _Free(pages, free.f_frsize))
+    assert not held.hold()
+    monkeypatch.setattr(os, "statvfs", lambda _: _Free(2 * pages, free.f_frsize))
+    assert held.hold()
+    held.release()
+    assert list(tmp_path.iterdir()) == []
+    assert not Reserve(tmp_path / "none" / "r").hold()
+
+
+async def test_a_failed_compaction_takes_no_write_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.LOG_KEPT", 1)
+    monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
+    async with opened(tmp_path) as (registry, store, shelf):
+        disk = Disk(store._connection)
+        store._connection = disk  # type: ignore[assignment]
+        for name in "abcd":
+            disk.fails_at = "DELETE FROM log"
+            await put(registry, shelf, name)
+        await remove(registry, shelf, "a")
+
+        async def cut() -> bool:
+            return registry.failures["compaction"] > 0 and not disk.fails_at
+
+        await until_true(cut)
+        await put(registry, shelf, "e")
+        assert in_memory(shelf) == in_file(tmp_path)
+        assert in_memory(shelf).keys() == set("bcde")
+
+
+async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.LOG_KEPT", 2)
+    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.COMPACTED_AT_ONCE", 3)
+    async with opened(tmp_path) as (registry, store, shelf):
+        for number in range(12):
+            await put(registry, shelf, f"n{number}")
+        more: list[bool] = []
+        while not more or more[-1]:
+            more.append(store.compact())
+        assert more == [True, True, False]
+        assert len(list(store.changes())) == 2
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
+    tmp_path: Path, stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+    true_holds = Store.holds
+
+    def holds(self: Store, rv: int) -> bool:
+        tries.append(rv)
+        if len(tries) < 3:
+            raise sqlite3.OperationalError("unable to open database file")
+        return true_holds(self, rv)
+
+    monkeypatch.setattr(Store, "holds", holds)
+    async with opened(tmp_path) as (registry, store, shelf):
+        await put(registry, shelf, "a")
+        watcher = Watcher(Selection())
+        shelf.hub.add(watcher)
+        disk = Disk(store._connection)
+        store._connection = disk  # type: ignore[assignment]
+        disk.fails_at, disk.after = "COMMIT", stored
+        written = put(registry, shelf, "b")
+
+        async def tried() -> bool:
+            return bool(tries)
+
+        await until_true(tried)
+        assert not written.done()
+        assert not registry.writable
+        if stored:
+            await written
+        else:
+            with pytest.raises(StatusError, match="cannot store: disk I/O error"):
+                await written
+        assert registry.writable
+        assert ("b" in in_memory(shelf)) is stored
+        assert [event.entry.name for _, event in watcher.take()] == ["b"] * stored
+        assert in_memory(shelf) == in_file(tmp_path)
+        await put(registry, shelf, "c")
+        assert in_memory(shelf) == in_file(tmp_path)
+
+
+async def test_a_stop_answers_what_is_still_unknown_as_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def holds(self: Store, rv: int) -> bool:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr(Store, "holds", holds)
+    async with opened(tmp_path) as (registry, store, shelf):
+        await put(registry, shelf, "a")
+        disk = Disk(store._connection)
+        store._connection = disk  # type: ignore[assignment]
+        disk.fails_at, disk.after = "COMMIT", True
+        written = put(registry, shelf, "b")
+        registry.stop()
+        with pytest.raises(StatusError, match="cannot tell whether") as unknown:
+            await written
+        assert unknown.value.code == 504

@@ -1,0 +1,153 @@
+"""A server whose disk is truly full: a small file system in memory, which needs no rights."""
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support_server import MAPS, config_map
+from support_waiting import until_true
+
+PROGRAM = """
+import asyncio, json, sys
+from pathlib import Path
+from batholith.cluster.apiserver.server import Settings, running
+
+
+async def main():
+    async with running(Settings(data=Path(sys.argv[1]), port=0)) as server:
+        told = [server.url, server.tokens.by_user["admin"], server.pki.ca_data.decode()]
+        print(json.dumps(told), flush=True)
+        await asyncio.get_running_loop().create_future()
+
+
+asyncio.run(main())
+"""
+SIZE = 32 * 2**20
+AGAIN = f'"{sys.executable}" -c "$1" "$2"; "{sys.executable}" -c "$1" "$2"'
+
+
+class Disk:
+    """The file system of a server's process, reached from outside."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self._filler = Path(f"/proc/{pid}/root{folder}") / "filler"
+
+    def fill(self) -> None:
+        with self._filler.open("ab", buffering=0) as file:
+            for piece in (2**16, 1):
+                try:
+                    while file.write(bytes(piece)):
+                        pass
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+
+    def clear(self) -> None:
+        self._filler.unlink()
+
+
+class Speaker:
+    """Talks to the server."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self._url = session, url
+
+    async def __call__(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+        async with self._session.request(method, self._url + path, json=body) as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def speaking(process: asyncio.subprocess.Process) -> AsyncIterator[Speaker]:
+    """With the server that the process tells of next."""
+    assert process.stdout is not None
+    url, token, ca = json.loads(await process.stdout.readline())
+    connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=ca))
+    headers = {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+        yield Speaker(session, url)
+
+
+def server_in(process: asyncio.subprocess.Process) -> int:
+    """The process id of the server itself: the last in the line of children."""
+    pid = process.pid
+    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        pid = int(children[0])
+    return pid
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bwrap, which mounts the disk, is missing")
+async def test_on_a_full_disk_the_server_starts_reads_and_deletes_and_recovers(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *("bwrap", "--dev-bind", "/", "/", "--size", str(SIZE), "--tmpfs", str(folder)),
+        *("--die-with-parent", "sh", "-c", AGAIN, "sh", PROGRAM, str(folder)),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        async with speaking(process) as say:
+            for name in "abc":
+                assert (await say("POST", MAPS, config_map(name)))[0] == 201
+            disk = Disk(server_in(process), folder)
+            disk.fill()
+            stored = await _write_until_refused(say)
+            await _check_full(say, gone="a", there="b")
+            os.kill(server_in(process), signal.SIGKILL)
+        async with speaking(process) as say:
+            disk = Disk(server_in(process), folder)
+            await _check_full(say, gone="b", there="c")
+            assert (await say("GET", f"{MAPS}/{stored[-1]}"))[0] == 200
+            assert (await say("GET", f"{MAPS}/refused"))[0] == 404
+            disk.clear()
+
+            async def ready() -> bool:
+                return (await say("GET", "/readyz"))[0] == 200
+
+            await until_true(ready)
+            assert (await say("POST", MAPS, config_map("d")))[0] == 201
+    finally:
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill both servers, one after the other; the rest ends with them."""
+    while process.returncode is None:
+        os.kill(server_in(process), signal.SIGKILL)
+        await asyncio.wait((asyncio.ensure_future(process.wait()),), timeout=0.2)
+    assert process.stdout is not None
+    await process.stdout.read()
+
+
+async def _write_until_refused(say: Speaker) -> list[str]:
+    """Fill what the server's files had already; returns the names that were stored."""
+    stored = ["c"]
+    for number in range(1000):
+        body = {**config_map(f"m{number}"), "data": {"k": "x" * 100_000}}
+        status, text = await say("POST", MAPS, body)
+        if status != 201:
+            assert (status, "cannot store: disk full" in text) == (507, True)
+            assert (await say("POST", MAPS, config_map("refused")))[0] == 507
+            return stored
+        stored.append(f"m{number}")
+    raise AssertionError("the disk has no end")
+
+
+async def _check_full(say: Speaker, *, gone: str, there: str) -> None:
+    assert (await say("GET", "/readyz"))[0] == 500
+    assert (await say("GET", "/livez"))[0] == 200
+    assert (await say("DELETE", f"{MAPS}/{gone}"))[0] == 200
+    assert (await say("GET", f"{MAPS}/{gone}"))[0] == 404
+    assert (await say("GET", f"{MAPS}/{there}"))[0] == 200

@@ -1,0 +1,433 @@
+"""What clients may take of a listener before anything is known of them."""
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import uvloop
+from support_waiting import until
+
+from batholith.cluster import pki
+from batholith.httpserver.front import Front, Fronts
+from batholith.httpserver.limits import Limits, LimitsError
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+BODY_LIMIT = 1000
+
+
+class Behind(asyncio.Protocol):
+    """A server without limits, which answers each piece that it gets as a request."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self.world.got.append(data)
+        if b"/held" in data:
+            self.world.holding.append(self.answer)
+        else:
+            self.answer()
+
+    def answer(self) -> None:
+        self.transport.write(OK)
+        self.world.fronts.answered(self)
+
+
+class Counting(Fronts):
+    """Counts connections."""
+
+    made = 0
+
+    def make(self) -> Front:
+        self.made += 1
+        return super().make()
+
+
+@dataclass
+class World:
+    fronts: Counting
+    address: tuple[str, int]
+    now: float = 0.0
+    got: list[bytes] = field(default_factory=list)
+    holding: list[Callable[[], None]] = field(default_factory=list)
+    clients: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def connect(self, sent: bytes = b"") -> asyncio.StreamReader:
+        """A client that has sent something, and is known to the server."""
+        number = self.fronts.made
+        self.now += 0.01
+        reader, writer = await asyncio.open_connection(*self.address)
+        self.clients.append(writer)
+        writer.write(sent)
+        await until(lambda: self.fronts.made > number or reader.at_eof())
+        return reader
+
+    async def idle(self) -> asyncio.StreamReader:
+        """A client whose request is answered."""
+        reader = await self.connect(GET)
+        assert await reader.readexactly(len(OK)) == OK
+        return reader
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.fronts.sweep()
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return {reason: count for (_, reason), count in self.fronts.figures.refused.items()}
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    limits: Limits | None = None, *, tls: ssl.SSLContext | None = None, proves: bool = False
+) -> AsyncIterator[World]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    world: World
+    fronts = Counting(
+        name="tests",
+        body_limit=BODY_LIMIT,
+        limits=limits,
+        proves=proves,
+        time=lambda: world.now,
+    )
+    fronts.inner = lambda: Behind(world)
+    world = World(fronts, listening.getsockname())
+    fronts.listen(listening, tls=tls)
+    try:
+        yield world
+    finally:
+        for writer in world.clients:
+            writer.transport.abort()
+        fronts.stop()
+        fronts.abort_all()
+        await until(lambda: len(fronts) == 0)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Whether the server closes the connection without a word."""
+    async with asyncio.timeout(100):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    return True
+
+
+# -- time
+
+
+async def test_a_header_that_does_not_end_costs_the_connection() -> None:
+    async with serving() as it:
+        silent = await it.connect()
+        dripping = await it.connect(b"GET / HTTP/1.1\r\n")
+        for _ in range(15):
+            it.clients[1].write(b"x: y\r\n")
+            it.pass_time(2)
+        assert await is_closed(silent) and await is_closed(dripping)
+        assert it.refused == {"header_timeout": 2} and it.got == []
+
+
+async def test_a_body_that_drips_is_answered_408() -> None:
+    async with serving() as it:
+        reader = await it.connect(b"POST / HTTP/1.1\r\ncontent-length: 900\r\n\r\nx")
+        for number in range(20):
+            it.clients[0].write(b"x")
+            await until(lambda n=number: it.fronts.held == n + 2)  # type: ignore[misc]
+            it.pass_time(2.9)
+        assert len(it.fronts) == 1
+        it.pass_time(2.9)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+        assert it.refused == {"body_timeout": 1} and it.got == []
+
+
+async def test_an_idle_connection_outlasts_its_client() -> None:
+    """The clients' own limits (Go 90 s, ours 60 s) come first."""
+    async with serving() as it:
+        reader = await it.idle()
+        it.pass_time(179)
+        it.clients[0].write(GET)
+        assert await reader.readexactly(len(OK)) == OK
+        it.pass_time(179)
+        assert len(it.fronts) == 1
+        it.pass_time(2)
+        assert await is_closed(reader)
+        assert it.refused == {"idle_timeout": 1}
+
+
+async def test_a_long_answer_is_not_cut() -> None:
+    async with serving() as it:
+        reader = await it.connect(b"GET /held HTTP/1.1\r\n\r\n")
+        await until(lambda: bool(it.holding))
+        it.pass_time(100_000)
+        it.holding.pop()()
+        assert await reader.readexactly(len(OK)) == OK
+        assert it.refused == {}
+
+
+async def test_a_process_that_stood_still_forgives_its_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as it:
+        reader = await it.connect(b"GET / HTTP/1.1\r\n")
+        it.now += 1000  # stopped, or its loop was stuck
+        it.fronts._sweep_on_time()
+        it.clients[0].write(b"\r\n")
+        assert await reader.readexactly(len(OK)) == OK
+
+
+async def test_what_an_unknown_client_does_not_read_is_not_kept_for_ever() -> None:
+    async with serving() as it:
+        reader = await it.idle()
+        (front,) = it.fronts._open
+        front.pause_writing()
+        it.pass_time(59)
+        assert len(it.fronts) == 1
+        it.pass_time(2)
+        assert await is_closed(reader)
+        assert it.refused == {"write_timeout": 1}
+
+
+# -- connections
+
+
+async def test_the_oldest_without_a_request_goes_when_there_are_too_many() -> None:
+    async with serving(Limits(connections=3)) as it:
+        idle, first, second = await it.idle(), await it.connect(b"GET"), await it.connect()
+        for gone in (first, second, idle):
+            it.now += 1
+            reader, writer = await asyncio.open_connection(*it.address)
+            it.clients.append(writer)
+            writer.write(GET)
+            assert await reader.readexactly(len(OK)) == OK
+            assert await is_closed(gone)
+        assert it.refused == {"evicted": 3}
+
+
+async def test_what_is_being_answered_stays_and_the_new_one_goes() -> None:
+    async with serving(Limits(connections=2)) as it:
+        busy = [await it.connect(b"GET /held HTTP/1.1\r\n\r\n") for _ in range(2)]
+        await until(lambda: len(it.holding) == 2)
+        late = await it.connect(GET)
+        assert await is_closed(late)
+        assert it.refused == {"connections": 1}
+        for answer in it.holding:
+            answer()
+        for reader in busy:
+            assert await reader.readexactly(len(OK)) == OK
+
+
+async def test_a_thousand_half_open_requests_lock_nobody_out() -> None:
+    """More than the listener takes, again and again; others come in between."""
+    async with serving(Limits(connections=50)) as it:
+        for _ in range(20):
+            for _ in range(10):
+                _, writer = await asyncio.open_connection(*it.address)
+                it.clients.append(writer)
+                writer.write(b"GET / HTTP/1.1\r\n")
+            await it.idle()
+        assert len(it.fronts) <= 50
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_handshake_that_does_not_end_is_ended(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    made = pki.ensure(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made.server.certificate, made.server.key)
+    client = ssl.create_default_context(cafile=str(made.ca))
+
+    async def ask(it: World) -> None:
+        reader, writer = await asyncio.open_connection(*it.address, ssl=client)
+        writer.write(GET)
+        assert await reader.readexactly(len(OK)) == OK
+        it.clients.append(writer)
+
+    async def talk() -> None:
+        async with serving(Limits(connections=3), tls=server, proves=True) as it:
+            half_open = [await it.connect(b"\x16\x03\x01") for _ in range(3)]
+            await ask(it)
+            assert await is_closed(half_open[0])
+            it.pass_time(31)
+            assert await is_closed(half_open[1]) and await is_closed(half_open[2])
+            assert it.refused == {"evicted": 1, "handshake_timeout": 2}
+            rubbish = await it.connect(b"GET / HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(100):
+                with contextlib.suppress(ConnectionError):
+                    await rubbish.read()
+            await until(lambda: it.refused.get("handshake") == 1)
+            await ask(it)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(talk())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_it_goes_on_when_descriptors_ran_out(
+    loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def talk() -> None:
+        async with serving() as it:
+            clients = [socket.create_connection(it.address) for _ in range(5)]
+            for each in clients:
+                each.sendall(GET)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            highest = max(each.fileno() for each in clients)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+            try:
+                await until(lambda: it.refused.get("descriptors", 0) > 1)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            await it.idle()
+            for each in clients:
+                each.close()
+        lines = [each for each in caplog.records if each.message == "cannot accept connections"]
+        assert len(lines) == 1
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(talk())
+
+
+# -- memory
+
+
+async def test_the_largest_unfinished_body_goes_when_there_is_too_much() -> None:
+    async with serving(Limits(unfinished_bytes=2000)) as it:
+        head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n"
+        large = await it.connect(head % 1000 + b"x" * 900)
+        await until(lambda: it.fronts.held == 900)
+        small = await it.connect(head % 600 + b"x" * 500)
+        await until(lambda: it.fronts.held == 1400)
+        other = await it.connect(head % 1000 + b"x" * 700)
+        refusal = await large.read()
+        assert refusal.startswith(b"HTTP/1.1 429 ") and b"retry-after: 1\r\n" in refusal
+        assert it.fronts.held == 1200 and it.got == []
+        it.clients[1].write(b"x" * 100)
+        it.clients[2].write(b"x" * 300)
+        for reader in (small, other):
+            assert await reader.readexactly(len(OK)) == OK
+        assert it.fronts.held == 0
+        assert it.refused == {"unfinished_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST / HTTP/1.1\r\ncontent-length: 1001\r\nexpect: 100-continue\r\n\r\n",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001,
+    ],
+)
+async def test_a_body_that_is_too_large_is_refused_before_it_ends(sent: bytes) -> None:
+    async with serving() as it:
+        reader = await it.connect(sent)
+        async with asyncio.timeout(100):
+            assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
+        assert it.got == [] and it.refused == {"body_too_large": 1}
+
+
+async def test_a_header_without_end_is_refused() -> None:
+    async with serving() as it:
+        reader = await it.connect(b"GET / HTTP/1.1\r\nx: ".ljust(70_000, b"y"))
+        async with asyncio.timeout(100):
+            assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        assert it.refused == {"header_too_large": 1}
+
+
+# -- whole requests
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"content-length: 4\r\n\r\nabc",
+        b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n",
+        b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\nx\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
+        b"transfer-encoding: gzip\r\n\r\nabc",
+        b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        b"content-length: +3\r\n\r\nabc",
+        b"content-length: -3\r\n\r\nabc",
+        b"connection: upgrade\r\nupgrade: x\r\ncontent-length: 4\r\n\r\nabc",
+        b"x: y",
+    ],
+)
+async def test_a_request_that_is_not_whole_is_not_served(sent: bytes) -> None:
+    async with serving() as it:
+        reader = await it.connect(b"POST / HTTP/1.1\r\nhost: x\r\n" + sent)
+        it.clients[0].write_eof()
+        async with asyncio.timeout(100):
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        assert it.got == []
+        assert sum(it.refused.values()) == 1 and it.refused.keys() <= {"truncated", "malformed"}
+
+
+async def test_a_request_is_handed_on_as_one_piece_with_a_length() -> None:
+    async with serving() as it:
+        reader = await it.connect()
+        sent = (
+            b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nX-Y: Z\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nX-T: 1\r\n\r\n"
+        )
+        for sign in sent:
+            it.clients[0].write(bytes((sign,)))
+            await it.clients[0].drain()
+        answer = await reader.readuntil(OK)
+        assert answer == b"HTTP/1.1 100 Continue\r\n\r\n" + OK
+    head = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-Y: Z\r\ncontent-length: 5\r\n\r\n"
+    assert it.got == [head + b"abcde"]
+
+
+async def test_requests_sent_ahead_are_served_one_after_the_other() -> None:
+    async with serving() as it:
+        reader = await it.connect(b"GET /held HTTP/1.1\r\n\r\n" + GET * 20 + b"rubbish\r\n\r\n")
+        await until(lambda: bool(it.holding))
+        assert len(it.got) == 1
+        it.holding.pop()()
+        assert await reader.readexactly(21 * len(OK)) == OK * 21
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_wish_for_another_protocol_is_not_handed_on() -> None:
+    async with serving() as it:
+        sent = b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n?!"
+        assert await (await it.connect(sent)).readexactly(len(OK)) == OK
+        assert it.got == [b"GET / HTTP/1.1\r\nconnection: upgrade\r\n\r\n"]
+
+
+# -- options
+
+
+def test_limits_are_read_from_a_text() -> None:
+    text = "connections=5, header-timeout=1m30s,unfinished-bytes=16Mi"
+    found = Limits.parse(text, base=Limits(idle_timeout=7))
+    want = Limits(
+        connections=5, header_timeout=90, idle_timeout=7, unfinished_bytes=16 * 1024 * 1024
+    )
+    assert found == want
+
+
+@pytest.mark.parametrize(
+    "text", ["x=1", "connections", "connections=x", "connections=0", "idle-timeout=-1s", "a"]
+)
+def test_a_limit_that_is_none_is_named(text: str) -> None:
+    with pytest.raises(LimitsError, match=text.partition("=")[0]):
+        Limits.parse(text)
+
+
+def test_descriptors_bound_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+    try:
+        assert Limits().most_connections == 300
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
