@@ -8,6 +8,7 @@ what others did, too).
 """
 
 import asyncio
+import gc
 import json
 import ssl
 import sys
@@ -23,7 +24,7 @@ import uvloop
 
 from batholith.cluster.apiserver.http.auth import SYSTEM
 from batholith.cluster.apiserver.http.requests import Target
-from batholith.cluster.apiserver.server import Running, Settings, running
+from batholith.cluster.apiserver.server import GC_THRESHOLD, Running, Settings, running
 from batholith.cluster.apiserver.verbs.writes import Call
 
 Json = dict[str, Any]
@@ -94,7 +95,7 @@ class Bench:
             stdout=asyncio.subprocess.PIPE,
         )
         out, _ = await process.communicate(json.dumps({**told, "request": request}).encode())
-        while until is not None and not until():
+        while until is not None and not until():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         took = time.perf_counter() - begun
         worst = f"{probe.cpu * 1000:.0f} | {probe.late * 1000:.0f}"
@@ -310,6 +311,10 @@ async def _started(count: int) -> AsyncIterator[Bench]:
     probe = Probe()
     with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
         async with running(Settings(data=Path(folder), port=0)) as server:
+            # As the server's own process does.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(GC_THRESHOLD, 50, 50)
             looking = asyncio.create_task(probe.run())
             yield Bench(server, count, probe)
             looking.cancel()

@@ -27,7 +27,9 @@ from support_servers import Servers
 from support_waiting import until_true
 
 from batholith.cluster.apiserver.controllers.event_expiry import KEEP, Sweeper
-from batholith.cluster.apiserver.controllers.keeper import Tools
+from batholith.cluster.apiserver.controllers.keeper import Tools, call_for
+from batholith.cluster.apiserver.storage.entries import Event
+from batholith.cluster.apiserver.storage.registry import Shelf
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]
@@ -406,6 +408,40 @@ async def _let_events_pass(server: EmbeddedServer) -> None:
     await sweeper.reconcile("events")
     left = await server.get(events)
     assert [item["metadata"]["name"] for item in left["items"]] == ["fresh"]
+
+
+async def test_an_event_that_is_written_while_others_expire_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batholith.cluster.apiserver.controllers.event_expiry.PARSED", 2)
+    async with embedded_server(tmp_path) as server:
+        handlers, clock = server.running.app.handlers, FakeClock()
+        sweeper = Sweeper(
+            Tools(
+                writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
+            )
+        )
+        sweeper.queue.clock = clock
+        handlers.writer.registry.listeners.append(sweeper.observe)
+        events = "/api/v1/namespaces/default/events"
+        about = {"kind": "Pod", "name": "p", "namespace": "default"}
+        for name in "abcde":
+            body = {"metadata": {"name": name}, "involvedObject": about, "message": "m"}
+            await server.create(events, body)
+        await clock.advance(KEEP)
+        written: list[str] = []
+
+        def write(shelf: Shelf, event: Event) -> None:
+            """As soon as the first slice is gone."""
+            if shelf.resource.plural == "events" and not written:
+                written.append(event.entry.name)
+                call = call_for(shelf.kind, ("default", "e"))
+                handlers.writer.put(call, lambda obj: {**obj, "message": "again"})
+
+        handlers.writer.registry.listeners.append(write)
+        await sweeper.reconcile("events")
+        left = await server.get(events)
+        assert [item["metadata"]["name"] for item in left["items"]] == ["e"]
 
 
 async def test_logs_come_from_the_agent(server: Server) -> None:

@@ -83,6 +83,7 @@ async def _check_history(folder: Path, steps: list[tuple[str, str, bool]]) -> No
             done = write(registry, shelf, name, label)
             if flush:
                 await done
+                _check_order(shelf)
                 moments[registry.committed_rv] = state(shelf.ordered("default"))
         await done
         last = registry.committed_rv
@@ -94,6 +95,12 @@ async def _check_history(folder: Path, steps: list[tuple[str, str, bool]]) -> No
         shelf = registry.shelf(KIND)
         assert state(shelf.ordered("default")) == moments[last]
         _compare(shelf, moments, last)
+
+
+def _check_order(shelf: Shelf) -> None:
+    """The order is kept up from change to change, in one namespace and over all."""
+    wanted = sorted(shelf.entries(), key=lambda entry: entry.key)
+    assert shelf.ordered("default") == shelf.ordered() == wanted
 
 
 def _compare(shelf: Shelf, moments: dict[int, dict[str, tuple[str, int]]], last: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...httpserver.figures import ListenerFigures
+from ...kube.supervision import TaskMetrics
 from .storage.registry import Shelf
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Figures:
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
         registry.register(self)
+        registry.register(TaskMetrics())
         return generate_latest(registry)
 
     def collect(self) -> "Iterator[Metric]":

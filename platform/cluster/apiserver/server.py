@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...httpserver.limits import Limits
 from ...kube.private_files import make_folder
+from ...kube.supervision import supervise
 from ...model import names
 from ...model.review import Webhook
 from .. import kubeconfig, pki, tokens
@@ -53,7 +54,7 @@ DRAIN_SECONDS = 5.0
 FILL_AGAIN_AFTER = 2.0
 """Seconds after which a start that a full disk cut short is tried again."""
 
-_GC_THRESHOLD = 50_000
+GC_THRESHOLD = 50_000
 """New objects between two looks for cycles: our own data have none."""
 
 
@@ -113,7 +114,7 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
         # What was loaded stays: the collector of cycles need not look at it again and again.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD, 50, 50)
+        gc.set_threshold(GC_THRESHOLD, 50, 50)
         if ready is not None:
             ready.set()
         await asyncio.get_running_loop().create_future()
@@ -207,9 +208,11 @@ class _Engine:
             for kind in self._catalog.stored():
                 registry.shelf(kind)
             keeper.start()
-            registry.listeners.append(keeper.observe)
+            registry.listeners.append(keeper.notice)
         registry.replay()
-        committing = asyncio.create_task(registry.run())
+        committing = asyncio.create_task(
+            supervise("store", registry.run, may_end=lambda: registry.stopping)
+        )
         keeping = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
         try:
             try:
@@ -219,7 +222,8 @@ class _Engine:
                     raise
                 # What is there can be read, and deleted to make space.
                 log.exception("cannot make what every cluster has")
-                keeping.append(asyncio.create_task(self._fill_later()))
+                filling = supervise("fill", self._fill_later, may_end=lambda: self.app.ready)
+                keeping.append(asyncio.create_task(filling))
             yield
         finally:
             self.app.ready = False

@@ -97,13 +97,8 @@ class Definer(Keeper):
         if not kinds:
             return 0
         shelf = self.tools.writer.registry.shelf(kinds[0])
-        waiting = []
-        for each in list(shelf.heads()):
-            if not each.deleting:
-                call = call_for(kinds[0], each.key)
-                waiting.append(self.tools.deleter.delete(call, DeleteOptions()))
-        for written in waiting:
-            await written.settled()
+        going = [each for each in shelf.heads() if not each.deleting]
+        await self.tools.deleter.delete_each(call_for(kinds[0], ("", "")), going, DeleteOptions())
         return len(shelf)
 
     def _serve(self, name: str, kinds: list[KindInfo]) -> None:

@@ -5,7 +5,9 @@ from collections import deque
 from ....model import names
 from ..storage.entries import DELETED, Event
 from ..storage.registry import Shelf
+from ..storage.slices import PARSED
 from ..verbs.options import DeleteOptions
+from ..verbs.writes import Written
 from .keeper import Keeper, Tools, call_for
 
 KEEP = 3600.0
@@ -43,13 +45,15 @@ class Sweeper(Keeper):
     async def reconcile(self, key: str) -> float | None:
         """Delete what is too old."""
         limit = self.queue.clock.monotonic() - KEEP
-        waiting = []
         while self._written and self._written[0][0] <= limit:
-            _, where, rv = self._written.popleft()
-            entry = self._shelf.latest(*where)
-            if entry is not None and entry.rv == rv:
-                call = call_for(self._shelf.kind, where)
-                waiting.append(self.tools.deleter.delete(call, DeleteOptions()))
-        for written in waiting:
-            await written.settled()
+            deletions: list[Written] = []
+            # Each is looked at when it is deleted: it may be written again at any time.
+            while self._written and self._written[0][0] <= limit and len(deletions) < PARSED:
+                _, where, rv = self._written.popleft()
+                entry = self._shelf.latest(*where)
+                if entry is not None and entry.rv == rv:
+                    call = call_for(self._shelf.kind, where)
+                    deletions.append(self.tools.deleter.delete(call, DeleteOptions()))
+            for written in deletions:
+                await written.settled()
         return LOOK_EVERY

@@ -4,15 +4,21 @@ It knows every object by uid and every dependent by its owners' uids, from the c
 themselves, so its picture is never older than what anybody else could have read.
 """
 
+from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors.status import StatusError
 from ..http.requests import Json
 from ..storage.entries import DELETED, Entry, Event, Owner
 from ..storage.registry import Shelf
+from ..storage.slices import PARSED, slices
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import FOREGROUND, ORPHAN
+from ..verbs.writes import FOREGROUND, ORPHAN, Written
 from .keeper import Keeper, Tools, call_for, without_finalizer
+
+_GONE = "gone|"
+"""Before the uid of an owner that is gone: the key under which its dependents are looked at."""
 
 _BY_OWN_CLOCK = frozenset({("", "events")})
 
@@ -40,7 +46,12 @@ class Collector(Keeper):
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
         self._spots: dict[str, Spot] = {}
-        self._dependents: dict[str, dict[Spot, None]] = {}
+        self._dependents: dict[str, dict[Spot, bool]] = {}
+        """By owner; whether the dependent holds up the end of an owner that waits for it."""
+
+        self._holding: Counter[str] = Counter()
+        """How many dependents of an owner do."""
+
         self._shelves: dict[tuple[str, str], Shelf] = {}
 
     def observe(self, shelf: Shelf, event: Event) -> None:
@@ -53,11 +64,13 @@ class Collector(Keeper):
         spot = Spot(resource.group, resource.plural, entry.namespace, entry.name)
         if previous is not None and previous.owners != entry.owners:
             self._unlink(spot, previous)
+            for owner in previous.owners:
+                self._look_again(owner)
         if event.type == DELETED:
             self._unlink(spot, entry)
             self._spots.pop(entry.uid, None)
-            for dependent in self._dependents.get(entry.uid, ()):
-                self.queue.add(dependent.key)
+            if entry.uid in self._dependents:
+                self.queue.add(_GONE + entry.uid)
             for owner in entry.owners:
                 self._look_again(owner)
             return
@@ -66,7 +79,9 @@ class Collector(Keeper):
             self.queue.add(spot.key)
 
     def start(self) -> None:
-        """Take in everything that is stored."""
+        """Take in everything that is stored, instead of what was known before."""
+        for known in (self._spots, self._dependents, self._holding):
+            known.clear()
         for shelf in self.tools.writer.registry.shelves():
             resource = shelf.resource
             if (resource.group, resource.plural) in _BY_OWN_CLOCK:
@@ -81,23 +96,29 @@ class Collector(Keeper):
     def _add(self, spot: Spot, entry: Entry) -> None:
         self._spots[entry.uid] = spot
         for owner in entry.owners:
-            self._dependents.setdefault(owner.uid, {})[spot] = None
+            dependents = self._dependents.setdefault(owner.uid, {})
+            self._holding[owner.uid] += owner.blocks - dependents.get(spot, False)
+            dependents[spot] = owner.blocks
 
     def _unlink(self, spot: Spot, entry: Entry) -> None:
         for owner in entry.owners:
             dependents = self._dependents.get(owner.uid)
-            if dependents is not None:
-                dependents.pop(spot, None)
+            if dependents is not None and spot in dependents:
+                self._holding[owner.uid] -= dependents.pop(spot)
                 if not dependents:
-                    del self._dependents[owner.uid]
+                    del self._dependents[owner.uid], self._holding[owner.uid]
 
     def _look_again(self, owner: Owner) -> None:
+        """Queue an owner that nothing holds up any more."""
         spot = self._spots.get(owner.uid)
-        if spot is not None:
+        if spot is not None and not self._holding.get(owner.uid):
             self.queue.add(spot.key)
 
     async def reconcile(self, key: str) -> float | None:
-        """Release, keep or delete one object."""
+        """Release, keep or delete one object, or all dependents of one that is gone."""
+        if key.startswith(_GONE):
+            await self._end_dependents(key.removeprefix(_GONE))
+            return None
         spot = Spot(*key.split("|"))
         shelf = self._shelves.get((spot.group, spot.plural))
         entry = shelf.latest(spot.namespace, spot.name) if shelf else None
@@ -107,30 +128,32 @@ class Collector(Keeper):
             if entry.deleting:
                 await self._finish_deletion(shelf, entry)
             elif entry.owners:
-                await self._check_owners(shelf, entry)
+                written = self._check_owners(shelf, entry)
+                if written is not None:
+                    await written.settled()
         except StatusError as error:
             if error.reason not in ("NotFound", "Conflict"):
                 raise
             self.queue.add(key)
         return None
 
-    async def _check_owners(self, shelf: Shelf, entry: Entry) -> None:
+    def _check_owners(self, shelf: Shelf, entry: Entry) -> Written | None:
         """Delete the object if no owner is left; else forget the owners that are gone."""
         absent, waiting, solid = self._sort_owners(shelf, entry)
         if solid:
             # One of them lives on: the object stays, but holds up no one's end.
             leaving = {owner.uid for owner in (*absent, *waiting)}
-            if leaving:
-                call = call_for(shelf.kind, entry.key)
-                await self.tools.writer.put(call, lambda o: _disowned(o, leaving)).settled()
-            return
+            if not leaving:
+                return None
+            call = call_for(shelf.kind, entry.key)
+            return self.tools.writer.put(call, lambda obj: _disowned(obj, leaving))
         if not (absent or waiting):
-            return
+            return None
         has_dependents = bool(self._dependents.get(entry.uid))
         policy = "Foreground" if waiting and has_dependents else "Background"
         call = call_for(shelf.kind, entry.key)
         options = DeleteOptions(uid=entry.uid, policy=policy)
-        await self.tools.deleter.delete(call, options).settled()
+        return self.tools.deleter.delete(call, options)
 
     def _sort_owners(
         self, shelf: Shelf, entry: Entry
@@ -170,40 +193,52 @@ class Collector(Keeper):
         finalizers = _finalizers(entry)
         call = call_for(shelf.kind, entry.key)
         if ORPHAN in finalizers:
-            await self._orphan_dependents(entry)
-            written = self.tools.writer.put(call, lambda o: without_finalizer(o, ORPHAN))
+            await self._orphan_dependents(entry.uid)
+            written = self.tools.writer.put(call, lambda obj: without_finalizer(obj, ORPHAN))
             await written.settled()
         elif FOREGROUND in finalizers:
-            if await self._delete_dependents(entry):
-                return
-            written = self.tools.writer.put(call, lambda o: without_finalizer(o, FOREGROUND))
-            await written.settled()
+            await self._end_dependents(entry.uid)
+            if not self._holding.get(entry.uid):
+                written = self.tools.writer.put(
+                    call, lambda obj: without_finalizer(obj, FOREGROUND)
+                )
+                await written.settled()
 
-    async def _orphan_dependents(self, entry: Entry) -> None:
-        for shelf, dependent in self._dependents_of(entry):
+    async def _orphan_dependents(self, uid: str) -> None:
+        def let_go(shelf: Shelf, dependent: Entry) -> Written:
             call = call_for(shelf.kind, dependent.key)
-            await self.tools.writer.put(call, lambda o: _disowned(o, {entry.uid})).settled()
+            return self.tools.writer.put(call, lambda obj: _disowned(obj, {uid}))
 
-    async def _delete_dependents(self, entry: Entry) -> bool:
-        """Begin to delete what belongs to *entry*; whether something of it still holds it up."""
-        blocked = False
-        for shelf, dependent in self._dependents_of(entry):
-            if not dependent.deleting:
-                await self._check_owners(shelf, dependent)
-            still = shelf.latest(*dependent.key)
-            if still is not None and still.uid == dependent.uid:
-                mine = (owner for owner in still.owners if owner.uid == entry.uid)
-                blocked = blocked or any(owner.blocks for owner in mine)
-        return blocked
+        await self._with_dependents(uid, let_go)
 
-    def _dependents_of(self, entry: Entry) -> list[tuple[Shelf, Entry]]:
-        found = []
-        for spot in self._dependents.get(entry.uid, ()):
-            shelf = self._shelves[spot.group, spot.plural]
-            dependent = shelf.latest(spot.namespace, spot.name)
-            if dependent is not None and any(o.uid == entry.uid for o in dependent.owners):
-                found.append((shelf, dependent))
-        return found
+    async def _end_dependents(self, uid: str) -> None:
+        """Begin to delete what belongs to an owner alone, and let the rest go."""
+
+        def end(shelf: Shelf, dependent: Entry) -> Written | None:
+            return None if dependent.deleting else self._check_owners(shelf, dependent)
+
+        await self._with_dependents(uid, end)
+
+    async def _with_dependents(
+        self, uid: str, work: Callable[[Shelf, Entry], Written | None]
+    ) -> None:
+        """Do something with each dependent of an owner, slice by slice."""
+        async for part in slices(list(self._dependents.get(uid, ())), PARSED):
+            writes = []
+            for spot in part:
+                shelf = self._shelves[spot.group, spot.plural]
+                dependent = shelf.latest(spot.namespace, spot.name)
+                if dependent is None or all(owner.uid != uid for owner in dependent.owners):
+                    continue
+                try:
+                    writes.append(work(shelf, dependent))
+                except StatusError as error:
+                    if error.reason not in ("NotFound", "Conflict"):
+                        raise
+                    self.queue.add(spot.key)
+            for written in writes:
+                if written is not None:
+                    await written.settled()
 
 
 def _owners_changed(event: Event) -> bool:

@@ -4,9 +4,12 @@ They live in the server's process, see every committed change at once and write 
 as everybody. Each has a queue of keys, and one worker unless its keys wait for the disk a lot.
 """
 
+import asyncio
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from ....kube.supervision import RESTARTS, supervise
 from ....machinery.controller import ShardedQueue, run_workers
 from ....model.names import Resource
 from ..discovery.catalog import Catalog
@@ -16,6 +19,11 @@ from ..storage.entries import Event
 from ..storage.registry import Shelf
 from ..verbs.deletes import Deleter
 from ..verbs.writes import Call, Change, Writer, Written
+
+log = logging.getLogger(__name__)
+
+_START_AGAIN_AFTER = 1.0
+"""Seconds after which a controller that missed a change looks at everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +70,25 @@ class Keeper(ABC):
     def start(self) -> None:
         """Queue whatever may need a look after a restart."""
 
+    def notice(self, shelf: Shelf, event: Event) -> None:
+        """Look at a committed change; one that cannot be understood is made up for by a restart."""
+        try:
+            self.observe(shelf, event)
+        except Exception:
+            log.exception("cannot observe a change", extra={"controller": self.name})
+            RESTARTS[self.name] += 1
+            asyncio.get_running_loop().call_later(_START_AGAIN_AFTER, self._start_again)
+
+    def _start_again(self) -> None:
+        try:
+            self.start()
+        except Exception:
+            log.exception("cannot take in what is stored", extra={"controller": self.name})
+            asyncio.get_running_loop().call_later(_START_AGAIN_AFTER, self._start_again)
+
     async def run(self) -> None:
         """Work until cancelled."""
-        await run_workers(self.queue, self.reconcile)
+        await supervise(self.name, lambda: run_workers(self.queue, self.reconcile))
 
 
 def call_for(kind: KindInfo, key: tuple[str, str]) -> Call:

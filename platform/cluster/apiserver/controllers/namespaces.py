@@ -91,25 +91,19 @@ class Landlord(Keeper):
 
     async def _delete_content(self, namespace: str) -> tuple[int, int]:
         """Delete all that is left; returns how much that is, and how much finalizers keep."""
-        registry, remaining, kept = self.tools.writer.registry, 0, 0
-        waiting = []
-        for kind in self.tools.catalog.stored():
-            if not kind.resource.namespaced:
-                continue
-            shelf = registry.shelf(kind)
-            for entry in list(shelf.spaces.get(namespace, {}).values()):
-                latest = shelf.latest(*entry.key)
-                if latest is None:
-                    continue
-                if not latest.deleting:
-                    call = call_for(kind, entry.key)
-                    waiting.append(self.tools.deleter.delete(call, DeleteOptions()))
-                kept += latest.held
-        for written in waiting:
-            await written.settled()
-        for kind in self.tools.catalog.stored():
-            if kind.resource.namespaced:
-                remaining += len(registry.shelf(kind).spaces.get(namespace, ()))
+        shelves = [
+            (kind, self.tools.writer.registry.shelf(kind))
+            for kind in self.tools.catalog.stored()
+            if kind.resource.namespaced
+        ]
+        kept = 0
+        for kind, shelf in shelves:
+            entries = list(shelf.spaces.get(namespace, {}).values())
+            kept += sum(entry.held for entry in entries)
+            going = [entry for entry in entries if not entry.deleting]
+            call = call_for(kind, (namespace, ""))
+            await self.tools.deleter.delete_each(call, going, DeleteOptions())
+        remaining = sum(len(shelf.spaces.get(namespace, ())) for _, shelf in shelves)
         return remaining, kept
 
 

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
@@ -47,6 +48,13 @@ RELAXED = frozenset({("", "events"), ("coordination.k8s.io", "leases")})
 WAIT_FOR_VERSION = 3.0
 """Seconds that a read waits for a version that is still to come."""
 
+STATES = 8
+"""Past states of a resource that are kept for further pages."""
+
+FORGET_EVERY = 300.0
+"""Seconds after which pages and exact versions are forgotten that were made before the last time
+that this long passed: as a real server does, whose store forgets its past every five minutes."""
+
 LOOK_FOR_SPACE_EVERY = 2.0
 """Seconds between two looks whether a full disk has space again."""
 
@@ -65,6 +73,10 @@ def _delays() -> Iterator[float]:
         delay = min(2 * delay, 5.0)
 
 
+def _key_of(entry: Entry) -> Key:
+    return entry.key
+
+
 class Shelf:
     """The objects of one resource, by namespace and name."""
 
@@ -79,7 +91,12 @@ class Shelf:
         self.moves = 0
         """Grows whenever the head or the committed objects change."""
 
+        self._names: dict[str, list[str]] = {}
+        """Of the namespaces that were asked for: the names in order, kept up with each change."""
+
         self._sorted: dict[str, list[Entry]] = {}
+        self._past: OrderedDict[tuple[int, str], list[Entry]] = OrderedDict()
+        """States at versions that pages were asked of."""
 
     @property
     def resource(self) -> Resource:
@@ -102,15 +119,26 @@ class Shelf:
         return None if waiting.type == DELETED else waiting.entry
 
     def ordered(self, namespace: str = "") -> list[Entry]:
-        """The committed objects of one namespace, or of all, in the order of their keys."""
+        """The committed objects of one namespace, or of all, in the order of their keys.
+
+        The list is never changed afterwards.
+        """
         found = self._sorted.get(namespace)
         if found is None:
             if namespace or not self.kind.resource.namespaced:
                 space = self.spaces.get(namespace, {})
-                found = [space[name] for name in sorted(space)]
+                found = list(map(space.__getitem__, self._names_in(namespace)))
             else:
-                found = [entry for each in sorted(self.spaces) for entry in self.ordered(each)]
+                found = []
+                for each in sorted(self.spaces):
+                    found += self.ordered(each)
             self._sorted[namespace] = found
+        return found
+
+    def _names_in(self, namespace: str) -> list[str]:
+        found = self._names.get(namespace)
+        if found is None:
+            found = self._names[namespace] = sorted(self.spaces.get(namespace, ()))
         return found
 
     def entries(self) -> Iterator[Entry]:
@@ -160,16 +188,34 @@ class Shelf:
         Raises:
             StatusError: 410, that version is forgotten.
         """
-        later = self.since(rv)
-        if not later:
-            return self.ordered(namespace)
-        state = {entry.key: entry for entry in self.ordered(namespace)}
-        for event in reversed(later):
-            if event.previous is None:
-                state.pop(event.entry.key, None)
-            elif not namespace or event.entry.namespace == namespace:
-                state[event.entry.key] = event.previous
-        return [state[key] for key in sorted(state)]
+        found = self._past.get((rv, namespace))
+        if found is None:
+            later = self.since(rv)
+            if not later:
+                return self.ordered(namespace)
+            then: dict[Key, Entry | None] = {}
+            for event in later:
+                then.setdefault(event.entry.key, event.previous)
+            found = [entry for entry in self.ordered(namespace) if entry.key not in then]
+            found += (
+                entry
+                for entry in then.values()
+                if entry is not None and (not namespace or entry.namespace == namespace)
+            )
+            found.sort(key=_key_of)
+            self.keep(rv, namespace, found)
+        return found
+
+    def keep(self, rv: int, namespace: str, state: list[Entry]) -> None:
+        """Remember the *state* at version *rv*: there are more pages of it."""
+        self._past[rv, namespace] = state
+        if len(self._past) > STATES:
+            self._past.popitem(last=False)
+
+    def forget_before(self, rv: int) -> None:
+        """Let states go that are older than *rv*."""
+        for past in [each for each in self._past if each[0] < rv]:
+            del self._past[past]
 
     def apply(self, event: Event) -> None:
         """Take over a committed change and tell the watchers."""
@@ -184,10 +230,23 @@ class Shelf:
                 del self.spaces[entry.namespace]
         else:
             space[entry.name] = entry
+        if event.type != MODIFIED and entry.namespace in self._names:
+            self._keep_order(entry, gone=event.type == DELETED)
         if self._sorted:
-            self._sorted.clear()
+            self._sorted.pop(entry.namespace, None)
+            self._sorted.pop("", None)
         self.remember(event)
         self.hub.publish(event)
+
+    def _keep_order(self, entry: Entry, *, gone: bool) -> None:
+        names = self._names[entry.namespace]
+        place = bisect_left(names, entry.name)
+        if not gone:
+            names.insert(place, entry.name)
+            return
+        del names[place]
+        if not names:
+            del self._names[entry.namespace]
 
     def remember(self, event: Event) -> None:
         """Put a change into the history."""
@@ -223,6 +282,11 @@ class Registry:
         self._replayed = False
         self._since_compaction = 0
         self._next_look = 0.0
+        self.next_forgetting = asyncio.get_running_loop().time() + FORGET_EVERY
+        self._forget_next = 0
+        self.oldest_rv = 0
+        """The oldest version at which objects can be listed, even if more is remembered."""
+
         self.trouble = ""
         """Why nothing can be written at the moment."""
 
@@ -340,10 +404,13 @@ class Registry:
             await self._keep_house()
 
     async def _rest(self) -> None:
-        """Wait for a write, or until it is time to look for space."""
+        """Wait for a write, or until it is time to look for space or to forget."""
         self._wake.clear()
+        until = self.next_forgetting
+        if self._store.full:
+            until = min(until, asyncio.get_running_loop().time() + LOOK_FOR_SPACE_EVERY)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_FOR_SPACE_EVERY if self._store.full else None):
+            async with asyncio.timeout_at(until):
                 await self._wake.wait()
 
     async def _write_group(self) -> None:
@@ -374,7 +441,8 @@ class Registry:
         for delay in _delays():
             try:
                 held = await self._in_thread(lambda: self._store.holds(rv))
-            except sqlite3.Error:
+            except Exception:
+                # Whatever it was: to write the group again could only do harm.
                 log.exception("cannot open the store again")
                 self.failures["open"] += 1
             else:
@@ -391,6 +459,8 @@ class Registry:
     async def _keep_house(self) -> None:
         """Cut the log when it has grown, and look for space when there was none."""
         moment = asyncio.get_running_loop().time()
+        if moment >= self.next_forgetting:
+            self._forget_past(moment)
         if self._store.full and moment >= self._next_look:
             self._next_look = moment + LOOK_FOR_SPACE_EVERY
             await self._in_thread(self._store.look_for_space)
@@ -407,6 +477,12 @@ class Registry:
             more = False
         if not more:
             self._since_compaction = 0
+
+    def _forget_past(self, moment: float) -> None:
+        self.next_forgetting = moment + FORGET_EVERY
+        self.oldest_rv, self._forget_next = self._forget_next, self.committed_rv
+        for shelf in self._shelves.values():
+            shelf.forget_before(self.oldest_rv)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -480,6 +556,11 @@ class Registry:
                 await waiter
         except TimeoutError:
             raise version_too_large(rv, self.committed_rv) from None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether :meth:`run` may end."""
+        return self._closing
 
     @property
     def writable(self) -> bool:

@@ -7,12 +7,15 @@ watchers that it concerns and not all that there are.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....model.selectors import FieldRequirement, Selector
 from .entries import ADDED, DELETED, MODIFIED, Entry, Event
+
+log = logging.getLogger(__name__)
 
 QUEUE = 10_000
 """Changes that may wait for a slow watcher before it is cut off (it resumes or relists)."""
@@ -65,16 +68,19 @@ class Watcher:
 
     def see(self, event: Event) -> None:
         """Queue *event* as this watcher is to see it, if at all."""
+        if seen_as := self.seen_as(event):
+            self._add(seen_as, event)
+
+    def seen_as(self, event: Event) -> str:
+        """What *event* is to this watcher; empty if it does not concern it."""
         if self._takes_all:
-            self._add(event.type, event)
-            return
+            return event.type
         selection = self.selection
         after = event.type != DELETED and selection.matches(event.entry)
         before = event.previous is not None and selection.matches(event.previous)
         if after:
-            self._add(MODIFIED if before else ADDED, event)
-        elif before:
-            self._add(DELETED, event)
+            return MODIFIED if before else ADDED
+        return DELETED if before else ""
 
     def _add(self, seen_as: str, event: Event) -> None:
         if len(self._queue) >= QUEUE:
@@ -146,7 +152,12 @@ class Hub:
         for place in places:
             if place in buckets:
                 for watcher in buckets[place]:
-                    watcher.see(event)
+                    try:
+                        watcher.see(event)
+                    except Exception:
+                        # It cannot go on with a gap; its client lists again.
+                        log.exception("cannot tell a watcher of a change")
+                        watcher.close()
 
     def close(self) -> None:
         """End all streams, and those that still begin."""

@@ -1,5 +1,6 @@
 """Deletion: at once, after a grace period, or when the last finalizer is gone."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,7 @@ from ..errors.status import conflict, details_of, forbidden
 from ..http.requests import Json, Target
 from ..storage.entries import Entry, encode
 from ..storage.registry import Pending, Shelf
+from ..storage.slices import PARSED, select, slices
 from ..storage.watch import Selection
 from .admission import Attempt
 from .options import DeleteOptions
@@ -70,26 +72,39 @@ class Deleter:
             return Written(entry.data, settled, uid=entry.uid)
         return _written(registry.put(shelf, obj, entry))
 
-    def delete_collection(
+    async def delete_collection(
         self, call: Call, selection: Selection, options: DeleteOptions, *, limit: int = 0
-    ) -> tuple[list[Entry], list[Written]]:
-        """Delete a selection; returns the objects as they were, and the deletions.
+    ) -> Sequence[Entry]:
+        """Delete a selection; returns the objects as they were.
 
         Raises:
             StatusError: 403.
         """
-        entries = self._writer.registry.shelf(call.kind).ordered(selection.namespace)
-        wanted = [entry for entry in entries if selection.matches(entry)]
+        shelf = self._writer.registry.shelf(call.kind)
+        wanted = await select(shelf.ordered(selection.namespace), selection, limit=limit)
         if limit:
             wanted = wanted[:limit]
+        await self.delete_each(call, wanted, options)
+        return wanted
+
+    async def delete_each(
+        self, call: Call, entries: Sequence[Entry], options: DeleteOptions
+    ) -> None:
+        """Delete those of *entries* that are still there, slice by slice.
+
+        Raises:
+            StatusError: 403, 409; some of them are deleted then.
+        """
         shelf = self._writer.registry.shelf(call.kind)
-        deletions = []
-        for entry in wanted:
-            if shelf.latest(*entry.key) is None:
-                continue
-            target = Target(namespace=entry.namespace, name=entry.name)
-            deletions.append(self.delete(_aimed(call, target), options))
-        return wanted, deletions
+        async for part in slices(entries, PARSED):
+            deletions = []
+            for entry in part:
+                latest = shelf.latest(*entry.key)
+                if latest is not None and latest.uid == entry.uid:
+                    target = Target(namespace=entry.namespace, name=entry.name)
+                    deletions.append(self.delete(_aimed(call, target), options))
+            for written in deletions:
+                await written.settled()
 
 
 def deletion_status(call: Call, written: Written) -> Json:

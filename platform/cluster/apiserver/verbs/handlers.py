@@ -168,12 +168,12 @@ class Handlers:
         options = delete_options(request)
         reading = read_options(request, kind, place.target, watch=False)
         call = Call(kind=kind, target=place.target, user=request.user)
-        entries, deletions = self.deleter.delete_collection(
+        renderer = _renderer(request, kind)
+        entries = await self.deleter.delete_collection(
             call, reading.selection, options, limit=reading.limit
         )
-        await _all_settled(deletions)
         metadata = {"resourceVersion": str(self.writer.registry.committed_rv)}
-        return _renderer(request, kind).many([entry.data for entry in entries], metadata)
+        return renderer.many([entry.data for entry in entries], metadata)
 
     async def _misplaced(self, request: Request, kind: KindInfo, place: Place) -> Response:
         if not kind.custom:
@@ -274,11 +274,6 @@ async def _read_ahead(request: Request, kind: KindInfo, target: Target) -> None:
         await decode_ahead(request, kind=kind if own else None)
     elif request.method == "DELETE":
         await decode_ahead(request)
-
-
-async def _all_settled(deletions: list[Written]) -> None:
-    for written in deletions:
-        await written.settled()
 
 
 def _renderer(request: Request, kind: KindInfo) -> Renderer:

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Sequence
 
 from ..errors.status import StatusError, expired, not_found
 from ..http.negotiation import accepted
@@ -10,9 +11,10 @@ from ..http.requests import Json, Request, Response, Target
 from ..kinds.info import KindInfo
 from ..storage.entries import ADDED, Entry, Event, watch_line
 from ..storage.registry import Registry, Shelf
+from ..storage.slices import PARSED, select, slices
 from ..storage.watch import Watcher
 from .options import EXACT, ReadOptions, make_token, read_options
-from .render import SLICE, Renderer
+from .render import Renderer
 
 BOOKMARK_EVERY = 60.0
 """Seconds between bookmarks on a quiet stream."""
@@ -61,38 +63,44 @@ class Reader:
         if options.version:
             await self._registry.reach(options.version)
         shelf = self._registry.shelf(kind)
-        entries, version = self._snapshot(shelf, options)
         selection = options.selection
-        if selection.selective:
-            entries = [entry for entry in entries if selection.matches(entry)]
-        metadata: Json = {"resourceVersion": str(version)}
         limit = 0 if options.version == 0 else options.limit
+        # From here on the state is one that no write changes, however many turns it takes.
+        state, version = self._state(shelf, options)
+        first = _place(state, options)
+        entries: Sequence[Entry] = state[first:] if first else state
+        entries = await select(entries, selection, limit=limit)
+        metadata: Json = {"resourceVersion": str(version)}
         if limit and len(entries) > limit:
             rest = len(entries) - limit
             entries = entries[:limit]
             metadata["continue"] = make_token(version, _key(entries[-1], target))
+            shelf.keep(version, selection.namespace, state)
             if not selection.selective:
                 metadata["remainingItemCount"] = rest
         return renderer.many([entry.data for entry in entries], metadata)
 
-    def _snapshot(self, shelf: Shelf, options: ReadOptions) -> tuple[list[Entry], int]:
+    def _state(self, shelf: Shelf, options: ReadOptions) -> tuple[list[Entry], int]:
+        """The objects of a namespace, or of all, at the version that is asked for."""
         namespace = options.selection.namespace
         if options.after is not None:
             version, key = options.after
             try:
-                entries = shelf.at(version, namespace)
+                return self._past(shelf, version, namespace), version
             except StatusError:
                 raise self._lost_page(key) from None
-            space, _, name = key.rpartition("/")
-            last = (space or namespace, name)
-            return [entry for entry in entries if entry.key > last], version
         if options.match == EXACT and options.version:
             try:
-                return shelf.at(options.version, namespace), options.version
+                return self._past(shelf, options.version, namespace), options.version
             except StatusError:
                 text = "The resourceVersion for the provided list is too old."
                 raise expired(text) from None
         return shelf.ordered(namespace), self._registry.committed_rv
+
+    def _past(self, shelf: Shelf, version: int, namespace: str) -> list[Entry]:
+        if version < self._registry.oldest_rv:
+            raise expired(f"too old resource version: {version} ({self._registry.oldest_rv})")
+        return shelf.at(version, namespace)
 
     def _lost_page(self, key: str) -> StatusError:
         token = make_token(self._registry.committed_rv, key)
@@ -123,6 +131,15 @@ class Reader:
         return Renderer(kind=kind, form=form, include=request.query.get("includeObject", ""))
 
 
+def _place(state: list[Entry], options: ReadOptions) -> int:
+    """Where the page begins that is asked for."""
+    if options.after is None:
+        return 0
+    space, _, name = options.after[1].rpartition("/")
+    last = (space or options.selection.namespace, name)
+    return bisect_right(state, last, key=lambda entry: entry.key)
+
+
 def _key(entry: Entry, target: Target) -> str:
     """What a page token remembers: the name, after its namespace where that is open."""
     if target.namespace or not entry.namespace:
@@ -151,8 +168,8 @@ class _Stream:
         try:
             if options.initial_events and options.version:
                 await self._registry.reach(options.version)
-            # From here to the loop below nothing is awaited before the watcher is in place.
-            initial = self._begin()
+            # Nothing is awaited before the watcher is in place.
+            initial, replayed = self._begin()
         except StatusError as error:
             yield watch_line("ERROR", error.body())
             return
@@ -160,8 +177,12 @@ class _Stream:
         timers = self._set_timers()
         try:
             version = self._registry.committed_rv
-            for start in range(0, len(initial), SLICE):
-                yield b"".join(map(self._added, initial[start : start + SLICE]))
+            selection = options.selection
+            async for entries in slices(initial, PARSED):
+                wanted = filter(selection.matches, entries) if selection.selective else entries
+                yield b"".join(map(self._added, wanted))
+            async for events in slices(replayed, PARSED):
+                yield b"".join(map(self._replayed, events))
             if self._tells_end():
                 yield self._renderer.bookmark(version, initial_end=True, first=self._first)
                 self._first = False
@@ -173,18 +194,16 @@ class _Stream:
             for timer in timers:
                 timer.cancel()
 
-    def _begin(self) -> list[Entry]:
-        """The objects to start with; changes after a given version go straight to the queue."""
+    def _begin(self) -> tuple[list[Entry], list[Event]]:
+        """The objects to start with, or the changes after a given version."""
         options = self._options
         if options.initial_events or (options.initial_events is None and not options.version):
-            selection = options.selection
-            return [
-                each for each in self._shelf.ordered(selection.namespace) if selection.matches(each)
-            ]
-        if options.version:
-            for event in self._shelf.since(options.version):
-                self._watcher.see(event)
-        return []
+            return self._shelf.ordered(options.selection.namespace), []
+        return [], self._shelf.since(options.version) if options.version else []
+
+    def _replayed(self, event: Event) -> bytes:
+        seen_as = self._watcher.seen_as(event)
+        return self._changed(seen_as, event) if seen_as else b""
 
     def _tells_end(self) -> bool:
         options = self._options
@@ -225,7 +244,7 @@ class _Stream:
                     await self._watcher.wait()
                 # All changes up to this version are queued, and more may come while we send.
                 version = self._registry.committed_rv
-                if queued := self._watcher.take():
+                async for queued in slices(self._watcher.take(), PARSED):
                     yield b"".join(self._changed(*each) for each in queued)
                 if self._ended or self._watcher.closed:
                     return

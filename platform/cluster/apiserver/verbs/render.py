@@ -4,6 +4,7 @@ Whatever needs no reshaping goes out as the stored bytes.
 """
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,9 +16,7 @@ from ..http.requests import YAML, Json, Response
 from ..kinds.info import KindInfo
 from ..printing import tables
 from ..storage.entries import Event, in_version, watch_line
-
-SLICE = 500
-"""Objects that one piece of a long list holds, so that the loop is not held up."""
+from ..storage.slices import PARSED, SLICE, slices
 
 _META = "meta.k8s.io/v1"
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": _META}
@@ -53,24 +52,47 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return Response(status=status, body=body + b"\n")
 
     def many(self, objects: Sequence[bytes], metadata: Json) -> Response:
-        """An answer with a list of objects."""
+        """An answer with a list of objects, in pieces if there are many of them."""
         self.check()
-        if self.form == PLAIN:
-            if len(objects) > SLICE:
-                return Response(stream=self._stream(self._list_head(metadata), objects))
-            return Response(body=self._plain_list(objects, metadata) + b"\n")
+        plain = self.form.shape == "" and not self.form.yaml
+        if len(objects) > (SLICE if plain else PARSED):
+            made = self._yaml_pieces if self.form.yaml else self._pieces
+            return Response(stream=made(objects, metadata), content_type=self.form.content_type)
+        body = self._list_head(metadata) + b",".join(map(self._item, objects)) + b"]}"
+        return _in_yaml(body) if self.form.yaml else Response(body=body + b"\n")
+
+    async def _pieces(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
+        yield self._list_head(metadata)
+        between = b""
+        async for part in slices(objects, PARSED if self.form.shape else SLICE):
+            yield between + b",".join(map(self._item, part))
+            between = b","
+        yield b"]}\n"
+
+    async def _yaml_pieces(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
+        """The same in YAML: its keys in order, the list among them as it comes."""
+        whole = msgspec.json.decode(self._list_head(metadata) + b"]}")
+        (key,) = (key for key, value in whole.items() if value == [])
+        before = {each: value for each, value in whole.items() if each < key}
+        after = {each: value for each, value in whole.items() if each > key}
+        yield yaml_process.from_json(msgspec.json.encode(before)) + f"{key}:\n".encode()
+        async with aclosing(off_loop.yaml_items(map(self._line, objects))) as pieces:
+            async for piece in pieces:
+                yield piece
+        if after:
+            yield yaml_process.from_json(msgspec.json.encode(after))
+
+    def _line(self, data: bytes) -> bytes:
+        return self._item(data) + b"\n"
+
+    def _item(self, data: bytes) -> bytes:
+        """One object in a list."""
         if self.form.shape == "Table":
-            made = self._table([self._row(data) for data in objects], metadata)
-        elif self.form.shape:
-            items_ = [{"metadata": msgspec.json.decode(data)["metadata"]} for data in objects]
-            made = {"kind": "PartialObjectMetadataList", "apiVersion": _META}
-            made |= {"metadata": metadata, "items": [{**_PARTIAL, **item} for item in items_]}
-        else:
-            made = msgspec.json.decode(self._plain_list(objects, metadata))
-        body = msgspec.json.encode(made)
-        if self.form.yaml:
-            return _in_yaml(body)
-        return Response(body=body + b"\n")
+            return msgspec.json.encode(self._row(data))
+        if self.form.shape:
+            metadata = msgspec.json.decode(data)["metadata"]
+            return msgspec.json.encode({**_PARTIAL, "metadata": metadata})
+        return self._in_version(data)
 
     def line(self, seen_as: str, event: Event, *, first: bool) -> bytes:
         """The line of a watch stream for *event*; *first* tables name their columns."""
@@ -132,24 +154,20 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             "rows": rows,
         }
 
-    def _plain_list(self, objects: Sequence[bytes], metadata: Json) -> bytes:
-        return self._list_head(metadata) + b",".join(map(self._in_version, objects)) + b"]}"
-
     def _list_head(self, metadata: Json) -> bytes:
-        if self.kind.custom:
-            metadata = {"continue": "", **metadata}
-        return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (
-            self.kind.list_kind.encode(),
-            self.kind.resource.api_version.encode(),
-            msgspec.json.encode(metadata),
-        )
-
-    async def _stream(self, head: bytes, objects: Sequence[bytes]) -> AsyncGenerator[bytes]:
-        yield head
-        for start in range(0, len(objects), SLICE):
-            part = b",".join(map(self._in_version, objects[start : start + SLICE]))
-            yield (b"," if start else b"") + part
-        yield b"]}\n"
+        """A list up to its first item."""
+        if self.form.shape == "Table":
+            empty = self._table([], metadata)
+        elif self.form.shape:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": _META}
+            empty = {**head, "metadata": metadata, "items": []}
+        else:
+            resource = self.kind.resource
+            if self.kind.custom:
+                metadata = {"continue": "", **metadata}
+            head = {"kind": self.kind.list_kind, "apiVersion": resource.api_version}
+            empty = {**head, "metadata": metadata, "items": []}
+        return msgspec.json.encode(empty).removesuffix(b"]}")
 
 
 def _in_yaml(data: bytes, *, status: int = 200) -> Response:

@@ -1,0 +1,312 @@
+"""Work on very many objects: others have their turn in between, and lists are of one moment."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support_server import FOOS, MAPS, EmbeddedServer, definition, embedded_server, until_gone
+from support_waiting import until_true
+
+from batholith.cluster.apiserver.controllers.garbage_collector import Collector
+from batholith.cluster.apiserver.http.auth import SYSTEM
+from batholith.cluster.apiserver.http.requests import Target
+from batholith.cluster.apiserver.printing import tables
+from batholith.cluster.apiserver.storage import registry as registries
+from batholith.cluster.apiserver.storage.entries import Entry
+from batholith.cluster.apiserver.storage.registry import Registry
+from batholith.cluster.apiserver.storage.slices import PARSED, slices
+from batholith.cluster.apiserver.verbs import render
+from batholith.cluster.apiserver.verbs.render import Renderer
+from batholith.cluster.apiserver.verbs.writes import Call
+
+Json = dict[str, Any]
+SECRETS = "/api/v1/namespaces/default/secrets"
+NAMESPACES = "/api/v1/namespaces"
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+STREAM = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+MANY = 2 * PARSED + 50
+
+
+class Turns:
+    """Counts what is done in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._done: Counter[int] = Counter()
+        self._over = False
+        self._next()
+
+    def _next(self) -> None:
+        self._turn += 1
+        if not self._over:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*args: Any, **options: Any) -> Any:
+            self._done[self._turn] += 1
+            return function(*args, **options)
+
+        return count
+
+    @contextmanager
+    def at_most(self, limit: int, *, of: int) -> Iterator[None]:
+        """No turn does more than *limit* of the *of* that are done, at least."""
+        self._done.clear()
+        yield
+        assert self._done.total() >= of
+        assert max(self._done.values()) <= limit
+
+    def end(self) -> None:
+        self._over = True
+
+
+@pytest.fixture
+async def turns() -> AsyncIterator[Turns]:
+    counting = Turns()
+    yield counting
+    counting.end()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path) as server:
+        yield server
+
+
+def registry_of(server: EmbeddedServer) -> Registry:
+    return server.running.app.handlers.writer.registry
+
+
+async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
+    """Many objects of a kind, without HTTP."""
+    parts = path.strip("/").split("/")
+    plural, namespace = parts[-1], parts[-2]
+    group, version = ("ex.io", "v1") if plural == "foos" else ("", "v1")
+    kind = server.running.app.catalog.get(group, version, plural)
+    assert kind is not None
+    call = Call(kind=kind, target=Target(namespace=namespace), user=SYSTEM)
+    head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
+    for number in range(MANY):
+        body = {**head, "metadata": {"name": f"s{number:04d}", **metadata}}
+        written = server.running.app.handlers.writer.create(call, body)
+    await written.settled()
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("", TABLE),
+        ("", METADATA),
+        ("?fieldSelector=type=none", {}),
+        ("?fieldSelector=type=none", TABLE),
+        (f"?{STREAM}&timeoutSeconds=1", TABLE),
+        (f"?{STREAM}&timeoutSeconds=1&fieldSelector=type=none", {}),
+        ("?dryRun=All", {}),
+    ],
+)
+async def test_reads_of_many_objects_give_others_their_turn(
+    server: EmbeddedServer,
+    turns: Turns,
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    headers: dict[str, str],
+) -> None:
+    await fill(server, SECRETS)
+    monkeypatch.setattr(tables, "cells", turns.counted(tables.cells))
+    monkeypatch.setattr(Entry, "parse", turns.counted(Entry.parse))
+    if headers:  # what is stored goes out as it is, many at a time
+        monkeypatch.setattr(Renderer, "_item", turns.counted(Renderer._item))
+    with turns.at_most(2 * PARSED, of=MANY):
+        method = "DELETE" if "dryRun" in query else "GET"
+        answer = await server.request(method, SECRETS + query, headers=headers)
+    assert answer.status == 200
+
+
+async def test_deletions_of_many_objects_give_others_their_turn(
+    server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Registry, "remove", turns.counted(Registry.remove))
+    await fill(server, SECRETS)
+    with turns.at_most(PARSED, of=MANY):
+        answer = await server.request("DELETE", SECRETS)
+    assert (answer.status, len(answer.body["items"])) == (200, MANY)
+    await server.create(NAMESPACES, {"metadata": {"name": "n"}})
+    await fill(server, "/api/v1/namespaces/n/secrets")
+    with turns.at_most(PARSED, of=MANY):
+        await server.request("DELETE", f"{NAMESPACES}/n")
+        await until_gone(server, NAMESPACES, "n")
+    await server.install(definition())
+    await fill(server, FOOS)
+    with turns.at_most(PARSED, of=MANY):
+        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        await server.request("DELETE", f"{crds}/foos.ex.io")
+        await until_gone(server, crds, "foos.ex.io")
+
+
+@pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
+async def test_an_owner_of_many_takes_them_along_in_slices(
+    server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    owner = await server.create(MAPS, {"metadata": {"name": "owner"}})
+    reference: Json = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
+    reference |= {"uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
+    await fill(server, SECRETS, ownerReferences=[reference])
+    looked: Counter[str] = Counter()
+    true_check = Collector._check_owners
+
+    def check(self: Collector, shelf: Any, entry: Entry) -> Any:
+        looked[entry.name] += 1
+        return true_check(self, shelf, entry)
+
+    monkeypatch.setattr(Collector, "_check_owners", check)
+    monkeypatch.setattr(Registry, "remove", turns.counted(Registry.remove))
+    monkeypatch.setattr(Registry, "put", turns.counted(Registry.put))
+    with turns.at_most(2 * PARSED, of=MANY):
+        await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")
+        await until_gone(server, MAPS, "owner")
+
+        async def over() -> bool:
+            left = (await server.get(SECRETS))["items"]
+            if policy == "Orphan":
+                return not any("ownerReferences" in each["metadata"] for each in left)
+            return not left
+
+        await until_true(over)
+    # Each is looked at now and then, and not once for each of the others.
+    assert all(times <= 5 for times in looked.values())
+
+
+async def test_a_list_in_slices_is_of_one_moment(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(server, SECRETS)
+    registry = registry_of(server)
+    (shelf,) = (each for each in registry.shelves() if each.resource.plural == "secrets")
+    names = iter([f"s{number:04d}" for number in range(MANY - 1, 0, -1)])
+
+    async def slices_and_writes(*args: Any) -> AsyncGenerator[Any]:
+        async for part in slices(*args):
+            yield part
+            entry = shelf.get("default", next(names))
+            assert entry is not None
+            await registry.remove(shelf, entry.parse(), entry).done
+
+    monkeypatch.setattr(render, "slices", slices_and_writes)
+    before = registry.committed_rv
+    table = (await server.request("GET", SECRETS, headers=TABLE)).body
+    assert registry.committed_rv > before + 1
+    assert table["metadata"]["resourceVersion"] == str(before)
+    shown = [row["object"]["metadata"]["name"] for row in table["rows"]]
+    assert shown == [f"s{number:04d}" for number in range(MANY)]
+
+
+async def test_a_long_list_in_yaml_is_the_list(server: EmbeddedServer) -> None:
+    await fill(server, SECRETS)
+    version = (await server.get(f"{SECRETS}?limit=1"))["metadata"]["resourceVersion"]
+    path = f"{SECRETS}?resourceVersion={version}&resourceVersionMatch=Exact"
+    for form in (
+        "application/yaml",
+        "application/yaml;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+    ):
+        accept = {"Accept": form}
+        shown = await server.request("GET", path, headers=accept)
+        plain = {"Accept": form.replace("yaml", "json")}
+        wanted = (await server.request("GET", path, headers=plain)).body
+        assert shown.body == yaml.safe_dump(wanted, sort_keys=True)
+        assert len(wanted["items"]) == MANY
+
+
+async def test_pages_are_of_the_moment_of_the_first_until_that_is_forgotten(
+    server: EmbeddedServer,
+) -> None:
+    await fill(server, SECRETS)
+    first = await server.get(f"{SECRETS}?limit=10")
+    token = first["metadata"]["continue"]
+    version = first["metadata"]["resourceVersion"]
+    await server.request("DELETE", f"{SECRETS}/s0011")
+    exact = f"{SECRETS}?resourceVersion={version}&resourceVersionMatch=Exact"
+    for _ in range(2):
+        second = await server.get(f"{SECRETS}?limit=10&continue={token}")
+        assert [each["metadata"]["name"] for each in second["items"]][1] == "s0011"
+        assert len((await server.get(exact))["items"]) == MANY
+        await _pass(server)
+    for path in (f"{SECRETS}?limit=10&continue={token}", exact):
+        answer = await server.request("GET", path)
+        assert (answer.status, answer.body["reason"]) == (410, "Expired")
+
+
+async def _pass(server: EmbeddedServer) -> None:
+    """The time has come at which the past is forgotten."""
+    registry = registry_of(server)
+    registry.next_forgetting = asyncio.get_running_loop().time()
+    # Any write wakes the store; this one is no change of what is listed.
+    await server.create(MAPS, {"metadata": {"generateName": "wakes-"}})
+
+    async def done() -> bool:
+        return registry.next_forgetting > asyncio.get_running_loop().time()
+
+    await until_true(done)
+
+
+async def test_the_past_is_forgotten_when_nobody_writes(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "FORGET_EVERY", 0.001)
+    registry = registry_of(server)
+    await _pass(server)
+
+    async def forgotten() -> bool:
+        return registry.oldest_rv == registry.committed_rv
+
+    await until_true(forgotten)
+
+
+@asynccontextmanager
+async def jumped(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterator[None]:
+    """The wall clock is wrong by *seconds*, while time itself goes on as before."""
+    import time
+    from datetime import datetime, timedelta, tzinfo
+
+    from batholith.cluster.apiserver.verbs import deletes, writes
+
+    true = time.time
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(seconds=seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: true() + seconds)
+        patch.setattr(writes, "datetime", Wrong)
+        patch.setattr(deletes, "datetime", Wrong)
+        yield
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+async def test_a_jump_of_the_wall_clock_ends_nothing_and_holds_nothing_up(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    await fill(server, SECRETS)
+    await server.create(
+        "/api/v1/namespaces/default/events",
+        {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}},
+    )
+    token = (await server.get(f"{SECRETS}?limit=10"))["metadata"]["continue"]
+    watch = f"{MAPS}?watch=1&timeoutSeconds=600&resourceVersion=0"
+    async with server.watch(watch) as lines, jumped(monkeypatch, seconds):
+        await server.create(MAPS, {"metadata": {"name": "after"}})
+        while (await lines.next())["object"]["metadata"]["name"] != "after":
+            pass
+        await server.create(NAMESPACES, {"metadata": {"name": "n"}})
+        await server.request("DELETE", f"{NAMESPACES}/n")
+        await until_gone(server, NAMESPACES, "n")
+        await server.get(f"{SECRETS}?limit=10&continue={token}")
+        await server.get("/api/v1/namespaces/default/events/e")
+        assert registry_of(server).oldest_rv == 0

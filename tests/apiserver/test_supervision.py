@@ -1,0 +1,110 @@
+"""What runs in the API server for ever goes on after a failure, and the failure is told."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_server import MAPS, EmbeddedServer, config_map, embedded_server, until_gone
+from support_waiting import until_true
+
+from batholith.cluster.apiserver.controllers import keeper
+from batholith.cluster.apiserver.controllers.garbage_collector import Collector
+from batholith.cluster.apiserver.controllers.namespaces import Landlord
+from batholith.cluster.apiserver.storage.registry import Registry
+from batholith.cluster.apiserver.storage.watch import Watcher
+from batholith.kube import supervision
+
+NAMESPACES = "/api/v1/namespaces"
+Failing = Callable[[object, str, BaseException], None]
+
+
+@pytest.fixture
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Has a method fail the next time that it is called."""
+
+    def fail(owner: object, name: str, error: BaseException) -> None:
+        true = getattr(owner, name)
+        failed: list[bool] = []
+
+        def method(*args: Any, **options: Any) -> Any:
+            if not failed:
+                failed.append(True)
+                raise error
+            return true(*args, **options)
+
+        monkeypatch.setattr(owner, name, method)
+
+    return fail
+
+
+async def restarts(server: EmbeddedServer, task: str) -> bool:
+    text = (await server.request("GET", "/metrics")).body
+    return f'batholith_task_restarts_total{{task="{task}"}}' in text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
+async def test_the_store_goes_on_writing(
+    tmp_path: Path, fail_once: Failing, error: BaseException
+) -> None:
+    supervision.RESTARTS.clear()
+    async with embedded_server(tmp_path) as server:
+        fail_once(Registry, "_write_group", error)
+        await server.create(MAPS, config_map("a"))
+        await server.create(MAPS, config_map("b"))
+        assert await restarts(server, "store")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
+async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: BaseException) -> None:
+    supervision.RESTARTS.clear()
+    fail_once(keeper, "run_workers", error)
+    async with embedded_server(tmp_path) as server:
+        await server.create(NAMESPACES, {"metadata": {"name": "n"}})
+        await server.request("DELETE", f"{NAMESPACES}/n")
+        await until_gone(server, NAMESPACES, "n")
+        assert supervision.RESTARTS.total() == 1
+
+
+async def test_a_controller_that_missed_a_change_looks_at_everything(
+    tmp_path: Path, fail_once: Failing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_START_AGAIN_AFTER", 0.0)
+    supervision.RESTARTS.clear()
+    async with embedded_server(tmp_path) as server:
+        owner = await server.create(MAPS, config_map("owner"))
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
+        reference["uid"] = owner["metadata"]["uid"]
+        await server.create(MAPS, {"metadata": {"name": "d", "ownerReferences": [reference]}})
+        fail_once(Collector, "observe", RuntimeError("boom"))
+        fail_once(Landlord, "observe", RuntimeError("boom"))
+        await server.request("DELETE", f"{MAPS}/owner")
+        await until_gone(server, MAPS, "d")
+        for task in ("garbage", "namespaces"):
+            assert await restarts(server, task)
+
+
+async def test_a_watch_that_cannot_be_told_of_a_change_ends_alone(
+    tmp_path: Path, fail_once: Failing
+) -> None:
+    async with (
+        embedded_server(tmp_path) as server,
+        server.watch(f"{MAPS}?watch=1&labelSelector=a=b") as first,
+        server.watch(f"{MAPS}?watch=1&labelSelector=a=b") as second,
+    ):
+        shelf = next(
+            each
+            for each in server.running.app.handlers.writer.registry.shelves()
+            if each.resource.plural == "configmaps"
+        )
+
+        async def watched() -> bool:
+            return len(shelf.hub) == 2
+
+        await until_true(watched)
+        fail_once(Watcher, "see", RuntimeError("boom"))
+        await server.create(MAPS, config_map("x", a="b"))
+        ended = await first.rest()
+        assert ended == []
+        assert (await second.next())["object"]["metadata"]["name"] == "x"
