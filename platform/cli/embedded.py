@@ -48,6 +48,12 @@ class Options:
     http_limits: str = ""
 
 
+def isolation_remarks(options: Options) -> list[str]:
+    """A warning for root, if its pods would be root, too."""
+    plain = os.geteuid() == 0 and not options.simulate and has_no_sandbox()
+    return [NO_SANDBOX] if plain else []
+
+
 class Embedded:
     """An embedded cluster, ready to be supervised; a context manager over its two sockets.
 
@@ -76,8 +82,7 @@ class Embedded:
             self.rest = f"http://{LOOPBACK}:{self._rest.getsockname()[1]}"
             self._write_credentials()
             opened.pop_all()
-        if os.geteuid() == 0 and not options.simulate and has_no_sandbox():
-            self.remarks.append(NO_SANDBOX)
+        self.remarks += isolation_remarks(options)
         return self
 
     def __exit__(
