@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support_server import MERGE, Server, embedded_server
+from support_servers import Servers
 from support_waiting import until_true
 
 from batholith.model.names import (
@@ -210,3 +211,40 @@ async def test_a_binding_that_a_crash_cut_short_is_completed(lost: str, tmp_path
         if lost == "claim":
             await in_phase(server, f"{CLAIMS}/c", "Bound")
         await in_phase(server, f"{VOLUMES}/v", "Bound" if lost == "claim" else "Released")
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "words"),
+    [
+        (
+            {"resources": {"requests": {"storage": "2Gi"}}},
+            403,
+            'persistentvolumeclaims "c" is forbidden: only dynamically provisioned pvc can be '
+            "resized and the storageclass that provisions the pvc must support resize",
+        ),
+        (
+            {"resources": {"requests": {"storage": "1Mi"}}},
+            422,
+            "requests.storage: Forbidden: field can not be less than status.capacity",
+        ),
+        ({"volumeName": "other"}, 422, "spec: Forbidden: spec is immutable after creation"),
+        ({"storageClassName": "other"}, 422, "spec: Forbidden: spec is immutable after creation"),
+        ({"resources": {"requests": {"storage": "1024Mi"}}}, 200, ""),
+    ],
+    ids=["larger", "smaller", "volume", "class", "same size"],
+)
+async def test_a_bound_claim_cannot_be_changed(
+    spec: Json, status: int, words: str, servers: Servers, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path) as server:
+        await server.create(CLAIMS, claim(volumeName="v", storageClassName="static"))
+        await server.create(VOLUMES, volume("v", storageClassName="static"))
+        if servers.name == "real":  # nothing binds claims there
+            bound = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
+            await server.request(
+                "PATCH", f"{CLAIMS}/c/status", {"status": bound}, content_type=MERGE
+            )
+        await in_phase(server, f"{CLAIMS}/c", "Bound")
+        answer = await server.request("PATCH", f"{CLAIMS}/c", {"spec": spec}, content_type=MERGE)
+        assert answer.status == status, answer.body
+        assert words in answer.body.get("message", "")

@@ -19,8 +19,9 @@ from support_servers import Servers
 from support_waiting import until
 
 from batholith.cluster.agent import shim
+from batholith.cluster.agent.ids import Identity
 from batholith.cluster.agent.records import PodFolder, PodRecord
-from batholith.cluster.agent.runner import Launch
+from batholith.cluster.agent.runner import Launch, Level, probe
 from batholith.model.names import PODS
 
 HERE = Path(__file__).parents[1]
@@ -319,3 +320,34 @@ def test_a_record_that_was_cut_short_counts_as_none(tmp_path: Path) -> None:
     assert list(PodFolder.all(tmp_path)) == []
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode((folder.path / "pod.json").read_bytes())
+
+
+async def test_a_pod_of_an_agent_without_ranges_goes_on_with_one(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """Its files are its own after the restart of a container, though it is another user then."""
+    if probe().identity is not Identity.RANGE:
+        pytest.skip("pods have no ranges of ids here")
+    script = "umask 077; cat /v/n 2>/dev/null; echo run >> /v/n; test -f /v/go || sleep 60"
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    volumes = [{"name": "v", "emptyDir": {}}]
+    body = manifest("p", container("sh", "-c", script, volumeMounts=mounts), volumes=volumes)
+    async with world(servers, tmp_path) as w:
+        async with w.agent(sandbox=Level.UNSHARE):
+            made = await w.run({**body, "spec": {**body["spec"], "restartPolicy": "OnFailure"}})
+            folder = PodFolder.of(w.settings.data_dir, pod_of(made))
+            await until(lambda: (folder.path / "volumes" / "v" / "n").exists())
+        record = folder.record()
+        assert record is not None
+        folder.accept(msgspec.structs.replace(record, ids=0))
+        for path in (folder.path / "volumes" / "v", *(folder.path / "volumes" / "v").iterdir()):
+            os.chown(path, 0, 0)
+        (folder.path / "volumes" / "v" / "go").touch()
+        w.clear()  # the container ends, and the next agent starts it again
+        async with w.agent(sandbox=Level.UNSHARE):
+            done = await w.phase("p", "Succeeded", "Failed")
+            assert done["status"]["phase"] == "Succeeded"
+            assert await w.logs("p") == "run\n"
+        now = folder.record()
+        assert now is not None
+        assert now.ids == record.ids

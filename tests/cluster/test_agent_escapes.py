@@ -6,31 +6,60 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import support_escapes
+from support_waiting import until
 
-from batholith.cluster.agent import layout, runner, shim
+from batholith.cluster.agent import entering, layout, runner, shim
+from batholith.cluster.agent.handlers import _inside as inside
 from batholith.cluster.agent.ids import SHARED, Ids
-from batholith.cluster.agent.runner import TOOLS, Launch, Level, RunFolder
+from batholith.cluster.agent.runner import Launch, Level, RunFolder
 
 UNPRIVILEGED = 54321
 """A user that owns nothing on the machine."""
 
 PROGRAM = Path(support_escapes.__file__)
+KEY = "batholith-test"
+PLAIN_PROMISES = frozenset(
+    {
+        "core_pattern_is_written", "system_requests_are_made", "other_controls_in_proc_are_written",
+        "the_machine_s_passwords_are_read", "its_private_keys_are_read",
+        "the_machine_s_files_are_written", "a_disk_is_opened", "a_kernel_module_is_loaded",
+        "the_clock_is_set", "a_file_is_opened_by_its_number", "a_control_group_runs_a_program",
+        "the_kernel_s_objects_are_written", "a_descriptor_was_left_open", "rights_are_regained",
+        "a_key_of_the_session_is_read", "the_host_name_is_changed",
+    }
+)  # fmt: skip
+"""What a normal user's pod cannot do without a sandbox, either."""
 
 
-@pytest.fixture(params=["root", "user"])
-def user(request: pytest.FixtureRequest) -> int:
-    """Who runs the agent; a normal user tries only what a normal user can."""
-    if request.param == "root" and os.geteuid():
+@pytest.fixture(params=["root", "root without user namespaces", "user"])
+def who(request: pytest.FixtureRequest) -> str:
+    """Who runs the agent, on which machine."""
+    if request.param != "user" and os.geteuid():
         pytest.skip("only root can try what root's pods can do")
-    return 0 if request.param == "root" else os.geteuid() or UNPRIVILEGED
+    return str(request.param)
+
+
+@pytest.fixture
+def user(who: str) -> int:
+    """The agent's user id."""
+    return 0 if who != "user" else os.geteuid() or UNPRIVILEGED
+
+
+@pytest.fixture
+def ids(who: str) -> Ids:
+    """What such an agent gives its pods."""
+    return Ids() if who == "user" else Ids(SHARED, namespace=who == "root")
 
 
 def python() -> str:
@@ -55,32 +84,6 @@ def data(user: int) -> Iterator[Path]:
         shutil.rmtree(made)
 
 
-def prepared(data: Path, level: Level, program: str, user: int) -> RunFolder:
-    folder = RunFolder(data / "pods" / "uid" / "containers" / "c" / "0")
-    where = {"DATA": str(data), "SECRET": "1", "PID": str(os.getpid()), "KEY": "batholith-test"}
-    with seen_by(user):
-        steps = layout.plan([], hidden=[str(data)], home="/nobody", tools=() if user else TOOLS)
-    folder.prepare(
-        Launch(
-            argv=[program, "-I", "-S", str(PROGRAM)],
-            env={"PATH": os.defpath, **where},
-            cwd="/",
-            log=data / "logs" / "0.log",
-            hostname="some-pod",
-            level=level,
-            ids=Ids(None if user else SHARED),
-            steps=steps,
-        )
-    )
-    return folder
-
-
-def own(place: Path, user: int) -> None:
-    """Give all of a folder to *user*."""
-    for path in (place, *place.rglob("*")):
-        os.chown(path, user, user, follow_symlinks=False)
-
-
 @contextlib.contextmanager
 def seen_by(user: int) -> Iterator[None]:
     """See the machine's files as *user* does."""
@@ -92,39 +95,143 @@ def seen_by(user: int) -> Iterator[None]:
         os.seteuid(before)
 
 
-async def end_of(folder: RunFolder, user: int, program: str) -> runner.Ended:
-    """Run it to its end, its shim as *user*."""
-    shell = await asyncio.create_subprocess_exec(
-        program, "-I", "-S", str(Path(shim.__file__).with_name("starting.py")), str(folder.path),
-        user=user, group=user, extra_groups=[], start_new_session=True,
-    )  # fmt: skip
-    await shell.wait()
-    ended = folder.ended()
-    assert ended is not None
-    return ended
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An agent that is about to run one container."""
+
+    data: Path
+    level: Level
+    user: int
+    ids: Ids
+    program: str
+
+    def prepared(self, *argv: str, run_as: int = 0) -> RunFolder:
+        """The container as the agent prepares it."""
+        data, folder = self.data, RunFolder(self.data / "pods" / "uid" / "containers" / "c" / "0")
+        with seen_by(self.user):
+            tools = () if self.ids.base is None else runner.TOOLS
+            steps = layout.plan([], hidden=[str(data)], home="/nobody", tools=tools)
+        told = {"DATA": str(data), "SECRET": "1", "PID": str(os.getpid()), "KEY": KEY}
+        folder.prepare(
+            Launch(
+                argv=argv,
+                env={"PATH": os.defpath, **told},
+                cwd="/",
+                log=data / "logs" / "0.log",
+                hostname="some-pod",
+                level=self.level,
+                user=(run_as, run_as),
+                ids=self.ids,
+                steps=steps,
+            )
+        )
+        own(data, self.user)
+        return folder
+
+    async def start(self, script: Path, *arguments: str, **more: Any) -> asyncio.subprocess.Process:
+        """One of the programs of the agent, as its user."""
+        return await asyncio.create_subprocess_exec(
+            self.program, "-I", "-S", str(script), *arguments,
+            user=self.user, group=self.user, extra_groups=[], start_new_session=True,
+            env={runner.RUN_VARIABLE: "uid/containers/c/0", "PATH": os.defpath}, **more,
+        )  # fmt: skip
+
+    def won(self, text: str) -> dict[str, str]:
+        """What was won, of what the level promises."""
+        found: dict[str, str] = json.loads(text)
+        assert len(found) >= 20
+        return {
+            name: what
+            for name, what in found.items()
+            if what and (self.level is not Level.PLAIN or name in PLAIN_PROMISES)
+        }
 
 
-@pytest.fixture(params=[Level.BUBBLEWRAP, Level.UNSHARE])
-def level(request: pytest.FixtureRequest) -> Level:
-    wanted: Level = request.param
-    found = runner.probe(wanted)
-    if found.level is not wanted:
-        pytest.skip("; ".join(found.reasons))
-    return wanted
+def own(place: Path, user: int) -> None:
+    """Give all of a folder to *user*."""
+    for path in (place, *place.rglob("*")):
+        os.chown(path, user, user, follow_symlinks=False)
 
 
-async def test_nothing_is_won_in_a_sandbox(
-    data: Path, level: Level, user: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = python()
-    monkeypatch.setattr(sys, "executable", program)
+SHIM = Path(shim.__file__).with_name("starting.py")
+
+
+@pytest.fixture(params=list(Level))
+def case(
+    request: pytest.FixtureRequest, data: Path, user: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> Case:
+    """Each level, where it applies."""
+    level: Level = request.param
+    if level is Level.PLAIN and user == 0:
+        pytest.skip("in plain mode root's pods are root, which is said wherever it matters")
+    if level is Level.BUBBLEWRAP:
+        require_bubblewrap()
+    monkeypatch.setattr(sys, "executable", python())
+    return Case(data=data, level=level, user=user, ids=ids, program=python())
+
+
+def require_bubblewrap() -> None:
+    """Skip without bubblewrap; fail instead where ``BATHOLITH_REQUIRE`` demands it."""
+    if shutil.which("bwrap") is None:
+        if "bubblewrap" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+            pytest.fail("bubblewrap is required")
+        pytest.skip("bubblewrap is not installed")
+
+
+@pytest.mark.parametrize("run_as", [0, 1000])
+async def test_a_container_wins_nothing(case: Case, run_as: int) -> None:
     host = socket.gethostname()
-    folder = prepared(data, level, program, user)
-    own(data, user)
-    ended = await end_of(folder, user, program)
-    log = (data / "logs" / "0.log").read_text()
+    folder = case.prepared(case.program, "-I", "-S", str(PROGRAM), run_as=run_as)
+    await (await case.start(SHIM, str(folder.path))).wait()
+    ended = folder.ended()
+    log = (case.data / "logs" / "0.log").read_text()
+    assert ended is not None
     assert ended.code == 0, (ended, log)
-    won = json.loads(log.splitlines()[-1].split(" ", 3)[3])
-    assert len(won) >= 20
-    assert {name: what for name, what in won.items() if what} == {}
+    assert case.won(log.splitlines()[-1].split(" ", 3)[3]) == {}
     assert socket.gethostname() == host
+
+
+async def test_a_hook_wins_nothing(case: Case) -> None:
+    folder = case.prepared("sleep", "60")
+    started = await case.start(SHIM, str(folder.path))
+    await until(lambda: folder.claim())
+    launch = json.loads((folder.path / shim.LAUNCH).read_text())
+    plain = case.level is Level.PLAIN
+    wanted = {
+        "argv": [case.program, "-I", "-S", str(PROGRAM)],
+        **{key: launch[key] for key in ("env", "cwd", "ids")},
+        "pid": 0 if plain else await inside(folder, case.level, ids=launch["ids"]),
+    }
+    pipe = asyncio.subprocess.PIPE
+    hook = await case.start(Path(entering.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
+    out, err = await hook.communicate(json.dumps(wanted).encode())
+    assert hook.returncode == 0, err
+    assert case.won(out.decode().splitlines()[-1]) == {}
+    started.send_signal(signal.SIGUSR1)
+    await started.wait()
+
+
+async def test_no_process_of_a_container_outlives_its_shim(case: Case) -> None:
+    """Even one that wiped its environment, by which it could have been found."""
+    if case.level is Level.PLAIN:
+        pytest.skip("without a sandbox what hides is not found")
+    seconds = f"60.{secrets.randbits(48)}"
+    folder = case.prepared("env", "-i", "/bin/sleep", seconds)
+    started = await case.start(SHIM, str(folder.path))
+
+    def alive() -> bool:
+        lines = Path("/proc").glob("[0-9]*/cmdline")
+        return any(seconds.encode() in read(line) for line in lines)
+
+    await until(alive)
+    started.kill()
+    await started.wait()
+    if case.user == 0:
+        runner.sweep(folder.name)  # as root's agent does; a user's cannot look into all of them
+    await until(lambda: not alive())
+
+
+def read(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""

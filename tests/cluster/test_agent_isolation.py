@@ -1,6 +1,7 @@
 """Whose a pod's processes and files are on the machine, and what it may not ask for."""
 
 import os
+import shutil
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -10,12 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from support_agent import container, manifest, pod_of
-from support_nodes import NODE, World, bind_claim, world
+from support_nodes import World, bind_claim, world
 from support_servers import Servers, add_namespace
-from support_waiting import until
 
 from batholith.cluster.agent import layout
-from batholith.cluster.agent.environment import ConfigError
+from batholith.cluster.agent.environment import SEARCH_PATH, ConfigError
 from batholith.cluster.agent.ids import SHARED, Identity, adopt_tree, range_of
 from batholith.cluster.agent.mounting import KEPT_CAPABILITIES, RANGE
 from batholith.cluster.agent.records import PodFolder
@@ -110,6 +110,26 @@ async def test_root_in_a_pod_may_be_many_users(w: World) -> None:
     assert (await w.logs("p")).split() == ["1234:4321", "1234", "4321", "1234", "0"]
 
 
+@pytest.mark.usefixtures("ranges")
+async def test_sshd_serves_root_of_a_pod(w: World) -> None:
+    programs = [shutil.which(name, path=SEARCH_PATH) for name in ("sshd", "ssh", "ssh-keygen")]
+    if None in programs:
+        if "mpi" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+            pytest.fail("sshd is required")
+        pytest.skip("openssh-server is not installed")
+    script = (
+        "mkdir -p /run/sshd ~/.ssh; chmod 700 ~/.ssh; k=$HOME/.ssh/id;"
+        "ssh-keygen -q -t ed25519 -N '' -f $k; cp $k.pub ~/.ssh/authorized_keys;"
+        "/usr/sbin/sshd -D -e -f /dev/null -p 2299 -h $k -o ListenAddress=$IP -o PidFile=none &"
+        "until ssh -F /dev/null -i $k -p 2299 -o StrictHostKeyChecking=no $IP id -u 2>/dev/null;"
+        "do sleep 0.1; done; kill $!"
+    )
+    env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    await w.run(manifest("p", shell(script, env=env), restartPolicy="Never"))
+    await w.phase("p", "Succeeded", "Failed")
+    assert "0" in (await w.logs("p")).splitlines()
+
+
 async def test_files_of_secrets_are_their_reader_s(w: World) -> None:
     if probe().level is Level.PLAIN:
         pytest.skip("without a sandbox a pod cannot be another user")
@@ -151,43 +171,6 @@ async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(w: World)
     assert os.stat("/etc/hostname").st_uid == before
 
 
-@pytest.mark.usefixtures("ranges")
-async def test_a_pod_of_an_agent_without_ranges_goes_on_with_one(
-    servers: Servers, tmp_path: Path
-) -> None:
-    """Its files are its own after the restart of a container, though it is another user then."""
-    script = "umask 077; cat /v/n 2>/dev/null; echo run >> /v/n; test -f /v/go || sleep 60"
-    mounts = [{"name": "v", "mountPath": "/v"}]
-    volumes = [{"name": "v", "emptyDir": {}}]
-    body = manifest("p", shell(script, volumeMounts=mounts), volumes=volumes)
-    async with world(servers, tmp_path) as w:
-        async with w.agent(sandbox=Level.UNSHARE):
-            made = await w.run({**body, "spec": {**body["spec"], "restartPolicy": "OnFailure"}})
-            folder = folder_of(w, made)
-            await until(lambda: (folder.path / "volumes" / "v" / "n").exists())
-        record = folder.record()
-        assert record is not None
-        folder.accept(replace_ids(record))
-        for path in (folder.path / "volumes" / "v", *(folder.path / "volumes" / "v").iterdir()):
-            os.chown(path, 0, 0)
-        (folder.path / "volumes" / "v" / "go").touch()
-        w.clear()  # the container ends, and the next agent starts it again
-        async with w.agent(sandbox=Level.UNSHARE):
-            done = await w.phase("p", "Succeeded", "Failed")
-            assert done["status"]["phase"] == "Succeeded"
-            assert await w.logs("p") == "run\n"
-        now = folder.record()
-        assert now is not None
-        assert now.ids == record.ids
-
-
-def replace_ids(record: Any) -> Any:
-    """The record as an agent without ranges wrote it."""
-    import msgspec
-
-    return msgspec.structs.replace(record, ids=0)
-
-
 async def test_a_root_that_is_to_be_read_only_is(w: World) -> None:
     if probe().level is Level.PLAIN:
         pytest.skip("without a sandbox a pod has no root of its own")
@@ -208,13 +191,15 @@ async def test_a_root_that_is_to_be_read_only_is(w: World) -> None:
 
 
 async def test_what_a_level_cannot_give_is_a_configuration_error(w: World) -> None:
-    await w.run(manifest("p", shell("exit 0", securityContext={"privileged": True})))
+    asked = {"capabilities": {"add": ["SYS_ADMIN"]}}
+    await w.run(manifest("p", shell("exit 0", securityContext=asked)))
     pod = await w.when(
         "p",
         lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
     )
     waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
-    assert waiting["message"] == "container c cannot have what it asks for: privileged"
+    words = "container c cannot have what it asks for: the capability SYS_ADMIN"
+    assert waiting["message"] == words
 
 
 REFUSED: list[tuple[Level, Identity, Json, Json, str]] = [
@@ -322,10 +307,3 @@ async def test_tools_below_a_closed_home_are_there_for_all_users(tmp_path: Path)
     assert ("tmpfs", "755", "/srv/shut", "") in steps
     assert ("show", str(host / "srv/shut/python"), "/srv/shut/python", "") in steps
     assert not any(place.endswith((".ssh", "data")) for place in places)
-
-
-async def test_a_node_tells_what_it_lacks(servers: Servers, tmp_path: Path) -> None:
-    async with world(servers, tmp_path) as w, w.agent(sandbox=Level.PLAIN):
-        event = await w.event(NODE, "WeakIsolation")
-    assert event["type"] == "Warning"
-    assert event["message"].startswith("there is no sandbox: pods ")

@@ -116,3 +116,10 @@ async def test_a_pod_may_call_the_api_by_its_service_account(
         user = who.body["status"]["userInfo"]
         assert user["username"] == "system:serviceaccount:default:default"
         assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
+
+
+async def test_a_node_tells_what_it_lacks(servers: Servers, tmp_path: Path) -> None:
+    async with world(servers, tmp_path) as w, w.agent(sandbox=Level.PLAIN):
+        event = await w.event(NODE, "WeakIsolation")
+    assert event["type"] == "Warning"
+    assert event["message"].startswith("there is no sandbox: pods ")

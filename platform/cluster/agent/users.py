@@ -5,6 +5,7 @@ machine calls that number, and has a home to write to: programs that look up who
 PyTorch) find an answer.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from .layout import ROOT_HOME, Mount
 from .objects import Container, Pod
 
 NAME, HOME, SHELL = "pod", "/home/pod", "/bin/sh"
-_USERS = "/etc/passwd"
+_USERS, _PASSWORDS = "/etc/passwd", "/etc/shadow"
 _SOMEBODY = 1000
 """Runs what must not be root and names nobody: an image would say who."""
 
@@ -70,13 +71,27 @@ def seen_as(user: User, ids: Ids) -> User:
 def mounts_for(user: User, folder: Path, ids: Ids) -> list[Mount]:
     """What shows *user* to the container; made in *folder*, which is the run's own."""
     shown = seen_as(user, ids)
+    mounts = _shadow(folder, ids) if ids.base is not None and ids.namespace else []
     if not shown.uid:
-        return []
+        return mounts
     home, users = folder / "home", folder / "passwd"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     hand_over(home, ids.owner(user.uid))
     users.write_text("".join(_passwd(shown, Path(_USERS).read_text(errors="replace"))))
-    return [Mount(str(users), _USERS, read_only=True), Mount(str(home), HOME)]
+    return [*mounts, Mount(str(users), _USERS, read_only=True), Mount(str(home), HOME)]
+
+
+def _shadow(folder: Path, ids: Ids) -> list[Mount]:
+    """A file without passwords for the container's root: without one sshd takes root for locked."""
+    if not os.path.exists(_PASSWORDS):
+        return []
+    file = folder / "shadow"
+    known = Path(_USERS).read_text(errors="replace").splitlines()
+    names = [NAME, *(line.partition(":")[0] for line in known)]
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{name}:*:1::::::\n" for name in names))
+    hand_over(file, ids.owner())
+    return [Mount(str(file), _PASSWORDS, read_only=True)]
 
 
 def _passwd(user: User, machine: str) -> Iterator[str]:

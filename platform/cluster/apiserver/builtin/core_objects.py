@@ -4,7 +4,7 @@ import base64
 from datetime import UTC, datetime
 from typing import Any
 
-from ....model import syntax, times
+from ....model import quantity, syntax, times
 from ..errors.fields import (
     IMMUTABLE,
     FieldError,
@@ -230,7 +230,7 @@ def begin_volume(obj: Json) -> None:
 
 
 def check_claim(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a PersistentVolumeClaim; only its size and its binding may change."""
+    """Check a PersistentVolumeClaim; see :func:`_changeable` for what may change."""
     spec = obj.get("spec", {})
     errors = []
     modes = spec.get("accessModes", ())
@@ -244,16 +244,44 @@ def check_claim(obj: Json, old: Json | None) -> list[FieldError]:
     if "storage" not in spec.get("resources", {}).get("requests", {}):
         errors.append(required("spec.resources[storage]"))
     if old is not None:
-        free = ("resources", "volumeName", "volumeAttributesClassName", "storageClassName")
         before = old.get("spec", {})
-        fixed = (spec.keys() | before.keys()) - set(free)
+        fixed = (spec.keys() | before.keys()) - _changeable(old)
         if any(spec.get(key) != before.get(key) for key in fixed):
             text = (
                 "spec is immutable after creation except resources.requests and "
                 "volumeAttributesClassName for bound claims"
             )
             errors.append(forbidden("spec", text))
+        if _is_shrunk(spec, old):
+            text = "field can not be less than status.capacity"
+            errors.append(forbidden("spec.resources.requests.storage", text))
     return errors
+
+
+def _changeable(claim: Json) -> set[str]:
+    """Return the fields of the spec of *claim* that an update may change: each is set once, save
+    the size of a bound claim.
+    """
+    spec = claim.get("spec", {})
+    changeable = {key for key in ("volumeName", "storageClassName") if key not in spec}
+    if claim.get("status", {}).get("phase") == "Bound":
+        changeable |= {"resources", "volumeAttributesClassName"}
+    return changeable
+
+
+def _is_shrunk(spec: Json, old: Json) -> bool:
+    """Whether *spec* asks for less than before, and no more than the claim *old* has."""
+    try:
+        size = quantity.parse(storage_request(spec))
+        capacity = quantity.parse(old.get("status", {}).get("capacity", {}).get("storage", "0"))
+        return size < quantity.parse(storage_request(old.get("spec", {}))) and size <= capacity
+    except quantity.QuantityError:
+        return False  # told of by the check of the field
+
+
+def storage_request(spec: Json) -> str:
+    """Return the size that a claim's *spec* asks for."""
+    return str(spec.get("resources", {}).get("requests", {}).get("storage", "0"))
 
 
 def default_volume(obj: Json) -> None:

@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from ....model import names
+from ....model import names, quantity
 from ....model.names import Resource
 from ....model.review import DeniedError, Json, Review, Webhook
+from ..builtin.core_objects import storage_request
 from ..builtin.unenforced import warnings_for
 from ..discovery.catalog import Catalog
 from ..errors.status import StatusError, forbidden
@@ -137,8 +138,10 @@ class Admission:
         """Let the write pass, or not; say what of it has no effect.
 
         Raises:
-            StatusError: 403, a webhook refuses.
+            StatusError: 403, a webhook refuses, or the write has no effect.
         """
+        if attempt.kind.resource == names.PERSISTENTVOLUMECLAIMS and obj and attempt.old:
+            self._check_growth(attempt, obj, attempt.old)
         for webhook in self._matching(attempt):
             if webhook.validate is not None:
                 try:
@@ -147,6 +150,21 @@ class Admission:
                     raise _denied(webhook, error) from error
         if obj is not None and attempt.warnings is not None:
             attempt.warnings.extend(warnings_for(attempt.kind.resource, obj, attempt.old))
+
+    def _check_growth(self, attempt: Attempt, claim: Json, old: Json) -> None:
+        """Refuse a larger claim, as kube-apiserver does where the class allows no expansion."""
+        size, before = (storage_request(each.get("spec", {})) for each in (claim, old))
+        if size == before or quantity.parse(size) <= quantity.parse(before):
+            return
+        chosen = claim["spec"].get("storageClassName", "")
+        found = self._lookup.get(names.STORAGECLASSES, "", chosen) if chosen else None
+        why = (
+            "only dynamically provisioned pvc can be resized and the storageclass that provisions "
+            "the pvc must support resize"
+        )
+        if found and found.get("allowVolumeExpansion"):
+            why = "the embedded cluster does not expand volumes"
+        raise forbidden(attempt.kind.resource, attempt.name, why)
 
     def _matching(self, attempt: Attempt) -> list[Webhook]:
         if attempt.namespace in EXEMPT:
