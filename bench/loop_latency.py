@@ -131,8 +131,16 @@ class Bench:
         await self.ask("90,000 keys", "POST", MAPS, "application/json", json.dumps(most))
         same = [{"op": "test", "path": "/data", "value": most["data"]}]
         more = [{"op": "add", "path": f"/data/a{n}", "value": "x"} for n in range(9_000)]
-        await self.ask("JSON patch of 10,000", "PATCH", f"{MAPS}/m", JSON_PATCH, json.dumps(same))
-        await self.ask("JSON patch of 9,000", "PATCH", f"{MAPS}/m", JSON_PATCH, json.dumps(more))
+        await self.ask(
+            "JSON patch that tests 90,000 values",
+            "PATCH",
+            f"{MAPS}/m",
+            JSON_PATCH,
+            json.dumps(same),
+        )
+        await self.ask(
+            "JSON patch of 9,000 operations", "PATCH", f"{MAPS}/m", JSON_PATCH, json.dumps(more)
+        )
         await self.ask("table of it", "GET", MAPS, TABLE)
         await self.ask("it in YAML", "GET", f"{MAPS}/m", YAML)
         await self.ask("delete it", "DELETE", f"{MAPS}/m")

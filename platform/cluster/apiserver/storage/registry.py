@@ -394,6 +394,14 @@ class Registry:
 
     async def run(self) -> None:
         """Commit what is decided, group by group, until :meth:`stop`."""
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_at(self.next_forgetting, self._wake.set)
+        try:
+            await self._commit_groups()
+        finally:
+            self._alarm.cancel()
+
+    async def _commit_groups(self) -> None:
         while True:
             if self._waiting:
                 await self._write_group()
@@ -406,11 +414,11 @@ class Registry:
     async def _rest(self) -> None:
         """Wait for a write, or until it is time to look for space or to forget."""
         self._wake.clear()
-        until = self.next_forgetting
-        if self._store.full:
-            until = min(until, asyncio.get_running_loop().time() + LOOK_FOR_SPACE_EVERY)
+        if not self._store.full:
+            await self._wake.wait()
+            return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout(LOOK_FOR_SPACE_EVERY):
                 await self._wake.wait()
 
     async def _write_group(self) -> None:
@@ -480,6 +488,8 @@ class Registry:
 
     def _forget_past(self, moment: float) -> None:
         self.next_forgetting = moment + FORGET_EVERY
+        self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(self.next_forgetting, self._wake.set)
         self.oldest_rv, self._forget_next = self._forget_next, self.committed_rv
         for shelf in self._shelves.values():
             shelf.forget_before(self.oldest_rv)
