@@ -429,7 +429,7 @@ async def test_defaults_that_a_rule_puts_back_are_no_change(tmp_path: Path) -> N
         mutate=fill_in,
     )
     async with embedded_server(tmp_path, webhooks=[rule]) as server:
-        await server.create(DEFINITIONS, definition())
+        await server.install(definition())
         made = await server.create(FOOS, foo("f"))
         again = await server.request(
             "PATCH", f"{FOOS}/f", {"spec": {"mode": None}}, content_type=MERGE

@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 5.0
 """How long a stop waits for answers that are under way."""
 
+START_SECONDS = 30.0
+"""How long a start waits for the next thing that it needs."""
+
 FILL_AGAIN_AFTER = 2.0
 """Seconds after which a start that a full disk cut short is tried again."""
 
@@ -253,9 +256,12 @@ class _Engine:
         """Wait until the definitions are served, and what every cluster has is there."""
         for definition in self._settings.crds:
             while not self._catalog.defined(definition["metadata"]["name"]):
-                await self._registry.reach(self._registry.committed_rv + 1)
+                await self._next_version()
         while not self._standing.complete:
-            await self._registry.reach(self._registry.committed_rv + 1)
+            await self._next_version()
+
+    async def _next_version(self) -> None:
+        await self._registry.reach(self._registry.committed_rv + 1, within=START_SECONDS)
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:

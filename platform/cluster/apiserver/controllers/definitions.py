@@ -17,6 +17,9 @@ from ..verbs.options import DeleteOptions
 from ..verbs.writes import now
 from .keeper import Keeper, Tools, call_for, without_finalizer
 
+_SMALL = 8 * 1024
+"""Bytes of a definition that is compiled at once: its patterns are, since it was checked."""
+
 
 class Definer(Keeper):
     """Serves what definitions describe; the key is the definition's name."""
@@ -68,16 +71,21 @@ class Definer(Keeper):
         status = settled_status(obj, others, now())
         if is_established({"status": status}):
             # Whoever waits for Established uses the kinds at once.
-            await self._compile(entry.name, obj)
+            await self._compile(entry, obj)
         written = self.tools.change(
             self._kind, entry.key, lambda current: {**current, "status": status}
         )
         await written.settled()
 
-    async def _compile(self, name: str, obj: Json) -> None:
-        if self._compiled.get(name) != obj["spec"]:
-            self._serve(name, await off_loop.run(lambda: custom_kind(obj)))
-            self._compiled[name] = obj["spec"]
+    async def _compile(self, entry: Entry, obj: Json) -> None:
+        if self._compiled.get(entry.name) == obj["spec"]:
+            return
+        if len(entry.data) <= _SMALL:
+            kinds = custom_kind(obj)
+        else:
+            kinds = await off_loop.run(lambda: custom_kind(obj))
+        self._serve(entry.name, kinds)
+        self._compiled[entry.name] = obj["spec"]
 
     async def _end(self, entry: Entry) -> None:
         self.tools.catalog.terminating.add(entry.name)

@@ -34,7 +34,6 @@ def program_size(pattern: str) -> int:
     return int(_compile(pattern).programsize)
 
 
-@functools.lru_cache(maxsize=1024)
 def compile_go(pattern: str) -> Callable[[str], object]:
     """Compile a Go pattern to a search: true if it is found anywhere in a text.
 
@@ -45,6 +44,7 @@ def compile_go(pattern: str) -> Callable[[str], object]:
     return search
 
 
+@functools.lru_cache(maxsize=1024)
 def _compile(pattern: str) -> Any:
     if "\\C" in pattern.replace("\\\\", ""):
         # RE2 matches single bytes by it, Go does not know it.

@@ -551,8 +551,8 @@ class Registry:
                 waiter.set_result(None)
         self._version_waiters = still
 
-    async def reach(self, rv: int) -> None:
-        """Wait until readers see version *rv*.
+    async def reach(self, rv: int, *, within: float | None = None) -> None:
+        """Wait until readers see version *rv*, ``WAIT_FOR_VERSION`` seconds unless *within* others.
 
         Raises:
             StatusError: 504, it did not come.
@@ -562,7 +562,7 @@ class Registry:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._version_waiters.append((rv, waiter))
         try:
-            async with asyncio.timeout(WAIT_FOR_VERSION):
+            async with asyncio.timeout(within or WAIT_FOR_VERSION):
                 await waiter
         except TimeoutError:
             raise version_too_large(rv, self.committed_rv) from None
