@@ -14,7 +14,7 @@ from batholith.admission.webhooks import webhooks
 from batholith.model import crds
 from batholith.model.names import QUEUES
 
-APPLY = "the body of the request was in an unknown format"
+APPLY = "the embedded cluster does not support server-side apply"
 MISSING = {
     "embedded": {
         # There is no server-side apply yet: kubectl and client-go take that for an old server.

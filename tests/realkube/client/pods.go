@@ -106,30 +106,37 @@ func podEvictionByBudget(e *env) {
 		},
 	}
 	budget = must(e.core.PolicyV1().PodDisruptionBudgets(e.namespace).Create(e.ctx, budget, metav1.CreateOptions{}))
+	budgets := e.core.PolicyV1().PodDisruptionBudgets(e.namespace)
+	allows := func(healthy, disruptions int32) {
+		e.until("the budget is counted", func() bool {
+			status := must(budgets.Get(e.ctx, e.name, metav1.GetOptions{})).Status
+			counted := status.ObservedGeneration == budget.Generation && status.CurrentHealthy == healthy
+			return counted && status.DisruptionsAllowed == disruptions
+		})
+	}
+	evict := func(name string) error {
+		return pods.EvictV1(e.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: e.name}}
 	must(e.core.CoreV1().Nodes().Create(e.ctx, node, metav1.CreateOptions{}))
-	pod := newPod(e.name)
+	e.readyPod(e.name)
+	allows(1, 0)
+	refused("an eviction below the budget", evict(e.name), apierrors.IsTooManyRequests)
+	e.readyPod(e.name + "-2")
+	allows(2, 1)
+	done(evict(e.name))
+	refused("an eviction of the last one", evict(e.name+"-2"), apierrors.IsTooManyRequests)
+}
+
+// A running pod of a name, labelled for the check's budget, on the check's node.
+func (e *env) readyPod(name string) {
+	pods := e.core.CoreV1().Pods(e.namespace)
+	pod := newPod(name)
 	pod.Labels = map[string]string{"check": e.name}
 	pod = must(pods.Create(e.ctx, pod, metav1.CreateOptions{}))
 	done(pods.Bind(e.ctx, binding(pod, e.name), metav1.CreateOptions{}))
 	ready := []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`)
-	must(pods.Patch(e.ctx, e.name, types.StrategicMergePatchType, ready, metav1.PatchOptions{}, "status"))
-	budget.Status = policyv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1,
-	}
-	budgets := e.core.PolicyV1().PodDisruptionBudgets(e.namespace)
-	budget = must(budgets.UpdateStatus(e.ctx, budget, metav1.UpdateOptions{}))
-	evict := func() error {
-		return pods.EvictV1(e.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: e.name}})
-	}
-	refused("an eviction below the budget", evict(), apierrors.IsTooManyRequests)
-	budget.Status.DisruptionsAllowed = 1
-	must(budgets.UpdateStatus(e.ctx, budget, metav1.UpdateOptions{}))
-	done(evict())
-	spent := must(budgets.Get(e.ctx, e.name, metav1.GetOptions{}))
-	same("disruptions left", spent.Status.DisruptionsAllowed, 0)
-	_, counted := spent.Status.DisruptedPods[e.name]
-	same("the pod is counted", counted, true)
+	must(pods.Patch(e.ctx, name, types.StrategicMergePatchType, ready, metav1.PatchOptions{}, "status"))
 }
 
 func podStrategicMerge(e *env) {
