@@ -16,7 +16,7 @@ from ..kube.errors import ApiError, ConflictError, NotFoundError, ServerError, T
 from ..kube.events import EventType
 from ..machinery.bustle import Bustle
 from ..machinery.clock import Clock
-from ..machinery.controller import ShardedQueue, TryAgainError, run_workers
+from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
 from ..machinery.limiters import Exponential
 from ..machinery.recording import Recorder
 from ..model import names
@@ -108,17 +108,15 @@ class Scribe:
         self._pods: dict[str, _Pod] = {}
         self._queues: dict[str, _Queue] = {}
         self._cycles = 0
+        # One shard for all workers: a slow write must not delay the status of another object.
+        self._workers = WorkerSettings(hands=at_once)
         self.queue = ShardedQueue(
-            name="statuses",
-            shards=at_once,
-            limiter=Exponential(0.05, 30.0),
-            clock=clock,
-            about=self._named,
+            name="statuses", limiter=Exponential(0.05, 30.0), clock=clock, about=self._named
         )
 
     async def run(self) -> None:
         """Write until cancelled; what is due then is written first."""
-        await run_workers(self.queue, self._write)
+        await run_workers(self.queue, self._write, settings=self._workers)
 
     # -- what ought to stand -------------------------------------------------------------------
 

@@ -71,6 +71,42 @@ async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
         await asyncio.wait([writing])
 
 
+class SlowWrite(Client):
+    """A client whose status write of one PodGroup does not return before it is released."""
+
+    def __init__(self, api: FakeApi, name: str) -> None:
+        super().__init__(api.credentials, user_agent="test")
+        self.released = asyncio.Event()
+        self._name = name
+
+    async def _send(self, method: str, path: str, *rest: Any) -> bytes:
+        if method == "PATCH" and path.endswith(f"/podgroups/{self._name}"):
+            await self.released.wait()
+        return await super()._send(method, path, *rest)
+
+
+async def test_a_slow_write_does_not_delay_other_statuses() -> None:
+    """With a shard per worker some of the other groups would wait behind the slow one."""
+    async with FakeApi() as api, SlowWrite(api, "g-0") as client:
+        scribe = Scribe(client, recorder=None, clock=SystemClock())
+        writing = asyncio.create_task(scribe.run())
+        names = [f"g-{number}" for number in range(64)]
+        for name in names:
+            api.put(PODGROUPS, name)
+            group = await client.get(PODGROUPS, name, namespace="d", view=PodGroup)
+            scribe.tell(Report(f"d/{name}", group, PodGroupStatus(phase="Inqueue")), {})
+
+        def written() -> set[str]:
+            groups = api.objects(PODGROUPS)
+            return {name for name in names if "status" in groups[f"d/{name}"]}
+
+        await until(lambda: written() == set(names) - {"g-0"})
+        client.released.set()
+        await until(lambda: written() == set(names))
+        writing.cancel()
+        await asyncio.wait([writing])
+
+
 class Overtaken(Client):
     """A client whose first answer comes after the word of what another wrote right behind it."""
 
