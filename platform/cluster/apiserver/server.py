@@ -6,7 +6,7 @@ import gc
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from .controllers.volumes import VolumeController
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.auth import Authenticator, User
-from .http.connections import Connections
+from .http.connections import Answer, Connections
 from .http.requests import Json
 from .metrics import Figures
 from .storage.registry import Registry
@@ -90,6 +90,9 @@ class Settings:
     collect_garbage: bool = True
     """Whether objects whose owners are gone are deleted."""
 
+    wrap_handler: Callable[[Answer], Answer] | None = None
+    """Wraps the handler of all requests: fault injection of :mod:`batholith.testing`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
@@ -140,7 +143,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
     _write_kubeconfig(path, access)
     engine = _Engine(settings, made, owned, f"{host}:{port}")
     try:
-        async with engine.running(), _listening(listener, engine.app, made, limits=settings.limits):
+        async with engine.running(), _listening(listener, engine.app, made, settings):
             yield Running(
                 url=url, port=port, pki=made, tokens=owned, kubeconfig=path, app=engine.app
             )
@@ -282,12 +285,15 @@ def _client_context(made: Pki) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def _listening(
-    listener: socket.socket, app: App, made: Pki, *, limits: Limits
+    listener: socket.socket, app: App, made: Pki, settings: Settings
 ) -> AsyncIterator[None]:
     """Serve *app* on *listener*."""
+    handler: Answer = app if settings.wrap_handler is None else settings.wrap_handler(app)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
-    connections = Connections(app, knows=app.knows, limits=limits, figures=app.figures.listeners)
+    connections = Connections(
+        handler, knows=app.knows, limits=settings.limits, figures=app.figures.listeners
+    )
     connections.listen(listener, tls=context)
     try:
         yield

@@ -50,6 +50,7 @@ class Definer(Keeper):
             obj = entry.parse()
             if is_established(obj):
                 self._serve(entry.name, custom_kind(obj))
+                self._compiled[entry.name] = obj["spec"]
             if entry.deleting:
                 self.tools.catalog.terminating.add(entry.name)
             self.queue.add(entry.name)

@@ -42,6 +42,13 @@ _STATUS_LINES = {
 }
 
 
+class AbortHandlerError(Exception):
+    """Raised by a handler or its stream: close the connection without the rest of the response.
+
+    The same as ``http.ErrAbortHandler`` in Go; :mod:`batholith.testing` loses responses by it.
+    """
+
+
 class Asked(msgspec.Struct):
     """One request as it came."""
 
@@ -74,7 +81,7 @@ class Reply(msgspec.Struct):
 
 
 Answer = Callable[[Asked], Awaitable[Reply]]
-"""Answers a request; must not raise."""
+"""Answers a request; must raise nothing but AbortHandlerError."""
 
 
 Knows = Callable[[Asked], bool]
@@ -364,6 +371,9 @@ class Connection(Guarded):
                 if not asked.keep_alive:
                     break
                 self._settle()
+        except AbortHandlerError:
+            self.close()
+            return
         except BaseException:
             self.close()
             raise
@@ -429,6 +439,8 @@ class Connection(Guarded):
                         self.transport.write(chunk)
                     if self._writable is not None:
                         await self._writable
+        except AbortHandlerError:
+            raise
         except Exception:
             log.exception("a stream broke off")
             asked.keep_alive = False
