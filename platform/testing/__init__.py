@@ -1,0 +1,33 @@
+"""A cluster inside the process of a test, for tests of operators, controllers and jobs.
+
+:class:`ApiServer` starts the embedded API server on a free port of loopback; it accepts any client
+of Kubernetes. :class:`Cluster` adds admission, the controllers, the scheduler and simulated nodes.
+Faults are injected on the server's side of the connection, so every client sees them:
+
+    async with Cluster() as cluster:
+        cluster.faults.lose_response(RequestMatcher("create", "pods"))
+        await cluster.create(JOBS, job)
+        await cluster.wait_for_phase(JOBS, "train", "Completed")
+"""
+
+from .apiserver import ApiServer
+from .changes import ObjectChange, WaitTimeoutError
+from .cluster import Cluster
+from .components import ComponentError
+from .faults import Fault, FaultInjector, HeldRequests
+from .requests import RecordedRequest, RequestMatcher
+from .watches import WatchStream
+
+__all__ = [
+    "ApiServer",
+    "Cluster",
+    "ComponentError",
+    "Fault",
+    "FaultInjector",
+    "HeldRequests",
+    "ObjectChange",
+    "RecordedRequest",
+    "RequestMatcher",
+    "WaitTimeoutError",
+    "WatchStream",
+]

@@ -1,0 +1,138 @@
+"""The API server with the components of Batholith, all in the process of a test."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..admission.settings import JOB_PLUGINS, AdmissionSettings
+from ..admission.webhooks import webhooks
+from ..cluster.agent.settings import Simulation
+from ..job_ctrl.plugins import installed
+from ..model import crds as volcano_crds
+from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES
+from . import components
+from .apiserver import ApiServer
+from .changes import WAIT_SECONDS, Json
+from .components import Components
+
+
+class Cluster(ApiServer):
+    """An API server with Volcano's resources, admission, controllers, scheduler and nodes.
+
+    Its nodes are simulated: a pod runs no process. It ends as its command (``sleep 1``,
+    ``exit 3``) or its annotations ``simulate.batholith.io/…`` say, or by :meth:`set_pod_phase`.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path | None = None,
+        crds: Sequence[Json] = (),
+        admission: bool = True,
+        controllers: bool = True,
+        scheduler: bool = True,
+        nodes: int | Simulation = 1,
+    ) -> None:
+        """Prepare a cluster; entering the context starts it.
+
+        Args:
+            data_dir: directory of the cluster's state, which outlives the cluster; by default a
+                temporary one.
+            crds: custom resource definitions beside Volcano's.
+            admission: whether Volcano's objects and pods are defaulted and validated.
+            controllers: whether the queue, job and podgroup controllers run.
+            scheduler: whether the scheduler runs.
+            nodes: how many simulated nodes there are, or how they are; 0 for none.
+        """
+        settings = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names(), queue_gates=True)
+        super().__init__(
+            data_dir=data_dir,
+            crds=(*volcano_crds.load(), *crds),
+            webhooks=webhooks(settings) if admission else (),
+        )
+        self._controllers = controllers
+        self._scheduler = scheduler
+        self._simulation = Simulation(nodes=nodes) if isinstance(nodes, int) else nodes
+        self._components = Components(self._signal.notify)
+
+    async def __aenter__(self) -> Self:
+        """Start the API server, then the components.
+
+        Raises:
+            ComponentError: one of them ended.
+        """
+        async with AsyncExitStack() as stack:
+            await super().__aenter__()
+            stack.push_async_callback(super().__aexit__, None, None, None)
+            stack.push_async_callback(self._components.stop)
+            await self._start_components()
+            stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the components, then the API server.
+
+        Raises:
+            ComponentError: a component had ended before, and the block raised nothing.
+        """
+        try:
+            self.faults.clear()  # a component that waits for a held request could not stop
+            await self._components.stop()
+        finally:
+            await super().__aexit__(kind, error, trace)
+        if self._components.failure is not None and error is None:
+            raise self._components.failure
+
+    def pods_of(self, job: str, *, namespace: str = "default") -> list[Json]:
+        """Return the pods of a Volcano job, by name."""
+        return [
+            pod
+            for pod in self.objects(PODS).values()
+            if pod["metadata"]["namespace"] == namespace
+            and (pod["metadata"].get("annotations") or {}).get(JOB_NAME) == job
+        ]
+
+    async def wait_until(
+        self,
+        condition: Callable[[], object],
+        *,
+        timeout: float = WAIT_SECONDS,
+        describe: Callable[[], str] = str,
+    ) -> None:
+        """Wait until *condition* holds, as :meth:`ApiServer.wait_until` does.
+
+        Raises:
+            WaitTimeoutError: it did not hold within *timeout* seconds.
+            ComponentError: a component has ended.
+        """
+
+        def holds() -> object:
+            if self._components.failure is not None:
+                raise self._components.failure
+            return condition()
+
+        await super().wait_until(holds, timeout=timeout, describe=describe)
+
+    async def _start_components(self) -> None:
+        run = self._components
+        wanted: dict[str, components.Component] = {}
+        if self._simulation.nodes:
+            client = await run.client(self.credentials_of("agent"), "agent")
+            wanted |= components.agent(client, self._simulation, self.kubeconfig.parent)
+        if self._controllers:
+            client = await run.client(self.credentials_of("controllers"), "controllers")
+            recorder = run.recorder(client, "vc-controller-manager")
+            wanted |= components.controllers(client, recorder)
+        if self._scheduler:
+            client = await run.client(self.credentials_of("scheduler"), "scheduler")
+            wanted |= components.scheduler(client, run.recorder(client, "volcano"))
+        await run.start(wanted)
+        if self._controllers:  # a job goes to the default queue
+            await self.wait_for_phase(QUEUES, DEFAULT_QUEUE, "Open")

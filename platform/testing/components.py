@@ -1,0 +1,132 @@
+"""The components of Batholith as tasks of a test."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..cluster.agent.service import Agent
+from ..cluster.agent.settings import AgentSettings, Simulation
+from ..job_ctrl.controller import JobController
+from ..kube.cache import Cache
+from ..kube.client import Client
+from ..kube.config import Credentials
+from ..kube.events import EventRecorder
+from ..machinery.clock import SystemClock
+from ..model.names import PODGROUPS
+from ..model.podgroup import PodGroup
+from ..podgroup_ctrl.controller import PodGroupController
+from ..queue_ctrl.controller import QueueController
+from ..scheduler.service import Scheduler, SchedulerSettings
+
+
+class ComponentError(Exception):
+    """A component ended before the cluster was stopped."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the {name} ended before the cluster was stopped")
+
+
+class Component(Protocol):
+    """What runs until it is cancelled."""
+
+    def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]:
+        """Run, and set *ready* when work begins."""
+        ...
+
+
+class Components:
+    """Runs components, and keeps the error of the first that ends by itself."""
+
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        self.failure: ComponentError | None = None
+        self._on_failure = on_failure
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clients = AsyncExitStack()
+        self._stopping = False
+
+    async def client(self, credentials: Credentials, name: str) -> Client:
+        """Return a client that is open until the components have stopped."""
+        client = Client(credentials, user_agent=f"batholith-{name}")
+        return await self._clients.enter_async_context(client)
+
+    def recorder(self, client: Client, component: str) -> EventRecorder:
+        """Return an event recorder that runs."""
+        recorder = EventRecorder(client, component=component)
+        self._run(f"event recorder of {component}", recorder.run())
+        return recorder
+
+    async def start(self, components: Mapping[str, Component]) -> None:
+        """Start *components*, and wait until they work.
+
+        Raises:
+            ComponentError: one of them ended.
+        """
+        waiting = []
+        for name, component in components.items():
+            ready = asyncio.Event()
+            task = self._run(name, component.run(ready=ready))
+            waiting.append(_either(task, ready))
+        await asyncio.gather(*waiting)
+        if self.failure is not None:
+            raise self.failure
+
+    async def stop(self) -> None:
+        """Stop all components, the last first."""
+        self._stopping = True
+        for task in reversed(self._tasks):
+            task.cancel()
+            await asyncio.wait([task])
+        await self._clients.aclose()
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self.failure is None and not self._stopping:
+            self.failure = ComponentError(task.get_name())
+            self.failure.__cause__ = error
+            self._on_failure()
+
+
+async def _either(task: asyncio.Task[None], ready: asyncio.Event) -> None:
+    """Return when *ready* is set or *task* has ended."""
+    waiting = asyncio.get_running_loop().create_task(ready.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+def agent(client: Client, simulation: Simulation, data_dir: Path) -> Mapping[str, Component]:
+    """Return the agent of simulated nodes."""
+    settings = AgentSettings(data_dir=data_dir, simulation=simulation)
+    return {"agent": Agent(client, settings=settings)}
+
+
+def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
+    """Return the queue, job and podgroup controllers."""
+    podgroups = Cache(client, PODGROUPS, PodGroup)
+    clock = SystemClock()
+    return {
+        "queue controller": QueueController(
+            client, clock=clock, recorder=recorder, podgroups=podgroups
+        ),
+        "job controller": JobController(
+            client, clock=clock, recorder=recorder, podgroups=podgroups
+        ),
+        "podgroup controller": PodGroupController(
+            client, clock=clock, recorder=recorder, podgroups=podgroups
+        ),
+    }
+
+
+def scheduler(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
+    """Return the scheduler, for pods of ``volcano`` and of ``default-scheduler``."""
+    settings = SchedulerSettings(single_names=("default-scheduler",), queue_gates=True)
+    return {
+        "scheduler": Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
+    }
