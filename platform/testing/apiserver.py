@@ -1,5 +1,6 @@
 """The embedded API server in the process of a test."""
 
+import asyncio
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -9,11 +10,11 @@ from typing import Any, Self
 
 import msgspec
 
-from ..cluster.apiserver.http.connections import Asked
+from ..cluster.apiserver.http.connections import Answer, Asked, Reply
 from ..cluster.apiserver.kinds.info import KindInfo
 from ..cluster.apiserver.server import Running, Settings, running
 from ..cluster.apiserver.storage.entries import Entry, Event, new_uid
-from ..cluster.apiserver.storage.registry import Registry, Shelf
+from ..cluster.apiserver.storage.registry import Pending, Registry, Shelf
 from ..cluster.apiserver.verbs.patches import merge_patch
 from ..cluster.apiserver.verbs.writes import now
 from ..kube.client import Client
@@ -67,6 +68,8 @@ class ApiServer:
         self._collect_garbage = collect_garbage
         self._stack = AsyncExitStack()
         self._server: Running | None = None
+        self._last_write: Pending | None = None
+        """By :meth:`put` or :meth:`remove`."""
 
     async def __aenter__(self) -> Self:
         """Start the server."""
@@ -300,7 +303,8 @@ class ApiServer:
     ) -> Json:
         """Store an object without defaults, validation and admission, or change it so.
 
-        *fields* are merged into the object, as a merge patch is; watches see the change.
+        *fields* are merged into the object, as a merge patch is. It is not awaited: requests that
+        come later see the change, and watches a little later, when it is committed.
         """
         shelf = self._shelf(resource)
         metadata: Json = {"name": name}
@@ -308,23 +312,26 @@ class ApiServer:
             metadata["namespace"] = namespace
         old = shelf.latest(metadata.get("namespace", ""), name)
         obj = _new(resource, metadata) if old is None else old.parse()
-        return self._registry.put(shelf, merge_patch(obj, fields), old).entry.parse()
+        self._last_write = self._registry.put(shelf, merge_patch(obj, fields), old)
+        return self._last_write.entry.parse()
 
     def remove(self, resource: Resource, name: str, *, namespace: str = "default") -> bool:
         """Remove an object at once, finalizers or not; returns whether it existed."""
         shelf = self._shelf(resource)
         old = shelf.latest(namespace if resource.namespaced else "", name)
         if old is not None:
-            self._registry.remove(shelf, old.parse(), old)
+            self._last_write = self._registry.remove(shelf, old.parse(), old)
         return old is not None
 
     def compact(self) -> None:
         """Forget all past versions, as a compaction of etcd does: watches from them get 410."""
         registry = self._registry
+        written = 0 if self._last_write is None else self._last_write.entry.rv
+        newest = max(registry.committed_rv, written)
         for shelf in registry.shelves():
             shelf.history.clear()
-            shelf.floor = registry.committed_rv
-        registry.oldest_rv = registry.committed_rv
+            shelf.floor = newest
+        registry.oldest_rv = newest
 
     # Internals.
 
@@ -354,8 +361,20 @@ class ApiServer:
             crds=crds,
             webhooks=self._webhooks,
             collect_garbage=self._collect_garbage,
-            wrap_handler=self.faults.wrap,
+            wrap_handler=self._wrap,
         )
+
+    def _wrap(self, handler: Answer) -> Answer:
+        async def handle(received: Asked) -> Reply:
+            await self._committed()
+            return await handler(received)
+
+        return self.faults.wrap(handle)
+
+    async def _committed(self) -> None:
+        """Wait until what :meth:`put` and :meth:`remove` wrote can be read."""
+        if self._last_write is not None:
+            await asyncio.wait([self._last_write.done])
 
     async def _send(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
@@ -367,6 +386,7 @@ class ApiServer:
             headers={"authorization": authorization, "content-type": content_type},
             body=b"" if body is None else msgspec.json.encode(body),
         )
+        await self._committed()
         reply = await self._running.app(request)
         if reply.status >= 300:
             raise from_answer(reply.status, reply.body)

@@ -243,3 +243,13 @@ async def test_a_resource_that_is_not_served_is_named() -> None:
     async with ApiServer() as api:
         with pytest.raises(LookupError, match=r"widgets of example\.com/v1 are not served"):
             api.objects(WIDGETS)
+
+
+async def test_a_request_sees_what_was_put_before_it() -> None:
+    async with ApiServer() as api, api.client() as client:
+        for number in range(50):
+            api.put(CONFIGMAPS, "a", data={"number": str(number)})
+            found = await client.get(CONFIGMAPS, "a", namespace="default", view=dict)
+            assert found["data"] == {"number": str(number)}
+            api.put(CONFIGMAPS, f"b-{number}")
+            assert (await api.get(CONFIGMAPS, f"b-{number}"))["kind"] == "ConfigMap"
