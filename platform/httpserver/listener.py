@@ -205,6 +205,9 @@ class Listener(ABC):
         listening.listen(1024)
         # Connections take this over: those whose client's machine has gone end some day.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if listening.family in (socket.AF_INET, socket.AF_INET6):
+            # asyncio sets it only on sockets that name their protocol; this one's do not.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._sockets:
             self._sweep_later()
         self._sockets[listening], self._tls = None, tls

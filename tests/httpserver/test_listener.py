@@ -121,6 +121,28 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
     return True
 
 
+# -- sending
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_response_does_not_wait_for_the_client_to_acknowledge(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """With Nagle's algorithm the first one after a TLS handshake is 40 ms late."""
+
+    async def nodelay() -> int:
+        async with serving() as it:
+            await it.idle()
+            (connection,) = it.fronts._open
+            assert connection.transport is not None
+            accepted = connection.transport.get_extra_info("socket")
+            option: int = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            return option
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(nodelay()) != 0
+
+
 # -- time
 
 
