@@ -17,17 +17,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batholith.cluster.datadir import DataDir
-from batholith.cluster.supervisor import UpState, read_state
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
-from batholith.kube.config import load
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import load
+from batholith.kube.informer.informer import Cache
+from batholith.local.datadir import DataDir
+from batholith.local.supervisor import UpState, read_state
 from batholith.model.base import Part
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
-
-from .load import job, submit
+from bench.load import job, submit
 
 PARTS = ("apiserver", "controllers", "scheduler", "agent")
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from batholith.cluster.datadir import DataDir
-from batholith.cluster.supervisor import READY_FD
-from batholith.kube.client import Client, PatchKind
-from batholith.kube.config import load
+from batholith.kube.client.client import Client, PatchKind
+from batholith.kube.client.config import load
+from batholith.local.datadir import DataDir
+from batholith.local.supervisor import READY_FD
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 
 IN_FLIGHT = 32

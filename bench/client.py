@@ -16,12 +16,11 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from batholith.cluster import pki
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials
-from batholith.kube.watching import LineCutter
-
-from .load import in_parallel
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
+from batholith.kube.client.watch_decoder import LineCutter
+from batholith.local import pki
+from bench.load import in_parallel
 
 ROUNDS = 3
 POD = b'{"kind":"Pod","filler":"%s"}' % (b"x" * 2500)

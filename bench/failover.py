@@ -17,14 +17,13 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from support_replicas import Election, Replica  # shared with the tests
-from support_stage import LIVES, PARTS, REPLICAS, Stage, stage
+from support.chaos_cluster import LIVES, PARTS, REPLICAS, Stage, stage
+from support.replicas import Election, Replica  # shared with the tests
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.job import Job
 from batholith.model.names import JOBS
-
-from .load import NAMESPACE, job
+from bench.load import NAMESPACE, job
 
 WAYS: Mapping[str, Callable[[Replica], None]] = {
     "kill -9": Replica.kill,

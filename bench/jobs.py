@@ -15,14 +15,13 @@ from typing import Any
 import msgspec
 import uvloop
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import PODGROUPS, PODS
-
-from .load import NAMESPACE, in_parallel, job, submit
-from .parts import PARTS, Requests
-from .realkube import PATIENCE, Milestones, Shape, furnish, platform, stamp, submitter
+from bench.components import PARTS, Requests
+from bench.load import NAMESPACE, in_parallel, job, submit
+from bench.realkube import PATIENCE, Milestones, Shape, furnish, platform, stamp, submitter
 
 SMALL = 10
 """Pods of the small job."""

@@ -21,10 +21,9 @@ from pathlib import Path
 
 import uvloop
 
-from batholith.cluster.datadir import DataDir
-from batholith.kube.config import Credentials, load
-
-from .apiserver import Server, started
+from batholith.kube.client.config import Credentials, load
+from batholith.local.datadir import DataDir
+from bench.apiserver import Server, started
 
 LIMITED = ("sh", "-c", 'ulimit -Sn 1024; exec "$0" "$@"')
 """The usual limit of descriptors."""

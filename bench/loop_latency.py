@@ -22,10 +22,10 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from batholith.cluster.apiserver.http.auth import SYSTEM
-from batholith.cluster.apiserver.http.requests import Target
-from batholith.cluster.apiserver.server import GC_THRESHOLD, Running, Settings, running
-from batholith.cluster.apiserver.verbs.writes import Call
+from batholith.apiserver.http.auth import SYSTEM
+from batholith.apiserver.http.requests import Target
+from batholith.apiserver.server import GC_THRESHOLD, Running, Settings, running
+from batholith.apiserver.verbs.writes import Call
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/{}/secrets"

@@ -20,19 +20,18 @@ from typing import Any
 
 import uvloop
 
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
-from batholith.kube.config import load
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import load
 from batholith.kube.errors import AlreadyExistsError, ApiError, ConnectionLostError
+from batholith.kube.informer.informer import Cache
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CRDS, JOBS, NAMESPACES, PODS, QUEUES
-
-from . import clones
-from .load import NAMESPACE, in_parallel, job, pod_spec, submit
-from .parts import PARTS, SIMULATED, SUBMITTER, Platform, Requests, memory
+from bench import cluster_fill
+from bench.components import PARTS, SIMULATED, SUBMITTER, Platform, Requests, memory
+from bench.load import NAMESPACE, in_parallel, job, pod_spec, submit
 
 PATIENCE = 1200.0
 """Seconds after which a run is given up."""
@@ -305,7 +304,7 @@ async def start(pods: int) -> None:
     with platform() as made:
         async with submitter(made) as client:
             await furnish(client)
-            await clones.fill(made, client, pods=pods)
+            await cluster_fill.fill(made, client, pods=pods)
         print("| part | ready | CPU s | memory | most | writes |")
         print("| --- | ---: | ---: | ---: | ---: | ---: |")
         for name in ("controllers", "scheduler"):
@@ -324,14 +323,14 @@ async def storm(pods: int) -> None:
     with platform() as made:
         async with submitter(made) as client:
             await furnish(client)
-            await clones.fill(made, client, pods=pods)
+            await cluster_fill.fill(made, client, pods=pods)
             await made.start_parts(client, *PARTS)
             since, before, killed = stamp(), made.cpu(), time.perf_counter()
             made.kube.kill_api()
             starting = asyncio.create_task(_when(asyncio.to_thread(made.kube.start_api)))
             await _patiently(lambda: client.create(JOBS, job("after", 1), namespace=NAMESPACE))
             taken = time.perf_counter()
-            await _patiently(lambda: clones.runs(client, "after"))
+            await _patiently(lambda: cluster_fill.runs(client, "after"))
             runs = time.perf_counter()
             ready = await starting
             spent = made.cpu() - before

@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from support_servers import EmbeddedServers, RealServers, Servers, real_servers
+from support.api_servers import EmbeddedServers, RealServers, Servers, real_servers
 
 # How long an example takes to find or to run tells of the machine alone.
 _PATIENT = hypothesis.settings(

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ..model.admission import DeniedError, Json
 from ..model.base import Part
-from ..model.review import DeniedError, Json
 
 T = TypeVar("T", bound=Part)
 

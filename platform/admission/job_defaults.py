@@ -8,8 +8,8 @@ them and names them.
 
 from typing import Any
 
+from ..model.admission import Json
 from ..model.names import DEFAULT_QUEUE
-from ..model.review import Json
 from .decoding import part
 
 DEFAULT_MAX_RETRY = 3

@@ -1,7 +1,7 @@
 """The queue that a namespace names for what names none."""
 
+from ..model.admission import Json, Lookup, Review
 from ..model.names import DEFAULT_QUEUE, NAMESPACES
-from ..model.review import Json, Lookup, Review
 from .decoding import part
 
 NAMESPACE_QUEUE = "scheduling.volcano.sh/queue-name"

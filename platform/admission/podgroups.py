@@ -1,12 +1,12 @@
 """What a PodGroup must fulfil when it is created; changes are not checked."""
 
+from ..model.admission import DeniedError, Lookup, Review
 from ..model.names import QUEUES
 from ..model.podgroup import PodGroup
-from ..model.review import DeniedError, Lookup, Review
 from .decoding import decode
-from .job_rules import leaf_problem, queue_state_problem
-from .problems import joined
-from .tasks import topology_problem
+from .field_errors import joined
+from .job_validation import leaf_problem, queue_state_problem
+from .task_validation import topology_problem
 
 
 def validate(review: Review, lookup: Lookup) -> None:

@@ -1,9 +1,9 @@
 """What the annotations of a pod of ours mean when it is created, and must fulfil."""
 
+from ..model.admission import DeniedError, Json, Review
 from ..model.names import QUEUE_GATE
-from ..model.review import DeniedError, Json, Review
 from .decoding import entries, part
-from .problems import show
+from .field_errors import show
 from .settings import AdmissionSettings
 
 JDB_ANNOTATIONS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ..model import quantity
+from ..model.admission import DeniedError, Lookup
 from ..model.names import DEFAULT_QUEUE, QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
 from ..model.queue import Quantities, Queue
 from ..model.resource_names import is_counted
-from ..model.review import DeniedError, Lookup
 from .decoding import decode
 from .settings import AdmissionSettings
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from ..model.admission import Json
 from ..model.base import Part
-from ..model.review import Json
 from .decoding import entries, part
 
 GROUP_ANNOTATION = "volcano.sh/resource-group"

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
+from ..model.admission import Json, Lookup, Review, Webhook
 from ..model.job import Job
 from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
-from ..model.review import Json, Lookup, Review, Webhook
-from . import job_defaults, namespaces, podgroups, pods, queue_rules, resource_groups
+from . import job_defaults, namespaces, podgroups, pods, queue_validation, resource_groups
 from .decoding import decode
-from .job_rules import check_new_job
-from .job_updates import check_changed_job
+from .job_update_validation import check_changed_job
+from .job_validation import check_new_job
 from .settings import AdmissionSettings
 
 Mutate = Callable[[Review, Lookup], Json]
@@ -31,7 +31,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
         return namespaces.redirect(job, review, lookup)
 
     def mutate_queue(review: Review, lookup: Lookup) -> Json:
-        return queue_rules.fill_in(review.object or {})
+        return queue_validation.fill_in(review.object or {})
 
     def mutate_podgroup(review: Review, lookup: Lookup) -> Json:
         return namespaces.redirect(review.object or {}, review, lookup)
@@ -53,7 +53,7 @@ def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
             check_changed_job(job, obj, old)
 
     def validate_queue(review: Review, lookup: Lookup) -> None:
-        queue_rules.validate(review, lookup, settings)
+        queue_validation.validate(review, lookup, settings)
 
     def validate_pod(review: Review, lookup: Lookup) -> None:
         pods.validate(review, settings)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
 from ..model.job import Job
 from ..model.names import COMMANDS, JOBS

@@ -8,7 +8,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..machinery.clock import Clock
 from ..model.base import Part
 from ..model.names import TOKENREVIEWS, Resource

@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ..kube.cache import Cache
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
+from ..kube.informer.informer import Cache
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..model.base import Part

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import uvicorn
 
-from ..httpserver.figures import ListenerFigures
 from ..httpserver.limits import Limits
-from ..kube.client import Client
+from ..httpserver.metrics import ListenerFigures
+from ..kube.client.client import Client
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock
-from ..machinery.files import Files
-from ..machinery.tls import Presenter, key_pair_files
+from ..machinery.file_watcher import Files
+from ..machinery.serving_certificate import Presenter, key_pair_files
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
 from .app import Parts, create_app
 from .auth import Gate
 from .commands import Commands
-from .listening import LimitedServer
+from .limited_server import LimitedServer
 
 log = logging.getLogger(__name__)
 

@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 
 import typer
 
-from . import gates
-from .assembly import Instruments, limits_of, new_client, told_in_a_line
-from .flags import grouped
-from .leading import ElectionFlags, election_client
-from .options import KLOG, LOOPBACK, ClusterFlags, FlagError, HttpLimits, LogFlags, ServingFlags
+from . import featuregate
+from .flag_groups import KLOG, LOOPBACK, ClusterFlags, FlagError, HttpLimits, LogFlags, ServingFlags
+from .go_flags import grouped
+from .leader_election import ElectionFlags, election_client
+from .manager import Instruments, limits_of, new_client, told_in_a_line
 from .process import run
 
 if TYPE_CHECKING:
     from ..admission.serving.service import AdmissionService, Options
     from ..admission.settings import AdmissionSettings
-    from ..machinery.leadership import ElectionSettings, Elector
+    from ..machinery.leader_election import ElectionSettings, Elector
     from .health import Health
 
 log = logging.getLogger(__name__)
@@ -176,21 +176,21 @@ class RuleFlags:
         typer.Option(help="resourceGroups for /pods/mutate; read again when it changes."),
     ] = None
     feature_gates: Annotated[
-        str, typer.Option(help=f"Name=true,…; only {gates.QUEUE_GATES} can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} can be changed here.")
     ] = ""
 
     def settings(self) -> "AdmissionSettings":
         """As the rules want them."""
         from ..admission.settings import JOB_PLUGINS, AdmissionSettings
-        from ..job_ctrl.plugins import installed
+        from ..job_ctrl.plugins import entry_points
 
         return AdmissionSettings(
             scheduler_names=tuple(self.scheduler_name),
             max_queue_depth=self.max_queue_depth,
             root_queue_protection=self.enable_root_queue_protection,
             queue_allocated_pods_check=self.enable_queue_allocated_pods_check,
-            job_plugins=JOB_PLUGINS | installed.names(),
-            queue_gates=gates.is_open(self.feature_gates, gates.QUEUE_GATES),
+            job_plugins=JOB_PLUGINS | entry_points.names(),
+            queue_gates=featuregate.is_open(self.feature_gates, featuregate.QUEUE_GATES),
         )
 
 
@@ -267,9 +267,9 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
     Raises:
         FlagError, DurationError, UnknownPathsError: a flag cannot be used.
     """
-    from ..admission.serving.files import CertificateFiles
+    from ..admission.serving.cert_files import CertificateFiles
+    from ..admission.serving.cert_secret import SecretSettings
     from ..admission.serving.registration import Target
-    from ..admission.serving.secret import SecretSettings
     from ..admission.serving.service import Options, Place
     from ..model import durations
 
@@ -305,11 +305,13 @@ def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
 
 
 def _warn_of_gates(text: str, options: "Options") -> None:
-    for gate in gates.without_effect(text, heeded=[gates.QUEUE_GATES]):
+    for gate in featuregate.without_effect(text, heeded=[featuregate.QUEUE_GATES]):
         log.warning("feature gate without effect", extra={"gate": gate})
     if options.settings.queue_gates and "/pods/mutate" not in options.paths:
         why = "--enabled-admission is without /pods/mutate"
-        log.warning("feature gate without effect", extra={"gate": gates.QUEUE_GATES, "why": why})
+        log.warning(
+            "feature gate without effect", extra={"gate": featuregate.QUEUE_GATES, "why": why}
+        )
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -326,7 +328,7 @@ async def _electors(
 ) -> "AsyncIterator[Callable[[], Elector] | None]":
     """What makes a candidate for the office each time that we stand for it."""
     from ..machinery.clock import LeaseClock
-    from ..machinery.leadership import ElectionMetrics, Elector
+    from ..machinery.leader_election import ElectionMetrics, Elector
 
     if settings is None:
         yield None

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from ..cluster.datadir import DataDir, DataDirBusyError, ForeignFolderError
-from ..cluster.processes import end
-from ..cluster.supervisor import (
+from ..agent.runtime.process_id import end
+from ..kube.private_files import OTHERS_WRITE, open_private
+from ..local.datadir import DataDir, DataDirBusyError, ForeignFolderError
+from ..local.supervisor import (
     DamagedStateError,
     PartFailedError,
     Supervisor,
@@ -21,10 +22,9 @@ from ..cluster.supervisor import (
     end_leftovers,
     read_state,
 )
-from ..kube.private_files import OTHERS_WRITE, open_private
 from . import logs
-from .assembly import limits_of, told_in_a_line
-from .options import HttpLimits
+from .flag_groups import HttpLimits
+from .manager import limits_of, told_in_a_line
 
 DataDirOption = Annotated[
     Path | None,
@@ -206,7 +206,7 @@ def _wait_gone(data: DataDir, state: UpState) -> None:
 
 def _end_what_is_left(data: DataDir) -> list[str]:
     """End parts and pods of a supervisor that was killed; returns their names."""
-    from ..cluster.agent.leftovers import end_pods
+    from ..agent.pods.orphans import end_pods
 
     if not data.root.exists():
         return []

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import gates, selection
-from .assembly import Instruments, alone, run_all, told_in_a_line
-from .flags import Inert, grouped
-from .leading import Candidate, ElectionFlags, Led, campaigning, fenced_client
-from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
+from . import controller_selection, featuregate
+from .flag_groups import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
+from .go_flags import Inert, grouped
+from .leader_election import Candidate, ElectionFlags, Led, campaigning, fenced_client
+from .manager import Instruments, alone, run_all, told_in_a_line
 from .process import run
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ..kube.client import Client
-    from ..kube.events import EventRecorder
+    from ..kube.client.client import Client
+    from ..kube.client.events import EventRecorder
     from ..queue_ctrl.controller import QueueController
 
 log = logging.getLogger(__name__)
@@ -46,9 +46,9 @@ class WorkFlags:
         str,
         typer.Option(
             help="Comma-separated: * for all, NAME or +NAME on, -NAME off. Names: "
-            f"{', '.join(selection.OURS)}. Volcano's others are known and start nothing."
+            f"{', '.join(controller_selection.OURS)}. Volcano's others are known and start nothing."
         ),
-    ] = selection.DEFAULT
+    ] = controller_selection.DEFAULT
     worker_threads: Annotated[int, typer.Option(min=1, help="Jobs worked on at once.")] = 64
     worker_threads_for_podgroup: Annotated[
         int, typer.Option(min=1, help="PodGroups of pods without a job worked on at once.")
@@ -102,11 +102,11 @@ def _timeout(work: WorkFlags) -> float:
 
 
 def _check(work: WorkFlags) -> None:
-    selection.select(work.controllers)
+    controller_selection.select(work.controllers)
     _timeout(work)
-    for gate in gates.without_effect(work.feature_gates):
+    for gate in featuregate.without_effect(work.feature_gates):
         log.warning("feature gate without effect", extra={"gate": gate})
-    for name in selection.missing(work.controllers):
+    for name in controller_selection.missing(work.controllers):
         log.warning("asked for a controller that there is not", extra={"controller": name})
 
 
@@ -119,10 +119,10 @@ def _controllers(
     logging_: LogFlags,
 ) -> None:
     """Run the queue, job and podgroup controllers."""
+    from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
-    from ..kube.events import EventRecorder
-    from .beside import CONTROLLERS, BesideVolcanoError
     from .health import CannotListenError, serving
+    from .volcano_check import CONTROLLERS, BesideVolcanoError
 
     logging_.configure()
     instruments = Instruments()
@@ -177,7 +177,7 @@ def _assembled(
     """The controllers that are wanted."""
     from ..job_ctrl.controller import JobController
     from ..job_ctrl.settings import JobSettings
-    from ..kube.cache import Cache
+    from ..kube.informer.informer import Cache
     from ..machinery.clock import SystemClock
     from ..machinery.metrics import WorkQueueMetrics
     from ..model.names import PODGROUPS
@@ -220,7 +220,7 @@ def _assembled(
             client, settings=groups, clock=clock, recorder=recorder, podgroups=podgroups
         ),
     }
-    chosen = selection.select(work.controllers)
+    chosen = controller_selection.select(work.controllers)
     return [make() for name, make in makers.items() if name in chosen]
 
 

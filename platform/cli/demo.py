@@ -14,11 +14,11 @@ import aiohttp
 import msgspec
 import typer
 
-from ..cluster.datadir import DataDir
-from ..cluster.supervisor import PartFailedError, Supervisor
-from ..kube.cache import Cache
-from ..kube.client import Client
-from ..kube.config import load
+from ..kube.client.client import Client
+from ..kube.client.config import load
+from ..kube.informer.informer import Cache
+from ..local.datadir import DataDir
+from ..local.supervisor import PartFailedError, Supervisor
 from ..model.base import Part
 from ..model.job import Job, JobPhase
 from ..model.meta import ObjectMeta

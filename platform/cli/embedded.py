@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..cluster import kubeconfig, pki, tokens
-from ..cluster.agent.mounting import has_no_sandbox
-from ..cluster.datadir import DataDir
-from ..cluster.supervisor import Part, Supervisor
-from .gates import QUEUE_GATES
+from ..agent.runtime.mounting import has_no_sandbox
+from ..local import kubeconfig, pki, tokens
+from ..local.datadir import DataDir
+from ..local.supervisor import Part, Supervisor
+from .featuregate import QUEUE_GATES
 
 LOOPBACK = "127.0.0.1"
 API_PORT = 7443
@@ -115,11 +115,12 @@ class Embedded:
         What most parts import is imported first, once for all of them.
         """
         os.environ.update(self._trust())
-        from ..kube import cache, events
+        from ..kube.client import events
+        from ..kube.informer import informer
         from ..machinery import controller, metrics
         from .main import app
 
-        del cache, events, controller, metrics  # they are loaded, which was the point
+        del informer, events, controller, metrics  # they are loaded, which was the point
         supervisor = self.supervisor()
         supervisor.fork(lambda arguments: app(list(arguments)))
         return supervisor

@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from ..httpserver.figures import ListenerFigures
-from ..httpserver.front import Fronts
+from ..httpserver.buffering import Fronts
 from ..httpserver.limits import Limits
+from ..httpserver.metrics import ListenerFigures
 from ..httpserver.sockets import bind
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from ..cluster.processes import die_with_parent
-from ..cluster.supervisor import PARENT, READY_FD
-from ..kube.memory import relax
+from ..agent.runtime.process_id import die_with_parent
+from ..kube.gc_tuning import relax
+from ..local.supervisor import PARENT, READY_FD
 
 log = logging.getLogger(__name__)
 

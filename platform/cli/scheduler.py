@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import gates
-from .assembly import Instruments, alone, run_all, told_in_a_line
-from .flags import Inert, grouped
-from .leading import Candidate, SchedulerElectionFlags, campaigning, fenced_client
-from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
+from . import featuregate
+from .flag_groups import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
+from .go_flags import Inert, grouped
+from .leader_election import Candidate, SchedulerElectionFlags, campaigning, fenced_client
+from .manager import Instruments, alone, run_all, told_in_a_line
 from .process import run
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ..scheduler.service import SchedulerSettings
+    from ..scheduler.scheduler import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class SchedulingFlags:
     ] = False
     default_queue: Annotated[str, typer.Option(help="Queue of gangs that name none.")] = "default"
     feature_gates: Annotated[
-        str, typer.Option(help=f"Name=true,…; only {gates.QUEUE_GATES} can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} can be changed here.")
     ] = ""
     node_selector: Annotated[
         list[str], typer.Option(help="Not supported: refused, as pods might go elsewhere.")
@@ -87,7 +87,7 @@ def _check(flags: SchedulingFlags) -> None:
         raise UnsupportedError("--scheduler-sharding-mode: only none is supported")
     if flags.plugins_dir:
         raise UnsupportedError("--plugins-dir: Go plugins cannot be loaded")
-    for gate in gates.without_effect(flags.feature_gates, heeded=[gates.QUEUE_GATES]):
+    for gate in featuregate.without_effect(flags.feature_gates, heeded=[featuregate.QUEUE_GATES]):
         log.warning("feature gate without effect", extra={"gate": gate})
 
 
@@ -106,7 +106,7 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
     """
     from ..machinery.metrics import WorkQueueMetrics
     from ..scheduler import conf
-    from ..scheduler.service import SchedulerSettings
+    from ..scheduler.scheduler import SchedulerSettings
 
     text = conf.DEFAULT if flags.scheduler_conf is None else _read(flags.scheduler_conf)
     conf.load(text)  # what is wrong with it is told now, not when we come to lead
@@ -115,7 +115,7 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
         gang_names=tuple(flags.scheduler_name),
         single_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
-        queue_gates=gates.is_open(flags.feature_gates, gates.QUEUE_GATES),
+        queue_gates=featuregate.is_open(flags.feature_gates, featuregate.QUEUE_GATES),
         registry=registry,
         work_metrics=WorkQueueMetrics(registry),
     )
@@ -130,12 +130,12 @@ def _scheduler(
     logging_: LogFlags,
 ) -> None:
     """Run the gang scheduler."""
+    from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
-    from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
-    from ..scheduler.service import Scheduler
-    from .beside import SCHEDULER, BesideVolcanoError
+    from ..scheduler.scheduler import Scheduler
     from .health import CannotListenError, serving
+    from .volcano_check import SCHEDULER, BesideVolcanoError
 
     logging_.configure()
     instruments = Instruments()

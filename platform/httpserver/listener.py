@@ -16,8 +16,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from http import HTTPStatus
 
-from .figures import ListenerFigures
 from .limits import Limits
+from .metrics import ListenerFigures
 
 log = logging.getLogger(__name__)
 

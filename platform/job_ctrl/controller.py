@@ -8,34 +8,34 @@ what it writes in ``executor``. Nothing that is only in memory is needed to go o
 import asyncio
 import logging
 
-from ..kube.cache import Cache, Feed
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
-from ..kube.reflector import CacheOptions
-from ..machinery.bustle import Bustle
+from ..kube.informer.informer import Cache, Feed
+from ..kube.informer.reflector import CacheOptions
+from ..machinery.change_rate import Bustle
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
+from ..machinery.event_recorder import Recorder
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
-from ..machinery.limiters import default_controller_limiter
-from ..machinery.recording import Recorder
+from ..machinery.rate_limiters import default_controller_limiter
 from ..model import names, times
 from ..model.command import Command, kind_problem, target_problem
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
-from . import ledger, podgroups
-from .case import UNSEEN_FOR, Case, Plan, newer
+from . import pod_tracker, podgroups
+from .core_types import Owned, Pod, PriorityClass
 from .decide import decide
 from .defaults import FilledJob
 from .effects import SetStatus
 from .executor import Executor, Tools, Turn
+from .job_info import UNSEEN_FOR, Case, Plan, newer
+from .job_view import Order, View
 from .metrics import JobMetrics
 from .plugins.registry import Registry
+from .recovery import catch_up, obstacles_of
 from .settings import JobSettings
-from .takeover import catch_up, obstacles_of
-from .view import Order, View
-from .views import Owned, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class JobController:
             if self._case(key).ledger.put(entry, now=self._when(entry)):
                 self._mark(key)
 
-    def _lose(self, key: str, entry: ledger.Entry) -> None:
+    def _lose(self, key: str, entry: pod_tracker.Entry) -> None:
         self._expected.observed(key, entry.name)
         case = self._case(key)
         case.ledger.drop(entry.uid, now=self._when(entry))
@@ -196,7 +196,7 @@ class JobController:
         else:
             self._queue.add(key)
 
-    def _when(self, entry: ledger.Entry) -> float:
+    def _when(self, entry: pod_tracker.Entry) -> float:
         """When that happened to the pod: just now, or before we came as long ago as it says."""
         now = self._clock.monotonic()
         if self._early is None or entry.since is None:
@@ -221,7 +221,9 @@ class JobController:
             case.podgroup = None  # it came and went before we had another look
         if new is not None and new.status.phase == PodGroupPhase.UNKNOWN:
             now = self._clock.monotonic()
-            books.note(ledger.Happening(event=JobEvent.JOB_UNKNOWN, owner=owner.uid, since=now))
+            books.note(
+                pod_tracker.Happening(event=JobEvent.JOB_UNKNOWN, owner=owner.uid, since=now)
+            )
         else:
             books.strike(JobEvent.JOB_UNKNOWN)
         self._tidy(key)
@@ -294,7 +296,7 @@ class JobController:
                 return turn.again_in
         return 0.0
 
-    def _drop_unseen(self, key: str, books: ledger.Ledger) -> None:
+    def _drop_unseen(self, key: str, books: pod_tracker.Ledger) -> None:
         """Strike pods that we made and that went before any cache could show them."""
         for pod in books.overtaken(int(self._pods.resource_version or 0)):
             self._expected.observed(key, pod.name)
@@ -409,8 +411,8 @@ class JobController:
         return {"cases": len(self._cases), "queued": self._queue.depth()}
 
 
-def _entry(pod: Pod | None) -> ledger.Entry | None:
-    return ledger.read(pod) if pod is not None else None
+def _entry(pod: Pod | None) -> pod_tracker.Entry | None:
+    return pod_tracker.read(pod) if pod is not None else None
 
 
 def _owner_key(meta: ObjectMeta) -> str:

@@ -32,10 +32,10 @@ from .effects import (
     SetStatus,
     UpdatePodGroup,
 )
-from .ledger import Entry, Happening
+from .job_view import Order, View
 from .phases import FINAL, RULES, Go, Upkeep
+from .pod_tracker import Entry, Happening
 from .restarts import SUSPENDED, Target
-from .view import Order, View
 
 _TURNED = {True: "suspended", False: "goes on"}
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from ..model.job import JobStatus
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroupSpec
-from .ledger import Entry, Happening
+from .pod_tracker import Entry, Happening
 
 
 class Reason(StrEnum):

@@ -1,7 +1,7 @@
-"""Carries out effects: everything that the job controller writes is written here.
+"""Executes effects: every write of the job controller is here.
 
-Each effect leaves its trace in the job's :class:`~batholith.job_ctrl.case.Case` at once, so that
-the next decision sees it even if the caches do not yet.
+Each effect updates the job's :class:`~batholith.job_ctrl.job_info.Case` at once, so that the
+next decision sees it before the informers do.
 """
 
 import logging
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -22,27 +22,27 @@ from ..kube.errors import (
     was_refused,
 )
 from ..machinery.batches import all_at_once, slow_start
-from ..machinery.bustle import Bustle
+from ..machinery.change_rate import Bustle
 from ..machinery.clock import Clock
 from ..machinery.controller import ShardedQueue, TryAgainError
+from ..machinery.event_recorder import Recorder, reference
 from ..machinery.expectations import Expectations
-from ..machinery.recording import Recorder, reference
-from ..machinery.turns import Turns
+from ..machinery.priority_semaphore import Turns
 from ..model import names
 from ..model.job import Job, TaskSpec
 from ..model.meta import ObjectMeta, as_seen
 from ..model.podgroup import PodGroup
 from . import effects as fx
-from . import ledger, podgroups, pods, status
-from .case import UNSEEN_FOR, Case, Plan
-from .claims import Claims, MissingClaimError
+from . import pod_tracker, podgroups, pods, status
+from .core_types import Pod
 from .defaults import FilledJob
+from .job_info import UNSEEN_FOR, Case, Plan
+from .job_view import Order
 from .metrics import JobMetrics
-from .objects import PluginObjects
+from .plugin_objects import PluginObjects
 from .plugins.errors import PluginError
+from .pvcs import Claims, MissingClaimError
 from .settings import JobSettings
-from .view import Order
-from .views import Pod
 
 log = logging.getLogger(__name__)
 
@@ -392,14 +392,14 @@ class Executor:
             self._tools.metrics.pod_created(turn.job, made.metadata.creation_timestamp)
         except AlreadyExistsError as error:
             made = await self._claim(turn, name, error)
-        entry = ledger.read(made)
+        entry = pod_tracker.read(made)
         if entry is not None:
             turn.case.ledger.put_unseen(entry)
 
     async def _claim(self, turn: Turn, name: str, error: AlreadyExistsError) -> Pod:
         """The pod that has the name already, if it is the one that we meant to make."""
         found = await self._client.get(names.PODS, name, namespace=turn.namespace, view=Pod)
-        entry = ledger.read(found)
+        entry = pod_tracker.read(found)
         if entry is None or entry.owner != turn.job.metadata.uid:
             text = f"Pod {name} is there and does not belong to the job"
             raise AlreadyExistsError(text, status=409, reason="AlreadyExists") from error
@@ -417,7 +417,7 @@ class Executor:
         books, rank = turn.case.ledger, self._rank(len(effect.pods))
         books.doom(pod.uid for pod in effect.pods)
 
-        async def delete(pod: ledger.Entry) -> None:
+        async def delete(pod: pod_tracker.Entry) -> None:
             revision = ""
             try:
                 async with self._turns.place(rank):

@@ -9,8 +9,8 @@ from enum import Enum
 
 from ..model.job import Action, JobPhase
 from ..model.pod import PodPhase
-from .ledger import PodCounts
-from .view import View
+from .job_view import View
+from .pod_tracker import PodCounts
 
 MAX_RETRY_REACHED, PODS_FAILED = "MaxRetryReached", "PodsFailed"
 """Reasons of jobs that failed."""

@@ -12,7 +12,7 @@ from ..model import durations
 from ..model.base import Part
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
-from .ledger import Happening, Ledger, PodCounts
+from .pod_tracker import Happening, Ledger, PodCounts
 
 
 class _Spec(Part, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from ..model.base import Part
 from ..model.job import TaskSpec
-from ..model.needs import Amounts, PodNeeds, add, quota_usage
+from ..model.pod_resources import Amounts, PodNeeds, add, quota_usage
 
 
 class PodSpec(PodNeeds, frozen=True):

@@ -8,7 +8,7 @@ controller that takes over in the middle knows what its forerunner had begun.
 from dataclasses import dataclass
 
 from ..model.job import Action, JobState
-from .ledger import Entry, Happening
+from .pod_tracker import Entry, Happening
 
 SUSPENDED = "Suspended"
 """Reason of a job's state as long as ``spec.suspend`` keeps it stopped."""

@@ -15,9 +15,9 @@ from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskSt
 from ..model.pod import FINISHED, PodPhase
 from . import podgroups
 from .effects import Reason
-from .ledger import PodCounts
+from .job_view import View
 from .phases import FINAL, RULES, Go, Upkeep
-from .view import View
+from .pod_tracker import PodCounts
 
 MARK = "plugin-"
 """Prefix of the keys in ``controlledResources`` that name the job's plugins."""

@@ -18,11 +18,11 @@ from ..kube.errors import OUTAGES, ApiError, ConnectionLostError, NotLeadingErro
 from ..kube.supervision import CancelledInsideError, supervise
 from ..kube.timing import Timing
 from .clock import Clock, SystemClock, Timer
-from .delays import DelayHeap
-from .figures import QueueFigures
-from .limiters import RateLimiter, default_controller_limiter
-from .queues import WorkQueue
+from .delay_heap import DelayHeap
+from .rate_limiters import RateLimiter, default_controller_limiter
 from .shards import shard_of
+from .workqueue import WorkQueue
+from .workqueue_stats import QueueFigures
 
 if TYPE_CHECKING:
     from .metrics import WorkQueueMetrics

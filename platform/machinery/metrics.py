@@ -11,7 +11,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from .figures import QueueFigures
+from .workqueue_stats import QueueFigures
 
 
 class Measured(Protocol):

@@ -6,7 +6,7 @@ It is carried out, then deleted by the controller of its target.
 from .base import Part
 from .meta import ObjectMeta, OwnerReference
 from .names import JOBS, QUEUES, Resource
-from .syntax import dns_subdomain_problem
+from .validation import dns_subdomain_problem
 
 
 class Command(Part, frozen=True):

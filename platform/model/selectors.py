@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .meta import LabelRequirement, LabelSelector
-from .syntax import label_value_problem, qualified_name_problem
+from .validation import label_value_problem, qualified_name_problem
 
 _TOKEN = re.compile(r"\s*(==|!=|[=!(),<>]|[^\s=!(),<>]+|\Z)")
 _SIGNS = frozenset(("=", "==", "!=", "!", "(", ")", ",", "<", ">"))

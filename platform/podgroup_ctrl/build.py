@@ -7,9 +7,9 @@ import msgspec
 from ..model.job import NetworkTopology
 from ..model.meta import ObjectMeta, OwnerReference
 from ..model.names import DEFAULT_QUEUE, PODS
-from ..model.needs import quota_usage
+from ..model.pod_resources import quota_usage
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
-from .views import PodView
+from .core_types import PodView
 
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 """Annotation of a pod's owner: the size of the gang."""

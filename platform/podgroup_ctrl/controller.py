@@ -10,8 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..kube.cache import Cache, Feed
-from ..kube.client import Client, PatchKind
+from ..kube.client.client import Client, PatchKind
 from ..kube.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -20,6 +19,7 @@ from ..kube.errors import (
     InvalidError,
     NotFoundError,
 )
+from ..kube.informer.informer import Cache, Feed
 from ..machinery.batches import all_at_once
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import (
@@ -29,10 +29,10 @@ from ..machinery.controller import (
     WorkerSettings,
     run_workers,
 )
+from ..machinery.event_recorder import Recorder, reference
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
-from ..machinery.recording import Recorder, reference
 from ..model.meta import OwnerReference, as_seen
 from ..model.names import (
     GROUP_NAME,
@@ -45,9 +45,9 @@ from ..model.names import (
 )
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueState
-from ..model.syntax import dns_subdomain_problem
+from ..model.validation import dns_subdomain_problem
 from . import build
-from .views import OwnerView, PodView, by_group
+from .core_types import OwnerView, PodView, by_group
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from ..kube.cache import Cache, Feed
-from ..kube.client import Client
+from ..kube.client.client import Client
+from ..kube.client.events import EventType
 from ..kube.errors import OUTAGES, AlreadyExistsError, ConflictError, NotFoundError
-from ..kube.events import EventType
-from ..kube.reflector import CacheOptions
+from ..kube.informer.informer import Cache, Feed
+from ..kube.informer.reflector import CacheOptions
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import (
     RECONCILE_TIMEOUT,
@@ -25,9 +25,9 @@ from ..machinery.controller import (
     WorkerSettings,
     run_workers,
 )
+from ..machinery.event_recorder import Recorder, reference
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
-from ..machinery.recording import Recorder, reference
 from ..model.command import Command, target_problem
 from ..model.job import Action
 from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, QUEUES, ROOT_QUEUE

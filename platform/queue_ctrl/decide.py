@@ -11,7 +11,7 @@ from ..model.job import Action
 from ..model.names import ROOT_QUEUE
 from ..model.queue import Queue, QueueState
 from .counts import PodGroupCounts
-from .phases import RULES, SHUT, StateRules
+from .states import RULES, SHUT, StateRules
 
 CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 """Annotation of a queue: ``"true"`` if it opens again together with its parent."""

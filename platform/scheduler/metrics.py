@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ..machinery.clock import Clock
-from .cluster import Cluster
-from .cycle import Decision
-from .gangs import Queue
+from .framework.session import Decision
+from .state.cache import Cluster
+from .state.gangs import Queue
 
 _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
 """Milliseconds: half of one to a minute."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support_admission import ask, container, job, refusal, task
+from support.admission import ask, container, job, refusal, task
 
 Json = dict[str, Any]
 

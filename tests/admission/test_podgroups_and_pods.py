@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from support_admission import Shelf, ask, job, queue, refusal, spec_of
+from support.admission import Shelf, ask, job, queue, refusal, spec_of
 
 from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.model.names import PODS, QUEUE_GATE

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support_admission import ask, job, refusal, task
+from support.admission import ask, job, refusal, task
 
-from batholith.admission.policies import ACTIONS, EVENTS
+from batholith.admission.policy_validation import ACTIONS, EVENTS
 from batholith.model.job import JobEvent
 
 Json = dict[str, Any]

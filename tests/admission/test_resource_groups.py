@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from support_admission import ask
+from support.admission import ask
 
 from batholith.admission import AdmissionSettings
 from batholith.admission.resource_groups import ResourceGroupsError, read

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support_admission_part import HASTY, options
-from support_controllers import running
-from support_server import embedded_server
-from support_waiting import until_true
+from support.admission_server import HASTY, options
+from support.embedded_apiserver import embedded_server
+from support.polling import until_true
+from support.running_controller import running
 
 from batholith.admission.serving.service import AdmissionService
 from batholith.kube.supervision import RESTARTS
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.leadership import Elector, new_identity
+from batholith.machinery.leader_election import Elector, new_identity
 from batholith.model import crds
 from batholith.model.names import VALIDATING_CONFIGURATIONS
 

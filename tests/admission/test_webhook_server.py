@@ -16,24 +16,24 @@ from typing import Any
 import aiohttp
 import pytest
 import uvloop
-from support_admission import job, queue
-from support_server import EmbeddedServer, embedded_server
-from support_waiting import until
+from support.admission import job, queue
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.polling import until
 
 from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.admission.resource_groups import ResourceGroup
-from batholith.admission.serving.desk import Desk
+from batholith.admission.serving.handler import Desk
+from batholith.admission.serving.object_reader import CONSULTED, Shelves
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
-from batholith.admission.serving.shelves import CONSULTED, Shelves
-from batholith.cluster.apiserver.verbs.patches import json_patch
-from batholith.httpserver.figures import ListenerFigures
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials
-from batholith.machinery.tls import CertificateError, Presenter
+from batholith.apiserver.verbs.patches import json_patch
+from batholith.httpserver.metrics import ListenerFigures
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
+from batholith.machinery.serving_certificate import CertificateError, Presenter
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
 from batholith.model import crds
+from batholith.model.admission import DeniedError, Review, Webhook
 from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
-from batholith.model.review import DeniedError, Review, Webhook
 
 Json = dict[str, Any]
 

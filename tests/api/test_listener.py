@@ -14,15 +14,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 from cryptography.hazmat.primitives import serialization
-from support_fakeapi import FakeApi
-from support_parts import kubeconfig, part
-from support_waiting import until_true
+from support.components import kubeconfig, part
+from support.fake_apiserver import FakeApi
+from support.polling import until_true
 from typer.testing import CliRunner
 
 from batholith.api.server import ApiSettings, KeyPair, serve
 from batholith.cli.main import app
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials, load
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials, load
 from batholith.machinery.testing import FakeClock
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
 from batholith.model.job import Job

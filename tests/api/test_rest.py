@@ -7,12 +7,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support_fakeapi import FakeApi
-from support_rest import JOB, PATH, Rest, cluster, rest_at, running_api, sqlite, starting_api
-from support_waiting import until_true
+from support.fake_apiserver import FakeApi
+from support.polling import until_true
+from support.rest import JOB, PATH, Rest, cluster, rest_at, running_api, sqlite, starting_api
 from yarl import URL
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.names import JOBS
 
 

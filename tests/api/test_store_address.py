@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support_parts import part
+from support.components import part
 
-from batholith.cluster import kubeconfig
+from batholith.local import kubeconfig
 
 PASSWORD = "open-sesame"
 

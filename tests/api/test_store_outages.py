@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_postgres import Postgres, postgres
-from support_rest import PATH, Rest, cluster, rest_at, sqlite, starting_api
-from support_server import EmbeddedServer
-from support_waiting import until_true
+from support.embedded_apiserver import EmbeddedServer
+from support.polling import until_true
+from support.postgres import Postgres, postgres
+from support.rest import PATH, Rest, cluster, rest_at, sqlite, starting_api
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.names import COMMANDS, Resource
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import uvicorn
-from support_fakeapi import FakeApi
-from support_rest import cluster, rest_at, sqlite, starting_api
+from support.fake_apiserver import FakeApi
+from support.rest import cluster, rest_at, sqlite, starting_api
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.supervision import RESTARTS
 from batholith.model.names import JOBS, Resource
 from batholith.store.commands import CommandRecord, CommandStore

@@ -14,12 +14,12 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from support_server import MAPS, MERGE, config_map, embedded_server
+from support.embedded_apiserver import MAPS, MERGE, config_map, embedded_server
 
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from batholith.cluster.apiserver.server import Settings, running
+from batholith.apiserver.server import Settings, running
 
 
 async def main():

@@ -6,17 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_kubectl import Kubectl, needs_kubectl
-from support_server import MERGE, PODS, Answer, Server, pod
-from support_servers import Servers, add_node
-from support_waiting import until_true
+from support.api_servers import Servers, add_node
+from support.embedded_apiserver import MERGE, PODS, Answer, Server, pod
+from support.kubectl import Kubectl, needs_kubectl
+from support.polling import until_true
 
-from batholith.cluster.apiserver.errors.status import StatusError
-from batholith.cluster.apiserver.verbs.disruption_budgets import (
-    SYNC_FAILED,
-    check,
-    with_condition,
-)
+from batholith.apiserver.errors.status import StatusError
+from batholith.apiserver.verbs.disruption_budgets import SYNC_FAILED, check, with_condition
 from batholith.model import crds
 
 Json = dict[str, Any]

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes.client
-import support_samples as samples
-from support_answers import Comparison
-from support_server import MERGE, PODS, Answer, Server, embedded_server
-from support_servers import RealServers, Servers
-from support_waiting import until_true
+import support.samples as samples
+from support.api_servers import RealServers, Servers
+from support.embedded_apiserver import MERGE, PODS, Answer, Server, embedded_server
+from support.polling import until_true
+from support.response_comparison import Comparison
 
-from batholith.cluster.apiserver.kinds.info import KindInfo
+from batholith.apiserver.kinds.info import KindInfo
 
 Json = dict[str, Any]
 api: Any = kubernetes.client

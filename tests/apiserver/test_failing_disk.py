@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support_waiting import until_true
+from support.polling import until_true
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.errors.status import StatusError
-from batholith.cluster.apiserver.storage import registry as registries
-from batholith.cluster.apiserver.storage import reserve
-from batholith.cluster.apiserver.storage.entries import new_uid
-from batholith.cluster.apiserver.storage.registry import Registry, Shelf
-from batholith.cluster.apiserver.storage.reserve import Reserve
-from batholith.cluster.apiserver.storage.store import Store
-from batholith.cluster.apiserver.storage.watch import Selection, Watcher
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.errors.status import StatusError
+from batholith.apiserver.storage import disk_reserve
+from batholith.apiserver.storage import object_store as registries
+from batholith.apiserver.storage.disk_reserve import Reserve
+from batholith.apiserver.storage.object_store import Registry, Shelf
+from batholith.apiserver.storage.sqlite import Store
+from batholith.apiserver.storage.stored_objects import new_uid
+from batholith.apiserver.storage.watch import Selection, Watcher
 from batholith.model.names import CONFIGMAPS
 
 KIND = next(kind for kind in BUILT_IN if kind.resource == CONFIGMAPS)
@@ -113,7 +113,7 @@ class SmallDisk:
         self.grown = False
 
     def begin(self, store: Store) -> None:
-        kept = reserve.SIZE // 8192
+        kept = disk_reserve.SIZE // 8192
 
         def set_limit(pages: int) -> None:
             store._connection.execute(f"PRAGMA max_page_count={pages}").close()
@@ -159,7 +159,7 @@ async def test_the_log_goes_first_when_the_disk_is_full(
     tmp_path: Path, small: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registries, "LOOK_FOR_SPACE_EVERY", 0.01)
-    monkeypatch.setattr(reserve, "SIZE", 2_000_000)
+    monkeypatch.setattr(disk_reserve, "SIZE", 2_000_000)
     async with opened(tmp_path) as (registry, store, shelf):
         small.begin(store)
         await fill(registry, shelf)
@@ -192,10 +192,10 @@ async def test_an_object_that_is_being_deleted_may_change_on_a_full_disk(tmp_pat
 def test_the_reserve_is_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Reserve(tmp_path / "r")
     assert held.hold() and held.hold()
-    assert (tmp_path / "r").stat().st_blocks * 512 >= reserve.SIZE
+    assert (tmp_path / "r").stat().st_blocks * 512 >= disk_reserve.SIZE
     held.release()
     free = os.statvfs(tmp_path)
-    pages = reserve.SIZE // free.f_frsize
+    pages = disk_reserve.SIZE // free.f_frsize
     # What was just given up is not enough to go on as before.
     monkeypatch.setattr(os, "statvfs", lambda _: _Free(pages, free.f_frsize))
     assert not held.hold()
@@ -209,7 +209,7 @@ def test_the_reserve_is_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_a_failed_compaction_takes_no_write_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.LOG_KEPT", 1)
+    monkeypatch.setattr("batholith.apiserver.storage.sqlite.LOG_KEPT", 1)
     monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
     async with opened(tmp_path) as (registry, store, shelf):
         disk = Disk(store._connection)
@@ -229,8 +229,8 @@ async def test_a_failed_compaction_takes_no_write_back(
 
 
 async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.LOG_KEPT", 2)
-    monkeypatch.setattr("batholith.cluster.apiserver.storage.store.COMPACTED_AT_ONCE", 3)
+    monkeypatch.setattr("batholith.apiserver.storage.sqlite.LOG_KEPT", 2)
+    monkeypatch.setattr("batholith.apiserver.storage.sqlite.COMPACTED_AT_ONCE", 3)
     async with opened(tmp_path) as (registry, store, shelf):
         for number in range(12):
             await put(registry, shelf, f"n{number}")

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from support_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
+from support.enforcement_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
 
-from batholith.cluster.apiserver.builtin.unenforced import field_warnings
-from batholith.cluster.apiserver.builtin.unenforced_pods import PATHS
-from batholith.cluster.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
+from batholith.apiserver.builtin.unenforced import field_warnings
+from batholith.apiserver.builtin.unenforced_pods import PATHS
+from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import Resource
 

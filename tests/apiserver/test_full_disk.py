@@ -14,13 +14,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support_server import MAPS, config_map
-from support_waiting import until_true
+from support.embedded_apiserver import MAPS, config_map
+from support.polling import until_true
 
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from batholith.cluster.apiserver.server import Settings, running
+from batholith.apiserver.server import Settings, running
 
 
 async def main():

@@ -7,15 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
-from support_waiting import until
+from support.polling import until
 
-from batholith.cluster.apiserver.http.connections import (
-    BODY_LIMIT,
-    HEAD_LIMIT,
-    Asked,
-    Connections,
-    Reply,
-)
+from batholith.apiserver.http.connections import BODY_LIMIT, HEAD_LIMIT, Asked, Connections, Reply
 from batholith.httpserver.limits import Limits
 
 TYPE = b"content-type: text/plain\r\n"

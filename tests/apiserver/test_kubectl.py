@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support_kubectl import Kubectl, needs_kubectl
-from support_server import definition, embedded_server
-from support_waiting import PATIENCE
+from support.embedded_apiserver import definition, embedded_server
+from support.kubectl import Kubectl, needs_kubectl
+from support.polling import PATIENCE
 
 POD = """
 apiVersion: v1

@@ -10,22 +10,29 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from support_server import MAPS, MERGE, Answer, EmbeddedServer, config_map, embedded_server
-from support_waiting import PATIENCE, until_true
+from support.embedded_apiserver import (
+    MAPS,
+    MERGE,
+    Answer,
+    EmbeddedServer,
+    config_map,
+    embedded_server,
+)
+from support.polling import PATIENCE, until_true
 
-from batholith.cluster.apiserver.custom.schema import Structural
-from batholith.cluster.apiserver.errors.status import StatusError
-from batholith.cluster.apiserver.http import bodies, off_loop, yaml_process
-from batholith.cluster.apiserver.verbs.patches import json_patch
+from batholith.apiserver.custom.schema import Structural
+from batholith.apiserver.errors.status import StatusError
+from batholith.apiserver.http import bodies, offload, yaml_process
+from batholith.apiserver.verbs.patches import json_patch
+from batholith.model.admission import Lookup, Review, Webhook
 from batholith.model.names import CONFIGMAPS
-from batholith.model.review import Lookup, Review, Webhook
 
 JSON_PATCH = "application/json-patch+json"
 YAML = "application/yaml"
 
 
 def large(name: str, **labels: str) -> dict[str, Any]:
-    return {**config_map(name, **labels), "data": {"k": "," * (off_loop.LARGE + 1)}}
+    return {**config_map(name, **labels), "data": {"k": "," * (offload.LARGE + 1)}}
 
 
 class Rule:
@@ -95,7 +102,7 @@ async def test_a_large_write_is_decided_on_the_newest_state(
     await server.create(MAPS, config_map("large"))
     rule.begun.clear()
     rule.go_on.clear()
-    patch = {"data": {"more": "x" * off_loop.LARGE}}
+    patch = {"data": {"more": "x" * offload.LARGE}}
     request = server.request("PATCH", f"{MAPS}/large", patch, content_type=MERGE)
     async with under_way(request) as writing:
         await rule.reached()
@@ -235,6 +242,6 @@ def test_a_kind_with_dear_patterns_has_large_bodies_sooner() -> None:
         text = {"type": "string", "allOf": [{"pattern": each} for each in patterns]}
         return Structural({"type": "object", "properties": {"spec": text}}).large
 
-    assert of("^[a-z]+$") == off_loop.LARGE
+    assert of("^[a-z]+$") == offload.LARGE
     dear = "(a|b)*a((a|b){30}){30}"
-    assert of(dear, dear) < of(dear) < off_loop.LARGE
+    assert of(dear, dear) < of(dear) < offload.LARGE

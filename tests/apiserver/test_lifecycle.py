@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support_server import (
+from support.api_servers import Servers
+from support.embedded_apiserver import (
     DEFINITIONS,
     FOOS,
     MAPS,
@@ -23,13 +24,12 @@ from support_server import (
     pod,
     until_gone,
 )
-from support_servers import Servers
-from support_waiting import until_true
+from support.polling import until_true
 
-from batholith.cluster.apiserver.controllers.event_expiry import KEEP, Sweeper
-from batholith.cluster.apiserver.controllers.keeper import Tools, call_for
-from batholith.cluster.apiserver.storage.entries import Event
-from batholith.cluster.apiserver.storage.registry import Shelf
+from batholith.apiserver.controllers.base import Tools, call_for
+from batholith.apiserver.controllers.event_ttl import KEEP, Sweeper
+from batholith.apiserver.storage.object_store import Shelf
+from batholith.apiserver.storage.stored_objects import Event
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]
@@ -413,7 +413,7 @@ async def _let_events_pass(server: EmbeddedServer) -> None:
 async def test_an_event_that_is_written_while_others_expire_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.cluster.apiserver.controllers.event_expiry.PARSED", 2)
+    monkeypatch.setattr("batholith.apiserver.controllers.event_ttl.PARSED", 2)
     async with embedded_server(tmp_path) as server:
         handlers, clock = server.running.app.handlers, FakeClock()
         sweeper = Sweeper(

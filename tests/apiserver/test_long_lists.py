@@ -9,20 +9,27 @@ from typing import Any
 
 import pytest
 import yaml
-from support_server import FOOS, MAPS, EmbeddedServer, definition, embedded_server, until_gone
-from support_waiting import until_true
+from support.embedded_apiserver import (
+    FOOS,
+    MAPS,
+    EmbeddedServer,
+    definition,
+    embedded_server,
+    until_gone,
+)
+from support.polling import until_true
 
-from batholith.cluster.apiserver.controllers.garbage_collector import Collector
-from batholith.cluster.apiserver.http.auth import SYSTEM
-from batholith.cluster.apiserver.http.requests import Target
-from batholith.cluster.apiserver.printing import tables
-from batholith.cluster.apiserver.storage import registry as registries
-from batholith.cluster.apiserver.storage.entries import Entry
-from batholith.cluster.apiserver.storage.registry import Registry
-from batholith.cluster.apiserver.storage.slices import PARSED, slices
-from batholith.cluster.apiserver.verbs import render
-from batholith.cluster.apiserver.verbs.render import Renderer
-from batholith.cluster.apiserver.verbs.writes import Call
+from batholith.apiserver.controllers.garbage_collector import Collector
+from batholith.apiserver.http.auth import SYSTEM
+from batholith.apiserver.http.requests import Target
+from batholith.apiserver.printing import tables
+from batholith.apiserver.storage import object_store as registries
+from batholith.apiserver.storage.object_store import Registry
+from batholith.apiserver.storage.slices import PARSED, slices
+from batholith.apiserver.storage.stored_objects import Entry
+from batholith.apiserver.verbs import render
+from batholith.apiserver.verbs.render import Renderer
+from batholith.apiserver.verbs.writes import Call
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -273,7 +280,7 @@ async def jumped(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterat
     import time
     from datetime import datetime, timedelta, tzinfo
 
-    from batholith.cluster.apiserver.verbs import deletes, writes
+    from batholith.apiserver.verbs import deletes, writes
 
     true = time.time
 

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 import yaml
-from support_kubectl import Kubectl, needs_kubectl
-from support_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
-from support_server import (
+from support.embedded_apiserver import (
     DISCOVERY,
     MERGE,
     PODS,
@@ -23,8 +21,10 @@ from support_server import (
     embedded_server,
     pod,
 )
+from support.enforcement_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
+from support.kubectl import Kubectl, needs_kubectl
 
-from batholith.cluster.apiserver.builtin.unenforced import KINDS
+from batholith.apiserver.builtin.unenforced import KINDS
 from batholith.model import crds, names
 from batholith.model.names import Resource
 

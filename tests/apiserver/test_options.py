@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support_server import MAPS, Server, config_map
-from support_servers import Servers
+from support.api_servers import Servers
+from support.embedded_apiserver import MAPS, Server, config_map
 
 Json = dict[str, Any]
 LONG = "x" * 129

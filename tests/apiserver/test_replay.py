@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from support_answers import Comparison
-from support_server import EmbeddedServer, embedded_server
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.response_comparison import Comparison
 
-from batholith.cluster.apiserver.storage import registry
+from batholith.apiserver.storage import object_store
 
 RECORDING = Path(__file__).parents[1] / "data" / "crd-wire.jsonl"
 Json = dict[str, Any]
@@ -139,7 +139,7 @@ def _groups(entries: list[Json]) -> list[list[Json]]:
 async def test_we_answer_as_a_genuine_server_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "WAIT_FOR_VERSION", 0.05)
+    monkeypatch.setattr(object_store, "WAIT_FOR_VERSION", 0.05)
     recorded = [msgspec.json.decode(line) for line in RECORDING.read_bytes().splitlines()]
     entries = [entry for entry in recorded if entry["n"] not in NOT_SENT]
     differ: dict[int, list[str]] = {}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_server import (
+from support.api_servers import Servers
+from support.embedded_apiserver import (
     DEFINITIONS,
     FOOS,
     MAPS,
@@ -22,11 +23,10 @@ from support_server import (
     pod,
     until_gone,
 )
-from support_servers import Servers
-from support_waiting import until, until_true
+from support.polling import until, until_true
 
+from batholith.model.admission import DeniedError, Lookup, Review, Webhook
 from batholith.model.names import CONFIGMAPS, Resource
-from batholith.model.review import DeniedError, Lookup, Review, Webhook
 
 Json = dict[str, Any]
 INITIAL = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_server import MAPS, EmbeddedServer, config_map, embedded_server, until_gone
-from support_waiting import until_true
+from support.embedded_apiserver import MAPS, EmbeddedServer, config_map, embedded_server, until_gone
+from support.polling import until_true
 
-from batholith.cluster.apiserver.controllers import keeper
-from batholith.cluster.apiserver.controllers.garbage_collector import Collector
-from batholith.cluster.apiserver.controllers.namespaces import Landlord
-from batholith.cluster.apiserver.storage.registry import Registry
-from batholith.cluster.apiserver.storage.watch import Watcher
+from batholith.apiserver.controllers import base
+from batholith.apiserver.controllers.garbage_collector import Collector
+from batholith.apiserver.controllers.namespaces import Landlord
+from batholith.apiserver.storage.object_store import Registry
+from batholith.apiserver.storage.watch import Watcher
 from batholith.kube import supervision
 
 NAMESPACES = "/api/v1/namespaces"
@@ -59,7 +59,7 @@ async def test_the_store_goes_on_writing(
 @pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
 async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: BaseException) -> None:
     supervision.RESTARTS.clear()
-    fail_once(keeper, "run_workers", error)
+    fail_once(base, "run_workers", error)
     async with embedded_server(tmp_path) as server:
         await server.create(NAMESPACES, {"metadata": {"name": "n"}})
         await server.request("DELETE", f"{NAMESPACES}/n")
@@ -70,7 +70,7 @@ async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: Base
 async def test_a_controller_that_missed_a_change_looks_at_everything(
     tmp_path: Path, fail_once: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_START_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(base, "_START_AGAIN_AFTER", 0.0)
     supervision.RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
         owner = await server.create(MAPS, config_map("owner"))

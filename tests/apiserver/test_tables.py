@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.custom.kinds import custom_kind
-from batholith.cluster.apiserver.kinds.info import KindInfo
-from batholith.cluster.apiserver.printing import tables
-from batholith.cluster.apiserver.printing.ages import age, duration
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.custom.kinds import custom_kind
+from batholith.apiserver.kinds.info import KindInfo
+from batholith.apiserver.printing import tables
+from batholith.apiserver.printing.ages import age, duration
 from batholith.model import crds as own_crds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

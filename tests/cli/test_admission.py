@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from support_packages import install
+from support.packages import install
 from typer.testing import CliRunner
 
 from batholith.cli.admission import RuleFlags
 from batholith.cli.main import app
-from batholith.job_ctrl.plugins.installed import GROUP
+from batholith.job_ctrl.plugins.entry_points import GROUP
 from batholith.job_ctrl.plugins.registry import BUILT_IN
 
 URL = ("--webhook-url", "https://127.0.0.1:8443")

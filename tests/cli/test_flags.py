@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from batholith.admission.serving.service import Options
 from batholith.cli import admission, controllers, scheduler
+from batholith.cli.controller_selection import DEFAULT, OURS, SelectionError, missing, select
 from batholith.cli.controllers import WorkFlags
-from batholith.cli.flags import GoCommand, Inert, grouped
-from batholith.cli.gates import QUEUE_GATES, GatesError, is_open, without_effect
-from batholith.cli.leading import ElectionFlags, SchedulerElectionFlags
+from batholith.cli.featuregate import QUEUE_GATES, GatesError, is_open, without_effect
+from batholith.cli.flag_groups import KLOG, ClusterFlags, LogFlags, ServingFlags
+from batholith.cli.go_flags import GoCommand, Inert, grouped
+from batholith.cli.leader_election import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
-from batholith.cli.options import KLOG, ClusterFlags, LogFlags, ServingFlags
 from batholith.cli.scheduler import SchedulingFlags
-from batholith.cli.selection import DEFAULT, OURS, SelectionError, missing, select
 
 PARTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
 CHART_CONTROLLERS = (

@@ -12,13 +12,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
-from support_waiting import until
+from support.polling import until
 
 from batholith.cli import health as module
 from batholith.cli.health import CannotListenError, Health, Place, serving, split, tls
-from batholith.cluster import pki
-from batholith.httpserver.figures import ListenerFigures
 from batholith.httpserver.limits import Limits
+from batholith.httpserver.metrics import ListenerFigures
+from batholith.local import pki
 
 OPEN = "batholith_http_connections"
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from batholith.agent.runtime import mounting
 from batholith.cli import embedded
 from batholith.cli.embedded import NO_SANDBOX, Options, isolation_remarks
-from batholith.cluster.agent import mounting
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from batholith.cli.main import app
-from batholith.cluster import kubeconfig, pki, tokens
-from batholith.cluster.datadir import DataDir
+from batholith.local import kubeconfig, pki, tokens
+from batholith.local.datadir import DataDir
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_demo_is_not_made_where_everybody_may_exchange_it(
 
 
 def test_folders_of_older_versions_are_taken_as_they_are(tmp_path: Path) -> None:
-    from batholith.cluster.agent.records import make_folders
+    from batholith.agent.pods.records import make_folders
 
     root = tmp_path / "agent"
     root.mkdir(mode=0o755)  # as the umask had it

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_parts import PartProcess, part
-from support_server import Server
-from support_servers import Servers, merge
-from support_waiting import until_true
+from support.api_servers import Servers, merge
+from support.components import PartProcess, part
+from support.embedded_apiserver import Server
+from support.polling import until_true
 
 from batholith.model import crds
 from batholith.model.names import EVENTS, LEASES, NAMESPACES, QUEUES

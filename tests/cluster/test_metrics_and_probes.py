@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from support_jobs import task
-from support_parts import PartProcess, kubeconfig, part
-from support_realkube import free_ports
-from support_server import EmbeddedServer, embedded_server
-from support_waiting import until_equal, until_true
+from support.components import PartProcess, kubeconfig, part
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.jobs import task
+from support.polling import until_equal, until_true
+from support.realkube import free_ports
 
-from batholith.kube.config import Credentials
+from batholith.kube.client.config import Credentials
 from batholith.model import crds
 from batholith.model.job import Job
 from batholith.model.names import CRDS, JOBS, QUEUES

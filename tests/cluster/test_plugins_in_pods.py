@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_up import Up, up
+from support.embedded_cluster import Up, up
 
 from batholith.model.job import Job
 from batholith.model.names import JOBS, NAMESPACES, PODS, SECRETS
 
 Json = dict[str, Any]
 
-MADE: Json = json.loads((Path(__file__).parents[1] / "data" / "job_ctrl" / "made.json").read_text())
+MADE: Json = json.loads(
+    (Path(__file__).parents[1] / "data" / "job_ctrl" / "created-objects.json").read_text()
+)
 SCENARIOS = (
     "plugin-env-svc", "plugin-hcclrank", "plugin-mpi", "plugin-pytorch", "plugin-ssh",
     "plugin-ssh-path", "plugin-svc-args", "plugin-tensorflow", "plugin-tensorflow-names",

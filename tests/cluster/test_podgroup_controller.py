@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes, running
-from support_server import Server
-from support_servers import Servers
-from support_waiting import until, until_true
+from support.api_servers import Servers
+from support.embedded_apiserver import Server
+from support.polling import until, until_true
+from support.running_controller import Notes, running
 
 from batholith.admission import WEBHOOKS
 from batholith.machinery.clock import Clock

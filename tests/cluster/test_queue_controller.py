@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import running
-from support_held import HeldClient
-from support_server import Server
-from support_servers import Servers, merge
-from support_waiting import until_true
+from support.api_servers import Servers, merge
+from support.delayed_write import HeldClient
+from support.embedded_apiserver import Server
+from support.polling import until_true
+from support.running_controller import running
 
 from batholith.admission import WEBHOOKS
-from batholith.kube.events import EventRecorder
+from batholith.kube.client.events import EventRecorder
 from batholith.model import crds
 from batholith.model.names import COMMANDS, EVENTS, PODGROUPS, QUEUES
 from batholith.queue_ctrl.controller import QueueController, QueueSettings

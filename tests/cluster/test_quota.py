@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from support_controllers import running
-from support_jobs import task
-from support_server import Server, pod
-from support_servers import RealServers, add_namespace, merge
-from support_waiting import until_true
+from support.api_servers import RealServers, add_namespace, merge
+from support.embedded_apiserver import Server, pod
+from support.jobs import task
+from support.polling import until_true
+from support.running_controller import running
 
 from batholith.job_ctrl.controller import JobController
 from batholith.model import crds

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from support_recorded import recorded
-from support_replays import Found, side_by_side
-from support_servers import Servers
+from support.api_servers import Servers
+from support.recordings import recorded
+from support.replay_runner import Found, side_by_side
 
 pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 

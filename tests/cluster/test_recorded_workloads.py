@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from support_realkube import CONTROLLERS
-from support_recorded import recorded
-from support_replays import Found, side_by_side
-from support_servers import real_servers
+from support.api_servers import real_servers
+from support.realkube import CONTROLLERS
+from support.recordings import recorded
+from support.replay_runner import Found, side_by_side
 
 SCENARIOS = {each["name"]: each for each in recorded("workloads.jsonl")}
 

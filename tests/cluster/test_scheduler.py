@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes, running
-from support_server import Server
-from support_servers import Servers, add_node, merge
-from support_waiting import until_equal, until_true
+from support.api_servers import Servers, add_node, merge
+from support.embedded_apiserver import Server
+from support.polling import until_equal, until_true
+from support.running_controller import Notes, running
 
 from batholith.admission import AdmissionSettings, webhooks
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
 from batholith.model import crds
 from batholith.model.names import (
     GROUP_NAME,
@@ -26,8 +26,8 @@ from batholith.model.names import (
     QUEUE_GATE,
     QUEUES,
 )
-from batholith.scheduler.scribe import Pauses
-from batholith.scheduler.service import Scheduler, SchedulerSettings
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
+from batholith.scheduler.writers.status_updater import Pauses
 
 Json = dict[str, Any]
 QUICK = SchedulerSettings(

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes
-from support_server import Server
-from support_servers import Servers
-from support_waiting import until
+from support.api_servers import Servers
+from support.embedded_apiserver import Server
+from support.polling import until
+from support.running_controller import Notes
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
-from batholith.scheduler.binder import FIRST_PAUSE, Binder
-from batholith.scheduler.cycle import Placement
+from batholith.scheduler.framework.session import Placement
+from batholith.scheduler.writers.binder import FIRST_PAUSE, Binder
 
 
 @pytest.fixture

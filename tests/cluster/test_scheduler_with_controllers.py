@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from support_controllers import Notes, running
-from support_server import Server
-from support_servers import Servers, add_node
-from support_waiting import until
+from support.api_servers import Servers, add_node
+from support.embedded_apiserver import Server
+from support.polling import until
+from support.running_controller import Notes, running
 
 from batholith.admission import WEBHOOKS
 from batholith.job_ctrl.controller import JobController
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.errors import NotFoundError
+from batholith.kube.informer.informer import Cache
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -26,8 +26,8 @@ from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
-from batholith.scheduler.service import Scheduler
-from batholith.scheduler.views import Pod
+from batholith.scheduler.scheduler import Scheduler
+from batholith.scheduler.state.core_types import Pod
 
 Json = dict[str, Any]
 

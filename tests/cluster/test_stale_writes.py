@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Controller, running
-from support_held import HeldClient
-from support_server import Server
-from support_servers import Servers, add_node, merge
-from support_waiting import until_true
+from support.api_servers import Servers, add_node, merge
+from support.delayed_write import HeldClient
+from support.embedded_apiserver import Server
+from support.polling import until_true
+from support.running_controller import Controller, running
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError
 from batholith.model import crds
 from batholith.model.names import (
@@ -33,8 +33,8 @@ from batholith.model.names import (
 )
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
-from batholith.scheduler.scribe import Pauses
-from batholith.scheduler.service import Scheduler, SchedulerSettings
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
+from batholith.scheduler.writers.status_updater import Pauses
 
 Json = dict[str, Any]
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from batholith.cluster import supervisor as supervisor_module
-from batholith.cluster.datadir import DataDir, DataDirBusyError
-from batholith.cluster.files import write_private
-from batholith.cluster.processes import ProcessId, identify
-from batholith.cluster.supervisor import (
+from batholith.agent.runtime.process_id import ProcessId, identify
+from batholith.local import supervisor as supervisor_module
+from batholith.local.datadir import DataDir, DataDirBusyError
+from batholith.local.files import write_private
+from batholith.local.supervisor import (
     Part,
     PartFailedError,
     Supervisor,

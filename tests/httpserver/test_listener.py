@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from support_waiting import until
+from support.polling import until
 
-from batholith.cluster import pki
-from batholith.httpserver.front import Front, Fronts
+from batholith.httpserver.buffering import Front, Fronts
 from batholith.httpserver.limits import Limits, LimitsError
+from batholith.local import pki
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support_machine import Life
+from support.job_stateful import Life
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support_controllers import Notes, running
-from support_fakeapi import FakeApi
-from support_jobs import task
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.jobs import task
+from support.polling import until
+from support.running_controller import Notes, running
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
-from batholith.machinery.bustle import Bustle
+from batholith.machinery.change_rate import Bustle
 from batholith.machinery.clock import Clock
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import (

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support_jobs import entry, job, task, view
-from support_world import World
+from support.job_simulator import World
+from support.jobs import entry, job, task, view
 
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
@@ -24,8 +24,8 @@ from batholith.job_ctrl.effects import (
     RecordEvent,
     SetStatus,
 )
-from batholith.job_ctrl.ledger import Ledger
-from batholith.job_ctrl.view import Order
+from batholith.job_ctrl.job_view import Order
+from batholith.job_ctrl.pod_tracker import Ledger
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus

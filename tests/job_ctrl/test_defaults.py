@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support_jobs import encode_templates
+from support.jobs import encode_templates
 
 from batholith.admission.job_defaults import fill_in
 from batholith.job_ctrl import pods

@@ -1,7 +1,7 @@
 """Figures of how jobs end."""
 
 from prometheus_client import CollectorRegistry
-from support_jobs import job
+from support.jobs import job
 
 from batholith.job_ctrl.metrics import JobMetrics
 

@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from support_jobs import entry, job, task, view
+from support.jobs import entry, job, task, view
 
 from batholith.job_ctrl import status
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
+from batholith.job_ctrl.job_view import Order, View
 from batholith.job_ctrl.phases import RULES, Go
-from batholith.job_ctrl.view import Order, View
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from support_jobs import job, task
+from support.jobs import job, task
 
 from batholith.job_ctrl import pods
 from batholith.job_ctrl.plugins import arguments

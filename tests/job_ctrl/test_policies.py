@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support_jobs import entry, job, task, view
+from support.jobs import entry, job, task, view
 
 from batholith.job_ctrl import policies
 from batholith.job_ctrl.decide import _react
-from batholith.job_ctrl.ledger import Happening, PodCounts
+from batholith.job_ctrl.pod_tracker import Happening, PodCounts
 from batholith.model.job import JobEvent as E
 from batholith.model.job import JobState, JobStatus
 from batholith.model.pod import PodPhase

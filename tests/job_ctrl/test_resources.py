@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support_jobs import job, task
+from support.jobs import job, task
 
 from batholith.job_ctrl import podgroups, resources
 

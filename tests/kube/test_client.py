@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from support_fakeapi import FakeApi
-from support_loop_time import LoopTime
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.loop_time import LoopTime
+from support.polling import until
 
-from batholith.kube.client import Client, ClientOptions, PatchKind
-from batholith.kube.config import Credentials
+from batholith.kube.client.client import Client, ClientOptions, PatchKind
+from batholith.kube.client.config import Credentials
 from batholith.kube.errors import (
     AlreadyExistsError,
     ApiError,

@@ -17,9 +17,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from batholith.kube.auth import REFRESH, FileIdentity, PluginIdentity, establish, tls_context
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials, in_cluster, load
+from batholith.kube.client.auth import (
+    REFRESH,
+    FileIdentity,
+    PluginIdentity,
+    establish,
+    tls_context,
+)
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials, in_cluster, load
 from batholith.kube.errors import ConfigError, ConnectionLostError
 from batholith.kube.timing import Timing
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from support_fakeapi import FakeApi, Object
-from support_waiting import until
+from support.fake_apiserver import FakeApi, Object
+from support.polling import until
 
-from batholith.kube.client import Client, ClientOptions
-from batholith.kube.correlation import Correlator, Event, EventSource, Fact, event_name
-from batholith.kube.events import EventOptions, EventRecorder
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.event_correlator import Correlator, Event, EventSource, Fact, event_name
+from batholith.kube.client.events import EventOptions, EventRecorder
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference

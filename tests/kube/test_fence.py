@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import until
 
-from batholith.kube.client import Client, ClientOptions
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.events import EventRecorder
+from batholith.kube.client.flowcontrol import RateLimiter
 from batholith.kube.errors import NotLeadingError
-from batholith.kube.events import EventRecorder
-from batholith.kube.flow import RateLimiter
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
 from batholith.model.names import PODS

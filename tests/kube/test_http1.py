@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batholith.kube.errors import ConnectionLostError
-from batholith.kube.http1 import HEAD_LIMIT, HIGH_WATER, Connection, Exchange
+from batholith.kube.http.http1 import HEAD_LIMIT, HIGH_WATER, Connection, Exchange
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = OK + b"Content-Length: 5\r\n\r\nhello"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batholith.kube.config import load
+from batholith.kube.client.config import load
 from batholith.kube.errors import ConfigError, UnsafePathError
 from batholith.kube.private_files import (
     OTHERS_WRITE,

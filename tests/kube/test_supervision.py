@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry
-from support_waiting import until
+from support.polling import until
 
 from batholith.kube.supervision import RESTARTS, TaskMetrics, supervise
 from batholith.kube.timing import Timing

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from support_loop_time import LoopTime
-from support_waiting import until
-from support_wire import OK, Peer, WireServer, wire_server
+from support.loop_time import LoopTime
+from support.polling import until
+from support.raw_http_server import OK, Peer, WireServer, wire_server
 
-from batholith.cluster import pki
-from batholith.kube.client import Client, ClientOptions
-from batholith.kube.config import Credentials
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.config import Credentials
+from batholith.kube.client.transport import Call, Transport
 from batholith.kube.errors import (
     ConfigError,
     ConnectionLostError,
     NotFoundError,
     RequestTimeoutError,
 )
-from batholith.kube.pool import Origin
+from batholith.kube.http.pool import Origin
 from batholith.kube.timing import Timing
-from batholith.kube.transport import Call, Transport
+from batholith.local import pki
 from batholith.machinery.testing import settle
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from batholith.machinery.controller import ShardedQueue
-from batholith.machinery.limiters import Exponential
 from batholith.machinery.metrics import WorkQueueMetrics
+from batholith.machinery.rate_limiters import Exponential
 from batholith.machinery.testing import FakeClock
 
 

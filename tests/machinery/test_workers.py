@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_waiting import until
+from support.polling import until
 
 from batholith.kube.errors import ConnectionLostError, ForbiddenError, ServerError
 from batholith.kube.supervision import RESTARTS
@@ -21,7 +21,7 @@ from batholith.machinery.controller import (
     WorkerSettings,
     run_workers,
 )
-from batholith.machinery.limiters import Exponential
+from batholith.machinery.rate_limiters import Exponential
 from batholith.machinery.testing import FakeClock, settle
 
 

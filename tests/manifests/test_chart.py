@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support_manifests import (
+from support.manifests import (
     BASE,
     CHART,
     MANIFESTS,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import typer
-from support_manifests import MANIFESTS, OVERLAYS, Json, Objects, kustomized, of_kind, pod_spec
+from support.manifests import MANIFESTS, OVERLAYS, Json, Objects, kustomized, of_kind, pod_spec
 
 from batholith.admission.webhooks import WEBHOOKS
 from batholith.cli.main import app

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import yaml
-from support_manifests import CHART, kustomized, of_kind, pod_spec
+from support.manifests import CHART, kustomized, of_kind, pod_spec
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.model.needs import PodNeeds, quota_usage
+from batholith.model.pod_resources import PodNeeds, quota_usage
 from batholith.model.podgroup import PodGroup
 from batholith.podgroup_ctrl.build import (
     build,
@@ -16,7 +16,7 @@ from batholith.podgroup_ctrl.build import (
     misplaced_queue,
     misplaced_size,
 )
-from batholith.podgroup_ctrl.views import PodView, by_group
+from batholith.podgroup_ctrl.core_types import PodView, by_group
 
 ASKS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
 

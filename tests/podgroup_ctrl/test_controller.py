@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support_controllers import Notes, running
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import until
+from support.running_controller import Notes, running
 
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
+from batholith.kube.informer.informer import Cache
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODGROUPS, PODS, QUEUES, Resource
 from batholith.model.podgroup import PodGroup

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from support_controllers import Notes, running
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import until
+from support.running_controller import Notes, running
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
 from batholith.model.queue import Queue

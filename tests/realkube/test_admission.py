@@ -15,16 +15,16 @@ import aiohttp
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from support_admission import job, queue, task
-from support_admission_part import HASTY, LEASE, NAMESPACE, admission, options
-from support_kubectl import Kubectl, needs_kubectl
-from support_server import Server
-from support_servers import RealServers, real_servers
-from support_waiting import until, until_true
+from support.admission import job, queue, task
+from support.admission_server import HASTY, LEASE, NAMESPACE, admission, options
+from support.api_servers import RealServers, real_servers
+from support.embedded_apiserver import Server
+from support.kubectl import Kubectl, needs_kubectl
+from support.polling import until, until_true
 
-from batholith.admission.serving.bundles import Lifetimes
-from batholith.admission.serving.files import CertificateFiles
-from batholith.admission.serving.secret import SecretSettings
+from batholith.admission.serving.cert_files import CertificateFiles
+from batholith.admission.serving.cert_rotation import Lifetimes
+from batholith.admission.serving.cert_secret import SecretSettings
 from batholith.admission.serving.service import AdmissionService, Options
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
@@ -127,7 +127,7 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
     async with admission(server, options(*ALL_PATHS)):
         await until_filled_in(server)
         await server.create(QUEUES.path(), named("root"))
-        for case in lines("refusals-in-words.jsonl"):
+        for case in lines("recorded-denials.jsonl"):
             text = json.dumps(known[case["kind"], case["name"]])
             said = await kubectl.run("create", "-f", "-", stdin=text)
             expected = DIFFERENT.get(case["name"]) or str(case["error"])
@@ -139,7 +139,7 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
     assert wrong == []
 
 
-REFUSALS = "admission-refusals.jsonl"
+REFUSALS = "admission-denials.jsonl"
 
 
 def _object(case: Json) -> Json:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support_admission import queue
-from support_admission_part import NAMESPACE
-from support_realkube import Options, RealServer, free_ports, real_server
-from support_server import pod
-from support_waiting import until_true
+from support.admission import queue
+from support.admission_server import NAMESPACE
+from support.embedded_apiserver import pod
+from support.polling import until_true
+from support.realkube import Options, RealServer, free_ports, real_server
 
 from batholith.model import crds
 from batholith.model.names import NAMESPACES, PODS, QUEUES, SECRETS

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import support_late_clock
-from support_replicas import Election, Replica
-from support_stage import PARTS, stage
+from support import skewed_clock
+from support.chaos_cluster import PARTS, stage
+from support.replicas import Election, Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
 
@@ -24,7 +24,7 @@ async def test_who_leads_does_not_depend_on_wall_clocks(tmp_path: Path) -> None:
         clocks = {user: tmp_path / f"{user}.clock" for user in s.users}
         for user, clock in clocks.items():
             clock.write_text("0")
-            s.program[user] = (sys.executable, support_late_clock.__file__, str(clock))
+            s.program[user] = (sys.executable, skewed_clock.__file__, str(clock))
         async with s.replicas():
             for ended, jumps in zip((10, 40, 70), JUMPS, strict=True):
                 await s.work.until_ended(ended)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from support_audit import Request
-from support_proxy import HttpProxy, TcpProxy, at_random
-from support_replicas import Replica
-from support_stage import PARTS, Stage, stage
+from support.audit_log import Request
+from support.chaos_cluster import PARTS, Stage, stage
+from support.fault_proxy import HttpProxy, TcpProxy, at_random
+from support.replicas import Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
 

@@ -7,8 +7,8 @@ does not lead. `Stage.check` and `Stage.check_leaders` say so.
 from pathlib import Path
 
 import pytest
-from support_replicas import Election, Replica
-from support_stage import PARTS, stage
+from support.chaos_cluster import PARTS, stage
+from support.replicas import Election, Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
 

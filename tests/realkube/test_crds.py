@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support_crds
-from support_kubectl import Kubectl, needs_kubectl
-from support_realkube import real_server
-from support_server import DEFINITIONS, FOOS, Server, definition
-from support_servers import Servers
+from support import crd_builder
+from support.api_servers import Servers
+from support.embedded_apiserver import DEFINITIONS, FOOS, Server, definition
+from support.kubectl import Kubectl, needs_kubectl
+from support.realkube import real_server
 
 from batholith.model import crds
 from batholith.model.names import JOBS
@@ -60,7 +60,7 @@ SCHEMA: Json = {
 async def test_they_are_what_make_crds_makes(tmp_path: Path) -> None:
     async with real_server(tmp_path) as real:
         document = await real.get("/openapi/v3/api/v1")
-    assert support_crds.complete(document) == list(crds.load())
+    assert crd_builder.complete(document) == list(crds.load())
 
 
 async def test_the_real_server_serves_them_without_complaint(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ async def test_kubectl_applies_them_and_applies_them_again(
     needs_kubectl()
     async with real_server(tmp_path / "server") as real:
         kubectl = Kubectl(real, tmp_path)
-        await kubectl("apply", "-f", str(support_crds.MANIFESTS), *way)
-        again = await kubectl("apply", "-f", str(support_crds.MANIFESTS), *way)
+        await kubectl("apply", "-f", str(crd_builder.MANIFESTS), *way)
+        again = await kubectl("apply", "-f", str(crd_builder.MANIFESTS), *way)
         done = "serverside-applied" if way else "unchanged"
         assert [line.split()[1] for line in again.splitlines()] == [done] * 4
         for made in (await real.get(DEFINITIONS))["items"]:

@@ -3,11 +3,11 @@
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from support_goclient import go_checks, needs_go_client
-from support_parts import part
-from support_servers import Servers
-from support_up import up
-from support_waiting import until_true
+from support.api_servers import Servers
+from support.components import part
+from support.embedded_cluster import up
+from support.go_client import go_checks, needs_go_client
+from support.polling import until_true
 
 from batholith.admission.settings import AdmissionSettings
 from batholith.admission.webhooks import webhooks

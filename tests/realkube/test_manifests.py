@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support_kubectl import Kubectl, needs_kubectl
-from support_manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
-from support_realkube import WORKLOADS, Options, RealServer, needs_realkube, real_server
-from support_waiting import PATIENCE, until_equal, until_true
+from support.kubectl import Kubectl, needs_kubectl
+from support.manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
+from support.polling import PATIENCE, until_equal, until_true
+from support.realkube import WORKLOADS, Options, RealServer, needs_realkube, real_server
 
 from batholith.model.names import COMMANDS, JOBS, PODS, QUEUES, Resource
 

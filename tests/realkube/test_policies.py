@@ -7,19 +7,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from support_admission import ask, job, queue, task
-from support_policies import RESOURCES, install
-from support_realkube import RealKube
-from support_refusal_phrases import CASES, filled
-from support_refusals_on_servers import hold, refusals
-from support_server import Answer, Server
-from support_servers import RealServers, merge, real_servers
-from support_waiting import until_true
-from support_webhooks import serve_webhooks
+from support.admission import ask, job, queue, task
+from support.api_servers import RealServers, merge, real_servers
+from support.cel_policies import RESOURCES, install
+from support.denial_phrases import CASES, filled
+from support.denials_on_servers import hold, refusals
+from support.embedded_apiserver import Answer, Server
+from support.polling import until_true
+from support.realkube import RealKube
+from support.webhooks import serve_webhooks
 
 from batholith.admission import WEBHOOKS
+from batholith.model.admission import DeniedError
 from batholith.model.names import JOBS, QUEUES
-from batholith.model.review import DeniedError
 
 Json = dict[str, Any]
 
@@ -103,7 +103,7 @@ async def test_what_was_refused_by_rules_is_refused_in_the_same_words(server: Se
     assert wrong == []
 
 
-RECORDED = lines("admission-refusals.jsonl")
+RECORDED = lines("admission-denials.jsonl")
 
 
 async def test_what_was_accepted_is_accepted(server: Server) -> None:

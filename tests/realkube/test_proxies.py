@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support_proxy import Fate, HttpProxy, Refusal, TcpProxy, at_random
-from support_realkube import RealServer, real_server
-from support_server import MAPS, config_map
-from support_waiting import PATIENCE, until, until_true
+from support.embedded_apiserver import MAPS, config_map
+from support.fault_proxy import Fate, HttpProxy, Refusal, TcpProxy, at_random
+from support.polling import PATIENCE, until, until_true
+from support.realkube import RealServer, real_server
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, ConnectionLostError, TooManyRequestsError
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta

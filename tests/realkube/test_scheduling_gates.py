@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from support_kubectl import Kubectl, needs_kubectl
-from support_manifests import MANIFESTS, kustomized
-from support_realkube import Options, RealServer, free_ports, needs_realkube, real_server
-from support_rights import Parts, Right, granted, redirected, refused, used
-from support_waiting import until_true
+from support.kubectl import Kubectl, needs_kubectl
+from support.manifests import MANIFESTS, kustomized
+from support.polling import until_true
+from support.rbac import Parts, Right, granted, redirected, refused, used
+from support.realkube import Options, RealServer, free_ports, needs_realkube, real_server
 
 from batholith.model.names import PODS, QUEUE_GATE, QUEUES
 

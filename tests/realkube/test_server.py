@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support_realkube import CONTROLLERS, MASTERS, Options, RealKube, real_server, view
-from support_server import MAPS, config_map
-from support_waiting import until_true
+from support.embedded_apiserver import MAPS, config_map
+from support.polling import until_true
+from support.realkube import CONTROLLERS, MASTERS, Options, RealKube, real_server, view
 
 from batholith.kube.errors import ConnectionLostError
 from batholith.model import crds

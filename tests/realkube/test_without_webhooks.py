@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from support_policies import install
-from support_recorded import recorded
-from support_replays import side_by_side
-from support_servers import real_servers
+from support.api_servers import real_servers
+from support.cel_policies import install
+from support.recordings import recorded
+from support.replay_runner import side_by_side
 
 LEAVE_SOMETHING_OUT = frozenset(
     (

@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from support_controllers import Notes
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import until
+from support.running_controller import Notes
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
-from batholith.scheduler.binder import Binder
-from batholith.scheduler.cycle import Placement
+from batholith.scheduler.framework.session import Placement
+from batholith.scheduler.writers.binder import Binder
 
 
 @pytest.mark.parametrize("answer", ["drop", 408, 500, 502, 503, 504])

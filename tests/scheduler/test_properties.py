@@ -6,12 +6,12 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_scheduler import World, group, node, oracle_fits, pod
+from support.scheduler import World, group, node, oracle_fits, pod
 
 from batholith.model.podgroup import PodGroup
-from batholith.scheduler.cluster import Cluster
-from batholith.scheduler.resources import CPU, PODS
-from batholith.scheduler.views import Node, Pod, Taint, Toleration
+from batholith.scheduler.state.cache import Cluster
+from batholith.scheduler.state.core_types import Node, Pod, Taint, Toleration
+from batholith.scheduler.state.resources import CPU, PODS
 
 Thing = Node | Pod | PodGroup
 SMALL = settings(max_examples=40, deadline=None)

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from support_controllers import running
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import until
+from support.running_controller import running
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.names import NODES
-from batholith.scheduler.service import Scheduler
+from batholith.scheduler.scheduler import Scheduler
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import msgspec
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support_postgres import Postgres, postgres
-from support_waiting import until_true
+from support.polling import until_true
+from support.postgres import Postgres, postgres
 
 from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
 from batholith.store.database import Database, StoreUnavailableError

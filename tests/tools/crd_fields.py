@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import yaml
-from support_crdfields import FOLDER, facts, write_table
+from support.crd_fields import FOLDER, facts, write_table
 
 
 def main(files: list[str]) -> None:

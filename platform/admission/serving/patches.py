@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ...model.review import Json
+from ...model.admission import Json
 
 Operation = dict[str, Any]
 

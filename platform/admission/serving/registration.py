@@ -7,8 +7,8 @@ need not fight over them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...model.admission import Json, Webhook
 from ...model.names import MUTATING_CONFIGURATIONS, VALIDATING_CONFIGURATIONS, Resource
-from ...model.review import Json, Webhook
 
 TIMEOUT_SECONDS = 10
 """How long an API server waits for an answer."""

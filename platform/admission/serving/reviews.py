@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ...model.admission import Json, Review
 from ...model.base import Part
 from ...model.names import Resource
-from ...model.review import Json, Review
 from .patches import Operation
 
 API_VERSION = "admission.k8s.io/v1"

@@ -16,14 +16,14 @@ import kopf
 import msgspec
 from aiohttp import web
 
-from ...httpserver.applications import serving_application
-from ...httpserver.figures import ListenerFigures
-from ...httpserver.front import Fronts
+from ...httpserver.aiohttp_server import serving_application
+from ...httpserver.buffering import Fronts
 from ...httpserver.limits import Limits
 from ...httpserver.listener import explain
+from ...httpserver.metrics import ListenerFigures
 from ...httpserver.sockets import bind
-from ...machinery.tls import Presenter
-from .desk import Desk, UnknownPathError
+from ...machinery.serving_certificate import Presenter
+from .handler import Desk, UnknownPathError
 from .reviews import MalformedReviewError
 
 log = logging.getLogger(__name__)

@@ -11,28 +11,28 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from ...httpserver.figures import ListenerFigures
 from ...httpserver.limits import Limits
-from ...kube.cache import Cache
-from ...kube.client import Client
+from ...httpserver.metrics import ListenerFigures
+from ...kube.client.client import Client
+from ...kube.informer.informer import Cache
 from ...kube.supervision import supervise
 from ...machinery.clock import Clock
-from ...machinery.files import Files
-from ...machinery.leadership import Elector
+from ...machinery.file_watcher import Files
+from ...machinery.leader_election import Elector
 from ...machinery.lifecycle import running
-from ...machinery.tls import Presenter
-from ...model.review import Webhook
+from ...machinery.serving_certificate import Presenter
+from ...model.admission import Webhook
 from .. import resource_groups
 from ..settings import AdmissionSettings
 from ..webhooks import webhooks
-from .desk import Desk
-from .files import CertificateFiles, FileCertificates
-from .office import Certificates, Office
+from .ca_injector import Trust
+from .cert_files import CertificateFiles, FileCertificates
+from .cert_secret import SecretCertificates, SecretSettings
+from .handler import Desk
+from .leader_tasks import Certificates, Office
+from .object_reader import CONSULTED, Shelves
 from .registration import Registration, Target
-from .secret import SecretCertificates, SecretSettings
 from .server import ReviewServer, serving
-from .shelves import CONSULTED, Shelves
-from .trust import Trust
 
 log = logging.getLogger(__name__)
 

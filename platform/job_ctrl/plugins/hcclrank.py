@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ...model.job import Job
 from ..pods import Pod
 from . import arguments
-from .shaping import index, role, task_named
+from .pod_mutations import index, role, task_named
 
 _RANK = "hccl/rankIndex"
 

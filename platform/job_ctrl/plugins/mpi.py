@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ...model.job import Job
 from ..pods import Pod
 from . import arguments
-from .shaping import add_env, add_port, containers, hosts, role, task_named
+from .pod_mutations import add_env, add_port, containers, hosts, role, task_named
 
 _DEFAULT_PORT = 22
 _PORT_NAME = "mpijob-port"

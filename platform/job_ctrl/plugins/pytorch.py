@@ -6,7 +6,7 @@ from typing import Any
 from ...model.job import Job, TaskSpec
 from ..pods import Pod
 from . import arguments
-from .shaping import add_port, append_env, domain, index, role, task_named
+from .pod_mutations import add_port, append_env, domain, index, role, task_named
 
 _PORT = 23456
 _PORT_NAME = "pytorchjob-port"

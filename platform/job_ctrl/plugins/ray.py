@@ -13,7 +13,7 @@ from ..podgroups import owner
 from ..pods import Pod
 from . import arguments
 from .base import Made, Wanted
-from .shaping import add_port, domain, role, task_named
+from .pod_mutations import add_port, domain, role, task_named
 
 
 class _Port(Part, frozen=True):

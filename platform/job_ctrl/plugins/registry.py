@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from ...model.job import Job
 from ...model.names import Resource
-from ...model.syntax import path_segment_problem
+from ...model.validation import path_segment_problem
 from ..pods import Pod
-from . import installed
+from . import entry_points
 from .base import (
     BringsObjects,
     ChecksJobs,
@@ -138,7 +138,7 @@ class Registry:
     @classmethod
     def load(cls) -> "Registry":
         """The built-in plugins and those of installed packages, which may replace them."""
-        return cls({**BUILT_IN, **installed.load()})
+        return cls({**BUILT_IN, **entry_points.load()})
 
     def team(self, job: Job) -> Team:
         """The plugins that *job* names; the team tells of those that there are not."""

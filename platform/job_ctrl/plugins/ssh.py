@@ -18,7 +18,7 @@ from ..podgroups import owner
 from ..pods import Pod
 from . import arguments
 from .base import Made, Wanted
-from .shaping import add_mount, hosts
+from .pod_mutations import add_mount, hosts
 
 _HOME = "/root/.ssh"
 _DEFAULT_PORT = 22

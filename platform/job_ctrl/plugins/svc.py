@@ -16,7 +16,7 @@ from ..podgroups import owner
 from ..pods import Pod
 from . import arguments
 from .base import Made, Wanted
-from .shaping import add_env, add_mount, hosts, subdomain
+from .pod_mutations import add_env, add_mount, hosts, subdomain
 
 _MOUNT_PATH = "/etc/volcano"
 

@@ -7,7 +7,7 @@ import msgspec
 from ...model.job import Job
 from ..pods import Pod
 from . import arguments
-from .shaping import append_env, hosts, index, role, task_named
+from .pod_mutations import append_env, hosts, index, role, task_named
 
 _ROLES = ("ps", "worker", "chief", "evaluator")
 _DEFAULT_PORT = 2222

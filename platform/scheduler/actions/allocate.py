@@ -15,14 +15,14 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..gangs import Finding, Gang, Misfit, Queue, Task
-from ..plugins.points import NOT_ENOUGH_RESOURCES
-from ..trial import Need
+from ..framework.statement import Need
+from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
+from ..state.gangs import Finding, Gang, Misfit, Queue, Task
 from .enqueue import enter_unasked
-from .lift_gates import lift_gates
+from .remove_gates import lift_gates
 
 if TYPE_CHECKING:
-    from ..cycle import Cycle, Rank
+    from ..framework.session import Cycle, Rank
 
 
 _PORTIONS = 32

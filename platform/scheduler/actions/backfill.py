@@ -7,11 +7,11 @@
 
 from typing import TYPE_CHECKING
 
-from ..gangs import Finding, Gang
-from ..trial import Need
+from ..framework.statement import Need
+from ..state.gangs import Finding, Gang
 
 if TYPE_CHECKING:
-    from ..cycle import Cycle
+    from ..framework.session import Cycle
 
 
 def backfill(cycle: "Cycle") -> None:

@@ -8,11 +8,11 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..gangs import Finding, Gang, Queue
-from ..plugins.points import Refusal
+from ..plugins.extension_points import Refusal
+from ..state.gangs import Finding, Gang, Queue
 
 if TYPE_CHECKING:
-    from ..cycle import Cycle
+    from ..framework.session import Cycle
 
 OPEN = "Open"
 

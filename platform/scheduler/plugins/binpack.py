@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..resources import Dimensions, IntVector, Matrix
+from ..state.resources import Dimensions, IntVector, Matrix
 from .arguments import number
-from .points import Scores
+from .extension_points import Scores
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..state.cache import Cluster
 
 
 class BinpackPlugin:

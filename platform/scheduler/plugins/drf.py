@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..gangs import Gang
-from ..resources import Amounts
+from ..state.gangs import Gang
+from ..state.resources import Amounts
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..state.cache import Cluster
 
 
 class DrfPlugin:

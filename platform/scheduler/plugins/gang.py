@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from ..gangs import Gang, Task
-from .points import Refusal
+from ..state.gangs import Gang, Task
+from .extension_points import Refusal
 
 NOT_ENOUGH_TASKS = "NotEnoughTasks"
 NOT_ENOUGH_OF_ROLE = "NotEnoughPodsOfTask"

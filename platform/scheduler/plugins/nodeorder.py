@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..resources import CPU, MEMORY, FloatVector, IntVector, Matrix
-from ..shapes import Shape
-from ..snapshot import NodeFacts
+from ..state.equivalence import Shape
+from ..state.node_matrix import NodeFacts
+from ..state.resources import CPU, MEMORY, FloatVector, IntVector, Matrix
 from .arguments import whole
-from .points import Scores
+from .extension_points import Scores
 from .predicates import matches, untolerated
 
 _BOTH = slice(CPU, MEMORY + 1)

@@ -6,13 +6,13 @@ Gangs that are admitted without a chance to start only make pods that wait.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..gangs import Gang, add, total
-from ..resources import Amounts, show
+from ..state.gangs import Gang, add, total
+from ..state.resources import Amounts, show
 from .arguments import number
-from .points import NOT_ENOUGH_RESOURCES, Refusal
+from .extension_points import NOT_ENOUGH_RESOURCES, Refusal
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..state.cache import Cluster
 
 
 class OvercommitPlugin:

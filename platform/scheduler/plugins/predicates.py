@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from ..shapes import Shape
-from ..snapshot import NodeFacts
-from ..views import NodeRequirement, NodeTerm, Taint, Toleration
+from ..state.core_types import NodeRequirement, NodeTerm, Taint, Toleration
+from ..state.equivalence import Shape
+from ..state.node_matrix import NodeFacts
 from .arguments import flag
 
 CORDONED = "node(s) were unschedulable"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..gangs import Gang, Task
+from ..state.gangs import Gang, Task
 
 
 class PriorityPlugin:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..gangs import Gang, Queue, add, beyond, total
-from ..resources import LARGEST, Amounts, amounts, show
-from ..shapes import Shape
-from .points import NOT_ENOUGH_RESOURCES, Refusal
+from ..state.equivalence import Shape
+from ..state.gangs import Gang, Queue, add, beyond, total
+from ..state.resources import LARGEST, Amounts, amounts, show
+from .extension_points import NOT_ENOUGH_RESOURCES, Refusal
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..state.cache import Cluster
 
 OPEN = "Open"
 QUEUE_NOT_FOUND, QUEUE_NOT_OPEN = "QueueNotFound", "QueueNotOpen"

@@ -1,0 +1,134 @@
+"""Keeps the certificates that webhook configurations trust as they should be."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from ...kube.client.client import Client, PatchKind
+from ...kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from ...kube.informer.informer import Cache
+from ...machinery.clock import Clock
+from ...model.admission import Webhook
+from ...model.base import Part
+from ...model.meta import ObjectMeta
+from ...model.names import Resource
+from .registration import Registration, Target
+
+log = logging.getLogger(__name__)
+
+
+class _Service(Part, frozen=True):
+    namespace: str = ""
+    name: str = ""
+
+
+class _ClientConfig(Part, frozen=True):
+    ca_bundle: bytes = b""
+    url: str = ""
+    service: _Service | None = None
+
+
+class _Entry(Part, frozen=True):
+    name: str = ""
+    client_config: _ClientConfig = _ClientConfig()
+
+
+class Configuration(Part, frozen=True):
+    """A webhook configuration, as far as trust goes."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    webhooks: tuple[_Entry, ...] = ()
+
+
+class Trust:
+    """The webhook configurations of ours, each followed by its name."""
+
+    def __init__(
+        self,
+        client: Client,
+        registration: Registration,
+        *,
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        """*changed* is called when a configuration has."""
+        self._client = client
+        self._registration = registration
+        self._clock = clock
+        self._spread: tuple[bytes, float] | None = None
+        self._strangers: set[str] = set()
+        self._caches: dict[str, tuple[Webhook, Resource, Cache[Configuration]]] = {}
+        for webhook in registration.webhooks:
+            name, resource = registration.name_of(webhook), registration.resource_of(webhook)
+            cache = Cache(client, resource, Configuration, field_selector=f"metadata.name={name}")
+            cache.add_handler(lambda old, new: changed())
+            self._caches[name] = (webhook, resource, cache)
+
+    @property
+    def caches(self) -> Sequence[Cache[Configuration]]:
+        """What must run and be synced before :meth:`keep`."""
+        return tuple(cache for _, _, cache in self._caches.values())
+
+    def spread_for(self, bundle: bytes) -> float:
+        """Seconds for which all configurations have named *bundle*; below 0: they do not yet."""
+        if self._spread is None or self._spread[0] != bundle:
+            return -1.0
+        return self._clock.monotonic() - self._spread[1]
+
+    async def keep(self, bundle: bytes) -> None:
+        """Make all configurations trust *bundle* (PEM), and make those that are to be made.
+
+        Raises:
+            ApiError, ConnectionLostError: it cannot be written; try again.
+        """
+        complete = True
+        for name, (webhook, resource, cache) in self._caches.items():
+            found = cache.get(name)
+            if found is None:
+                complete &= not await self._make(webhook, bundle)
+            elif late := self._late(found, bundle):
+                complete = False
+                await self._write(resource, found, late, bundle)
+        if not complete:
+            self._spread = None
+        elif self._spread is None or self._spread[0] != bundle:
+            self._spread = (bundle, self._clock.monotonic())
+
+    async def _make(self, webhook: Webhook, bundle: bytes) -> bool:
+        """Create a configuration if that is asked for; whether it is."""
+        if not self._registration.create:
+            return False
+        name = self._registration.name_of(webhook)
+        try:
+            wanted = self._registration.configuration(webhook, bundle=bundle)
+            await self._client.create(self._registration.resource_of(webhook), wanted)
+        except AlreadyExistsError:
+            return True
+        log.info("registered", extra={"configuration": name})
+        return True
+
+    def _late(self, found: Configuration, bundle: bytes) -> list[str]:
+        """The webhooks in *found* that are ours and trust something else."""
+        name, target = found.metadata.name, self._registration.target
+        ours = [each for each in found.webhooks if _leads_to(each.client_config, target)]
+        if not ours and name not in self._strangers:
+            self._strangers.add(name)
+            log.warning("left alone: it leads to other webhooks", extra={"configuration": name})
+        return [each.name for each in ours if each.client_config.ca_bundle != bundle]
+
+    async def _write(
+        self, resource: Resource, found: Configuration, late: Iterable[str], bundle: bytes
+    ) -> None:
+        entries = [{"name": each, "clientConfig": {"caBundle": bundle}} for each in late]
+        meta = found.metadata
+        body = {"metadata": {"resourceVersion": meta.resource_version}, "webhooks": entries}
+        try:
+            await self._client.patch(resource, meta.name, body, kind=PatchKind.STRATEGIC)
+        except (ConflictError, NotFoundError):
+            return  # it has changed, which we will hear of
+        log.info("trust written", extra={"configuration": meta.name})
+
+
+def _leads_to(config: _ClientConfig, target: Target) -> bool:
+    if config.service is not None:
+        return (config.service.namespace, config.service.name) == (target.namespace, target.service)
+    return bool(target.url) and config.url.startswith(target.url.rstrip("/") + "/")

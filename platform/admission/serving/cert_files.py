@@ -1,0 +1,68 @@
+"""Certificate and key from files that an administrator provides and replaces."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...kube.informer.informer import Cache
+from ...machinery.clock import Clock
+from ...machinery.file_watcher import Files
+from ...machinery.serving_certificate import Presenter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateFiles:
+    """Paths of PEM files."""
+
+    certificate: Path
+    key: Path
+    authority: Path | None = None
+    """What configurations are to trust; without it they are left as they are."""
+
+
+class FileCertificates:
+    """Has *presenter* show what is in files."""
+
+    caches: Sequence[Cache[Any]] = ()
+
+    def __init__(
+        self,
+        files: CertificateFiles,
+        presenter: Presenter,
+        *,
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        """*changed* is called when a file has."""
+        self.trusted = b""
+        """The authorities that configurations are to name; empty where no file is given."""
+        self._presenter = presenter
+        self._clock = clock
+        self._changed = changed
+        authority = [] if files.authority is None else [files.authority]
+        self._files = Files([files.certificate, files.key, *authority], self._take)
+
+    async def start(self) -> None:
+        """Read the files for the first time.
+
+        Raises:
+            OSError: one cannot be read.
+            ValueError: certificate and key cannot be served.
+        """
+        self._files.look()
+
+    async def follow(self) -> None:
+        """Look for changes until cancelled."""
+        await self._files.follow(self._clock)
+
+    async def renew(self, *, spread_for: float) -> float:
+        """Whoever provides the files renews them."""
+        return math.inf
+
+    def _take(self, contents: list[bytes]) -> None:
+        certificate, key, *authority = contents
+        self._presenter.show(certificate, key)
+        self.trusted = b"".join(authority)
+        self._changed()

@@ -1,0 +1,98 @@
+"""What the rules may read of the cluster: watch caches, and the server itself in doubt."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from ...kube.client.client import Client
+from ...kube.errors import NotFoundError
+from ...kube.informer.informer import Cache
+from ...model.admission import Json
+from ...model.base import Part
+from ...model.meta import ObjectMeta
+from ...model.names import NAMESPACES, QUEUES, Resource
+
+CONSULTED: dict[str, tuple[Resource, ...]] = {
+    "/jobs/mutate": (NAMESPACES,),
+    "/jobs/validate": (QUEUES,),
+    "/podgroups/mutate": (NAMESPACES,),
+    "/podgroups/validate": (QUEUES,),
+    "/queues/validate": (QUEUES,),
+}
+"""Admission paths whose rules look at other objects, and at which."""
+
+
+class Held(Part, frozen=True):
+    """An object as rules read it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+class Shelves:
+    """A cache for each of *resources*; they live in :meth:`caches`."""
+
+    def __init__(self, client: Client, resources: Iterable[Resource]) -> None:
+        self._client = client
+        self._caches = {each: Cache(client, each, Held) for each in sorted(resources, key=str)}
+
+    @property
+    def caches(self) -> Sequence[Cache[Held]]:
+        """What must run and be synced before the first review."""
+        return tuple(self._caches.values())
+
+    def read(self) -> "Reading":
+        """A view for one review."""
+        return Reading(self._caches)
+
+    async def look_again(self, reading: "Reading") -> "Reading":
+        """The same view, but of what the server holds now.
+
+        Raises:
+            ApiError, ConnectionLostError, UnreadableAnswerError: the server does not say.
+        """
+        fresh = Reading(self._caches)
+        for resource in reading.listed:
+            listing = await self._client.list(resource, view=Held)
+            fresh.lists[resource] = [msgspec.to_builtins(each) for each in listing.items]
+        for resource, namespace, name in reading.asked:
+            try:
+                found = await self._client.get(resource, name, namespace=namespace, view=Held)
+            except (NotFoundError, ValueError):  # of a name that no object can have
+                fresh.objects[resource, namespace, name] = None
+            else:
+                fresh.objects[resource, namespace, name] = msgspec.to_builtins(found)
+        return fresh
+
+
+class Reading:
+    """A :class:`~batholith.model.admission.Lookup` that remembers what it was asked."""
+
+    def __init__(self, caches: dict[Resource, Cache[Held]]) -> None:
+        self.asked: set[tuple[Resource, str, str]] = set()
+        self.listed: set[Resource] = set()
+        self.missed = False
+        """Whether an object was asked for that was not there."""
+        self.objects: dict[tuple[Resource, str, str], Json | None] = {}
+        self.lists: dict[Resource, list[Json]] = {}
+        self._caches = caches
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """One object, or ``None``."""
+        key = (resource, namespace, name)
+        self.asked.add(key)
+        if key in self.objects:
+            return self.objects[key]
+        held = self._caches[resource].get(f"{namespace}/{name}" if namespace else name)
+        self.missed |= held is None
+        return None if held is None else msgspec.to_builtins(held)
+
+    def list(self, resource: Resource) -> Iterable[Json]:
+        """All objects of a resource, over all namespaces."""
+        self.listed.add(resource)
+        known = self.lists.get(resource)
+        if known is not None:
+            return known
+        return [msgspec.to_builtins(held) for held in self._caches[resource]]

@@ -1,0 +1,71 @@
+"""uvicorn behind a listener that limits what clients may take."""
+
+import json
+import socket
+from http import HTTPStatus
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ..httpserver.buffering import Fronts
+from ..httpserver.limits import Limits
+from ..httpserver.listener import explain
+from ..httpserver.metrics import ListenerFigures
+from .limits import MAX_BODY
+
+
+class LimitedServer(uvicorn.Server):
+    """A uvicorn server that reads each request to its end before it is served."""
+
+    def __init__(self, config: uvicorn.Config, *, limits: Limits, figures: ListenerFigures) -> None:
+        super().__init__(config)
+        # The listener's own limit is to be the first.
+        config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
+        self._fronts = Fronts(
+            name="api",
+            body_limit=MAX_BODY,
+            limits=limits,
+            figures=figures,
+            describe=_describe,
+        )
+        self._fronts.inner = lambda: _Protocol(self, self._fronts)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on *sockets* in the place of uvicorn."""
+        await super().startup(sockets=[])
+        for listening in sockets or ():
+            self._fronts.listen(listening, tls=self.config.ssl)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and let answers under way finish."""
+        self._fronts.stop()
+        await super().shutdown(sockets)
+        self._fronts.abort_all()
+
+
+class _Protocol(HttpToolsProtocol):
+    """Tells when a request is answered."""
+
+    def __init__(self, server: LimitedServer, fronts: Fronts) -> None:
+        super().__init__(
+            config=server.config,
+            server_state=server.server_state,
+            app_state=server.lifespan.state,
+        )
+        self._fronts = fronts
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._fronts.answered(self)
+
+
+def _describe(status: int) -> tuple[str, bytes]:
+    """A problem as the API's own."""
+    text = f"the body is larger than {MAX_BODY} bytes" if status == 413 else explain(status)
+    problem = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": text,
+    }
+    return "application/problem+json", json.dumps(problem).encode()

@@ -1,0 +1,74 @@
+"""What the podgroup controller reads of pods and their owners."""
+
+from collections.abc import Iterable
+
+from ..model.base import Part
+from ..model.meta import ObjectMeta
+from ..model.names import GROUP_NAME
+from ..model.pod import FINISHED
+from ..model.pod_resources import PodNeeds
+
+
+class PodSpecView(PodNeeds, frozen=True):
+    """The part of a pod's spec that its PodGroup is made of."""
+
+    scheduler_name: str = ""
+    priority_class_name: str = ""
+
+
+class PodStatusView(Part, frozen=True):
+    """Where the pod is in its life."""
+
+    phase: str = ""
+
+
+class PodView(Part, frozen=True):
+    """A pod that may need a PodGroup."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpecView = PodSpecView()
+    status: PodStatusView = PodStatusView()
+
+    @property
+    def ended(self) -> bool:
+        """It will not run any more."""
+        return self.status.phase in FINISHED
+
+    @property
+    def bound_to(self) -> str:
+        """Name of the PodGroup that the pod says it belongs to; empty if none."""
+        return self.metadata.annotations.get(GROUP_NAME, "")
+
+    @property
+    def group(self) -> str:
+        """Name of the PodGroup made for it: after its controller, or after itself."""
+        controller = self.metadata.controller
+        return f"podgroup-{controller.uid if controller else self.metadata.uid}"
+
+    @property
+    def group_key(self) -> str:
+        """Key of that PodGroup."""
+        return f"{self.metadata.namespace}/{self.group}"
+
+    @property
+    def is_ours(self) -> bool:
+        """It belongs to no PodGroup yet, or to the one made for it."""
+        return self.bound_to in ("", self.group)
+
+
+class OwnerSpecView(Part, frozen=True):
+    """How many pods an owner wants."""
+
+    replicas: int | None = None
+
+
+class OwnerView(Part, frozen=True):
+    """A ReplicaSet, StatefulSet, DaemonSet or Job."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: OwnerSpecView = OwnerSpecView()
+
+
+def by_group(pod: PodView) -> Iterable[str]:
+    """Index of pods by the PodGroup that is made for them."""
+    return (pod.group_key,) if pod.is_ours else ()

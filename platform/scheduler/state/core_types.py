@@ -1,0 +1,169 @@
+"""What the scheduler reads of core objects; nothing else of them is decoded.
+
+Parts that are only ever looked at as a whole stay raw or plain, so that decoding a pod costs
+microseconds.
+"""
+
+from ...model.base import Part
+from ...model.meta import Condition, ObjectMeta
+from ...model.pod_resources import ContainerNeeds
+
+Quantities = dict[str, str | int | float]
+
+
+class Toleration(Part, frozen=True):
+    """A taint that the pod puts up with; an empty *key* with ``Exists`` means every taint."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class NodeRequirement(Part, frozen=True):
+    """One test of a label or field of a node."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(Part, frozen=True):
+    """Requirements that must all hold; a term without any matches nothing."""
+
+    match_expressions: tuple[NodeRequirement, ...] = ()
+    match_fields: tuple[NodeRequirement, ...] = ()
+
+
+class NodeTerms(Part, frozen=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class PreferredTerm(Part, frozen=True):
+    """A term that a node gets *weight* points for."""
+
+    weight: int = 0
+    preference: NodeTerm = NodeTerm()
+
+
+class NodeAffinity(Part, frozen=True):
+    """What nodes the pod must, and would like to, run on."""
+
+    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredTerm, ...] = ()
+
+
+class Affinity(Part, frozen=True):
+    """The part of ``spec.affinity`` that speaks of nodes."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Gate(Part, frozen=True):
+    """Something that holds the pod back; it is not placed before the last one is gone."""
+
+    name: str = ""
+
+
+class ClaimRef(Part, frozen=True):
+    """A claim that the pod names."""
+
+    claim_name: str = ""
+
+
+class PodVolume(Part, frozen=True):
+    """A volume, as far as a claim stands behind it."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimRef | None = None
+    ephemeral: dict[str, object] | None = None
+
+
+class PodSpec(Part, frozen=True):
+    """What the pod asks for."""
+
+    scheduler_name: str = ""
+    node_name: str = ""
+    priority: int | None = None
+    containers: tuple[ContainerNeeds, ...] = ()
+    init_containers: tuple[ContainerNeeds, ...] = ()
+    overhead: Quantities = {}
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    scheduling_gates: tuple[Gate, ...] = ()
+    volumes: tuple[PodVolume, ...] = ()
+
+
+class PodStatus(Part, frozen=True):
+    """How far the pod is."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class Pod(Part, frozen=True):
+    """A pod as the scheduler sees it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Taint(Part, frozen=True):
+    """What keeps pods off a node unless they tolerate it."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Part, frozen=True):
+    """Who may run on the node."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(Part, frozen=True):
+    """What the node has to give."""
+
+    allocatable: Quantities = {}
+
+
+class Node(Part, frozen=True):
+    """A node as the scheduler sees it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class ClaimSpec(Part, frozen=True):
+    """What a claim is bound to."""
+
+    volume_name: str = ""
+
+
+class ClaimStatus(Part, frozen=True):
+    """How far a claim is."""
+
+    phase: str = ""
+
+
+class Claim(Part, frozen=True):
+    """A PersistentVolumeClaim as the scheduler sees it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ClaimSpec = ClaimSpec()
+    status: ClaimStatus = ClaimStatus()
+
+
+class PriorityClass(Part, frozen=True):
+    """A name for a priority; *global_default* makes it that of groups that name none."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool = False

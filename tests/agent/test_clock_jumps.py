@@ -1,0 +1,194 @@
+"""The wall clock jumps by an hour while pods live: what is due comes when it should."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.agent import BACK_OFF, START, Story, after, container, manifest, pod_of
+from support.agent_cluster import NODE, World, world
+from support.api_servers import EmbeddedServers
+from support.fake_apiserver import FakeApi
+from support.jumping_clock import HOUR, JumpingClock
+
+from batholith.agent.pods.records import PodFolder
+from batholith.agent.settings import Simulation
+from batholith.agent.state.pod_actions import Expire, Start
+from batholith.agent.state.status import Accepted, BackOff, Exited, Started
+from batholith.agent.volumes.source_manager import SourceBook
+from batholith.kube.client.client import Client
+from batholith.machinery.clock import SteadyTime
+from batholith.machinery.testing import FakeClock
+from batholith.model.names import PODS
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def clock() -> JumpingClock:
+    return JumpingClock()
+
+
+@pytest.fixture
+async def w(tmp_path: Path) -> AsyncIterator[World]:
+    async with world(EmbeddedServers(), tmp_path) as made:
+        yield made
+
+
+def shell(script: str, **more: Any) -> Json:
+    return container("sh", "-c", script, **more)
+
+
+def restarts(pod: Json, name: str = "c") -> int:
+    found = pod["status"].get("containerStatuses") or ()
+    return sum(each.get("restartCount", 0) for each in found if each["name"] == name)
+
+
+def waits(pod: Json, name: str = "c") -> str:
+    found = pod["status"].get("containerStatuses") or ()
+    reasons = (each["state"].get("waiting", {}).get("reason", "") for each in found
+               if each["name"] == name)  # fmt: skip
+    return next(reasons, "")
+
+
+async def test_set_back_it_delays_nothing(w: World, clock: JumpingClock) -> None:
+    async with w.agent(clock=clock, back_off=BackOff(base=0.5, cap=0.5)):
+        await w.run(manifest("failing", shell("exit 1")))
+        await w.run(manifest("late", shell("exec sleep 600"), activeDeadlineSeconds=3))
+        stubborn = shell("trap '' TERM; echo on; while :; do sleep 0.1; done")
+        await w.run(manifest("stubborn", stubborn, terminationGracePeriodSeconds=1))
+        await w.phase("stubborn", "Running")
+        await w.log_with("stubborn", "on")
+        seen = await w.when("failing", lambda pod: restarts(pod) >= 1)
+        clock.wrong_by = -HOUR
+        await w.delete("stubborn")
+        await w.gone("stubborn")
+        version = seen["metadata"]["resourceVersion"]
+        await w.when("failing", lambda pod: restarts(pod) >= restarts(seen) + 2, since=version)
+        late = await w.phase("late", "Failed")
+        assert late["status"]["reason"] == "DeadlineExceeded"
+        await w.delete("failing", grace=0)
+
+
+async def test_set_forward_it_hurries_nothing(w: World, clock: JumpingClock) -> None:
+    async with w.agent(clock=clock, back_off=BackOff(base=900)):
+        witness = shell("until test -e /tmp/go; do sleep 0.05; done", name="witness")
+        ends = {"exec": {"command": ["touch", "/tmp/go"]}, "initialDelaySeconds": 1}
+        witness |= {"startupProbe": ends}
+        pod = manifest(
+            "p", shell("exit 1"), witness, activeDeadlineSeconds=1800, restartPolicy="OnFailure"
+        )
+        await w.run(pod)
+        await w.when("p", lambda pod: waits(pod) == "CrashLoopBackOff")
+        clock.wrong_by = HOUR
+        # Its end has the worker look at everything again.
+        over = await w.when(
+            "p",
+            lambda pod: any(
+                each["name"] == "witness" and "terminated" in each["state"]
+                for each in pod["status"]["containerStatuses"]
+            ),
+        )
+        assert over["status"]["phase"] == "Running"
+        assert (restarts(over), waits(over)) == (1, "CrashLoopBackOff")
+        await w.delete("p", grace=0)
+
+
+async def test_a_deadline_outlives_the_agent_and_a_jump(w: World, clock: JumpingClock) -> None:
+    async with w.agent(clock=clock):
+        await w.run(manifest("p", shell("exec sleep 600"), activeDeadlineSeconds=1800))
+        await w.phase("p", "Running")
+    ((folder, record),) = PodFolder.all(w.settings.data_dir)
+    clock.wrong_by = HOUR
+    async with w.agent(clock=clock):
+        await w.run(manifest("next", shell("exit 0"), restartPolicy="Never"))
+        await w.phase("next", "Succeeded")
+        assert (await w.pod("p"))["status"]["phase"] == "Running"
+    # As it is after 1,800 s by the steady clock, whatever the other says.
+    folder.accept(msgspec.structs.replace(record, monotonic=record.monotonic - 1800))
+    clock.wrong_by = -HOUR
+    async with w.agent(clock=clock):
+        seen = await w.phase("p", "Failed")
+        assert seen["status"]["reason"] == "DeadlineExceeded"
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_restart_is_due_by_the_steady_time(jump: float) -> None:
+    wrong = timedelta(seconds=jump)
+    story = Story(pod_of(manifest()))
+    for begin in (0, 10):
+        story.tell(Started("c", after(begin), seen=after(begin)))
+        # The clock jumps while the container runs: the run is no longer, nor shorter, for that.
+        story.tell(Exited("c", after(begin + 5) + wrong, 1, seen=after(begin + 5)))
+    assert story.state.of("c").streak == 2
+    assert not story.due(24).commands
+    assert story.due(24).wake_at == after(15 + BACK_OFF.delay(2))
+    assert story.due(25).commands == (Start("c"),)
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_deadline_is_due_by_the_steady_time(jump: float) -> None:
+    story = Story(pod_of(manifest(activeDeadlineSeconds=60)))
+    story.state = replace(story.state, started_at=None)
+    story.tell(Accepted(START + timedelta(seconds=jump), START))
+    assert story.due(59).wake_at == after(60)
+    (command,) = story.due(60).commands
+    assert isinstance(command, Expire)
+
+
+def test_steady_time_does_not_jump_and_believes_nothing_of_the_future() -> None:
+    clock = FakeClock()
+    time = SteadyTime(clock)
+    start = clock.now()
+    clock.tick(5)
+    assert time.now() == start + timedelta(seconds=5)
+    assert time.of(start) == start
+    assert time.of(start + timedelta(hours=1)) == time.now()
+    clock.jump_wall(HOUR)
+    assert time.now() == start + timedelta(seconds=5)
+    assert clock.now() == start + timedelta(seconds=5 + HOUR)
+
+
+async def test_simulated_pods_live_by_the_steady_time(tmp_path: Path) -> None:
+    clock = JumpingClock()
+    async with (
+        world(EmbeddedServers(), tmp_path) as w,
+        w.agent(clock=clock, simulation=Simulation(nodes=1, prefix=NODE)),
+    ):
+        made = manifest("p", container("sleep", "1"), restartPolicy="Never")
+        made["spec"] |= {"nodeName": f"{NODE}-0"}
+        await w.client.create(PODS, made, namespace="default")
+        await w.phase("p", "Running")
+        clock.wrong_by = -HOUR
+        await w.phase("p", "Succeeded")
+
+
+async def test_a_token_is_renewed_by_its_length_of_life_whatever_the_clocks_say() -> None:
+    answer = {
+        "spec": {"expirationSeconds": 1000},
+        "status": {"token": "t", "expirationTimestamp": "2001-01-01T00:00:00Z"},
+    }
+    clock, asked = FakeClock(), list[str]()
+
+    async def post(path: str, body: object, *, view: type[Any]) -> Any:
+        asked.append(path)
+        return msgspec.convert(answer, view)
+
+    projected = {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}]}
+    pod = pod_of(manifest(volumes=[{"name": "v", "projected": projected}]))
+    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+        client.post = post  # type: ignore[method-assign, assignment]
+        book = SourceBook(client, clock=clock)
+        book.follow(pod, lambda: None)
+        await book.fetch(pod)
+        assert book.renewal(pod.metadata.uid) == clock.monotonic() + 800
+        for jump in (HOUR, -2 * HOUR):
+            clock.jump_wall(jump)
+            await book.fetch(pod)
+        assert len(asked) == 1
+        clock.tick(800)
+        await book.fetch(pod)
+        assert len(asked) == 2

@@ -1,0 +1,66 @@
+"""Callers are presented to the authorizers of the cluster with all that the authenticator said."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from batholith.api.auth import Act, Gate
+from batholith.api.problems import ProblemError
+from batholith.apiserver.http.auth import ANONYMOUS, Authenticator, User
+from batholith.apiserver.http.reviews import review
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
+from batholith.machinery.clock import SystemClock
+from batholith.model.names import JOBS, TOKENREVIEWS
+
+POD = "authentication.kubernetes.io/pod-name"
+ADA = User(name="ada", uid="u-1", groups=("builders",), extra={POD: ("ci-0",), "example.org/n": ()})
+ACT = Act(verb="list", resource=JOBS, namespace="default")
+
+
+@asynccontextmanager
+async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[Gate]:
+    """A gate before a cluster whose authorizer lets in who shows all of *allowed*."""
+    known = Authenticator({"token": ADA})
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["kind"] == "TokenReview":
+            found = review(TOKENREVIEWS, body, namespace="", asking=ANONYMOUS, known=known)
+            return web.json_response(found, status=201)
+        shown = body["spec"]
+        may = all(shown.get(key) == value for key, value in allowed.items())
+        return web.json_response({**body, "status": {"allowed": may}}, status=201)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
+        async with Client(credentials, user_agent="tests") as client:
+            yield Gate(client, clock=SystemClock())
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        {"user": "ada"},
+        {"uid": "u-1"},
+        {"groups": ["builders", "system:authenticated"]},
+        {"extra": {POD: ["ci-0"], "example.org/n": []}},
+    ],
+    ids=["user", "uid", "groups", "extra"],
+)
+async def test_the_authorizer_sees_what_the_token_review_told(allowed: Mapping[str, Any]) -> None:
+    async with gate(allowed) as there:
+        await there.allow(await there.user("Bearer token"), ACT)
+
+
+async def test_who_shows_something_else_is_refused() -> None:
+    async with gate({"extra": {POD: ["ci-1"]}}) as there:
+        with pytest.raises(ProblemError) as caught:
+            await there.allow(await there.user("Bearer token"), ACT)
+        assert caught.value.status == 403

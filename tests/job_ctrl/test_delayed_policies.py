@@ -1,0 +1,286 @@
+"""Policies that answer later: as if each look asked about everything, at the price of what is due.
+
+What happened to a pod long ago and is answered later costs nothing until then, and the answer is
+what it would be if it were looked at all the time.
+"""
+
+import dataclasses
+from itertools import count
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.jobs import entry, job, task, view
+
+from batholith.job_ctrl import policies
+from batholith.job_ctrl.decide import _react
+from batholith.job_ctrl.deferred import Docket
+from batholith.job_ctrl.effects import Effect, Forget, LookAgain, PutOff, RecordEvent, SetStatus
+from batholith.job_ctrl.job_view import View
+from batholith.job_ctrl.phases import RULES
+from batholith.job_ctrl.pod_tracker import Happening, Ledger
+from batholith.job_ctrl.restarts import Target
+from batholith.model.job import Action, Job, JobState, JobStatus
+from batholith.model.pod import PodPhase
+
+P = PodPhase
+NAMES = ["a-0", "a-1", "b-0"]
+POLICIES = st.lists(
+    st.builds(
+        lambda action, events, timeout: {"action": action, "events": events, **timeout},
+        st.sampled_from(["AbortJob", "RestartJob", "RestartTask", "RestartPod", "ResumeJob"]),
+        st.lists(
+            st.sampled_from(["PodPending", "PodFailed", "PodEvicted", "TaskCompleted", "*"]),
+            min_size=1,
+            max_size=2,
+        ),
+        st.sampled_from([{}, {"timeout": "5s"}, {"timeout": "5s"}, {"timeout": "20s"}]),
+    ),
+    max_size=2,
+)
+STATUSES = st.builds(
+    lambda phase, version: JobStatus(state=JobState(phase=phase), min_available=1, version=version),
+    st.sampled_from(["Pending", "Running", "Running", "Aborted", "Aborting"]),
+    st.integers(0, 1),
+)
+CHANGES = st.fixed_dictionaries(
+    {
+        "phase": st.sampled_from([*P, P.PENDING]),
+        "uid": st.sampled_from(["u1", "u2"]),
+        "leaving": st.sampled_from([False, False, False, True]),
+        "version": st.sampled_from([0, 0, 0, 1]),
+        "restarts": st.integers(0, 1),
+    }
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(NAMES), CHANGES),
+        st.tuples(st.just("put"), st.sampled_from(NAMES), CHANGES),
+        st.tuples(st.sampled_from(["drop", "doom", "reprieve"]), st.sampled_from(NAMES)),
+        st.tuples(st.just("policies"), POLICIES),
+        st.tuples(st.just("status"), STATUSES),
+        st.tuples(st.just("scale"), st.integers(0, 2)),
+        st.tuples(st.just("wait"), st.sampled_from([0.5, 5.0, 14.0])),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+class Story:
+    """A ledger, and the job that it is kept for, as both change."""
+
+    def __init__(self, rules: list[dict[str, Any]]) -> None:
+        self.ledger = Ledger()
+        self.rules, self.replicas = rules, 2
+        self.status = JobStatus(state=JobState(phase="Running"), min_available=1)
+        self.now = 100.0
+        self.uids = dict[str, str]()
+        self._adapt()
+
+    def _adapt(self) -> None:
+        tasks = task("a", self.replicas), task("b", 1)
+        self.job: Job = job(*tasks, policies=self.rules, minAvailable=1, status=self.status)
+        self.ledger.adapt(self.job)
+
+    def take(self, step: str, what: Any, changes: dict[str, Any] | None = None) -> None:
+        """Do one step of a random history."""
+        match step:
+            case "put":
+                made = entry(what, **(changes or {}))
+                made = dataclasses.replace(made, uid=f"{what}-{made.uid}")
+                self.uids[what] = made.uid
+                self.ledger.put(made, now=self.now)
+            case "drop":
+                self.ledger.drop(self.uids.get(what, ""), now=self.now)
+            case "doom":
+                self.ledger.doom([self.uids.get(what, "")])
+            case "reprieve":
+                self.ledger.reprieve([self.uids.get(what, "")])
+            case "policies":
+                self.rules = what
+            case "status":
+                self.status = what
+            case "scale":
+                self.replicas = what
+            case "wait":
+                self.now += what
+        self._adapt()
+
+    def view(self) -> View:
+        seen = view(self.job, podgroup="Running")
+        return dataclasses.replace(seen, ledger=self.ledger, uptime=self.now)
+
+    def look(self) -> list[Effect]:
+        """Ask the policies, and put down what concerns happenings."""
+        asides, move = _react(self.view())
+        effects = [*asides, *move]
+        for effect in effects:
+            if isinstance(effect, Forget):
+                self.ledger.forget(effect.happenings)
+            if isinstance(effect, PutOff):
+                self.ledger.put_off(effect.waits, terms=effect.terms)
+            if isinstance(effect, SetStatus):
+                self.status = effect.status
+                self._adapt()
+        self.ledger.validate()
+        return effects
+
+
+def asked_about_all(seen: View) -> tuple[list[Happening], float | None, str]:
+    """The naive rule: all that happened, asked about one by one.
+
+    Returns what needs no more thought, seconds until something else is due, and what is done.
+    """
+    over, waits = list[Happening](), list[float]()
+    for happening in seen.ledger.happenings:
+        policy = policies.answer(seen.job, happening, seen.pods)
+        if policy is None or policies.is_over(seen.ledger, happening, policy):
+            over.append(happening)
+            continue
+        go = RULES[seen.phase].on.get(Action(policy.action))
+        if go is None or Target.of(Action(policy.action), happening) is None:
+            over.append(happening)
+            continue
+        left = happening.since + policies.delay(policy, happening.event) - seen.uptime
+        if left <= 0:
+            return [*over, happening], None, policy.action
+        waits.append(left)
+    return over, min(waits, default=None), ""
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(rules=POLICIES, steps=STEPS)
+def test_inv_vc_7_each_look_finds_what_asking_about_everything_would(
+    rules: list[dict[str, Any]], steps: list[tuple[Any, ...]]
+) -> None:
+    story = Story(rules)
+    for step in steps:
+        story.take(*step)
+        over, left, action = asked_about_all(story.view())
+        effects = story.look()
+        forgotten = [one for each in effects if isinstance(each, Forget) for one in each.happenings]
+        agains = [each.seconds for each in effects if isinstance(each, LookAgain)]
+        done = [each.message for each in effects if isinstance(each, RecordEvent)]
+        assert forgotten == over
+        assert agains == ([] if left is None else [left])
+        assert [said for said in done if said.startswith(f"Action {action} after")] == (
+            [said for said in done if said.startswith("Action")]
+        )
+        assert any(said.startswith("Action") for said in done) == bool(action)
+
+
+def pending(number: int, **fields: Any) -> Story:
+    """A job of so many pods that all wait, with a policy against it; it has been looked at."""
+    late = {"action": "AbortJob", "events": ["PodPending"], "timeout": "60s"}
+    story = Story([late])
+    story.take("scale", number)
+    for index in range(number):
+        story.take("put", f"a-{index}", {"phase": P.PENDING, **fields})
+    story.look()
+    return story
+
+
+def judged(story: Story) -> list[str]:
+    """The pods that the next look asks the policies about."""
+    due, _ = story.ledger.due(story.now, terms=policies.terms(story.job))
+    return [one.pod for one in due]
+
+
+def test_pods_that_wait_cost_a_look_nothing_until_they_are_due() -> None:
+    story = pending(5)
+    assert judged(story) == []
+    story.now += 30.0
+    story.take("put", "a-1", {"phase": P.RUNNING})
+    story.take("put", "a-2", {"phase": P.PENDING, "ready": True})  # something about it is new
+    assert judged(story) == ["j-a-2"]
+    assert [one.seconds for one in story.look() if isinstance(one, LookAgain)] == [30.0]
+    assert judged(story) == []
+    story.now += 30.0
+    assert judged(story) == ["j-a-0", "j-a-2", "j-a-3", "j-a-4"]
+    assert any(isinstance(one, SetStatus) for one in story.look())
+    assert story.status.state.phase == "Aborting"
+
+
+def test_a_pod_made_again_waits_its_own_time() -> None:
+    story = pending(1, uid="u1")
+    story.now += 40.0
+    story.take("doom", "a-0")
+    story.take("drop", "a-0")
+    story.take("put", "a-0", {"phase": P.PENDING, "uid": "u2"})
+    assert [one.seconds for one in story.look() if isinstance(one, LookAgain)] == [60.0]
+    story.now += 20.0
+    story.look()
+    assert story.status.state.phase == "Running"
+
+
+def test_a_policy_that_is_changed_counts_for_pods_that_wait_already() -> None:
+    story = pending(2)
+    story.now += 10.0
+    story.take("policies", [{**story.rules[0], "timeout": "30s"}])
+    assert judged(story) == ["j-a-0", "j-a-1"]
+    assert [one.seconds for one in story.look() if isinstance(one, LookAgain)] == [20.0]
+    assert judged(story) == []
+
+
+class Naive:
+    """What a docket must do, without its shortcuts."""
+
+    def __init__(self) -> None:
+        self.matters = dict[str, int]()
+        self.until = dict[str, float]()
+        self.terms: object = None
+
+
+@settings(deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "discard", "reopen", "put off", "put off", "wait"]),
+            st.sampled_from(["a", "b", "c", "d"]),
+            st.integers(0, 6),
+            st.sampled_from(["x", "x", "x", "y"]),
+        ),
+        max_size=60,
+    )
+)
+def test_a_docket_calls_what_is_due_in_the_order_in_which_it_came(
+    steps: list[tuple[str, str, int, str]],
+) -> None:
+    docket, naive, numbers, now = Docket[str, int](), Naive(), count(), 0.0
+    for step, key, number, terms in steps:
+        if step == "add":
+            docket.add(key, matter := next(numbers))
+            naive.until.pop(key, None)
+            naive.matters.pop(key, None)
+            naive.matters[key] = matter
+        elif step == "discard":
+            docket.discard(key)
+            naive.matters.pop(key, None)
+            naive.until.pop(key, None)
+        elif step == "reopen":
+            docket.reopen(key)
+            naive.until.pop(key, None)
+        elif step == "put off" and key in naive.matters:
+            docket.put_off(key, until=now + number, terms=terms)
+            if terms != naive.terms:
+                naive.until.clear()
+            naive.terms, naive.until[key] = terms, now + number
+        elif step == "wait":
+            now += number
+        naive.until = {key: until for key, until in naive.until.items() if until > now}
+        assert docket.due(now, terms=naive.terms) == (
+            [matter for key, matter in naive.matters.items() if key not in naive.until],
+            min(naive.until.values(), default=None),
+        )
+        assert docket.due(now, terms="z") == ([*naive.matters.values()], None)
+        docket.validate()
+
+
+def test_putting_off_again_and_again_leaves_nothing_behind() -> None:
+    docket = Docket[str, str]()
+    docket.add("a", "a")
+    for number in range(10_000):
+        docket.put_off("a", until=1e9 - number, terms="x")
+        docket.reopen("a")
+    assert len(docket._heap) < 200

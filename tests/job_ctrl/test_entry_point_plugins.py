@@ -1,0 +1,169 @@
+"""Plugins of other packages: how they are found, and that their faults are theirs alone."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs import job, task
+from support.packages import install
+
+from batholith.job_ctrl import pods
+from batholith.job_ctrl.plugins import entry_points
+from batholith.job_ctrl.plugins.base import Wanted
+from batholith.job_ctrl.plugins.errors import PluginError, UnknownPluginError
+from batholith.job_ctrl.plugins.registry import BUILT_IN, Registry, Team
+from batholith.model.job import Job
+from batholith.model.names import CONFIGMAPS, SECRETS, Resource
+
+MARK = """
+class Mark:
+    def __init__(self, given):
+        self.words = given
+
+    def on_pod_create(self, pod, job):
+        pod["metadata"]["annotations"]["mark"] = " ".join(self.words)
+"""
+EXITS = "raise SystemExit('nothing here')"
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed packages, one of which has plugins that cannot be loaded."""
+    monkeypatch.syspath_prepend(tmp_path)
+    points = {"mark": "marks:Mark", "gone": "marks:Gone", "exits": "exits:X", "number": "marks:N"}
+    modules = {"marks": MARK + "\nN = 1\n", "exits": EXITS}
+    install(tmp_path, "acme-plugins", modules=modules, points=points, group=entry_points.GROUP)
+    return tmp_path
+
+
+def shaped(team: Team, of: Job) -> pods.Pod:
+    pod = pods.build(of, of.spec.tasks[0], 0)
+    team.shape(pod, of)
+    return pod
+
+
+def test_an_installed_plugin_serves_the_jobs_that_name_it(packages: Path) -> None:
+    of = job(task(), plugins={"mark": ["a", "b"], "env": []})
+    pod = shaped(Registry.load().team(of), of)
+    assert pod["metadata"]["annotations"]["mark"] == "a b"
+    assert entry_points.names() >= {"mark", "gone", "exits"}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gone", "marks:Gone of acme-plugins 1.0: AttributeError"),
+        ("exits", "exits:X of acme-plugins 1.0: SystemExit: nothing here"),
+        ("number", "marks:N of acme-plugins 1.0: TypeError: it is no class"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_named_to_its_jobs_alone(
+    packages: Path, caplog: pytest.LogCaptureFixture, name: str, why: str
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        registry = Registry.load()
+    assert [record for record in caplog.records if vars(record).get("plugin") == name]
+    shaped(registry.team(job()), job())
+    of = job(plugins={name: [], "mark": []})
+    with pytest.raises(PluginError) as caught:
+        shaped(registry.team(of), of)
+    assert f"job plugin {name!r} failed in {why}" in str(caught.value)
+
+
+def test_a_job_whose_plugin_is_gone_gets_no_pods_but_may_end() -> None:
+    of = job(plugins={"nosuch": [], "ssh": []})
+    team = Registry().team(of)
+    for _ in range(2):
+        with pytest.raises(UnknownPluginError, match="'nosuch' is not installed; known are env"):
+            shaped(team, of)
+    with pytest.raises(UnknownPluginError):
+        list(team.wanted(of))
+    assert list(team.unwanted(of)) == [(SECRETS, "j-ssh")]
+    assert list(team.complaints(of)) == []
+
+
+class Clumsy:
+    """Fails where its argument says."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        (self.where,) = given
+        self._fail("its making")
+
+    def _fail(self, where: str) -> None:
+        if where == self.where:
+            raise ValueError("oh")
+
+    def on_pod_create(self, pod: pods.Pod, job: Job) -> None:
+        self._fail("on_pod_create")
+
+    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+        self._fail("on_job_add")
+        return [Wanted(resource=CONFIGMAPS, name="c", build=self._build)]
+
+    def _build(self) -> dict[str, Any]:
+        self._fail("the making of ConfigMap c")
+        return {}
+
+    def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
+        self._fail("on_job_delete")
+        return [(CONFIGMAPS, "c")]
+
+    def complaints_about(self, job: Job) -> Sequence[str]:
+        self._fail("complaints_about")
+        return []
+
+
+def use_all(team: Team, of: Job) -> list[str]:
+    """Let the team do everything that it is there for; what it complains of."""
+    shaped(team, of)
+    for wanted in team.wanted(of):
+        wanted.build()
+    list(team.unwanted(of))
+    return list(team.complaints(of))
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["its making", "on_pod_create", "on_job_add", "the making of ConfigMap c", "on_job_delete"],
+)
+def test_a_plugin_that_fails_is_named_with_what_it_was_about(where: str) -> None:
+    of = job(plugins={"clumsy": [where], "env": []})
+    team = Registry({**BUILT_IN, "clumsy": Clumsy}).team(of)
+    with pytest.raises(PluginError) as caught:
+        use_all(team, of)
+    assert str(caught.value) == f"job plugin 'clumsy' failed in {where}: ValueError: oh"
+
+
+def test_a_plugin_that_fails_to_complain_is_complained_of() -> None:
+    of = job(plugins={"clumsy": ["complaints_about"]})
+    (said,) = use_all(Registry({"clumsy": Clumsy}).team(of), of)
+    assert said == "job plugin 'clumsy' failed in complaints_about: ValueError: oh"
+
+
+def test_one_that_fails_to_take_its_objects_away_keeps_no_others() -> None:
+    of = job(plugins={"clumsy": ["on_job_delete"], "ssh": []})
+    found = []
+    with pytest.raises(PluginError, match="on_job_delete"):
+        for one in Registry({**BUILT_IN, "clumsy": Clumsy}).team(of).unwanted(of):
+            found.append(one)  # noqa: PERF402 - what comes before the error counts
+    assert found == [(SECRETS, "j-ssh")]
+
+
+def test_an_object_that_is_none_is_not_sent_to_the_server() -> None:
+    class Empty:
+        def on_job_add(self, job: Job) -> Sequence[Wanted]:
+            nothing: Any = None
+            return [Wanted(resource=CONFIGMAPS, name="c", build=lambda: nothing)]
+
+    of = job(plugins={"empty": []})
+    (wanted,) = Registry({"empty": lambda given: Empty()}).team(of).wanted(of)
+    with pytest.raises(PluginError, match="the making of ConfigMap c: TypeError: it is no object"):
+        wanted.build()
+
+
+def test_what_has_no_hook_is_no_plugin() -> None:
+    of = job(plugins={"dict": []})
+    with pytest.raises(PluginError, match=r"it has none of on_pod_create, on_job_add"):
+        shaped(Registry({"dict": lambda given: {}}).team(of), of)

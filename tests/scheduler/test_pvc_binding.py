@@ -1,0 +1,100 @@
+"""A pod is placed once the claims that it mounts are bound, and not before."""
+
+import msgspec
+import pytest
+from support.scheduler import World, group, node, pod
+
+from batholith.model.meta import ObjectMeta, OwnerReference
+from batholith.scheduler.state.core_types import (
+    Claim,
+    ClaimRef,
+    ClaimSpec,
+    ClaimStatus,
+    Pod,
+    PodVolume,
+)
+
+
+def claim(name: str, phase: str = "Bound", *, volume: str = "v", owner: str = "") -> Claim:
+    owners = (OwnerReference(api_version="v1", kind="Pod", name="p", uid=owner),) if owner else ()
+    meta = ObjectMeta(name=name, namespace="ns", uid=f"claim-{name}", owner_references=owners)
+    return Claim(meta, ClaimSpec(volume), ClaimStatus(phase))
+
+
+def mounting(made: Pod, *volumes: PodVolume) -> Pod:
+    spec = msgspec.structs.replace(made.spec, volumes=volumes)
+    return msgspec.structs.replace(made, spec=spec)
+
+
+def named(claim_name: str) -> PodVolume:
+    return PodVolume(name="d", persistent_volume_claim=ClaimRef(claim_name=claim_name))
+
+
+def test_a_gang_waits_for_a_claim_and_is_placed_as_soon_as_that_is_bound() -> None:
+    world = World()
+    members = (mounting(pod(f"g-{i}", "g"), named("c")) for i in range(2))
+    world.add(node("a"), group("g", 3), pod("g-2", "g"), *members)
+    assert world.decide() == {}
+    assert world.message("g") == 'persistentvolumeclaim "c" not found'
+    pending = claim("c", "Pending", volume="")
+    world.cluster.claim(None, pending)
+    assert world.cluster.has_news()
+    assert world.decide() == {}
+    assert 'persistentvolumeclaim "c" is not bound' in world.message("g")
+    assert "WaitForFirstConsumer" in world.message("g")
+    world.cluster.claim(pending, claim("c"))
+    assert world.cluster.has_news()
+    assert set(world.decide()) == {"g-0", "g-1", "g-2"}
+
+
+@pytest.mark.parametrize("cpu", [0, 1])
+def test_pods_whose_claims_are_bound_do_not_wait_for_others(cpu: int) -> None:
+    world = World()
+    members = (mounting(pod(f"g-{i}", "g", cpu=cpu), named(f"c{i}")) for i in range(4))
+    world.add(node("a"), group("g", 2), *members)
+    world.cluster.claim(None, claim("c0"))
+    world.cluster.claim(None, claim("c3"))
+    assert set(world.decide()) == {"g-0", "g-3"}
+    assert world.decide() == {}
+    assert 'claim "c1" not found' in world.message("g")
+    world.cluster.claim(None, claim("c2"))
+    assert set(world.decide()) == {"g-2"}
+
+
+def test_a_claim_of_another_gang_wakes_nobody() -> None:
+    world = World()
+    world.add(node("a"), group("g", 1), mounting(pod("g-0", "g"), named("c")))
+    world.decide()
+    world.cluster.has_news()
+    world.cluster.claim(None, claim("other"))
+    assert not world.cluster.has_news()
+
+
+def test_the_claim_of_an_ephemeral_volume_must_be_the_pod_s_own() -> None:
+    world = World()
+    world.add(
+        node("a"), mounting(pod("p", scheduler="default-scheduler"), PodVolume("d", None, {}))
+    )
+    assert world.decide() == {}
+    strange = claim("p-d")
+    world.cluster.claim(None, strange)
+    assert world.decide() == {}
+    (gang,) = world.cluster.gangs.values()
+    assert gang.finding is not None
+    assert [each.message for each in gang.finding.misfits.values()] == [
+        'persistentvolumeclaim "p-d" was not made for pod "p"'
+    ]
+    world.cluster.claim(strange, claim("p-d", owner="uid-p"))
+    assert set(world.decide()) == {"p"}
+
+
+def test_a_claim_that_goes_or_is_lost_is_named() -> None:
+    world = World()
+    world.add(node("a"), group("g", 1), mounting(pod("g-0", "g"), named("c")))
+    lost = claim("c", "Lost")
+    world.cluster.claim(None, lost)
+    assert world.decide() == {}
+    assert world.message("g") == 'persistentvolumeclaim "c" has lost its volume "v"'
+    world.cluster.claim(lost, None)
+    assert world.decide() == {}
+    assert world.message("g") == 'persistentvolumeclaim "c" not found'

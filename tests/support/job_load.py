@@ -1,0 +1,298 @@
+"""Many small jobs of several kinds, each with the end that it must come to whatever happens."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from support.embedded_apiserver import Server
+
+from batholith.admission.job_defaults import fill_in
+from batholith.kube.client.client import Client
+from batholith.kube.informer.informer import Cache
+from batholith.model.base import Part
+from batholith.model.job import Job, JobPhase
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import JOB_VERSION, JOBS, PODS, QUEUES, SIMULATE_PREFIX
+
+Json = dict[str, Any]
+
+NAMESPACE = "default"
+AT_WORK = 40
+"""Jobs that have not ended yet while others are submitted."""
+ENDS = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """One job, and how it must end."""
+
+    name: str
+    tasks: Sequence[Json]
+    spec: Json
+    phase: JobPhase
+    succeeded: int
+    failed: int
+    retries: int = 0
+    versions: Sequence[str] = ("0",)
+    """Versions of the job in which all of its pods are made."""
+
+    @property
+    def body(self) -> Json:
+        """What a user applies, with the defaults that admission fills in."""
+        whole = {
+            "apiVersion": JOBS.api_version,
+            "kind": JOBS.kind,
+            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "spec": {"schedulerName": "volcano", "tasks": list(self.tasks), **self.spec},
+        }
+        return fill_in(whole, scheduler_name="volcano")
+
+    @property
+    def pods(self) -> set[tuple[str, str]]:
+        """The pods that must be made, each once: name and version of the job."""
+        return {
+            (f"{NAMESPACE}/{self.name}-{task['name']}-{index}", version)
+            for version in self.versions
+            for task in self.tasks
+            for index in range(task["replicas"])
+        }
+
+
+class Pod(Part, frozen=True):
+    """What is read of a pod."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+def task(
+    name: str, replicas: int, *, run_for: str = "500ms~2s", exit_code: int = 0, **more: Any
+) -> Json:
+    """A task whose pods live by a simulated kubelet."""
+    notes = {"run-for": run_for, "exit-code": str(exit_code)}
+    container = {
+        "name": "main",
+        "image": "busybox:1.36",
+        "resources": {"requests": {"cpu": "500m"}},
+    }
+    template = {
+        "metadata": {"annotations": {SIMULATE_PREFIX + key: value for key, value in notes.items()}},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    return {"name": name, "replicas": replicas, "template": template, **more}
+
+
+def plain(name: str, pods: int) -> Script:
+    """Completes when all of its pods have."""
+    return Script(
+        name=name,
+        tasks=(task("t", pods),),
+        spec={},
+        phase=JobPhase.COMPLETED,
+        succeeded=pods,
+        failed=0,
+    )
+
+
+def failing(name: str, pods: int) -> Script:
+    """Fails, since its pods do and nothing is to be done about it.
+
+    Each pod may start alone: of a gang that was bound in part when its scheduler died, and whose
+    first pod has failed since, the rest would wait for ever (as they do for Volcano).
+    """
+    return Script(
+        name=name,
+        tasks=(task("t", pods, exit_code=2, minAvailable=1),),
+        spec={"minAvailable": 1},
+        phase=JobPhase.FAILED,
+        succeeded=0,
+        failed=pods,
+    )
+
+
+def restarting(name: str, pods: int) -> Script:
+    """Starts anew whenever a pod fails, which one always does, until its retries are used up."""
+    policy = {"event": "PodFailed", "action": "RestartJob"}
+    return Script(
+        name=name,
+        tasks=(
+            task("bad", 1, run_for="500ms", exit_code=1),
+            task("good", pods - 1, run_for="inf"),
+        ),
+        spec={"policies": [policy], "maxRetry": 2},
+        phase=JobPhase.FAILED,
+        succeeded=0,
+        failed=1,
+        retries=2,
+        versions=("0", "1"),
+    )
+
+
+def completing(name: str, pods: int) -> Script:
+    """Completes when its first task has, though the other would run for ever."""
+    policy = {"event": "TaskCompleted", "action": "CompleteJob"}
+    return Script(
+        name=name,
+        tasks=(task("work", 1, policies=[policy]), task("serve", pods - 1, run_for="inf")),
+        spec={},
+        phase=JobPhase.COMPLETED,
+        succeeded=1,
+        failed=0,
+    )
+
+
+def terminating(name: str, pods: int) -> Script:
+    """Is terminated by the exit code of one pod."""
+    policy = {"exitCode": 3, "action": "TerminateJob"}
+    return Script(
+        name=name,
+        tasks=(task("bad", 1, exit_code=3), task("good", pods - 1, run_for="inf")),
+        spec={"policies": [policy]},
+        phase=JobPhase.TERMINATED,
+        succeeded=0,
+        failed=1,
+    )
+
+
+ODD = (failing, restarting, completing, terminating)
+
+
+def scripts(number: int) -> list[Script]:
+    """*number* jobs of one to three pods; each fifth is of an odd kind."""
+    return [
+        ODD[n // 5 % len(ODD)](f"j{n}", 2 + n % 2) if n % 5 == 4 else plain(f"j{n}", 1 + n % 3)
+        for n in range(number)
+    ]
+
+
+class Load:
+    """Jobs at work on a server, as a watch of its own sees them."""
+
+    def __init__(self, server: Server, client: Client, wanted: Sequence[Script]) -> None:
+        self.wanted = wanted
+        self.uids: dict[tuple[str, str], set[str]] = defaultdict(set)
+        """By name and version of the job, the pods that there have been."""
+        self._server = server
+        self._jobs = Cache(client, JOBS, Job)
+        self._pods = Cache(client, PODS, Pod)
+        self._pods.add_handler(self._on_pod)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            meta = new.metadata
+            self.uids[meta.key, meta.annotations.get(JOB_VERSION, "")].add(meta.uid)
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for cache in (self._jobs, self._pods):
+                tasks.create_task(cache.run())
+            await self._jobs.wait_synced()
+            await self._pods.wait_synced()
+            ready.set()
+
+    async def submit(self) -> None:
+        """Create all jobs, each as soon as few enough others are at work."""
+        for number, script in enumerate(self.wanted):
+            while number - self.ended >= AT_WORK:  # noqa: ASYNC110 - nothing to wait on
+                await asyncio.sleep(0.05)
+            await self._create(script)
+
+    async def _create(self, script: Script) -> None:
+        """Create a job, even if the server is down for a while, or does not know all kinds yet."""
+        while True:
+            try:
+                answer = await self._server.request("POST", JOBS.path(NAMESPACE), script.body)
+            except aiohttp.ClientError:
+                answer = None
+            if answer is not None and answer.status in (201, 409):
+                return  # 409: the first answer was lost
+            assert answer is None or answer.status >= 429 or answer.status == 404, answer.body
+            await asyncio.sleep(0.1)
+
+    @property
+    def ended(self) -> int:
+        """How many have come to their end."""
+        return sum(job.status.state.phase in ENDS for job in self._jobs)
+
+    async def until_ended(self, number: int | None = None, *, seconds: float = 400) -> None:
+        """Wait until so many (else all) have ended."""
+        goal = len(self.wanted) if number is None else number
+
+        def phases() -> str:
+            left = {
+                job.metadata.name: str(job.status.state.phase)
+                for job in self._jobs
+                if job.status.state.phase not in ENDS
+            }
+            return f"{goal} jobs ended; of {len(left)} others some are {dict([*left.items()][:20])}"
+
+        await eventually(lambda: self.ended >= goal, phases, seconds=seconds)
+
+    def wrong(self) -> list[str]:
+        """Jobs that did not end as they should, each in a sentence."""
+        said = []
+        for script in self.wanted:
+            job = self._jobs.get(f"{NAMESPACE}/{script.name}")
+            if job is None:
+                said.append(f"{script.name} is gone")
+                continue
+            status = job.status
+            got = (status.state.phase, status.succeeded, status.failed, status.retry_count)
+            must = (script.phase, script.succeeded, script.failed, script.retries)
+            if got != must:
+                said.append(f"{script.name}: (phase, succeeded, failed, retries) {got}, not {must}")
+        return said
+
+    def pods(self) -> set[tuple[str, str]]:
+        """The pods that must have been made, by name and version of the job."""
+        return {pod for script in self.wanted for pod in script.pods}
+
+
+@asynccontextmanager
+async def load(server: Server, wanted: Sequence[Script]) -> AsyncIterator[Load]:
+    """Watch the jobs of *server* for the length of the block; nothing is submitted yet."""
+    async with server.client() as client:
+        work, ready = Load(server, client, wanted), asyncio.Event()
+        watching = asyncio.create_task(work.run(ready))
+        try:
+            await ready.wait()
+            yield work
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+async def eventually(
+    condition: Callable[[], object], what: Callable[[], str], *, seconds: float
+) -> None:
+    """Wait until *condition* holds, looking at it rarely: others need the processor.
+
+    The limit only keeps a broken test from hanging; *what* then says what did not happen.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - the world offers no event to wait for
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"did not happen: {what()}") from None
+
+
+async def until_queue_is_there(server: Server) -> None:
+    """Wait for the queue that jobs go to, which the controllers make."""
+    path = QUEUES.path(name="default")
+    while (await server.request("GET", path)).status != 200:  # noqa: ASYNC110 - nothing to wait on
+        await asyncio.sleep(0.05)
+
+
+async def living_pods(server: Server) -> list[str]:
+    """Names of pods that have not ended."""
+    found = (await server.get(PODS.path(NAMESPACE)))["items"]
+    return [
+        pod["metadata"]["name"]
+        for pod in found
+        if pod["status"]["phase"] not in ("Succeeded", "Failed")
+    ]

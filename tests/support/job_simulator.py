@@ -1,0 +1,183 @@
+"""A world of one job for pure decisions: it does at once what a decision asks for."""
+
+import dataclasses
+from collections import Counter
+
+import msgspec
+from support.jobs import entry, view
+
+from batholith.job_ctrl import effects as fx
+from batholith.job_ctrl import podgroups
+from batholith.job_ctrl.decide import decide
+from batholith.job_ctrl.job_view import Order, View
+from batholith.job_ctrl.pod_tracker import Entry, Ledger
+from batholith.job_ctrl.pods import partition_of
+from batholith.job_ctrl.recovery import catch_up
+from batholith.model.job import Job
+from batholith.model.pod import PodPhase
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+
+
+class World:
+    """The API server, the scheduler and the kubelet of one job, all in memory."""
+
+    def __init__(self, job: Job) -> None:
+        self.job: Job | None = job
+        self.pods: dict[str, Entry] = {}
+        self.podgroup: PodGroup | None = None
+        self.phases: list[str] = []
+        self.said: list[str] = []
+        self.created: Counter[tuple[str, int]] = Counter()
+        self.objects = False
+        self.uptime = 0.0
+        self.again_in: list[float] = []
+        self._serial = 0
+        self._orders: list[Order] = []
+        self.crash()
+
+    def crash(self) -> None:
+        """The controller dies and starts anew: only what the server has is left."""
+        self.ledger = Ledger()
+        for pod in self.pods.values():
+            self.ledger.put(pod)
+        self._first_look = self._objects_due = True
+
+    def order(self, action: str) -> None:
+        """The user sends a Command."""
+        self._serial += 1
+        self._orders.append(
+            Order(name=f"c{self._serial}", uid=f"cmd-{self._serial}", action=action)
+        )
+
+    def suspend(self, value: bool = True) -> None:
+        """The user sets or clears ``spec.suspend``."""
+        assert self.job is not None
+        spec = msgspec.structs.replace(self.job.spec, suspend=value)
+        self.job = msgspec.structs.replace(self.job, spec=spec)
+
+    def admit(self, phase: str = "Inqueue") -> None:
+        """The scheduler puts the PodGroup in *phase*."""
+        assert self.podgroup is not None
+        self.podgroup = msgspec.structs.replace(self.podgroup, status=PodGroupStatus(phase=phase))
+
+    def turn(self, name: str, phase: PodPhase, *, exit_code: int = 0) -> None:
+        """The kubelet reports that the pod ``j-<name>`` is in *phase*."""
+        pod = self.pods[f"j-{name}"]
+        self._show(dataclasses.replace(pod, phase=phase, exit_code=exit_code))
+
+    def evict(self, name: str) -> None:
+        """Somebody deletes a pod, and it goes at once."""
+        self.ledger.drop(self.pods.pop(f"j-{name}").uid, now=self.uptime)
+
+    def reap(self) -> None:
+        """All pods that were asked to go, go."""
+        for pod in [pod for pod in self.pods.values() if pod.leaving]:
+            self._show(dataclasses.replace(pod, phase=PodPhase.FAILED))
+            del self.pods[pod.name]
+            self.ledger.drop(pod.uid, now=self.uptime)
+
+    def view(self) -> View:
+        """What the controller sees now."""
+        assert self.job is not None
+        self.ledger.adapt(self.job)
+        if self._first_look:
+            catch_up(self.job, self.ledger, now=self.uptime)
+            self._first_look = False
+        seen = view(
+            self.job,
+            podgroup=None,
+            objects_due=self._objects_due,
+        )
+        return dataclasses.replace(
+            seen, ledger=self.ledger, podgroup=self.podgroup, uptime=self.uptime
+        )
+
+    def run(self) -> None:
+        """Decide and do until there is nothing left to do."""
+        for _ in range(100):
+            if not self.step():
+                return
+        raise AssertionError(f"no rest: {decide(self.view())}")
+
+    def step(self) -> bool:
+        """Decide and do once; whether there may be more to do."""
+        if self.job is None:
+            return False
+        order = self._orders[0] if self._orders else None
+        asked = decide(self.view(), order)
+        self.again_in = []
+        for effect in asked:
+            self._do(effect)
+        self.ledger.validate()
+        return not all(
+            isinstance(effect, fx.RecordEvent | fx.PutOff | fx.LookAgain) for effect in asked
+        )
+
+    def _do(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one case an effect
+        assert self.job is not None
+        match effect:
+            case fx.SetStatus(status):
+                if status.state.phase != self.job.status.state.phase:
+                    self.phases.append(status.state.phase)
+                assert status != self.job.status, "a write that changes nothing"
+                self.job = msgspec.structs.replace(self.job, status=status)
+            case fx.CreatePodGroup(spec):
+                assert self.podgroup is None
+                made = podgroups.build(self.job, spec)
+                self._serial += 1
+                meta = msgspec.structs.replace(made.metadata, uid=f"pg-{self._serial}")
+                self.podgroup = msgspec.structs.replace(made, metadata=meta)
+            case fx.UpdatePodGroup(patch):
+                assert self.podgroup is not None
+                fields = {**msgspec.to_builtins(self.podgroup.spec), **patch}
+                self.podgroup = msgspec.structs.replace(
+                    self.podgroup, spec=msgspec.convert(fields, PodGroupSpec)
+                )
+            case fx.DeletePodGroup(uid):
+                assert self.podgroup is not None and self.podgroup.metadata.uid == uid
+                self.podgroup = None
+            case fx.CreatePods(indices):
+                for task, numbers in indices.items():
+                    for index in numbers:
+                        self._create(task, index)
+            case fx.DeletePods(pods):
+                self.ledger.doom(pod.uid for pod in pods)
+                for pod in pods:
+                    self._show(dataclasses.replace(self.pods[pod.name], leaving=True))
+            case fx.EnsureObjects():
+                self.objects, self._objects_due = True, False
+            case fx.RemoveObjects():
+                self.objects, self._objects_due = False, True
+            case fx.DeleteCommand():
+                self._orders.pop(0)
+            case fx.DeleteJob():
+                self.job = None
+            case fx.Forget(happenings):
+                self.ledger.forget(happenings)
+            case fx.PutOff(waits, terms):
+                self.ledger.put_off(waits, terms=terms)
+            case fx.RecordEvent(reason):
+                self.said.append(reason)
+            case fx.LookAgain(seconds):
+                self.again_in.append(seconds)
+
+    def _create(self, task: str, index: int) -> None:
+        assert self.job is not None
+        version = self.job.status.version
+        name = f"{task}-{index}"
+        assert f"j-{name}" not in self.pods, "the name is taken"
+        self._serial += 1
+        self.created[name, version] += 1
+        (of_task,) = (one for one in self.job.spec.tasks if one.name == task)
+        pod = entry(
+            name,
+            PodPhase.PENDING,
+            version=version,
+            uid=f"pod-{self._serial}",
+            partition=partition_of(of_task, index),
+        )
+        self._show(pod)
+
+    def _show(self, pod: Entry) -> None:
+        self.pods[pod.name] = pod
+        self.ledger.put(pod, now=self.uptime)

@@ -1,0 +1,206 @@
+"""Builders for the scheduler's tests: objects as they would come from a watch."""
+
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
+from batholith.model.pod_resources import ContainerNeeds, Resources
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+from batholith.model.queue import Queue, QueueSpec, QueueStatus
+from batholith.scheduler import conf
+from batholith.scheduler.framework.framework import Rules
+from batholith.scheduler.framework.session import Core, Decision
+from batholith.scheduler.state.cache import Cluster
+from batholith.scheduler.state.core_types import (
+    Affinity,
+    Gate,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Taint,
+    Toleration,
+)
+from batholith.scheduler.state.resources import amounts, pod_request
+
+Amount = str | int | float
+
+
+def node(
+    name: str,
+    *,
+    labels: dict[str, str] | None = None,
+    taints: tuple[Taint, ...] = (),
+    cordoned: bool = False,
+    extra: dict[str, Amount] | None = None,
+    **offers: Amount,
+) -> Node:
+    """A node that offers 8 CPU, 16Gi and 110 pods, or what is said."""
+    offered: dict[str, Amount] = {"cpu": 8, "memory": "16Gi", "pods": 110}
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"node-{name}", labels=labels or {}),
+        spec=NodeSpec(unschedulable=cordoned, taints=taints),
+        status=NodeStatus(allocatable=offered | offers | (extra or {})),
+    )
+
+
+def pod(
+    name: str,
+    group: str = "",
+    *,
+    role: str = "",
+    on: str = "",
+    phase: str = "Pending",
+    leaving: bool = False,
+    gates: tuple[str, ...] = (),
+    vetted: bool = False,
+    scheduler: str = "volcano",
+    selector: dict[str, str] | None = None,
+    affinity: Affinity | None = None,
+    tolerations: tuple[Toleration, ...] = (),
+    priority: int | None = None,
+    extra: dict[str, Amount] | None = None,
+    **requests: Amount,
+) -> Pod:
+    """A pod of *group* that asks for one CPU, or what is said; ``cpu=0`` asks for nothing."""
+    asked: dict[str, Amount] = {"cpu": 1} | requests | (extra or {})
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="ns",
+            uid=f"uid-{name}",
+            annotations=({GROUP_NAME: group} if group else {})
+            | ({TASK_SPEC: role} if role else {})
+            | ({QUEUE_GATE: "true"} if vetted else {}),
+            deletion_timestamp="2026-01-01T00:00:00Z" if leaving else None,
+        ),
+        spec=PodSpec(
+            scheduler_name=scheduler,
+            node_name=on,
+            priority=priority,
+            containers=(
+                ContainerNeeds(resources=Resources(requests={k: v for k, v in asked.items() if v})),
+            ),
+            node_selector=selector or {},
+            affinity=affinity,
+            tolerations=tolerations,
+            scheduling_gates=tuple(Gate(name=gate) for gate in gates),
+        ),
+        status=PodStatus(phase=phase),
+    )
+
+
+def group(
+    name: str,
+    minimum: int,
+    *,
+    phase: str = "Inqueue",
+    queue: str = "default",
+    roles: dict[str, int] | None = None,
+    priority_class: str = "",
+    resources: dict[str, str | int | float] | None = None,
+    created: str = "2026-01-01T00:00:00Z",
+) -> PodGroup:
+    """A PodGroup that has been admitted already, or stands where it is said to."""
+    return PodGroup(
+        metadata=ObjectMeta(
+            name=name, namespace="ns", uid=f"group-{name}", creation_timestamp=created
+        ),
+        spec=PodGroupSpec(
+            min_member=minimum,
+            min_task_member=roles or {},
+            queue=queue,
+            priority_class_name=priority_class,
+            min_resources=resources,
+        ),
+        status=PodGroupStatus(phase=phase),
+    )
+
+
+def queue(
+    name: str = "default",
+    *,
+    state: str = "Open",
+    weight: int = 1,
+    priority: int = 0,
+    capability: dict[str, str | int | float] | None = None,
+) -> Queue:
+    """An open queue without limits, or as is said."""
+    return Queue(
+        metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
+        spec=QueueSpec(weight=weight, capability=capability or {}, priority=priority),
+        status=QueueStatus(state=state),
+    )
+
+
+class World:
+    """A cluster, and who decides over it."""
+
+    def __init__(
+        self,
+        text: str = conf.DEFAULT,
+        *,
+        single: str = "default-scheduler",
+        queue_gates: bool = False,
+    ) -> None:
+        read = conf.load(text)
+        self.cluster = Cluster(single_names=(single,), queue_gates=queue_gates)
+        self.core = Core(self.cluster, Rules(read), read.actions)
+        self.cluster.queue(None, queue())
+        self.seen: dict[str, Pod] = {}
+
+    def add(self, *objects: Node | Pod | PodGroup | Queue) -> None:
+        """Let *objects* come, or change to what they are now."""
+        for each in objects:
+            match each:
+                case Node():
+                    self.cluster.node(None, each)
+                case Pod():
+                    self.cluster.pod(self.seen.get(each.metadata.uid), each)
+                    self.seen[each.metadata.uid] = each
+                case PodGroup():
+                    self.cluster.group(None, each)
+                case Queue():
+                    self.cluster.queue(None, each)
+
+    def remove(self, gone: Node | Pod | PodGroup | Queue) -> None:
+        """Let an object go."""
+        match gone:
+            case Node():
+                self.cluster.node(gone, None)
+            case Pod():
+                self.cluster.pod(gone, None)
+                self.seen.pop(gone.metadata.uid, None)
+            case PodGroup():
+                self.cluster.group(gone, None)
+            case Queue():
+                self.cluster.queue(gone, None)
+
+    def decide(self) -> dict[str, str]:
+        """Run a cycle; returns the node of each pod that was placed in it."""
+        return {each.name: each.node for each in self.decision().placements}
+
+    def decision(self) -> Decision:
+        """Run a cycle and check that the snapshot still holds together."""
+        decision = self.core.decide()
+        self.cluster.snapshot.validate()
+        return decision
+
+    def message(self, group: str) -> str:
+        """Why a group waits: what refused it, or what its first misfit was told."""
+        finding = self.cluster.gangs[f"ns/{group}"].finding
+        if finding is None:
+            return ""
+        return finding.message or next(iter(finding.misfits.values())).message
+
+
+def oracle_fits(asked: Pod, there: Node) -> bool:
+    """Whether an empty *there* may take *asked*, by the rules written out longhand."""
+    tolerant = any(t.operator == "Exists" and not t.key for t in asked.spec.tolerations)
+    if (there.spec.unschedulable or there.spec.taints) and not tolerant:
+        return False
+    for key, value in asked.spec.node_selector.items():
+        if there.metadata.labels.get(key) != value:
+            return False
+    offered = amounts(there.status.allocatable)
+    return all(offered.get(name, 0) >= n for name, n in pod_request(asked.spec).items())

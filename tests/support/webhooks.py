@@ -1,0 +1,133 @@
+"""Admission webhooks for a real API server: served over HTTPS in the test's own loop.
+
+The embedded server is handed the rules as functions; a real one has to call them. `serve_webhooks`
+makes the two alike: inside its block the server asks *webhooks* about each write.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+from support.admission import job, queue
+from support.embedded_apiserver import Json, Server, pod
+from support.polling import until_true
+
+from batholith.admission.serving.handler import Desk
+from batholith.admission.serving.object_reader import CONSULTED, Shelves
+from batholith.admission.serving.registration import Registration, Target
+from batholith.admission.serving.server import ReviewServer, serving
+from batholith.machinery.serving_certificate import Presenter
+from batholith.machinery.x509 import LeafRequest, issue, make_authority
+from batholith.model.admission import Webhook
+from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Webhooks that are being served."""
+
+    url: str
+    bundle: bytes
+    """What to trust, PEM."""
+    counts: "Counts"
+
+
+class Counts:
+    """How many reviews there have been."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+    def of(self, path: str) -> float:
+        """The reviews at *path*."""
+        name = "batholith_admission_review_seconds_count"
+        samples = (
+            self.registry.get_sample_value(name, {"path": path, "allowed": allowed})
+            for allowed in ("true", "false")
+        )
+        return sum(sample or 0 for sample in samples)
+
+
+@asynccontextmanager
+async def serve_webhooks(server: Server, webhooks: Sequence[Webhook]) -> AsyncIterator[Served]:
+    """Let *server*, a real one that has our kinds, ask *webhooks* for the length of the block."""
+    consulted = {each for hook in webhooks for each in CONSULTED.get(hook.path, ())}
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(server.client("admin"))
+        shelves = Shelves(client, consulted)
+        await stack.enter_async_context(_following(shelves))
+        counts = Counts()
+        desk = Desk(webhooks, shelves, registry=counts.registry)
+        presenter, bundle = _presenter()
+        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
+        url = await stack.enter_async_context(listening)
+        stack.push_async_callback(_withdraw, server, webhooks, counts)
+        registration = Registration(webhooks=webhooks, target=Target(url=url))
+        for hook in webhooks:
+            wanted = registration.configuration(hook, bundle=bundle)
+            await server.create(registration.resource_of(hook).path(), wanted)
+        await _until_asked(server, webhooks, counts)
+        yield Served(url, bundle, counts)
+
+
+def _presenter() -> tuple[Presenter, bytes]:
+    now, lasts = datetime.now(UTC), timedelta(days=1)
+    authority = make_authority("tests", now=now, lasts=lasts)
+    request = LeafRequest(subject="webhooks", lasts=lasts, hosts=("127.0.0.1",))
+    leaf = issue(authority, request, now=now)
+    presenter = Presenter()
+    presenter.show(leaf.certificate_pem, leaf.key_pem)
+    return presenter, authority.certificate_pem
+
+
+@asynccontextmanager
+async def _following(shelves: Shelves) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(cache.run()) for cache in shelves.caches]
+        for cache in shelves.caches:
+            await cache.wait_synced()
+        yield
+        for task in running:
+            task.cancel()
+
+
+async def _withdraw(server: Server, webhooks: Sequence[Webhook], counts: Counts) -> None:
+    """Take the configurations back, and wait until nobody asks us any more."""
+    ours = Registration(webhooks=webhooks, target=Target())
+    for hook in webhooks:
+        path = ours.resource_of(hook).path(name=ours.name_of(hook))
+        await server.request("DELETE", path)
+    for hook in webhooks:
+        await until_true(partial(_is_quiet, server, hook, counts))
+
+
+_PROBES: dict[Resource, Json] = {
+    JOBS: job(name="probe"),
+    QUEUES: queue("probe"),
+    PODGROUPS: {"metadata": {"name": "probe"}, "spec": {"minMember": 1}},
+    PODS: pod("probe"),
+}
+
+
+async def _until_asked(server: Server, webhooks: Sequence[Webhook], counts: Counts) -> None:
+    """Wait until the server has heard of the configurations."""
+    for hook in webhooks:
+        await until_true(partial(_asks, server, hook, counts))
+
+
+async def _asks(server: Server, hook: Webhook, counts: Counts) -> bool:
+    """Whether the server asks *hook* about a write that is only pretended."""
+    resource, before = hook.resource, counts.of(hook.path)
+    body = {**_PROBES[resource], "apiVersion": resource.api_version, "kind": resource.kind}
+    body["metadata"] = {"name": "probe"}
+    path = resource.path("default" if resource.namespaced else "")
+    await server.request("POST", f"{path}?dryRun=All", body)
+    return counts.of(hook.path) > before
+
+
+async def _is_quiet(server: Server, hook: Webhook, counts: Counts) -> bool:
+    return not await _asks(server, hook, counts)
