@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from batholith.kube.client.client import Client
-from batholith.kube.client.config import load
-from batholith.kube.informer.informer import Cache
+from batholith.kube.client.config import load_credentials
+from batholith.kube.informer.informer import Informer
 from batholith.local.datadir import DataDir
 from batholith.local.supervisor import UpState, read_state
 from batholith.model.base import Part
@@ -51,7 +51,7 @@ async def cluster(*options: str) -> AsyncIterator[tuple[DataDir, Client]]:
         data = DataDir(Path(folder))
         batholith("up", "--detach", "--port", "0", "--api-port", "0", *options, data=data)
         try:
-            credentials = load(str(data.kubeconfig))
+            credentials = load_credentials(str(data.kubeconfig))
             async with Client(credentials, user_agent="bench", timeout=120) as client:
                 yield data, client
         finally:
@@ -72,8 +72,8 @@ class Milestones:
         self._counts: Counter[str] = Counter()
         self.times: dict[str, float] = {}
         self.done = asyncio.Event()
-        self.cache = Cache(client, PODS, _Pod)
-        self.cache.add_handler(self._on_pod)
+        self.cache = Informer(client, PODS, _Pod)
+        self.cache.add_event_handler(self._on_pod)
 
     def _on_pod(self, old: _Pod | None, new: _Pod | None) -> None:
         if new is None:
@@ -100,9 +100,9 @@ class Writes:
             self._cache(client, kind) for kind in (JOBS, PODGROUPS, PODS, QUEUES, EVENTS)
         ]
 
-    def _cache(self, client: Client, kind: Resource) -> Cache[_Any]:
-        cache = Cache(client, kind, _Any)
-        cache.add_handler(lambda _old, _new: self._note(kind.kind))
+    def _cache(self, client: Client, kind: Resource) -> Informer[_Any]:
+        cache = Informer(client, kind, _Any)
+        cache.add_event_handler(lambda _old, _new: self._note(kind.kind))
         return cache
 
     def _note(self, kind: str) -> None:
@@ -125,7 +125,7 @@ async def shape(jobs: int, pods: int) -> str:
     """*jobs* gangs of *pods* simulated pods each, until all run."""
     async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
         seen, writes = Milestones(client, jobs * pods), Writes(client)
-        caches: list[Cache[Any]] = [seen.cache, *writes.caches]
+        caches: list[Informer[Any]] = [seen.cache, *writes.caches]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()
@@ -178,8 +178,8 @@ async def latency(times: int = 10) -> None:
             if new is not None and new.status.state.phase == "Running":
                 phases.setdefault(new.metadata.name, asyncio.Event()).set()
 
-        cache = Cache(client, JOBS, Job)
-        cache.add_handler(on_job)
+        cache = Informer(client, JOBS, Job)
+        cache.add_event_handler(on_job)
         running = tasks.create_task(cache.run())
         await cache.wait_synced()
         taken = []

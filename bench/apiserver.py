@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from batholith.kube.client.client import Client, PatchKind
-from batholith.kube.client.config import load
+from batholith.kube.client.client import Client, PatchType
+from batholith.kube.client.config import load_credentials
 from batholith.local.datadir import DataDir
 from batholith.local.supervisor import READY_FD
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
@@ -56,7 +56,7 @@ async def started(*command: str) -> AsyncIterator[tuple[Server, Client]]:
         process, ready = _spawn(folder, *command)
         try:
             await asyncio.to_thread(ready.readline)
-            async with Client(load(str(data.kubeconfig)), user_agent="bench") as client:
+            async with Client(load_credentials(str(data.kubeconfig)), user_agent="bench") as client:
                 await _make_queues(client)
                 yield Server(process), client
         finally:
@@ -226,7 +226,7 @@ async def _bind(client: Client, number: int) -> None:
     await client.post(PODS.path(NAMESPACE, name, "binding"), body)
 
 
-def _status(kind: Resource, name: str, body: Json, how: PatchKind) -> Write:
+def _status(kind: Resource, name: str, body: Json, how: PatchType) -> Write:
     async def write(client: Client, number: int) -> None:
         await client.patch(
             kind,
@@ -257,10 +257,10 @@ WRITES: tuple[tuple[str, Write], ...] = (
     ("create a Job", _create(JOBS, job)),
     ("create a PodGroup", _create(PODGROUPS, group)),
     ("create a pod", _create(PODS, pod)),
-    ("status of a PodGroup", _status(PODGROUPS, "j{}", _INQUEUE, PatchKind.MERGE)),
+    ("status of a PodGroup", _status(PODGROUPS, "j{}", _INQUEUE, PatchType.MERGE)),
     ("bind a pod", _bind),
-    ("status of a pod", _status(PODS, "j{}-t-0", running_pod(), PatchKind.STRATEGIC)),
-    ("status of a Job", _status(JOBS, "j{}", _RUNNING_JOB, PatchKind.MERGE)),
+    ("status of a pod", _status(PODS, "j{}-t-0", running_pod(), PatchType.STRATEGIC)),
+    ("status of a Job", _status(JOBS, "j{}", _RUNNING_JOB, PatchType.MERGE)),
     ("create an event", _create(EVENTS, event)),
     ("delete a pod", _delete(PODS, "j{}-t-0")),
     ("delete a Job", _delete(JOBS, "j{}")),

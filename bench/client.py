@@ -18,7 +18,7 @@ import uvloop
 
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
-from batholith.kube.client.watch_decoder import LineCutter
+from batholith.kube.client.watch_decoder import LineSplitter
 from batholith.local import pki
 from bench.load import in_parallel
 
@@ -91,7 +91,7 @@ async def compare(port: int, ca: bytes, number: int) -> None:
                 await answer.read()
 
         async def their_watch() -> None:
-            cutter = LineCutter()
+            cutter = LineSplitter()
             async with theirs.get(f"{url}/{number}") as answer:
                 while piece := await answer.content.readany():
                     cutter.feed(piece)

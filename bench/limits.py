@@ -21,7 +21,7 @@ from pathlib import Path
 
 import uvloop
 
-from batholith.kube.client.config import Credentials, load
+from batholith.kube.client.config import Credentials, load_credentials
 from batholith.local.datadir import DataDir
 from bench.apiserver import Server, started
 
@@ -87,7 +87,7 @@ def admin(server: Server) -> Credentials:
     """The administrator's credentials."""
     arguments = [str(each) for each in server.process.args]  # type: ignore[union-attr]
     folder = arguments[arguments.index("--data-dir") + 1]
-    return load(str(DataDir(Path(folder)).kubeconfig))
+    return load_credentials(str(DataDir(Path(folder)).kubeconfig))
 
 
 async def ask(address: Address, tls: ssl.SSLContext) -> float:

@@ -21,9 +21,9 @@ from typing import Any
 import uvloop
 
 from batholith.kube.client.client import Client
-from batholith.kube.client.config import load
+from batholith.kube.client.config import load_credentials
 from batholith.kube.errors import AlreadyExistsError, ApiError, ConnectionLostError
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.job import Job
@@ -64,10 +64,10 @@ class Milestones:
         self._counts: Counter[str] = Counter()
         self.times: dict[str, float] = {}
         self.done = asyncio.Event()
-        self._pods = Cache(client, PODS, _Pod)
-        self._jobs = Cache(client, JOBS, Job)
-        self._pods.add_handler(self._on_pod)
-        self._jobs.add_handler(self._on_job)
+        self._pods = Informer(client, PODS, _Pod)
+        self._jobs = Informer(client, JOBS, Job)
+        self._pods.add_event_handler(self._on_pod)
+        self._jobs.add_event_handler(self._on_job)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -132,7 +132,7 @@ def platform() -> Iterator[Platform]:
 @asynccontextmanager
 async def submitter(made: Platform) -> AsyncIterator[Client]:
     """A client of the user that submits; the server has what a cluster has."""
-    credentials = load(str(made.kube.kubeconfig_of(SUBMITTER)))
+    credentials = load_credentials(str(made.kube.kubeconfig_of(SUBMITTER)))
     async with Client(credentials, user_agent="bench", timeout=120) as client:
         yield client
 

@@ -50,7 +50,7 @@ def _logging_restored() -> Iterator[None]:
 _ALONE = "realkube/test_chaos_"
 """Tests in which many processes are at work at a time: not two of these beside one another."""
 
-_LONG = (_ALONE, "cluster/test_recorded_", "realkube/", "cluster/")
+_LONG = (_ALONE, "cluster/test_recorded_", "realkube/", "cluster/", "agent/")
 """What takes long, longest first: what is begun last decides when all is over."""
 
 

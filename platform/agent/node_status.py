@@ -14,7 +14,7 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ..kube.client.client import Client, PatchKind
+from ..kube.client.client import Client, PatchType
 from ..kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -30,13 +30,13 @@ from .state.core_types import Node
 
 log = logging.getLogger(__name__)
 
-NOT_READY = "node.kubernetes.io/not-ready"
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 LEASE_NAMESPACE = "kube-node-lease"
-STATUS_EVERY = 300.0
+STATUS_INTERVAL = 300.0
 """Seconds between reports of a node's unchanged status."""
 
-_IN_FLIGHT = 32
-_HEALTHY = (
+_MAX_IN_FLIGHT = 32
+_HEALTHY_CONDITIONS = (
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory"),
     ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
     ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
@@ -45,7 +45,7 @@ _HEALTHY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeConfig:
     """What a node says of itself."""
 
     name: str
@@ -76,19 +76,19 @@ def machine_memory() -> str:
     return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 1024}Ki"
 
 
-def node_object(facts: NodeFacts) -> dict[str, Any]:
+def node_object(config: NodeConfig) -> dict[str, Any]:
     """The Node to create, without status."""
     labels = {
-        "kubernetes.io/hostname": facts.name,
+        "kubernetes.io/hostname": config.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": _architecture(),
-        "batholith.io/runtime": facts.runtime,
-        **facts.labels,
+        "batholith.io/runtime": config.runtime,
+        **config.labels,
     }
-    return {"metadata": {"name": facts.name, "labels": labels}}
+    return {"metadata": {"name": config.name, "labels": labels}}
 
 
-def node_status(facts: NodeFacts, *, now: datetime, since: datetime) -> dict[str, Any]:
+def node_status(config: NodeConfig, *, now: datetime, started_at: datetime) -> dict[str, Any]:
     """The status of a healthy node; *since* is when it came up."""
     conditions = [
         {
@@ -97,32 +97,32 @@ def node_status(facts: NodeFacts, *, now: datetime, since: datetime) -> dict[str
             "reason": reason,
             "message": message,
             "lastHeartbeatTime": times.format(now),
-            "lastTransitionTime": times.format(since),
+            "lastTransitionTime": times.format(started_at),
         }
-        for kind, value, reason, message in _HEALTHY
+        for kind, value, reason, message in _HEALTHY_CONDITIONS
     ]
     return {
-        "capacity": facts.capacity,
-        "allocatable": facts.capacity,
+        "capacity": config.capacity,
+        "allocatable": config.capacity,
         "conditions": conditions,
         "addresses": [
-            {"type": "InternalIP", "address": facts.address},
-            {"type": "Hostname", "address": facts.name},
+            {"type": "InternalIP", "address": config.address},
+            {"type": "Hostname", "address": config.name},
         ],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.log_port}},
-        "nodeInfo": _node_info(facts),
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": config.log_port}},
+        "nodeInfo": _node_info(config),
     }
 
 
-def _node_info(facts: NodeFacts) -> dict[str, str]:
+def _node_info(config: NodeConfig) -> dict[str, str]:
     own = _own_version()
     return {
-        "machineID": facts.name,
-        "systemUUID": facts.name,
-        "bootID": facts.name,
+        "machineID": config.name,
+        "systemUUID": config.name,
+        "bootID": config.name,
         "kernelVersion": platform.release(),
         "osImage": "Linux",
-        "containerRuntimeVersion": f"{facts.runtime}://{own}",
+        "containerRuntimeVersion": f"{config.runtime}://{own}",
         "kubeletVersion": f"v{own}",
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
@@ -141,14 +141,14 @@ def _own_version() -> str:
         return "0.0.0"
 
 
-class NodeKeeper:
+class NodeStatusManager:
     """Registers nodes and keeps them alive."""
 
-    def __init__(self, client: Client, nodes: Sequence[NodeFacts], *, clock: Clock) -> None:
+    def __init__(self, client: Client, nodes: Sequence[NodeConfig], *, clock: Clock) -> None:
         self._client = client
         self._nodes = nodes
         self._clock = clock
-        self._since = clock.now()
+        self._started_at = clock.now()
         # A thousand pretended nodes need not all speak every ten seconds.
         self._lease_seconds = 40 if len(nodes) == 1 else 200
 
@@ -159,9 +159,9 @@ class NodeKeeper:
             ApiError, ConnectionLostError: the server refused or could not be reached.
         """
         await self._ensure_lease_namespace()
-        turn = asyncio.Semaphore(_IN_FLIGHT)
+        turn = asyncio.Semaphore(_MAX_IN_FLIGHT)
 
-        async def one(facts: NodeFacts) -> None:
+        async def one(facts: NodeConfig) -> None:
             async with turn:
                 await self._register(facts)
 
@@ -175,21 +175,21 @@ class NodeKeeper:
         except (AlreadyExistsError, ForbiddenError):
             return  # a real cluster brings it, and lets nodes make none
 
-    async def _register(self, facts: NodeFacts) -> None:
-        node = node_object(facts)
+    async def _register(self, config: NodeConfig) -> None:
+        node = node_object(config)
         try:
             made = await self._client.create(NODES, node, view=Node)
         except AlreadyExistsError:
-            made = await self._client.patch(NODES, facts.name, node, view=Node)
-        await self._report(facts)
-        await self._let_pods_come(facts.name)
-        await self._make_lease(facts.name, owner=made.metadata.uid)
+            made = await self._client.patch(NODES, config.name, node, view=Node)
+        await self._update_status(config)
+        await self._remove_not_ready_taint(config.name)
+        await self._create_lease(config.name, owner=made.metadata.uid)
 
-    async def _let_pods_come(self, name: str) -> None:
+    async def _remove_not_ready_taint(self, name: str) -> None:
         """Take off the taint that a new node has; controllers that do so may forbid us to."""
         while True:
             node = await self._client.get(NODES, name, view=Node)
-            kept = [taint for taint in node.spec.taints if taint.key != NOT_READY]
+            kept = [taint for taint in node.spec.taints if taint.key != NOT_READY_TAINT]
             if len(kept) == len(node.spec.taints):
                 return
             version = {"resourceVersion": node.metadata.resource_version}
@@ -201,13 +201,13 @@ class NodeKeeper:
             except ForbiddenError:
                 return
 
-    async def _report(self, facts: NodeFacts) -> None:
-        status = node_status(facts, now=self._clock.now(), since=self._since)
+    async def _update_status(self, config: NodeConfig) -> None:
+        status = node_status(config, now=self._clock.now(), started_at=self._started_at)
         body = {"status": status}
-        kind = PatchKind.STRATEGIC
-        await self._client.patch(NODES, facts.name, body, subresource="status", kind=kind)
+        kind = PatchType.STRATEGIC
+        await self._client.patch(NODES, config.name, body, subresource="status", kind=kind)
 
-    async def _make_lease(self, name: str, *, owner: str) -> None:
+    async def _create_lease(self, name: str, *, owner: str) -> None:
         reference = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner}
         lease = {
             "metadata": {"name": name, "ownerReferences": [reference]},
@@ -222,34 +222,34 @@ class NodeKeeper:
         except AlreadyExistsError:
             await self._client.patch(LEASES, name, lease, namespace=LEASE_NAMESPACE)
 
-    async def keep_alive(self) -> None:
+    async def run(self) -> None:
         """Renew leases and repeat the status, until cancelled; failures are logged and passed."""
         period = self._lease_seconds / 4
         reported = self._clock.monotonic()
         while True:
             start = self._clock.monotonic()
-            due = start - reported >= STATUS_EVERY
+            due = start - reported >= STATUS_INTERVAL
             reported = start if due else reported
             for number, facts in enumerate(self._nodes, 1):
-                await self._beat(facts, report=due)
+                await self._heartbeat(facts, update_status=due)
                 ahead = start + period * number / len(self._nodes) - self._clock.monotonic()
-                if number % _IN_FLIGHT == 0 or number == len(self._nodes):
+                if number % _MAX_IN_FLIGHT == 0 or number == len(self._nodes):
                     await self._clock.sleep(max(ahead, 0.0))
 
-    async def _beat(self, facts: NodeFacts, *, report: bool) -> None:
+    async def _heartbeat(self, config: NodeConfig, *, update_status: bool) -> None:
         renewed = {"spec": {"renewTime": times.format_micros(self._clock.now())}}
         try:
-            await self._client.patch(LEASES, facts.name, renewed, namespace=LEASE_NAMESPACE)
-            if report:
-                await self._report(facts)
+            await self._client.patch(LEASES, config.name, renewed, namespace=LEASE_NAMESPACE)
+            if update_status:
+                await self._update_status(config)
         except NotFoundError:
-            await self._again(facts)
+            await self._reregister(config)
         except (ApiError, ConnectionLostError) as error:
-            log.warning("a heartbeat failed", extra={"node": facts.name, "error": str(error)})
+            log.warning("a heartbeat failed", extra={"node": config.name, "error": str(error)})
 
-    async def _again(self, facts: NodeFacts) -> None:
+    async def _reregister(self, config: NodeConfig) -> None:
         """Somebody deleted the node or its lease: both come back."""
         try:
-            await self._register(facts)
+            await self._register(config)
         except (ApiError, ConnectionLostError) as error:
-            log.warning("a node is missing", extra={"node": facts.name, "error": str(error)})
+            log.warning("a node is missing", extra={"node": config.name, "error": str(error)})

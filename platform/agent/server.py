@@ -13,10 +13,10 @@ from typing import Protocol
 
 from aiohttp import web
 
-from ..httpserver.aiohttp_server import serving_application
-from ..httpserver.buffering import Fronts
+from ..httpserver.aiohttp_server import serve_application
+from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
-from ..httpserver.metrics import ListenerFigures
+from ..httpserver.metrics import ListenerMetrics
 from ..httpserver.sockets import bind
 from ..kube.private_files import read_credential
 from ..machinery.clock import Clock
@@ -30,7 +30,7 @@ _MAX_BODY = 64 * 1024
 _STREAMS = {"": "", "All": "", "Stdout": "stdout", "Stderr": "stderr"}
 
 
-class LogRefusedError(Exception):
+class LogUnavailableError(Exception):
     """There is no such log; *status* is the HTTP status to answer with."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -46,7 +46,7 @@ class LogFile(Protocol):
         """Where it lies; nothing may be there yet."""
         ...
 
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing more will be written."""
         ...
 
@@ -84,7 +84,7 @@ class LogServer:
         *,
         port: int,
         limits: Limits | None = None,
-        figures: ListenerFigures | None = None,
+        metrics: ListenerMetrics | None = None,
     ) -> AsyncIterator[int]:
         """Listen on loopback for the length of the block, which gets the port.
 
@@ -93,11 +93,17 @@ class LogServer:
             UnsafePathError where the key is not ours alone.
         """
         context = server_context(files)
-        fronts = Fronts(
-            name="agent", body_limit=_MAX_BODY, proves=True, limits=limits, figures=figures
+        fronts = BufferingListener(
+            name="agent",
+            body_limit=_MAX_BODY,
+            client_cert_required=True,
+            limits=limits,
+            metrics=metrics,
         )
         sockets = await bind("127.0.0.1", port)
-        serving = serving_application(self.application(), fronts, sockets, tls=context, grace=0.5)
+        serving = serve_application(
+            self.application(), fronts, sockets, tls=context, shutdown_timeout=0.5
+        )
         async with serving:
             yield sockets[0].getsockname()[1]
 
@@ -113,17 +119,17 @@ class LogServer:
                 where["container"],
                 previous=_flag(query, "previous"),
             )
-        except LogRefusedError as refused:
+        except LogUnavailableError as refused:
             return web.Response(status=refused.status, text=str(refused))
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await answer.prepare(request)
         if found.path.exists():
 
-            def over() -> bool:
+            def is_finished() -> bool:
                 # Nothing else tells of a reader who hung up while nothing was written.
-                return found.is_over() or request.transport is None
+                return found.is_finished() or request.transport is None
 
-            pieces = logs.read(found.path, options, over=over, clock=self.clock)
+            pieces = logs.read(found.path, options, is_finished=is_finished, clock=self.clock)
             async for piece in pieces:
                 await answer.write(piece)
         await answer.write_eof()
@@ -145,7 +151,7 @@ class LogServer:
                 stream=_STREAMS[query.get("stream", "")],
             )
         except (ValueError, KeyError, OverflowError) as error:
-            raise LogRefusedError(400, f"a parameter cannot be read: {error}") from error
+            raise LogUnavailableError(400, f"a parameter cannot be read: {error}") from error
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:

@@ -7,12 +7,12 @@ from ..kube.client.client import Client
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.event_recorder import Recorder
 from .real_node import RealNode
-from .settings import AgentSettings, Stop
+from .settings import AgentSettings, ShutdownRequest
 from .simulated.simulator import Simulator
 
 
-class _Nodes(Protocol):
-    async def run(self, ready: asyncio.Event, stop: Stop) -> None: ...
+class _NodeRunner(Protocol):
+    async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None: ...
 
 
 class Agent:
@@ -27,8 +27,8 @@ class Agent:
         recorder: Recorder | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        self._stop = Stop()
-        self._nodes: _Nodes
+        self._shutdown = ShutdownRequest()
+        self._nodes: _NodeRunner
         if settings.simulation is not None:
             self._nodes = Simulator(
                 client, settings=settings, simulation=settings.simulation, clock=clock
@@ -36,14 +36,14 @@ class Agent:
         else:
             self._nodes = RealNode(client, settings=settings, clock=clock, recorder=recorder)
 
-    def stop(self, *, end_pods: bool = False) -> None:
+    def stop(self, *, stop_pods: bool = False) -> None:
         """Have `run` return; safe in a signal handler of the loop.
 
         With *end_pods* every container is ended first, with its pod's grace. Without, and when
         `run` is cancelled, they run on and the next agent takes them over.
         """
-        self._stop.end_pods = self._stop.end_pods or end_pods
-        self._stop.asked.set()
+        self._shutdown.stop_pods = self._shutdown.stop_pods or stop_pods
+        self._shutdown.requested.set()
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Register the nodes and run their pods until `stop`; *ready* is set when pods are taken.
@@ -52,4 +52,4 @@ class Agent:
             ApiError: the server refused to register a node.
             OSError: the log server's port is taken, or its files cannot be read.
         """
-        await self._nodes.run(ready or asyncio.Event(), self._stop)
+        await self._nodes.run(ready or asyncio.Event(), self._shutdown)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..httpserver.limits import Limits
-from ..httpserver.metrics import ListenerFigures
-from .runtime.runs import Level
+from ..httpserver.metrics import ListenerMetrics
+from .runtime.runs import IsolationLevel
 from .state.status import BackOff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
+class SimulationSettings:
     """How pretended nodes look and how their pods behave by default."""
 
     nodes: int
@@ -29,7 +29,7 @@ class Simulation:
     stop_delay: float = 0.0
     """Seconds that a pod takes to obey, unless it ignores SIGTERM."""
 
-    least_run: float = 0.0
+    min_run: float = 0.0
     """Seconds that each container runs at least, even one whose command ends at once."""
 
     writers: int = 48
@@ -64,7 +64,7 @@ class AgentSettings:
     labels: dict[str, str] = field(default_factory=dict)
     """More labels of the node."""
 
-    sandbox: Level | None = None
+    sandbox: IsolationLevel | None = None
     """How far containers are kept apart; ``None`` finds the best level that works here."""
 
     back_off: BackOff = field(default_factory=BackOff)
@@ -83,17 +83,17 @@ class AgentSettings:
     limits: Limits = field(default_factory=Limits)
     """What clients may take of the log server."""
 
-    listeners: ListenerFigures = field(default_factory=ListenerFigures)
+    listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counts what the log server refuses."""
 
-    simulation: Simulation | None = None
+    simulation: SimulationSettings | None = None
     """Pretend nodes instead of running anything."""
 
 
 @dataclass(slots=True)
-class Stop:
+class ShutdownRequest:
     """The wish that the agent ends."""
 
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
-    end_pods: bool = False
+    requested: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_pods: bool = False
     """Containers are to be ended too; else they run on."""

@@ -21,7 +21,7 @@ import msgspec
 
 from ..kube.client.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
-from ..kube.informer.informer import Cache
+from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
 from ..model.base import Part
@@ -106,8 +106,8 @@ class Commands:
         self._now = now
         self._sweep_due = asyncio.Event()
         self._gone: asyncio.Queue[Command] = asyncio.Queue()
-        self._jobs = Cache(client, JOBS, JobState)
-        self._jobs.add_handler(self._on_job)
+        self._jobs = Informer(client, JOBS, JobState)
+        self._jobs.add_event_handler(self._on_job)
         self._job_came = asyncio.Event()
         self._since: str | None = None
         self.following = False
@@ -162,8 +162,8 @@ class Commands:
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Follow Commands and write outcomes, until cancelled."""
-        cache = Cache(self._client, COMMANDS, Command)
-        cache.add_handler(self._on_change)
+        cache = Informer(self._client, COMMANDS, Command)
+        cache.add_event_handler(self._on_change)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._jobs.run())
             await self._jobs.wait_synced()
@@ -217,7 +217,7 @@ class Commands:
             log.exception("cannot settle a command", extra={"command": where.key})
             self._sweep_due.set()
 
-    async def _sweep(self, cache: Cache[Command]) -> None:
+    async def _sweep(self, cache: Informer[Command]) -> None:
         """Settle what no change of a Command settles: what was under way when this process, or the
         one before, did not look, and what the cluster or the database could not tell or take."""
         complaint = ""
@@ -236,7 +236,7 @@ class Commands:
             await self._sweep_due.wait()
             timer.cancel()
 
-    async def _settle_open(self, cache: Cache[Command]) -> None:
+    async def _settle_open(self, cache: Informer[Command]) -> None:
         for id_, outcome in list(self._unwritten.items()):
             await self._store.finish(id_, outcome.state, detail=outcome.detail, at=outcome.at)
             self._unwritten.pop(id_, None)
@@ -248,7 +248,7 @@ class Commands:
             except Exception:
                 log.exception("cannot settle a command", extra=_about(record))
 
-    async def _settle_row(self, record: CommandRecord, cache: Cache[Command]) -> None:
+    async def _settle_row(self, record: CommandRecord, cache: Informer[Command]) -> None:
         command = cache.get(f"{record.namespace}/{record.command}")
         if command is None:
             await self._look(record)

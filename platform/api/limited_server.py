@@ -7,28 +7,28 @@ from http import HTTPStatus
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..httpserver.buffering import Fronts
+from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
 from ..httpserver.listener import explain
-from ..httpserver.metrics import ListenerFigures
+from ..httpserver.metrics import ListenerMetrics
 from .limits import MAX_BODY
 
 
 class LimitedServer(uvicorn.Server):
     """A uvicorn server that reads each request to its end before it is served."""
 
-    def __init__(self, config: uvicorn.Config, *, limits: Limits, figures: ListenerFigures) -> None:
+    def __init__(self, config: uvicorn.Config, *, limits: Limits, figures: ListenerMetrics) -> None:
         super().__init__(config)
         # The listener's own limit is to be the first.
         config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
-        self._fronts = Fronts(
+        self._fronts = BufferingListener(
             name="api",
             body_limit=MAX_BODY,
             limits=limits,
-            figures=figures,
-            describe=_describe,
+            metrics=figures,
+            error_content=_describe,
         )
-        self._fronts.inner = lambda: _Protocol(self, self._fronts)
+        self._fronts.backend_factory = lambda: _Protocol(self, self._fronts)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on *sockets* in the place of uvicorn."""
@@ -46,7 +46,7 @@ class LimitedServer(uvicorn.Server):
 class _Protocol(HttpToolsProtocol):
     """Tells when a request is answered."""
 
-    def __init__(self, server: LimitedServer, fronts: Fronts) -> None:
+    def __init__(self, server: LimitedServer, fronts: BufferingListener) -> None:
         super().__init__(
             config=server.config,
             server_state=server.server_state,
@@ -56,7 +56,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._fronts.answered(self)
+        self._fronts.on_response_sent(self)
 
 
 def _describe(status: int) -> tuple[str, bytes]:

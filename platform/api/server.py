@@ -13,12 +13,12 @@ from pathlib import Path
 import uvicorn
 
 from ..httpserver.limits import Limits
-from ..httpserver.metrics import ListenerFigures
+from ..httpserver.metrics import ListenerMetrics
 from ..kube.client.client import Client
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock
-from ..machinery.file_watcher import Files
-from ..machinery.serving_certificate import Presenter, key_pair_files
+from ..machinery.file_watcher import FileWatcher
+from ..machinery.serving_certificate import ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
@@ -64,7 +64,7 @@ class ApiSettings:
     limits: Limits = field(default_factory=Limits)
     """What clients may take of the listener."""
 
-    listeners: ListenerFigures = field(default_factory=ListenerFigures)
+    listeners: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counts what is refused."""
 
 
@@ -88,7 +88,7 @@ async def serve(
         CertificateFilesError: the certificate cannot be served.
         StoreError: the store's URL cannot be used, or its schema is that of a newer version.
     """
-    presenter, files = Presenter(), None
+    presenter, files = ServingCertificate(), None
     if settings.certificate is not None:
         files = _load(settings.certificate, presenter)
     database = Database(settings.store_url)
@@ -106,7 +106,7 @@ async def serve(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
             if files is not None:
-                tasks.create_task(supervise("certificate files", partial(files.follow, clock)))
+                tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
             _log_address(settings)
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
@@ -150,15 +150,15 @@ async def _prepare(
         ready.set()
 
 
-def _load(pair: KeyPair, presenter: Presenter) -> Files:
+def _load(pair: KeyPair, presenter: ServingCertificate) -> FileWatcher:
     """Have *presenter* serve *pair*; the files to follow.
 
     Raises:
         CertificateFilesError: it cannot.
     """
-    files = key_pair_files(presenter, certificate=pair.certificate, key=pair.key)
+    files = key_pair_watcher(presenter, certificate=pair.certificate, key=pair.key)
     try:
-        files.look()
+        files.poll()
     except (OSError, ValueError) as error:
         text = f"cannot serve --tls-cert-file={pair.certificate} with"
         text += f" --tls-private-key-file={pair.key}: {error}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..httpserver.metrics import ListenerFigures
+from ..httpserver.metrics import ListenerMetrics
 from ..kube.supervision import TaskMetrics
 from .storage.object_store import Shelf
 
@@ -23,7 +23,7 @@ class Figures:
     def __init__(self, shelves: Callable[[], Iterable[Shelf]], failures: Mapping[str, int]) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by method and status; watches count when they begin."""
-        self.listeners = ListenerFigures()
+        self.listeners = ListenerMetrics()
         self._shelves = shelves
         self._failures = failures
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..httpserver.limits import Limits
-from ..kube.private_files import make_folder
+from ..kube.private_files import ensure_private_dir
 from ..kube.supervision import supervise
 from ..local import kubeconfig, pki, tokens
-from ..local.kubeconfig import Access
+from ..local.kubeconfig import ClusterAccess
 from ..local.pki import Pki
 from ..local.tokens import USERS, Tokens
 from ..model import names
@@ -126,7 +126,7 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Running]:
     """The API server, for the length of the block."""
-    make_folder(settings.data)
+    ensure_private_dir(settings.data)
     made = pki.ensure(settings.data / "pki", names=(settings.host, *settings.names))
     owned = tokens.ensure(settings.data / "tokens.json")
     listener = settings.listener or socket.create_server(
@@ -136,7 +136,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"https://{host}:{port}"
     path = settings.data / "kubeconfig"
-    access = Access(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
+    access = ClusterAccess(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
     _write_kubeconfig(path, access)
     engine = _Engine(settings, made, owned, f"{host}:{port}")
     try:
@@ -148,7 +148,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         listener.close()
 
 
-def _write_kubeconfig(path: Path, access: Access) -> None:
+def _write_kubeconfig(path: Path, access: ClusterAccess) -> None:
     try:
         kubeconfig.write(path, access)
     except OSError as error:
@@ -287,7 +287,7 @@ async def _listening(
     """Serve *app* on *listener*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
-    connections = Connections(app, knows=app.knows, limits=limits, figures=app.figures.listeners)
+    connections = Connections(app, knows=app.knows, limits=limits, metrics=app.figures.listeners)
     connections.listen(listener, tls=context)
     try:
         yield

@@ -23,7 +23,7 @@ from .process import run
 if TYPE_CHECKING:
     from ..admission.serving.service import AdmissionService, Options
     from ..admission.settings import AdmissionSettings
-    from ..machinery.leader_election import ElectionSettings, Elector
+    from ..machinery.leader_election import LeaderElectionConfig, LeaderElector
     from .health import Health
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class OfficeFlags(ElectionFlags):
         str, typer.Option(help="Namespace of the Lease.", show_default="that of the webhooks")
     ] = ""
 
-    def within(self, namespace: str) -> "ElectionSettings | None":
+    def within(self, namespace: str) -> "LeaderElectionConfig | None":
         """What to contend for, in *namespace* unless flags say otherwise.
 
         Raises:
@@ -324,18 +324,18 @@ def _paths(text: str) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def _electors(
-    settings: "ElectionSettings | None", cluster: ClusterFlags, instruments: Instruments
-) -> "AsyncIterator[Callable[[], Elector] | None]":
+    settings: "LeaderElectionConfig | None", cluster: ClusterFlags, instruments: Instruments
+) -> "AsyncIterator[Callable[[], LeaderElector] | None]":
     """What makes a candidate for the office each time that we stand for it."""
-    from ..machinery.clock import LeaseClock
-    from ..machinery.leader_election import ElectionMetrics, Elector
+    from ..machinery.clock import BoottimeClock
+    from ..machinery.leader_election import LeaderElectionMetrics, LeaderElector
 
     if settings is None:
         yield None
         return
-    metrics = ElectionMetrics(instruments.registry)
+    metrics = LeaderElectionMetrics(instruments.registry)
     async with election_client(settings, cluster, PART, instruments=instruments) as client:
-        yield lambda: Elector(client, settings, clock=LeaseClock(), metrics=metrics)
+        yield lambda: LeaderElector(client, settings, clock=BoottimeClock(), metrics=metrics)
 
 
 def _watch_health(service: "AdmissionService", health: "Health") -> None:

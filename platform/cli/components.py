@@ -159,7 +159,7 @@ def agent(
     instruments = Instruments()
     doors, limits = _doors(instruments, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
-    settings = replace(settings, limits=limits, listeners=instruments.listeners)
+    settings = replace(settings, limits=limits, listener_metrics=instruments.listeners)
     _check_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 
@@ -175,7 +175,7 @@ def agent(
             def stop() -> None:
                 if ready.is_set() or task is None:
                     # In the place of being cancelled: pods end in order, and their ends are told.
-                    part.stop(end_pods=end_pods)
+                    part.stop(stop_pods=end_pods)
                 else:
                     task.cancel()
 
@@ -188,11 +188,11 @@ def agent(
 
 def _check_files(settings: "AgentSettings") -> None:
     """Make the agent's folders; end the command where others control them or its key."""
-    from ..agent.pods.records import make_folders
+    from ..agent.pods.records import make_dirs
     from ..kube.private_files import read_credential
 
     with told_in_a_line(OSError):
-        make_folders(settings.data_dir)
+        make_dirs(settings.data_dir)
         if settings.serving is not None:
             read_credential(settings.serving.key)
 
@@ -200,9 +200,9 @@ def _check_files(settings: "AgentSettings") -> None:
 def _agent_settings(
     data_dir: Path, simulate: int, *, cpus: int | None, pki_dir: Path | None
 ) -> "AgentSettings":
-    from ..agent.settings import AgentSettings, ServingFiles, Simulation
+    from ..agent.settings import AgentSettings, ServingFiles, SimulationSettings
 
-    simulation = Simulation(nodes=simulate) if simulate else None
+    simulation = SimulationSettings(nodes=simulate) if simulate else None
     settings = AgentSettings(data_dir=data_dir, simulation=simulation)
     if cpus is not None:
         settings = replace(settings, cpus=cpus)

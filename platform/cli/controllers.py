@@ -177,7 +177,7 @@ def _assembled(
     """The controllers that are wanted."""
     from ..job_ctrl.controller import JobController
     from ..job_ctrl.settings import JobSettings
-    from ..kube.informer.informer import Cache
+    from ..kube.informer.informer import Informer
     from ..machinery.clock import SystemClock
     from ..machinery.metrics import WorkQueueMetrics
     from ..model.names import PODGROUPS
@@ -186,7 +186,7 @@ def _assembled(
     from ..queue_ctrl.controller import QueueController, QueueSettings
 
     clock, work_metrics = SystemClock(), WorkQueueMetrics(registry)
-    podgroups = Cache(client, PODGROUPS, PodGroup)
+    podgroups = Informer(client, PODGROUPS, PodGroup)
     timeout = _timeout(work)
     jobs = JobSettings(
         workers=work.worker_threads,

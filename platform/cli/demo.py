@@ -15,10 +15,10 @@ import msgspec
 import typer
 
 from ..kube.client.client import Client
-from ..kube.client.config import load
-from ..kube.informer.informer import Cache
+from ..kube.client.config import load_credentials
+from ..kube.informer.informer import Informer
 from ..local.datadir import DataDir
-from ..local.supervisor import PartFailedError, Supervisor
+from ..local.supervisor import ComponentFailedError, Supervisor
 from ..model.base import Part
 from ..model.job import Job, JobPhase
 from ..model.meta import ObjectMeta
@@ -99,12 +99,12 @@ class _Follower:
     def __init__(self, client: Client, show: _Show) -> None:
         self._show = show
         self._changed = asyncio.Event()
-        self.jobs = Cache(client, JOBS, Job, namespace=NAMESPACE)
-        self.pods = Cache(
+        self.jobs = Informer(client, JOBS, Job, namespace=NAMESPACE)
+        self.pods = Informer(
             client, PODS, _Pod, namespace=NAMESPACE, label_selector=f"{JOB_NAME}={NAME}"
         )
-        self.jobs.add_handler(lambda _old, _new: self._note())
-        self.pods.add_handler(lambda _old, _new: self._note())
+        self.jobs.add_event_handler(lambda _old, _new: self._note())
+        self.pods.add_event_handler(lambda _old, _new: self._note())
 
     @property
     def phase(self) -> str:
@@ -189,7 +189,7 @@ class _Demo:
 
     async def _log(self, pod: str) -> str:
         path = PODS.path(NAMESPACE, f"{NAME}-{pod}", "log")
-        return bytes(await self._client.fetch(path, view=msgspec.Raw)).decode()
+        return bytes(await self._client.get_path(path, view=msgspec.Raw)).decode()
 
     async def _command(self, action: str) -> None:
         """Command the job over REST and wait for the outcome."""
@@ -218,13 +218,13 @@ async def _demo(data: DataDir, embedded: Embedded, supervisor: Supervisor) -> No
         if not ready.is_set():
             supervising.result()
         typer.echo(f"the cluster is ready after {time.monotonic() - started:.1f} s")
-        credentials = load(str(data.kubeconfig))
+        credentials = load_credentials(str(data.kubeconfig))
         async with Client(credentials, user_agent="batholith-demo") as client:
             await _Demo(embedded, client, token=credentials.token).run()
     finally:
         waiting.cancel()
         supervising.cancel()
-        with contextlib.suppress(asyncio.CancelledError, PartFailedError):
+        with contextlib.suppress(asyncio.CancelledError, ComponentFailedError):
             await supervising
 
 
@@ -240,15 +240,15 @@ def run() -> None:
     started = time.monotonic()
     data = DataDir(root)
     try:
-        data.hold()
+        data.lock()
         with Embedded(data, Options(port=0, api_port=0)) as embedded:
             asyncio.run(_demo(data, embedded, embedded.started()))
-    except (DemoFailedError, PartFailedError, TimeoutError, OSError) as error:
+    except (DemoFailedError, ComponentFailedError, TimeoutError, OSError) as error:
         why = str(error) or "a step took too long"
         typer.echo(f"batholith demo: {why}; its files: {root}", err=True)
         raise typer.Exit(1) from None
     finally:
-        data.release()
+        data.unlock()
     shutil.rmtree(root)
     typer.echo(
         f"\ndone in {time.monotonic() - started:.1f} s: the gang ran, was suspended, resumed, "

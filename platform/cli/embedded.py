@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..agent.runtime.mounting import has_no_sandbox
+from ..agent.runtime.mounting import lacks_sandbox_support
 from ..local import kubeconfig, pki, tokens
 from ..local.datadir import DataDir
-from ..local.supervisor import Part, Supervisor
+from ..local.supervisor import ComponentSpec, Supervisor
 from .featuregate import QUEUE_GATES
 
 LOOPBACK = "127.0.0.1"
@@ -50,7 +50,7 @@ class Options:
 
 def isolation_remarks(options: Options) -> list[str]:
     """A warning for root, if its pods would be root, too."""
-    plain = os.geteuid() == 0 and not options.simulate and has_no_sandbox()
+    plain = os.geteuid() == 0 and not options.simulate and lacks_sandbox_support()
     return [NO_SANDBOX] if plain else []
 
 
@@ -163,10 +163,12 @@ class Embedded:
         known = tokens.ensure(self._data.tokens)
         files = {name: self._kubeconfig(name) for name in PARTS}
         for user, path in {"admin": self._data.kubeconfig, **files}.items():
-            access = kubeconfig.Access(server=self.server, ca=ca, user=user, token=known[user])
+            access = kubeconfig.ClusterAccess(
+                server=self.server, ca=ca, user=user, token=known[user]
+            )
             kubeconfig.write(path, access)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[ComponentSpec]:
         data, options = str(self._data.root), self._options
         api, rest = self._api.fileno(), self._rest.fileno()
         agent = ["--data-dir", data, "--pki-dir", str(self._data.pki), "--end-pods"]
@@ -181,22 +183,22 @@ class Embedded:
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
         # the agent still has to say how they ended.
         return [
-            Part(name="apiserver", arguments=server, descriptors=[api], environment=trust),
-            Part(
+            ComponentSpec(name="apiserver", arguments=server, descriptors=[api], environment=trust),
+            ComponentSpec(
                 name="agent",
                 arguments=self._client("agent", *agent, *limits),
                 environment=trust,
-                end_grace=AGENT_GRACE,
+                stop_timeout=AGENT_GRACE,
             ),
-            Part(
+            ComponentSpec(
                 name="controllers", arguments=self._client("controllers", *OURS), environment=trust
             ),
-            Part(
+            ComponentSpec(
                 name="scheduler",
                 arguments=self._client("scheduler", *OURS, *SCHEDULING),
                 environment=trust,
             ),
-            Part(
+            ComponentSpec(
                 name="api",
                 arguments=self._client("api", "--store", store, "--listen-fd", str(rest), *limits),
                 descriptors=[rest],

@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from ..httpserver.buffering import Fronts
+from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
-from ..httpserver.metrics import ListenerFigures
+from ..httpserver.metrics import ListenerMetrics
 from ..httpserver.sockets import bind
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class CannotListenError(OSError):
 class Leadership(Protocol):
     """A candidate for leadership, as far as health goes."""
 
-    leading: asyncio.Event
+    elected: asyncio.Event
     holder: str
     """Identity of the leader last observed; empty before."""
 
@@ -75,7 +75,7 @@ class Watched(Protocol):
         ...
 
     @property
-    def out_of_touch(self) -> float:
+    def stale_seconds(self) -> float:
         """Seconds for which the server could not be followed; 0 while it can."""
         ...
 
@@ -100,9 +100,9 @@ class Health:
             late = {cache.name for cache in known if not cache.synced}
             if late:
                 return f"not synced yet: {', '.join(sorted(late))}"
-            lost = {cache.name for cache in known if cache.out_of_touch > patience}
+            lost = {cache.name for cache in known if cache.stale_seconds > patience}
             if lost:
-                longest = max(cache.out_of_touch for cache in known)
+                longest = max(cache.stale_seconds for cache in known)
                 return f"out of touch for {longest:.0f} s: {', '.join(sorted(lost))}"
             return None if known else "not started yet"
 
@@ -115,11 +115,11 @@ class Health:
             return None if candidate.healthy() else "leads, but has not renewed its lease in time"
 
         def ready() -> str | None:
-            known = candidate.leading.is_set() or candidate.holder
+            known = candidate.elected.is_set() or candidate.holder
             return None if known else "neither leads nor has seen a leader"
 
         def role() -> str:
-            leads = candidate.leading.is_set()
+            leads = candidate.elected.is_set()
             return "leads" if leads else f"stands by for {candidate.holder}"
 
         self.alive["leader-election"] = alive
@@ -191,7 +191,7 @@ class Place:
     limits: Limits = field(default_factory=Limits)
     """Times are our own: probes and scrapers are quick."""
 
-    figures: ListenerFigures = field(default_factory=ListenerFigures)
+    figures: ListenerMetrics = field(default_factory=ListenerMetrics)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
@@ -253,14 +253,14 @@ async def _served(place: Place) -> AsyncIterator[int]:
     async def answer(request: web.BaseRequest) -> web.Response:
         response = await place.answer(request)
         response.force_close()
-        fronts.answered(request.protocol)
+        fronts.on_response_sent(request.protocol)
         return response
 
     server = web.Server(answer, access_log=None)
-    fronts = Fronts(
-        name=what, body_limit=_MAX_BODY, limits=_quick(place.limits), figures=place.figures
+    fronts = BufferingListener(
+        name=what, body_limit=_MAX_BODY, limits=_quick(place.limits), metrics=place.figures
     )
-    fronts.inner = server
+    fronts.backend_factory = server
     host, port = split(place.address)
     try:
         sockets = await bind(host, port)

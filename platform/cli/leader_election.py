@@ -16,7 +16,7 @@ from .process import end_at_once
 if TYPE_CHECKING:
     from ..kube.client.client import Client
     from ..kube.client.events import EventRecorder
-    from ..machinery.leader_election import ElectionSettings, Elector
+    from ..machinery.leader_election import LeaderElectionConfig, LeaderElector
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ElectionFlags:
         str, typer.Option(help="Deprecated: --leader-elect-resource-namespace.")
     ] = ""
 
-    def settings(self) -> "ElectionSettings | None":
+    def settings(self) -> "LeaderElectionConfig | None":
         """What to contend for; ``None`` if there is nobody to contend with.
 
         Raises:
@@ -64,7 +64,7 @@ class ElectionFlags:
         """
         if not self.leader_elect:
             return None
-        from ..machinery.leader_election import ElectionSettings
+        from ..machinery.leader_election import LeaderElectionConfig
 
         if self.leader_elect_resource_lock != "leases":
             raise LockError(
@@ -73,7 +73,7 @@ class ElectionFlags:
             )
         if self.lock_object_namespace:
             log.warning("--lock-object-namespace: use --leader-elect-resource-namespace instead")
-        return ElectionSettings(
+        return LeaderElectionConfig(
             name=self.leader_elect_resource_name,
             namespace=self.lock_object_namespace or self.leader_elect_resource_namespace,
             lease_duration=_seconds("lease-duration", self.leader_elect_lease_duration),
@@ -113,16 +113,16 @@ class Candidate:
     """A part of a process that works only while *elector*, if there is one, leads."""
 
     part: Led
-    elector: "Elector | None"
+    elector: "LeaderElector | None"
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Run the part until cancelled; *ready* is set when it could take over, or works."""
-        lead = None if self.elector is None else self.elector.leading
+        lead = None if self.elector is None else self.elector.elected
         await self.part.run(ready=ready, lead=lead)
 
 
 def election_client(
-    settings: "ElectionSettings", cluster: ClusterFlags, part: str, *, instruments: Instruments
+    settings: "LeaderElectionConfig", cluster: ClusterFlags, part: str, *, instruments: Instruments
 ) -> "Client":
     """A client for electors: a pool of its own, with neither limit nor fence.
 
@@ -137,30 +137,30 @@ def election_client(
         credentials(cluster.kubeconfig, cluster.master),
         user_agent=f"batholith-{part}/leader-election",
         timeout=settings.request_timeout,
-        options=ClientOptions(tries=1, read_tries=1, metrics=instruments.requests),
+        options=ClientOptions(max_attempts=1, max_read_attempts=1, metrics=instruments.requests),
     )
 
 
 def fenced_client(
-    elector: "Elector | None", cluster: ClusterFlags, part: str, *, instruments: Instruments
+    elector: "LeaderElector | None", cluster: ClusterFlags, part: str, *, instruments: Instruments
 ) -> "Client":
     """A client for the work of *part*, which writes nothing unless *elector*, if any, leads.
 
     Raises:
         ConfigError: there are no credentials that can be used.
     """
-    fence = None if elector is None else elector.check
+    fence = None if elector is None else elector.check_fence
     return new_client(cluster, part, metrics=instruments.requests, fence=fence)
 
 
 @asynccontextmanager
 async def campaigning(
-    settings: "ElectionSettings | None",
+    settings: "LeaderElectionConfig | None",
     cluster: ClusterFlags,
     part: str,
     *,
     instruments: Instruments,
-) -> AsyncIterator["Elector | None"]:
+) -> AsyncIterator["LeaderElector | None"]:
     """Contend for leadership for the length of the block, which the work is in.
 
     When the Lease is lost the process ends at once, with exit code 1. At the end of the block, when
@@ -170,17 +170,17 @@ async def campaigning(
         yield None
         return
     from ..kube.client.events import EventRecorder
-    from ..machinery.clock import LeaseClock
-    from ..machinery.leader_election import ElectionMetrics, Elector
+    from ..machinery.clock import BoottimeClock
+    from ..machinery.leader_election import LeaderElectionMetrics, LeaderElector
 
     async with election_client(settings, cluster, part, instruments=instruments) as client:
         recorder = EventRecorder(client, component=f"batholith-{part}")
-        elector = Elector(
+        elector = LeaderElector(
             client,
             settings,
-            clock=LeaseClock(),
+            clock=BoottimeClock(),
             recorder=recorder,
-            metrics=ElectionMetrics(instruments.registry),
+            metrics=LeaderElectionMetrics(instruments.registry),
         )
         instruments.health.follow_leader(elector)
         async with _running(elector, recorder):
@@ -188,7 +188,7 @@ async def campaigning(
 
 
 @asynccontextmanager
-async def _running(elector: "Elector", recorder: "EventRecorder") -> AsyncIterator[None]:
+async def _running(elector: "LeaderElector", recorder: "EventRecorder") -> AsyncIterator[None]:
     recording = asyncio.create_task(recorder.run())
     contending = asyncio.create_task(elector.run())
     contending.add_done_callback(_end_process)

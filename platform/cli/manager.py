@@ -43,7 +43,7 @@ class Instruments:
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
-        from ..httpserver.metrics import ListenerFigures
+        from ..httpserver.metrics import ListenerMetrics
         from ..kube.metrics import ClientMetrics
         from ..kube.supervision import TaskMetrics
         from .health import Health
@@ -53,9 +53,9 @@ class Instruments:
         GCCollector(registry=self.registry)
         self.registry.register(TaskMetrics())
         self.requests = ClientMetrics(self.registry)
-        self.listeners = ListenerFigures(self.registry)
+        self.listeners = ListenerMetrics(self.registry)
         self.health = Health()
-        self.health.follow_caches(self.requests.caches)
+        self.health.follow_caches(self.requests.informers)
 
     def places(self, flags: ServingFlags, *, metrics_port: int) -> "list[Place]":
         """Where *flags* want health and metrics served.
@@ -114,13 +114,13 @@ def credentials(kubeconfig: Path | None, master: str = "") -> "Credentials":
     Raises:
         ConfigError: none were found that can be used.
     """
-    from ..kube.client.config import Credentials, load
+    from ..kube.client.config import Credentials, load_credentials
     from ..kube.errors import ConfigError
 
     if master and not master.startswith(("http://", "https://")):
         raise ConfigError(f"--master={master}: no http or https URL")
     try:
-        found = load(None if kubeconfig is None else str(kubeconfig))
+        found = load_credentials(None if kubeconfig is None else str(kubeconfig))
     except ConfigError:
         if kubeconfig is not None or not master:
             raise
@@ -141,15 +141,15 @@ def new_client(
         ConfigError: there are no credentials that can be used.
     """
     from ..kube.client.client import Client
-    from ..kube.client.flowcontrol import RateLimiter
+    from ..kube.client.flowcontrol import TokenBucketRateLimiter
     from ..kube.client.transport import ClientOptions
     from ..kube.metrics import ClientMetrics
 
     metrics = metrics or ClientMetrics()
     qps = flags.kube_api_qps
-    limiter = RateLimiter(qps, flags.kube_api_burst) if qps else None
+    limiter = TokenBucketRateLimiter(qps, flags.kube_api_burst) if qps else None
     if limiter is not None:
-        metrics.report_limiter(name, lambda: limiter.saturation)
+        metrics.register_rate_limiter(name, lambda: limiter.saturation)
     return Client(
         credentials(flags.kubeconfig, flags.master),
         user_agent=f"batholith-{name}",

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from ..agent.runtime.process_id import die_with_parent
-from ..kube.gc_tuning import relax
+from ..kube.gc_tuning import raise_gc_thresholds
 from ..local.supervisor import PARENT, READY_FD
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def run(main: Main) -> None:
     supervisor = os.environ.get(PARENT)
     if supervisor is not None:
         die_with_parent(int(supervisor))
-    relax()
+    raise_gc_thresholds()
     uvloop.run(_until_signalled(main))
 
 

@@ -16,12 +16,12 @@ import msgspec
 
 from ..kube.client.client import Client
 from ..kube.errors import (
-    OUTAGES,
+    UNAVAILABLE_ERRORS,
     ApiError,
+    DecodeError,
     UnauthorizedError,
-    UnreadableAnswerError,
 )
-from ..kube.informer.failure_log import Complaints
+from ..kube.informer.failure_log import FailureLog
 from ..model.base import Part
 from ..model.meta import ObjectMeta
 from ..model.names import Resource
@@ -32,7 +32,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 FORCE = "--force-beside-volcano"
 RETRY_SECONDS = 1.0
 
-_NOT_NOW = (*OUTAGES, UnauthorizedError)
+_NOT_NOW = (*UNAVAILABLE_ERRORS, UnauthorizedError)
 """Answers that are none. A server that does not know us may do so once our token is renewed."""
 
 
@@ -101,7 +101,7 @@ async def refuse(client: Client, counterpart: Counterpart) -> None:
     Raises:
         BesideVolcanoError: it is deployed, with more than no replicas.
     """
-    complaints = Complaints(client.timing)
+    complaints = FailureLog(client.timing)
     while True:
         try:
             listing = await client.list(DEPLOYMENTS, view=Deployment)
@@ -109,7 +109,7 @@ async def refuse(client: Client, counterpart: Counterpart) -> None:
             level = complaints.level(str(error))
             log.log(level, "waiting for the API server", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
-        except (ApiError, UnreadableAnswerError) as error:
+        except (ApiError, DecodeError) as error:
             log.warning(
                 "cannot tell whether Volcano is at work beside us; see to it that it is not",
                 extra={"looked_for": counterpart.program, "error": str(error)},

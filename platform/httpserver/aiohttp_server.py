@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from .buffering import Fronts
+from .buffering import BufferingListener
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving_application(
+async def serve_application(
     app: web.Application,
-    fronts: Fronts,
+    listener: BufferingListener,
     sockets: Iterable[socket.socket],
     *,
     tls: ssl.SSLContext,
-    grace: float,
+    shutdown_timeout: float,
 ) -> AsyncIterator[None]:
     """Serve *app* on *sockets* for the length of the block.
 
@@ -28,35 +28,35 @@ async def serving_application(
     """
 
     @web.middleware
-    async def tell(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def notify_listener(request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         finally:
-            fronts.answered(request.protocol)
+            listener.on_response_sent(request.protocol)
 
-    app.middlewares.append(tell)
+    app.middlewares.append(notify_listener)
     # The listener's limit of idle connections is to be the first.
-    keepalive = 2 * fronts.limits.idle_timeout
+    keepalive = 2 * listener.limits.idle_timeout
     runner = web.AppRunner(
         app,
         access_log=None,
         handle_signals=False,
         keepalive_timeout=keepalive,
-        shutdown_timeout=grace,
+        shutdown_timeout=shutdown_timeout,
     )
     await runner.setup()
     if runner.server is None:
         raise RuntimeError("the application was not set up")
-    fronts.inner = runner.server
+    listener.backend_factory = runner.server
     for listening in sockets:
-        fronts.listen(listening, tls=tls)
+        listener.listen(listening, tls=tls)
     try:
         yield
     finally:
-        fronts.stop()
+        listener.stop()
         try:
             await runner.cleanup()
         finally:
             # Some clients take their time to end TLS in order.
-            fronts.abort_all()
+            listener.abort_all()
             await asyncio.sleep(0)  # the loop closes the sockets

@@ -9,28 +9,28 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
-class Measured(Protocol):
+class InstrumentedListener(Protocol):
     """A listener as the collector sees it."""
 
     name: str
-    held: int
+    buffered_bytes: int
 
     def __len__(self) -> int:
         """Open connections."""
         ...
 
 
-class ListenerFigures:
+class ListenerMetrics:
     """Of all listeners of a process."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
-        self.refused: Counter[tuple[str, str]] = Counter()
+        self.rejections: Counter[tuple[str, str]] = Counter()
         """Connections and requests that were refused or closed, by listener and reason."""
-        self._listeners: dict[str, Measured] = {}
+        self._listeners: dict[str, InstrumentedListener] = {}
         if registry is not None:
             registry.register(self)
 
-    def watch(self, listener: Measured) -> None:
+    def register(self, listener: InstrumentedListener) -> None:
         """Report *listener* from now on, in the place of an earlier one of its name."""
         self._listeners[listener.name] = listener
 
@@ -43,7 +43,7 @@ class ListenerFigures:
             "Connections and requests that a listener refused or closed.",
             labels=["listener", "reason"],
         )
-        for key, number in self.refused.items():
+        for key, number in self.rejections.items():
             refused.add_metric(key, number)
         connections = GaugeMetricFamily(
             "batholith_http_connections", "Open connections.", labels=["listener"]
@@ -55,5 +55,5 @@ class ListenerFigures:
         )
         for name, listener in self._listeners.items():
             connections.add_metric([name], len(listener))
-            held.add_metric([name], listener.held)
+            held.add_metric([name], listener.buffered_bytes)
         yield from (refused, connections, held)

@@ -10,15 +10,15 @@ import logging
 
 from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
-from ..kube.informer.informer import Cache, Feed
-from ..kube.informer.reflector import CacheOptions
-from ..machinery.change_rate import Bustle
+from ..kube.informer.informer import Informer, KindSource
+from ..kube.informer.reflector import InformerOptions
+from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
+from ..machinery.controller import RequeueError, ShardedQueue, WorkerSettings, run_workers
 from ..machinery.event_recorder import Recorder
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
-from ..machinery.rate_limiters import default_controller_limiter
+from ..machinery.rate_limiters import default_controller_rate_limiter
 from ..model import names, times
 from ..model.command import Command, kind_problem, target_problem
 from ..model.job import Job, JobEvent
@@ -70,7 +70,7 @@ class JobController:
         clock: Clock | None = None,
         recorder: Recorder | None = None,
         plugins: Registry | None = None,
-        podgroups: Cache[PodGroup] | None = None,
+        podgroups: Informer[PodGroup] | None = None,
     ) -> None:
         """*podgroups* holds PodGroups, at least those of the jobs' namespace.
 
@@ -82,13 +82,13 @@ class JobController:
         self._queue = ShardedQueue(
             name="job",
             shards=settings.workers,
-            limiter=default_controller_limiter(self._clock, longest=_LONGEST_WAIT),
+            limiter=default_controller_rate_limiter(self._clock, max_delay=_LONGEST_WAIT),
             clock=self._clock,
             metrics=settings.work_metrics,
         )
         self._expected = Expectations(self._clock, ttl=UNSEEN_FOR)
         self._metrics = JobMetrics(settings.registry)
-        self._bustle = Bustle(self._clock)
+        self._bustle = ChangeRate(self._clock)
         self._executor = Executor(
             Tools(
                 client=client,
@@ -108,27 +108,29 @@ class JobController:
         self._priorities_seen = 0
         self._watch(podgroups)
 
-    def _watch(self, groups: Cache[PodGroup] | None) -> None:
+    def _watch(self, groups: Informer[PodGroup] | None) -> None:
         client, space = self._client, self._settings.namespace
-        self._jobs = Cache(client, names.JOBS, FilledJob, namespace=space)
-        self._pods = Cache(client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME)
+        self._jobs = Informer(client, names.JOBS, FilledJob, namespace=space)
+        self._pods = Informer(
+            client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME
+        )
         if groups is None:
-            groups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)
+            groups = Informer(client, names.PODGROUPS, PodGroup, namespace=space)
         self._podgroups = groups
-        obeyed = CacheOptions(in_order=True)
-        self._commands = Cache(client, names.COMMANDS, Command, namespace=space, options=obeyed)
-        self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
+        obeyed = InformerOptions(ordered=True)
+        self._commands = Informer(client, names.COMMANDS, Command, namespace=space, options=obeyed)
+        self._priorities = Informer(client, names.PRIORITYCLASSES, PriorityClass)
         made = [
-            Cache(client, kind, Owned, namespace=space, label_selector=names.JOB_NAME)
+            Informer(client, kind, Owned, namespace=space, label_selector=names.JOB_NAME)
             for kind in WATCHED
         ]
         self._sources: list[Source] = [
-            Feed(self._jobs, self._on_job),
-            Feed(self._pods, self._on_pod),
-            Feed(self._podgroups, self._on_podgroup),
-            Feed(self._commands, self._on_command),
-            Feed(self._priorities, self._on_priority),
-            *(Feed(cache, self._on_object) for cache in made),
+            KindSource(self._jobs, self._on_job),
+            KindSource(self._pods, self._on_pod),
+            KindSource(self._podgroups, self._on_podgroup),
+            KindSource(self._commands, self._on_command),
+            KindSource(self._priorities, self._on_priority),
+            *(KindSource(cache, self._on_object) for cache in made),
         ]
 
     async def run(
@@ -138,7 +140,9 @@ class JobController:
 
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
-        await run_controller(self._sources, self._serve, synced=self._begin, ready=ready, lead=lead)
+        await run_controller(
+            self._sources, self._serve, on_synced=self._begin, ready=ready, elected=lead
+        )
 
     async def _serve(self) -> None:
         settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
@@ -155,7 +159,7 @@ class JobController:
         about = new or old
         if about is None:
             return
-        self._bustle.note()
+        self._bustle.observe()
         key = about.metadata.key
         if new is None:
             self._metrics.gone(about)
@@ -175,12 +179,12 @@ class JobController:
             self._lose(_owner_key(old.metadata), was)  # deleted, or not its job's any longer
         if new is not None and entry is not None:
             key = _owner_key(new.metadata)
-            self._expected.observed(key, entry.name)
+            self._expected.observe(key, entry.name)
             if self._case(key).ledger.put(entry, now=self._when(entry)):
                 self._mark(key)
 
     def _lose(self, key: str, entry: pod_tracker.Entry) -> None:
-        self._expected.observed(key, entry.name)
+        self._expected.observe(key, entry.name)
         case = self._case(key)
         case.ledger.drop(entry.uid, now=self._when(entry))
         # Its successor may need what nobody tells us of if it goes.
@@ -190,8 +194,8 @@ class JobController:
 
     def _mark(self, key: str) -> None:
         """Have a look at a job of whose pods something is new."""
-        self._bustle.note()
-        if self._bustle.calm_in():
+        self._bustle.observe()
+        if self._bustle.quiet_in():
             self._queue.add_after(key, _BUSY_PAUSE)
         else:
             self._queue.add(key)
@@ -213,7 +217,7 @@ class JobController:
         ours = (names.JOBS.api_version, names.JOBS.kind)
         if about is None or owner is None or (owner.api_version, owner.kind) != ours:
             return
-        self._bustle.note()
+        self._bustle.observe()
         key = _owner_key(about.metadata)
         case = self._case(key)
         books = case.ledger
@@ -253,7 +257,7 @@ class JobController:
             self._early.append(new)
             return
         order = Order(name=new.metadata.name, uid=new.metadata.uid, action=new.action)
-        self._queue.post(f"{new.metadata.namespace}/{new.target.name}", order)
+        self._queue.add_item(f"{new.metadata.namespace}/{new.target.name}", order)
 
     def _on_priority(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         self._priorities_seen += 1  # gangs are worked out anew when their jobs are looked at
@@ -299,9 +303,9 @@ class JobController:
     def _drop_unseen(self, key: str, books: pod_tracker.Ledger) -> None:
         """Strike pods that we made and that went before any cache could show them."""
         for pod in books.overtaken(int(self._pods.resource_version or 0)):
-            self._expected.observed(key, pod.name)
+            self._expected.observe(key, pod.name)
             books.drop(pod.uid, now=self._clock.monotonic())
-        books.drop_unseen(self._expected.awaited(key))
+        books.drop_unseen(self._expected.pending(key))
 
     def _view(self, turn: Turn) -> View:
         """What there is to see of the job, our own last writes included."""
@@ -365,13 +369,13 @@ class JobController:
         """The oldest Command that nobody has taken back."""
         namespace = key.partition("/")[0]
         while True:
-            order = self._queue.peek_mail(key)
+            order = self._queue.peek_item(key)
             if not isinstance(order, Order):
                 return None
             there = self._commands.get(f"{namespace}/{order.name}")
             if there is not None and there.metadata.uid == order.uid:
                 return order
-            self._queue.take_mail(key)
+            self._queue.pop_item(key)
 
     async def _without_job(self, key: str, order: Order | None) -> None:
         """No cache shows the job: wait for it if it is only late, else forget about it."""
@@ -389,7 +393,7 @@ class JobController:
             await self._executor.drop_command(key, order)
             self._queue.add(key)  # there may be more of them
         else:
-            raise TryAgainError("the job is not in the cache yet")
+            raise RequeueError("the job is not in the cache yet")
 
     # Helpers.
 

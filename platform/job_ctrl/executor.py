@@ -19,15 +19,15 @@ from ..kube.errors import (
     ForbiddenError,
     InvalidError,
     NotFoundError,
-    was_refused,
+    was_rejected,
 )
-from ..machinery.batches import all_at_once, slow_start
-from ..machinery.change_rate import Bustle
+from ..machinery.batches import run_concurrently, slow_start
+from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock
-from ..machinery.controller import ShardedQueue, TryAgainError
-from ..machinery.event_recorder import Recorder, reference
+from ..machinery.controller import RequeueError, ShardedQueue
+from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.expectations import Expectations
-from ..machinery.priority_semaphore import Turns
+from ..machinery.priority_semaphore import PrioritySemaphore
 from ..model import names
 from ..model.job import Job, TaskSpec
 from ..model.meta import ObjectMeta, as_seen
@@ -89,7 +89,7 @@ class Tools:
     recorder: Recorder | None
     metrics: JobMetrics
     settings: JobSettings
-    bustle: Bustle
+    bustle: ChangeRate
 
 
 class Executor:
@@ -100,7 +100,7 @@ class Executor:
         self._client = tools.client
         self._objects = PluginObjects(tools.client)
         self._claims = Claims(tools.client)
-        self._turns = Turns(tools.settings.calls_in_flight)
+        self._turns = PrioritySemaphore(tools.settings.calls_in_flight)
         # Pods that may be made together at first, by namespace: a power of two.
         self._trust: dict[str, int] = {}
         self._by_kind: Mapping[type, Callable[[Turn, Any], Awaitable[None]]] = {
@@ -140,7 +140,7 @@ class Executor:
         """Delete a Command that is carried out or void, then take it from the mailbox."""
         namespace = turn_key.partition("/")[0]
         await self._delete(names.COMMANDS, order.name, namespace=namespace, uid=order.uid)
-        self._tools.queue.take_mail(turn_key)
+        self._tools.queue.pop_item(turn_key)
         log.info("command done", extra={"job": turn_key, "action": order.action})
 
     def complain_of(self, command: ObjectMeta, problem: str) -> None:
@@ -148,7 +148,7 @@ class Executor:
         log.warning("command cannot be obeyed", extra={"command": command.key, "why": problem})
         if self._tools.recorder is not None:
             self._tools.recorder.record(
-                reference(names.COMMANDS, command),
+                object_reference(names.COMMANDS, command),
                 type="Warning",
                 reason=fx.Reason.INVALID_TARGET,
                 message=problem,
@@ -176,13 +176,13 @@ class Executor:
         except NotFoundError:
             pass  # the cache will say so
         except ConflictError as error:
-            raise TryAgainError(f"{name} could not be deleted just now") from error
+            raise RequeueError(f"{name} could not be deleted just now") from error
 
     def say(self, job: Job, reason: fx.Reason, message: str, *, warning: bool = False) -> None:
         """Record an event on *job*."""
         if self._tools.recorder is not None:
             self._tools.recorder.record(
-                reference(names.JOBS, job.metadata),
+                object_reference(names.JOBS, job.metadata),
                 type="Warning" if warning else "Normal",
                 reason=reason,
                 message=message,
@@ -235,9 +235,9 @@ class Executor:
                 view=FilledJob,
             )
         except ConflictError as error:
-            raise TryAgainError("the job has changed meanwhile") from error
+            raise RequeueError("the job has changed meanwhile") from error
         except NotFoundError as error:
-            raise TryAgainError("the job is gone") from error
+            raise RequeueError("the job is gone") from error
         except (ForbiddenError, InvalidError) as error:
             self.say(job, fx.Reason.STATUS_ERROR, error.message, warning=True)
             raise
@@ -260,8 +260,8 @@ class Executor:
     def _patience(self, since: float) -> float:
         """Seconds that numbers may still wait that are wrong *since*."""
         settings = self._tools.settings
-        return self._tools.bustle.wait(
-            since, least=settings.count_delay, most=settings.busy_count_delay
+        return self._tools.bustle.remaining_delay(
+            since, min_delay=settings.count_delay, max_delay=settings.busy_count_delay
         )
 
     async def _delete_job(self, turn: Turn, effect: fx.DeleteJob) -> None:
@@ -276,7 +276,7 @@ class Executor:
                 propagation="Foreground",
             )
         except ConflictError as error:
-            raise TryAgainError("the job has changed meanwhile") from error
+            raise RequeueError("the job has changed meanwhile") from error
         except NotFoundError:
             pass  # somebody else had the same thought
 
@@ -308,9 +308,9 @@ class Executor:
                 view=PodGroup,
             )
         except NotFoundError as error:
-            raise TryAgainError("the PodGroup is gone") from error
+            raise RequeueError("the PodGroup is gone") from error
         except ConflictError as error:
-            raise TryAgainError("the PodGroup has changed meanwhile") from error
+            raise RequeueError("the PodGroup has changed meanwhile") from error
         except ApiError as error:
             self._hinder(turn, fx.Reason.PODGROUP_ERROR, error)
             raise
@@ -343,7 +343,7 @@ class Executor:
         found: list[tuple[TaskSpec, int]] = []
 
         async def create(pod: tuple[TaskSpec, int]) -> None:
-            async with self._turns.place(rank):
+            async with self._turns.slot(rank):
                 if turn.case.ledger.holds(pod[0].name, pod[1]):
                     # A former leader's, that came meanwhile: it will not be shown once more.
                     found.append(pod)
@@ -352,18 +352,18 @@ class Executor:
                     await self._create_pod(turn, *pod)
                 except AlreadyExistsError as error:  # which says nothing about the other pods
                     taken.append(error)
-                    expected.observed(turn.key, _name(turn, *pod))
+                    expected.observe(turn.key, _name(turn, *pod))
 
         first = self._trust.get(turn.namespace, 1)
         outcome = await slow_start(wanted, create, initial=first)
-        made = len(outcome.done) - len(taken) - len(found)
+        made = len(outcome.succeeded) - len(taken) - len(found)
         self._learn(turn.namespace, made, failed=bool(outcome.failed))
         turn.changed = turn.changed or bool(made or found)
         if made:
             log.info("pods created", extra={"job": turn.key, "pods": made})
         for pod, failure in outcome.failed:
             if _refused(failure):  # else it may have been made all the same
-                expected.observed(turn.key, _name(turn, *pod))
+                expected.observe(turn.key, _name(turn, *pod))
         error = outcome.first_error or next(iter(taken), None)
         if error is None:
             for reason in (fx.Reason.FAILED_CREATE, fx.Reason.PLUGIN_ERROR):
@@ -406,7 +406,7 @@ class Executor:
         if names.JOB_NAME not in found.metadata.labels:
             raise error  # no watch will ever show it
         if entry.version != turn.job.status.version or entry.leaving:
-            raise TryAgainError(f"an older pod {name} is still there") from error
+            raise RequeueError(f"an older pod {name} is still there") from error
         return found
 
     async def _delete_pods(self, turn: Turn, effect: fx.DeletePods) -> None:
@@ -420,12 +420,12 @@ class Executor:
         async def delete(pod: pod_tracker.Entry) -> None:
             revision = ""
             try:
-                async with self._turns.place(rank):
+                async with self._turns.slot(rank):
                     seen = books.entry(pod.uid)
                     if seen is None:
                         return
                     if seen != pod:
-                        raise TryAgainError(f"pod {pod.name} has changed meanwhile")
+                        raise RequeueError(f"pod {pod.name} has changed meanwhile")
                     revision = seen.revision
                     await self._delete(
                         names.PODS,
@@ -442,10 +442,10 @@ class Executor:
                     books.doubt(pod.uid, revision=revision, until=until)
                 raise
 
-        outcome = await all_at_once(effect.pods, delete)
-        turn.changed = turn.changed or bool(outcome.done)
-        if outcome.done:
-            log.info("pods deleted", extra={"job": turn.key, "pods": len(outcome.done)})
+        outcome = await run_concurrently(effect.pods, delete)
+        turn.changed = turn.changed or bool(outcome.succeeded)
+        if outcome.succeeded:
+            log.info("pods deleted", extra={"job": turn.key, "pods": len(outcome.succeeded)})
         error = outcome.first_error
         if error is not None:
             if isinstance(error, ApiError):
@@ -529,7 +529,7 @@ class Executor:
 
 def _refused(error: BaseException) -> bool:
     """Whether a write that failed so has had no effect, and will have none."""
-    return isinstance(error, TryAgainError) or was_refused(error)
+    return isinstance(error, RequeueError) or was_rejected(error)
 
 
 def _name(turn: Turn, task: TaskSpec, index: int) -> str:

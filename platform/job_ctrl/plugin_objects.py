@@ -6,7 +6,7 @@ import msgspec
 
 from ..kube.client.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from ..machinery.controller import TryAgainError
+from ..machinery.controller import RequeueError
 from ..model.job import Job
 from ..model.meta import ObjectMeta, as_seen
 from ..model.names import JOB_NAME, Resource
@@ -66,7 +66,7 @@ class PluginObjects:
             try:
                 await self._client.patch(wanted.resource, wanted.name, patch, namespace=namespace)
             except ConflictError as error:
-                raise TryAgainError(f"{wanted.name} has changed meanwhile") from error
+                raise RequeueError(f"{wanted.name} has changed meanwhile") from error
         return there.metadata.uid
 
     async def _create(self, job: Job, wanted: Wanted) -> str:
@@ -76,7 +76,7 @@ class PluginObjects:
                 wanted.resource, body, namespace=job.metadata.namespace, view=DataObject
             )
         except AlreadyExistsError as error:
-            raise TryAgainError(f"{wanted.resource.kind} {wanted.name} has just come") from error
+            raise RequeueError(f"{wanted.resource.kind} {wanted.name} has just come") from error
         return made.metadata.uid
 
     async def _find(self, job: Job, resource: Resource, name: str) -> str:
@@ -95,7 +95,7 @@ class PluginObjects:
         except NotFoundError:
             pass  # that one is gone already
         except ConflictError as error:  # perhaps that one is, and another has its name; perhaps not
-            raise TryAgainError(f"{name} could not be deleted just now") from error
+            raise RequeueError(f"{name} could not be deleted just now") from error
 
 
 def _owned(meta: ObjectMeta, job: Job) -> bool:

@@ -9,9 +9,9 @@ from hashlib import sha256
 
 import msgspec
 
-from ..kube.client.client import Client, PatchKind
+from ..kube.client.client import Client, PatchType
 from ..kube.errors import AlreadyExistsError, InvalidError, NotFoundError
-from ..machinery.controller import TryAgainError
+from ..machinery.controller import RequeueError
 from ..model import names
 from ..model.job import Job, VolumeSpec
 from ..model.validation import dns_subdomain_problem
@@ -88,11 +88,11 @@ class Claims:
                 meta.name,
                 [same, *names_made],
                 namespace=meta.namespace,
-                kind=PatchKind.JSON,
+                kind=PatchType.JSON,
                 view=FilledJob,
             )
         except (NotFoundError, InvalidError) as error:
-            raise TryAgainError("the job has changed meanwhile") from error
+            raise RequeueError("the job has changed meanwhile") from error
 
 
 def _name(job: Job, index: int) -> str:

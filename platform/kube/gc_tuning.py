@@ -8,30 +8,30 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FREEZE_FROM = 5000
+FREEZE_MIN_OBJECTS = 5000
 """Objects in a first list from which on it is worth to freeze the heap."""
 
-_paused = 0
+_pause_count = 0
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Collect no cycles within the block; blocks of several tasks may overlap."""
-    global _paused
-    if _paused == 0 and not gc.isenabled():
+    global _pause_count
+    if _pause_count == 0 and not gc.isenabled():
         yield  # somebody else switched it off: leave it so
         return
-    _paused += 1
+    _pause_count += 1
     gc.disable()
     try:
         yield
     finally:
-        _paused -= 1
-        if _paused == 0:
+        _pause_count -= 1
+        if _pause_count == 0:
             gc.enable()
 
 
-def relax() -> None:
+def raise_gc_thresholds() -> None:
     """Collect less often: what comes by watch and stays holds no cycles, but would be walked.
 
     With Python's own thresholds a third of an event's cost goes into looking at objects that
@@ -40,8 +40,8 @@ def relax() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Collect once, then hide all that is alive from later collections, and collect less often."""
     gc.collect()
     gc.freeze()
-    relax()
+    raise_gc_thresholds()

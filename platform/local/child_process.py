@@ -47,7 +47,7 @@ class Process(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ProcessOptions:
     """How a child starts."""
 
     arguments: Sequence[str]
@@ -58,31 +58,31 @@ class Start:
     """Open files that it keeps under the same numbers."""
 
 
-class Forked:
+class ForkedProcess:
     """A forked child, waited for by a descriptor of its process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._descriptor = os.pidfd_open(pid)
-        self._ended: asyncio.Event | None = None
+        self._pidfd = os.pidfd_open(pid)
+        self._exited: asyncio.Event | None = None
 
     async def wait(self) -> int:
         """Wait for its end."""
-        if self._ended is None:
-            self._ended = asyncio.Event()
-            asyncio.get_running_loop().add_reader(self._descriptor, self._reap)
-        await self._ended.wait()
+        if self._exited is None:
+            self._exited = asyncio.Event()
+            asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+        await self._exited.wait()
         assert self.returncode is not None  # noqa: S101  # set before the event
         return self.returncode
 
     def _reap(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._descriptor)
-        os.close(self._descriptor)
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
         _, status = os.waitpid(self.pid, 0)
         self.returncode = os.waitstatus_to_exitcode(status)
-        if self._ended is not None:
-            self._ended.set()
+        if self._exited is not None:
+            self._exited.set()
 
     def send_signal(self, signal: int) -> None:
         """Send a signal; raises ProcessLookupError when it has ended."""
@@ -96,22 +96,22 @@ class Forked:
             self.send_signal(signal.SIGKILL)
 
 
-async def spawn(program: Sequence[str], start: Start) -> Process:
+async def spawn(program: Sequence[str], options: ProcessOptions) -> Process:
     """Start *program* anew with the arguments of *start*."""
     return await asyncio.create_subprocess_exec(
         *program,
-        *start.arguments,
+        *options.arguments,
         stdin=asyncio.subprocess.DEVNULL,
-        stdout=start.output,
-        stderr=start.output,
-        env={**os.environ, **start.environment},
-        pass_fds=start.descriptors,
+        stdout=options.output,
+        stderr=options.output,
+        env={**os.environ, **options.environment},
+        pass_fds=options.descriptors,
         # Ctrl-C at the terminal is for the supervisor, which ends the parts in order.
         start_new_session=True,
     )
 
 
-def fork(entry: Entry, start: Start) -> Forked:
+def fork(entry: Entry, options: ProcessOptions) -> ForkedProcess:
     """Fork a child that does *entry*; only before any loop or thread of this process."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -119,13 +119,13 @@ def fork(entry: Entry, start: Start) -> Forked:
     parent = os.getpid()
     pid = os.fork()
     if pid:
-        return Forked(pid)
+        return ForkedProcess(pid)
     code = 1
     try:
         os.setsid()
         die_with_parent(parent)
-        _take_over(start)
-        entry(start.arguments)
+        _set_up_child(options)
+        entry(options.arguments)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
@@ -137,15 +137,15 @@ def fork(entry: Entry, start: Start) -> Forked:
         os._exit(code)
 
 
-def _take_over(start: Start) -> None:
+def _set_up_child(options: ProcessOptions) -> None:
     """Make the inherited descriptors and environment the child's own."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (start.output, 1), (start.output, 2)):
+    for source, target in ((nothing, 0), (options.output, 1), (options.output, 2)):
         os.dup2(source, target)
-    kept = {0, 1, 2, *start.descriptors}
+    kept = {0, 1, 2, *options.descriptors}
     # The lock of the data folder among them, and the sockets of other parts.
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             with suppress(OSError):  # the descriptor that listed them
                 os.close(int(name))
-    os.environ.update(start.environment)
+    os.environ.update(options.environment)

@@ -5,17 +5,17 @@ import os
 from pathlib import Path
 from typing import Self
 
-from ..kube.private_files import check_mode, make_folder, open_folder, open_private
+from ..kube.private_files import check_mode, ensure_private_dir, open_private, open_private_dir
 
 _MARKS = frozenset({"lock", "cluster.db"})
 """What a data folder is known by."""
 
 
-class DataDirBusyError(Exception):
+class DataDirLockedError(Exception):
     """Another ``batholith up`` holds this folder."""
 
 
-class ForeignFolderError(Exception):
+class NotADataDirError(Exception):
     """The folder holds things, and none that say that it is a data folder."""
 
 
@@ -42,8 +42,8 @@ class DataDir:
             home = Path.home() / ".local" / "share"
         return cls(home / "batholith")
 
-    def hold(self) -> None:
-        """Make the folder and keep it until :meth:`release` or the end of this process.
+    def lock(self) -> None:
+        """Make the folder and keep it until :meth:`unlock` or the end of this process.
 
         Raises:
             DataDirBusyError: somebody else holds it.
@@ -51,20 +51,20 @@ class DataDir:
             UnsafePathError: others control it.
             OSError: it cannot be made or entered.
         """
-        if not self._holds_ours():
-            raise ForeignFolderError(f"{self.root} is not empty, and no data folder of Batholith")
-        make_folder(self.root)
+        if not self._has_data_dir_marks():
+            raise NotADataDirError(f"{self.root} is not empty, and no data folder of Batholith")
+        ensure_private_dir(self.root)
         # The kernel gives the lock back when its holder dies, however it dies.
         lock = open_private(self.root / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise DataDirBusyError(f"a cluster is already up in {self.root}") from None
+            raise DataDirLockedError(f"a cluster is already up in {self.root}") from None
         self._lock = lock
         # After the lock, which marks the folder: a crash in between leaves one that is ours.
         for folder in (self.pki, self.pods, self.logs):
-            make_folder(folder)
+            ensure_private_dir(folder)
 
     def check(self) -> bool:
         """Whether it is a data folder; changes nothing.
@@ -73,7 +73,7 @@ class DataDir:
             UnsafePathError: others control it.
             OSError: it cannot be entered.
         """
-        folder = open_folder(self.root)
+        folder = open_private_dir(self.root)
         try:
             if not _MARKS.intersection(os.listdir(folder)):
                 return False
@@ -82,7 +82,7 @@ class DataDir:
         finally:
             os.close(folder)
 
-    def is_held_by_another(self) -> bool:
+    def is_locked_by_other(self) -> bool:
         """Whether another process holds the folder.
 
         Not for every day: for the moment of the look, somebody who wants to hold it is refused.
@@ -101,10 +101,10 @@ class DataDir:
             os.close(lock)
         return False
 
-    def _holds_ours(self) -> bool:
+    def _has_data_dir_marks(self) -> bool:
         """Keep from shutting others out of /tmp, or a home, that was named by mistake."""
         try:
-            folder = open_folder(self.root)
+            folder = open_private_dir(self.root)
         except FileNotFoundError:
             return True
         try:
@@ -113,7 +113,7 @@ class DataDir:
             os.close(folder)
         return not found or bool(_MARKS.intersection(found))
 
-    def release(self) -> None:
+    def unlock(self) -> None:
         """Let others have the folder; harmless when it is not held."""
         if self._lock is not None:
             os.close(self._lock)

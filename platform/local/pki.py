@@ -12,13 +12,13 @@ from pathlib import Path
 from cryptography.x509 import Certificate
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from ..kube.private_files import make_folder, read_private
-from ..machinery.x509 import Identity, LeafRequest, issue, make_authority
+from ..kube.private_files import ensure_private_dir, read_private
+from ..machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from .files import write_private
 
-AUTHORITY_LASTS = timedelta(days=3650)
-LEAF_LASTS = timedelta(days=825)
-RENEW_WITHIN = timedelta(days=30)
+CA_VALIDITY = timedelta(days=3650)
+CERT_VALIDITY = timedelta(days=825)
+RENEW_BEFORE = timedelta(days=30)
 """A certificate that expires so soon is made anew."""
 
 _SERVER_NAMES = (
@@ -62,7 +62,7 @@ class Pki:
         return self.ca.read_bytes()
 
 
-def ensure(folder: Path, *, names: Sequence[str] = ()) -> Pki:
+def ensure(directory: Path, *, names: Sequence[str] = ()) -> Pki:
     """Make what is missing in *folder*, and say where everything is.
 
     Args:
@@ -73,63 +73,63 @@ def ensure(folder: Path, *, names: Sequence[str] = ()) -> Pki:
         UnsafePathError: others control the folder or a file in it.
         OSError: a file cannot be read or written.
     """
-    make_folder(folder)
-    authority = _authority(folder)
+    ensure_private_dir(directory)
+    authority = _ensure_ca(directory)
     hosts = tuple(dict.fromkeys((*_SERVER_NAMES, *names)))
 
-    def leaf(file: str, request: LeafRequest) -> KeyPair:
+    def leaf(file: str, request: CertificateRequest) -> KeyPair:
         """A certificate that is there already and still good, or a new one."""
-        pair = KeyPair(folder / f"{file}.crt", folder / f"{file}.key")
+        pair = KeyPair(directory / f"{file}.crt", directory / f"{file}.key")
         found = _load(pair)
         if (
             found is None
             or not found.signed_by(authority.certificate)
-            or not _serves(found, request)
+            or not _matches_request(found, request)
         ):
-            _write(pair, issue(authority, request, now=datetime.now(UTC)))
+            _write(pair, issue_certificate(authority, request, now=datetime.now(UTC)))
         return pair
 
-    client = LeafRequest(
-        subject="kube-apiserver", lasts=LEAF_LASTS, usage=ExtendedKeyUsageOID.CLIENT_AUTH
+    client = CertificateRequest(
+        subject="kube-apiserver", validity=CERT_VALIDITY, usage=ExtendedKeyUsageOID.CLIENT_AUTH
     )
     return Pki(
-        ca=folder / "ca.crt",
-        server=leaf("apiserver", _server("kube-apiserver", hosts)),
-        agent=leaf("agent", _server("kubelet", hosts)),
+        ca=directory / "ca.crt",
+        server=leaf("apiserver", _server_request("kube-apiserver", hosts)),
+        agent=leaf("agent", _server_request("kubelet", hosts)),
         client=leaf("apiserver-agent-client", client),
     )
 
 
-def _server(subject: str, hosts: Sequence[str]) -> LeafRequest:
-    return LeafRequest(subject=subject, lasts=LEAF_LASTS, hosts=hosts)
+def _server_request(subject: str, hosts: Sequence[str]) -> CertificateRequest:
+    return CertificateRequest(subject=subject, validity=CERT_VALIDITY, hosts=hosts)
 
 
-def _authority(folder: Path) -> Identity:
+def _ensure_ca(folder: Path) -> CertKeyPair:
     """The key that signs: what is there and still good, or a new one."""
     pair = KeyPair(folder / "ca.crt", folder / "ca.key")
     found = _load(pair)
     if found is None:
-        found = make_authority("batholith-ca", now=datetime.now(UTC), lasts=AUTHORITY_LASTS)
+        found = create_ca("batholith-ca", now=datetime.now(UTC), validity=CA_VALIDITY)
         _write(pair, found)
     return found
 
 
-def _load(pair: KeyPair) -> Identity | None:
+def _load(pair: KeyPair) -> CertKeyPair | None:
     try:
-        found = Identity.read(read_private(pair.certificate), read_private(pair.key))
+        found = CertKeyPair.from_pem(read_private(pair.certificate), read_private(pair.key))
     except (FileNotFoundError, ValueError):
         return None
-    return found if _fresh(found.certificate) else None
+    return found if _is_fresh(found.certificate) else None
 
 
-def _serves(found: Identity, request: LeafRequest) -> bool:
-    return not request.hosts or found.serves(request.hosts)
+def _matches_request(found: CertKeyPair, request: CertificateRequest) -> bool:
+    return not request.hosts or found.covers(request.hosts)
 
 
-def _fresh(certificate: Certificate) -> bool:
-    return certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_WITHIN
+def _is_fresh(certificate: Certificate) -> bool:
+    return certificate.not_valid_after_utc > datetime.now(UTC) + RENEW_BEFORE
 
 
-def _write(pair: KeyPair, identity: Identity) -> None:
+def _write(pair: KeyPair, identity: CertKeyPair) -> None:
     write_private(pair.key, identity.key_pem)
     write_private(pair.certificate, identity.certificate_pem)

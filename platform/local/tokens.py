@@ -21,7 +21,7 @@ USERS: Mapping[str, tuple[str, ...]] = {
 }
 """Every user and the groups that it is in, beside ``system:authenticated``."""
 
-BYTES = 32
+TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def ensure(path: Path) -> Tokens:
     known = _read(path)
     missing = [user for user in USERS if user not in known]
     for user in missing:
-        known[user] = secrets.token_urlsafe(BYTES)
+        known[user] = secrets.token_urlsafe(TOKEN_BYTES)
     if missing:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, json.dumps(known, indent=2).encode())

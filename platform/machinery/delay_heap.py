@@ -8,9 +8,9 @@ from .clock import Clock, Timer
 
 log = logging.getLogger(__name__)
 
-_HEARTBEAT = 10.0
+_MAX_TIMER_DELAY = 10.0
 """Seconds after which the heap is looked at even if the clock misbehaves."""
-_SLACK = 16
+_MIN_STALE_ENTRIES = 16
 """Stale entries that are not worth a clean-up."""
 
 
@@ -40,7 +40,7 @@ class DelayHeap:
             return
         self._due[key] = due
         heapq.heappush(self._heap, (due, key))
-        if len(self._heap) > 2 * len(self._due) + _SLACK:
+        if len(self._heap) > 2 * len(self._due) + _MIN_STALE_ENTRIES:
             self._heap = [(due, key) for key, due in self._due.items()]
             heapq.heapify(self._heap)
         if self._timer is None or due < self._timer_at:
@@ -57,7 +57,7 @@ class DelayHeap:
         """Number of keys that wait."""
         return len(self._due)
 
-    def entries(self) -> int:
+    def heap_size(self) -> int:
         """Size of the heap: at most twice the keys that wait, and a few."""
         return len(self._heap)
 
@@ -68,11 +68,11 @@ class DelayHeap:
             due, key = heapq.heappop(self._heap)
             if self._due.get(key) == due:
                 del self._due[key]
-                self._hand_out(key)
+                self._deliver(key)
         if not self._closed:
             self._arm()
 
-    def _hand_out(self, key: str) -> None:
+    def _deliver(self, key: str) -> None:
         try:
             self._ready(key)
         except Exception:  # the timer must be set for the others
@@ -84,7 +84,7 @@ class DelayHeap:
             return
         now = self._clock.monotonic()
         # A timer may fire a little early; a millisecond keeps it from spinning until the time.
-        wait = min(max(self._heap[0][0] - now, 0.001), _HEARTBEAT)
+        wait = min(max(self._heap[0][0] - now, 0.001), _MAX_TIMER_DELAY)
         self._timer = self._clock.call_later(wait, self._fire)
         self._timer_at = now + wait
 

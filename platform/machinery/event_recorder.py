@@ -12,7 +12,7 @@ class Recorder(Protocol):
 
     def record(
         self,
-        about: ObjectReference,
+        regarding: ObjectReference,
         *,
         type: EventType,  # noqa: A002 - the word of the API
         reason: str,
@@ -25,7 +25,7 @@ class Recorder(Protocol):
         ...
 
 
-def reference(resource: Resource, meta: ObjectMeta) -> ObjectReference:
+def object_reference(resource: Resource, meta: ObjectMeta) -> ObjectReference:
     """How an Event names the object with *meta*."""
     return ObjectReference(
         api_version=resource.api_version,

@@ -13,20 +13,20 @@ from .clock import Clock
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 5.0
+POLL_INTERVAL = 5.0
 """Seconds between two looks."""
 
 
-class Files:
+class FileWatcher:
     """Tells of files that have changed, together."""
 
-    def __init__(self, paths: Sequence[Path], take: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, paths: Sequence[Path], on_change: Callable[[list[bytes]], None]) -> None:
         """*take* gets what is in them; it raises ValueError if that cannot be used."""
         self._paths = paths
-        self._take = take
+        self._on_change = on_change
         self._digest = b""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the files, and hand them on if they have changed.
 
         Raises:
@@ -37,15 +37,15 @@ class Files:
         digest = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in contents))
         if digest.digest() != self._digest:
             self._digest = digest.digest()
-            self._take(contents)
+            self._on_change(contents)
             log.info("read", extra={"files": [str(path) for path in self._paths]})
 
-    async def follow(self, clock: Clock, *, interval: float = INTERVAL) -> None:
+    async def watch(self, clock: Clock, *, interval: float = POLL_INTERVAL) -> None:
         """Look every *interval* seconds until cancelled; what cannot be used changes nothing."""
         complaint = ""
         while True:
             try:
-                self.look()
+                self.poll()
             except (OSError, ValueError) as error:
                 if str(error) != complaint:
                     names = [str(path) for path in self._paths]

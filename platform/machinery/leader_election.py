@@ -20,44 +20,44 @@ from typing import Any, NoReturn, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ..kube.client.client import Client
-from ..kube.client.lease import Lease, LeaseRecord, LeaseStore, timestamp
+from ..kube.client.lease import Lease, LeaseRecord, LeaseStore, format_micro_time
 from ..kube.errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,
     ConnectionLostError,
+    DecodeError,
     NotFoundError,
-    NotLeadingError,
+    NotLeaderError,
     RequestTimeoutError,
-    UnreadableAnswerError,
 )
 from ..kube.supervision import supervise
 from ..kube.timing import Timing
 from ..model.names import LEASES
 from .clock import Clock
-from .event_recorder import Recorder, reference
+from .event_recorder import Recorder, object_reference
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-JITTER = 1.2
+JITTER_FACTOR = 1.2
 """A candidate's pauses are stretched by a random share of up to this much of themselves."""
 
-RELEASE_LIMIT = 1.5
+RELEASE_TIMEOUT = 1.5
 """Seconds that giving the Lease back may take; after them it runs out by itself."""
 
-TOLERANCE = 20.0
+HEALTH_TIMEOUT = 20.0
 """Seconds beyond the lease's duration after which a leader that does not renew is called ill."""
 
-_FAILURES = (ApiError, ConnectionLostError, UnreadableAnswerError)
+_FAILURES = (ApiError, ConnectionLostError, DecodeError)
 
 
 class LeadershipLostError(Exception):
     """The Lease was lost: the process must end at once, its work with it."""
 
 
-class ElectionSettingsError(ValueError):
+class LeaderElectionConfigError(ValueError):
     """Settings of an election that cannot work; the text names the flag."""
 
 
@@ -67,7 +67,7 @@ def new_identity() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionSettings:
+class LeaderElectionConfig:
     """What is contended for, and how patiently. Times are in seconds.
 
     With clocks that run at different speeds two may lead at once if the lease's duration does not
@@ -97,19 +97,19 @@ class ElectionSettings:
             "retry-period": self.retry_period,
         }.items():
             if value <= 0:
-                raise ElectionSettingsError(f"--leader-elect-{flag} must be more than 0")
+                raise LeaderElectionConfigError(f"--leader-elect-{flag} must be more than 0")
         if self.lease_duration <= self.renew_deadline:
-            raise ElectionSettingsError(
+            raise LeaderElectionConfigError(
                 f"--leader-elect-lease-duration ({self.lease_duration:g}s) must be longer than "
                 f"--leader-elect-renew-deadline ({self.renew_deadline:g}s)"
             )
-        if self.renew_deadline <= self.retry_period * JITTER:
-            raise ElectionSettingsError(
+        if self.renew_deadline <= self.retry_period * JITTER_FACTOR:
+            raise LeaderElectionConfigError(
                 f"--leader-elect-renew-deadline ({self.renew_deadline:g}s) must be longer than "
-                f"{JITTER:g} times --leader-elect-retry-period ({self.retry_period:g}s)"
+                f"{JITTER_FACTOR:g} times --leader-elect-retry-period ({self.retry_period:g}s)"
             )
         if not (self.name and self.namespace and self.identity):
-            raise ElectionSettingsError(
+            raise LeaderElectionConfigError(
                 "--leader-elect-resource-name and --leader-elect-resource-namespace must be given"
             )
 
@@ -119,7 +119,7 @@ class ElectionSettings:
         return max(1.0, self.renew_deadline / 2)
 
 
-class ElectionMetrics:
+class LeaderElectionMetrics:
     """What elections report, under client-go's names; one for each registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -137,7 +137,7 @@ class ElectionMetrics:
         )
 
 
-class Elector:
+class LeaderElector:
     """One candidate for one Lease. :meth:`run` it once.
 
     The client should be the elector's own, without a fence, so that nothing holds renewals up.
@@ -146,47 +146,47 @@ class Elector:
     def __init__(
         self,
         client: Client,
-        settings: ElectionSettings,
+        config: LeaderElectionConfig,
         *,
         clock: Clock,
         recorder: Recorder | None = None,
-        metrics: ElectionMetrics | None = None,
-        draw: Callable[[], float] = random.random,
+        metrics: LeaderElectionMetrics | None = None,
+        random_source: Callable[[], float] = random.random,
     ) -> None:
         """*clock* should be one that goes on while the machine sleeps; *draw* gives the jitter."""
-        self.leading = asyncio.Event()
+        self.elected = asyncio.Event()
         """Set once we lead; never cleared, for losing the Lease ends the process."""
         self.holder = ""
         """Identity of the holder that was seen last."""
-        self._settings = settings
+        self._config = config
         self._clock = clock
         self._recorder = recorder
-        self._metrics = metrics or ElectionMetrics()
-        self._draw = draw
-        self._store = LeaseStore(client, namespace=settings.namespace, name=settings.name)
-        self._seen: Lease | None = None
-        self._seen_at = -math.inf
+        self._metrics = metrics or LeaderElectionMetrics()
+        self._random = random_source
+        self._store = LeaseStore(client, namespace=config.namespace, name=config.name)
+        self._observed: Lease | None = None
+        self._observed_at = -math.inf
         self._renewed_at = -math.inf
-        self._until = -math.inf
+        self._valid_until = -math.inf
         """When our time is up; the past while we do not lead."""
         self._wake = asyncio.Event()
-        self._complaint = ""
+        self._last_error = ""
 
     # -- what others ask -----------------------------------------------------------------------
 
-    def check(self) -> None:
+    def check_fence(self) -> None:
         """Let a write pass, or not: the fence.
 
         Raises:
             NotLeadingError: we do not lead, or can no longer be sure of it.
         """
-        if self._left() <= 0:
-            raise NotLeadingError(f"not the leader of {self._where} any more, or not yet")
+        if self._remaining() <= 0:
+            raise NotLeaderError(f"not the leader of {self._lease_key} any more, or not yet")
 
     def healthy(self) -> bool:
         """False when we lead and have not renewed long after all others may have taken over."""
         silent = self._clock.monotonic() - self._renewed_at
-        return not self.leading.is_set() or silent <= self._settings.lease_duration + TOLERANCE
+        return not self.elected.is_set() or silent <= self._config.lease_duration + HEALTH_TIMEOUT
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -198,74 +198,74 @@ class Elector:
         Raises:
             LeadershipLostError: we led, and must not go on.
         """
-        status = self._metrics.status.labels(self._settings.name)
+        status = self._metrics.status.labels(self._config.name)
         status.set(0)
         try:
             await self._acquire()
             status.set(1)
-            self._begin()
+            self._start_leading()
             await self._renew()
         except asyncio.CancelledError:
-            if self.leading.is_set():
+            if self.elected.is_set():
                 await self._release()
             raise
         finally:
-            self._until = -math.inf
+            self._valid_until = -math.inf
             status.set(0)
 
     async def _acquire(self) -> None:
-        settings = self._settings
-        log.info("campaigning", extra={"lease": self._where, "identity": settings.identity})
+        settings = self._config
+        log.info("campaigning", extra={"lease": self._lease_key, "identity": settings.identity})
         clock = self._clock
         timing = Timing(monotonic=clock.monotonic, sleep=clock.sleep, now=clock.now)
         watch = asyncio.create_task(supervise("lease watch", self._watch, timing=timing))
         try:
-            while not await self._try():
-                await self._pause(settings.retry_period * (1 + self._draw() * JITTER))
+            while not await self._try_acquire_or_renew():
+                await self._wait(settings.retry_period * (1 + self._random() * JITTER_FACTOR))
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
 
-    def _begin(self) -> None:
-        log.info("leading", extra={"lease": self._where, "identity": self._settings.identity})
-        self.leading.set()
-        self._record("became leader")
+    def _start_leading(self) -> None:
+        log.info("leading", extra={"lease": self._lease_key, "identity": self._config.identity})
+        self.elected.set()
+        self._record_event("became leader")
 
     async def _renew(self) -> NoReturn:
         while True:
-            await self._pause(min(self._settings.retry_period, self._left()))
-            if self._left() > 0:
+            await self._wait(min(self._config.retry_period, self._remaining()))
+            if self._remaining() > 0:
                 try:
-                    async with self._within(self._left()):
-                        await self._try()
+                    async with self._deadline(self._remaining()):
+                        await self._try_acquire_or_renew()
                 except TimeoutError:
                     pass  # that was the end of our time
-            if self._left() <= 0:
-                self._lose(f"no renewal for {self._settings.renew_deadline:g} s")
+            if self._remaining() <= 0:
+                self._lose(f"no renewal for {self._config.renew_deadline:g} s")
 
-    def _lose(self, why: str) -> NoReturn:
-        self._until = -math.inf
-        raise LeadershipLostError(f"lost the Lease {self._where}: {why}")
+    def _lose(self, reason: str) -> NoReturn:
+        self._valid_until = -math.inf
+        raise LeadershipLostError(f"lost the Lease {self._lease_key}: {reason}")
 
     async def _release(self) -> None:
         """Give the Lease back, so that the next leader need not wait for its end."""
-        still_ours = self._left() > 0
-        self._until = -math.inf
+        still_ours = self._remaining() > 0
+        self._valid_until = -math.inf
         if not still_ours:
             return
-        self._record("stopped leading")
+        self._record_event("stopped leading")
         try:
-            async with self._within(RELEASE_LIMIT):
-                await self._give_back()
+            async with self._deadline(RELEASE_TIMEOUT):
+                await self._write_released()
         except (TimeoutError, *_FAILURES) as error:
-            log.warning("lease not released", extra={"lease": self._where, "error": str(error)})
+            log.warning("lease not released", extra={"lease": self._lease_key, "error": str(error)})
         else:
-            log.info("lease released", extra={"lease": self._where})
+            log.info("lease released", extra={"lease": self._lease_key})
 
-    async def _give_back(self) -> None:
-        lease = self._seen
-        while lease is not None and lease.record.holder == self._settings.identity:
-            now = timestamp(self._clock.now())
+    async def _write_released(self) -> None:
+        lease = self._observed
+        while lease is not None and lease.record.holder == self._config.identity:
+            now = format_micro_time(self._clock.now())
             free = replace(lease.record, holder="", duration=1, acquired=now, renewed=now)
             try:
                 await self._store.replace(lease, free)
@@ -276,90 +276,90 @@ class Elector:
 
     # -- one try -------------------------------------------------------------------------------
 
-    async def _try(self) -> bool:
+    async def _try_acquire_or_renew(self) -> bool:
         """Try to get or to keep the Lease; whether it is ours. Failures are logged."""
         try:
-            ours = await self._contend()
+            ours = await self._acquire_or_renew()
         except _FAILURES as error:
-            self._complain(error)
+            self._log_failure(error)
             return False
-        self._complaint = ""
+        self._last_error = ""
         return ours
 
-    async def _contend(self) -> bool:
-        if self.leading.is_set() and self._seen is not None:
+    async def _acquire_or_renew(self) -> bool:
+        if self.elected.is_set() and self._observed is not None:
             try:
-                await self._write(self._seen)
+                await self._write(self._observed)
             except _FAILURES as error:
                 log.info("renewing by way of a read", extra={"error": str(error)})
-                self._metrics.slow_path.labels(self._settings.name).inc()
+                self._metrics.slow_path.labels(self._config.name).inc()
             else:
                 return True
         lease = await self._read()
-        if not self._may_take(lease):
+        if not self._is_available(lease):
             return False
         await self._write(lease)
         return True
 
     async def _read(self) -> Lease | None:
         try:
-            lease = await self._in_time(self._store.read())
+            lease = await self._with_timeout(self._store.read())
         except NotFoundError:
             return None
-        self._observe(lease)
+        self._observe_record(lease)
         return lease
 
-    def _may_take(self, lease: Lease | None) -> bool:
+    def _is_available(self, lease: Lease | None) -> bool:
         """Whether the Lease, or the place where one was, is ours to write.
 
         One that somebody deleted is not free before its holder must have stopped.
         """
-        known = lease or self._seen
+        known = lease or self._observed
         if known is None:
             return True
-        record, us = known.record, self._settings.identity
-        if self.leading.is_set() and record.holder != us:
+        record, us = known.record, self._config.identity
+        if self.elected.is_set() and record.holder != us:
             self._lose(f"it is held by {record.holder or 'nobody'}")
-        duration = record.duration or self._settings.lease_duration
-        over = self._clock.monotonic() >= self._seen_at + duration
+        duration = record.duration or self._config.lease_duration
+        over = self._clock.monotonic() >= self._observed_at + duration
         return record.holder in ("", us) or over
 
     async def _write(self, lease: Lease | None) -> None:
         """Make ourselves the holder in the place of *lease*; if that succeeds, our time starts."""
         started = self._clock.monotonic()
-        record = self._claim()
+        record = self._new_record()
         if lease is None:
-            written = await self._in_time(self._store.create(record))
+            written = await self._with_timeout(self._store.create(record))
         else:
-            written = await self._in_time(self._store.replace(lease, record))
-        self._observe(written)
-        if self.leading.is_set() and self._left() <= 0:
+            written = await self._with_timeout(self._store.replace(lease, record))
+        self._observe_record(written)
+        if self.elected.is_set() and self._remaining() <= 0:
             self._lose("the renewal came too late")
         self._renewed_at = started
-        self._until = started + self._settings.renew_deadline
+        self._valid_until = started + self._config.renew_deadline
 
-    def _claim(self) -> LeaseRecord:
-        settings, now = self._settings, self._clock.now()
+    def _new_record(self) -> LeaseRecord:
+        settings, now = self._config, self._clock.now()
         duration = math.ceil(settings.lease_duration)
-        former = self._seen.record if self._seen is not None else None
+        former = self._observed.record if self._observed is not None else None
         if former is not None and former.holder == settings.identity:
-            return former.renewal(duration=duration, now=now)
+            return former.renew(duration=duration, now=now)
         return LeaseRecord(
             holder=settings.identity,
             duration=duration,
-            acquired=timestamp(now),
-            renewed=timestamp(now),
+            acquired=format_micro_time(now),
+            renewed=format_micro_time(now),
             transitions=0 if former is None else former.transitions + 1,
         )
 
-    def _observe(self, lease: Lease) -> None:
+    def _observe_record(self, lease: Lease) -> None:
         """Remember *lease*, and by our own clock when its record was seen to change."""
-        if self._seen is None or lease.record != self._seen.record:
-            self._seen_at = self._clock.monotonic()
-        self._seen = lease
+        if self._observed is None or lease.record != self._observed.record:
+            self._observed_at = self._clock.monotonic()
+        self._observed = lease
         if lease.record.holder != self.holder:
             self.holder = lease.record.holder
-            log.info("holder seen", extra={"lease": self._where, "holder": self.holder})
+            log.info("holder seen", extra={"lease": self._lease_key, "holder": self.holder})
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -372,9 +372,11 @@ class Elector:
                         self._wake.set()
             except _FAILURES as error:
                 log.debug("watch of the lease broke", extra={"error": str(error)})
-            await self._clock.sleep(self._settings.retry_period * (1 + self._draw() * JITTER))
+            await self._clock.sleep(
+                self._config.retry_period * (1 + self._random() * JITTER_FACTOR)
+            )
 
-    async def _pause(self, seconds: float) -> None:
+    async def _wait(self, seconds: float) -> None:
         """Wait *seconds*, or until the Lease is seen to be free."""
         timer = self._clock.call_later(seconds, self._wake.set)
         try:
@@ -383,17 +385,17 @@ class Elector:
             timer.cancel()
             self._wake.clear()
 
-    async def _in_time(self, request: Coroutine[Any, Any, T]) -> T:
+    async def _with_timeout(self, request: Coroutine[Any, Any, T]) -> T:
         """The answer to one request, if it comes soon enough to be of use."""
-        limit = self._settings.request_timeout
+        limit = self._config.request_timeout
         try:
-            async with self._within(limit):
+            async with self._deadline(limit):
                 return await request
         except TimeoutError as error:
             raise RequestTimeoutError(f"no answer about the Lease in {limit:g} s") from error
 
     @asynccontextmanager
-    async def _within(self, seconds: float) -> AsyncIterator[None]:
+    async def _deadline(self, seconds: float) -> AsyncIterator[None]:
         """Let the block take *seconds* by our clock at most; TimeoutError then."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
@@ -403,34 +405,34 @@ class Elector:
             finally:
                 timer.cancel()
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         """Seconds until our time is up."""
-        return self._until - self._clock.monotonic()
+        return self._valid_until - self._clock.monotonic()
 
     # -- words ---------------------------------------------------------------------------------
 
     @property
-    def _where(self) -> str:
-        return f"{self._settings.namespace}/{self._settings.name}"
+    def _lease_key(self) -> str:
+        return f"{self._config.namespace}/{self._config.name}"
 
-    def _complain(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         """Log a failure, but the same one not with every try."""
         text = str(error)
         if isinstance(error, NotFoundError) and error.details.get("kind") == "namespaces":
             text = (
-                f"namespace {self._settings.namespace} is not there: create it, or name another "
+                f"namespace {self._config.namespace} is not there: create it, or name another "
                 f"one by --leader-elect-resource-namespace ({error.message})"
             )
-        known, self._complaint = self._complaint, text
+        known, self._last_error = self._last_error, text
         beaten = isinstance(error, ConflictError | AlreadyExistsError)
         level = logging.DEBUG if beaten or text == known else logging.WARNING
-        log.log(level, "could not write the lease", extra={"lease": self._where, "error": text})
+        log.log(level, "could not write the lease", extra={"lease": self._lease_key, "error": text})
 
-    def _record(self, what: str) -> None:
-        if self._recorder is not None and self._seen is not None:
+    def _record_event(self, action: str) -> None:
+        if self._recorder is not None and self._observed is not None:
             self._recorder.record(
-                reference(LEASES, self._seen.metadata),
+                object_reference(LEASES, self._observed.metadata),
                 type="Normal",
                 reason="LeaderElection",
-                message=f"{self._settings.identity} {what}",
+                message=f"{self._config.identity} {action}",
             )

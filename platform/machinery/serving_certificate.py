@@ -9,14 +9,14 @@ import os
 import ssl
 from pathlib import Path
 
-from .file_watcher import Files
+from .file_watcher import FileWatcher
 
 
 class CertificateError(ValueError):
     """A certificate and key that cannot be served; the text says why."""
 
 
-class Presenter:
+class ServingCertificate:
     """What the server shows of itself."""
 
     def __init__(self) -> None:
@@ -24,39 +24,39 @@ class Presenter:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_ciphers("ECDHE+AESGCM")
-        self.shown = b""
+        self.current = b""
         """The chain that is served, PEM; empty until there is one."""
-        self._pair = b""
+        self._digest = b""
         """Digest of the chain and its key."""
 
-    def show(self, certificate: bytes, key: bytes) -> bool:
+    def load(self, certificate: bytes, key: bytes) -> bool:
         """Serve another certificate (a chain, PEM) and its key; whether it is another.
 
         Raises:
             CertificateError: they are damaged or not a pair; what was served still is.
         """
         pair = hashlib.sha256(hashlib.sha256(certificate).digest() + key).digest()
-        if pair == self._pair:
+        if pair == self._digest:
             return False
         try:
-            _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
-            _load(self.context, certificate, key)
+            _load_cert_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
+            _load_cert_chain(self.context, certificate, key)
         except ssl.SSLError as error:
             raise CertificateError(f"certificate and key cannot be served: {error}") from error
-        self.shown, self._pair = certificate, pair
+        self.current, self._digest = certificate, pair
         return True
 
 
-def key_pair_files(presenter: Presenter, *, certificate: Path, key: Path) -> Files:
+def key_pair_watcher(serving: ServingCertificate, *, certificate: Path, key: Path) -> FileWatcher:
     """Files that *presenter* serves, and serves anew when they have changed."""
 
-    def load(contents: list[bytes]) -> None:
-        presenter.show(*contents)
+    def on_change(contents: list[bytes]) -> None:
+        serving.load(*contents)
 
-    return Files([certificate, key], load)
+    return FileWatcher([certificate, key], on_change)
 
 
-def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+def _load_cert_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load a pair by way of memory: the library reads files only, and a key belongs in none."""
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:

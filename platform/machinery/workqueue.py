@@ -10,20 +10,20 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from .clock import Clock
-from .workqueue_stats import QueueFigures
+from .workqueue_stats import WorkQueueStats
 
 
 class WorkQueue:
     """First in, first out among the keys that are queued. For one event loop."""
 
-    def __init__(self, clock: Clock, figures: QueueFigures) -> None:
+    def __init__(self, clock: Clock, stats: WorkQueueStats) -> None:
         self._now = clock.monotonic
-        self._figures = figures
+        self._stats = stats
         self._queue: deque[str] = deque()
         # With the time of the add, or of the get.
         self._dirty: dict[str, float] = {}
-        self._in_work: dict[str, float] = {}
-        self._getters: deque[asyncio.Future[None]] = deque()
+        self._processing: dict[str, float] = {}
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._drainers: list[asyncio.Future[None]] = []
         self.shutting_down = False
 
@@ -32,8 +32,8 @@ class WorkQueue:
         if self.shutting_down or key in self._dirty:
             return
         self._dirty[key] = self._now()
-        self._figures.adds += 1
-        if key not in self._in_work:
+        self._stats.adds += 1
+        if key not in self._processing:
             self._enqueue(key)
 
     def get_nowait(self) -> str | None:
@@ -42,8 +42,8 @@ class WorkQueue:
             return None
         key = self._queue.popleft()
         now = self._now()
-        self._figures.waited.observe(now - self._dirty.pop(key))
-        self._in_work[key] = now
+        self._stats.queue_duration.observe(now - self._dirty.pop(key))
+        self._processing[key] = now
         return key
 
     async def get(self) -> str | None:
@@ -52,12 +52,12 @@ class WorkQueue:
             if self.shutting_down:
                 return None
             getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._getters.append(getter)
+            self._waiters.append(getter)
             try:
                 await getter
             except asyncio.CancelledError:
                 if not getter.cancelled() and self._queue:
-                    self._wake_getter()  # it was our turn: pass it on
+                    self._wake_waiter()  # it was our turn: pass it on
                 raise
         return key
 
@@ -66,11 +66,11 @@ class WorkQueue:
 
         Harmless for a key that is not in work.
         """
-        started = self._in_work.pop(key, None)
+        started = self._processing.pop(key, None)
         if started is None:
             return 0.0
         seconds = self._now() - started
-        self._figures.worked.observe(seconds)
+        self._stats.work_duration.observe(seconds)
         if key in self._dirty:
             self._enqueue(key)
         elif self._drainers and self.idle:
@@ -94,7 +94,7 @@ class WorkQueue:
     @property
     def idle(self) -> bool:
         """Nothing needs work and nothing is in work."""
-        return not self._dirty and not self._in_work
+        return not self._dirty and not self._processing
 
     @property
     def depth(self) -> int:
@@ -108,18 +108,18 @@ class WorkQueue:
     def ages(self) -> list[float]:
         """Seconds that each key in work has been in work."""
         now = self._now()
-        return [now - started for started in self._in_work.values()]
+        return [now - started for started in self._processing.values()]
 
     def age(self, key: str) -> float:
         """Seconds that *key* has been in work; 0 if it is not."""
         now = self._now()
-        return now - self._in_work.get(key, now)
+        return now - self._processing.get(key, now)
 
     def validate(self) -> None:
         """Raise AssertionError unless the three collections agree."""
         queued = set(self._queue)
         assert len(queued) == len(self._queue), "a key is queued twice"  # noqa: S101
-        assert queued == self._dirty.keys() - self._in_work.keys(), "queued is not dirty"  # noqa: S101
+        assert queued == self._dirty.keys() - self._processing.keys(), "queued is not dirty"  # noqa: S101
 
     def __aiter__(self) -> AsyncIterator[str]:
         """The keys, until the queue is shut down and empty."""
@@ -133,20 +133,20 @@ class WorkQueue:
 
     def _enqueue(self, key: str) -> None:
         self._queue.append(key)
-        if self._getters:
-            self._wake_getter()
+        if self._waiters:
+            self._wake_waiter()
 
-    def _wake_getter(self) -> None:
-        while self._getters:
-            getter = self._getters.popleft()
+    def _wake_waiter(self) -> None:
+        while self._waiters:
+            getter = self._waiters.popleft()
             if not getter.done():
                 getter.set_result(None)
                 return
 
     def _close(self) -> None:
         self.shutting_down = True
-        while self._getters:
-            self._wake_getter()
+        while self._waiters:
+            self._wake_waiter()
 
     def _release_drainers(self) -> None:
         drainers, self._drainers = self._drainers, []

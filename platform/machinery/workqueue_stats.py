@@ -25,7 +25,7 @@ class Histogram:
         self.total += seconds
 
     @property
-    def samples(self) -> int:
+    def count(self) -> int:
         """How many were observed."""
         return sum(self.counts)
 
@@ -39,10 +39,10 @@ class Histogram:
         return rows
 
 
-class QueueFigures:
+class WorkQueueStats:
     """What one queue, with all its shards, has counted."""
 
-    __slots__ = ("adds", "retries", "timeouts", "waited", "worked")
+    __slots__ = ("adds", "queue_duration", "retries", "timeouts", "work_duration")
 
     def __init__(self) -> None:
         self.adds = 0
@@ -51,7 +51,7 @@ class QueueFigures:
         """Adds for later."""
         self.timeouts = 0
         """Reconciles that took too long."""
-        self.waited = Histogram()
+        self.queue_duration = Histogram()
         """From the add to the get."""
-        self.worked = Histogram()
+        self.work_duration = Histogram()
         """From the get to the done."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..kube.client.client import Client, PatchKind
+from ..kube.client.client import Client, PatchType
 from ..kube.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -19,17 +19,17 @@ from ..kube.errors import (
     InvalidError,
     NotFoundError,
 )
-from ..kube.informer.informer import Cache, Feed
-from ..machinery.batches import all_at_once
+from ..kube.informer.informer import Informer, KindSource
+from ..machinery.batches import run_concurrently
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import (
     RECONCILE_TIMEOUT,
+    RequeueError,
     ShardedQueue,
-    TryAgainError,
     WorkerSettings,
     run_workers,
 )
-from ..machinery.event_recorder import Recorder, reference
+from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
@@ -94,7 +94,7 @@ class PodGroupController:
         settings: PodGroupSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
-        podgroups: Cache[PodGroup] | None = None,
+        podgroups: Informer[PodGroup] | None = None,
     ) -> None:
         """*podgroups* holds all PodGroups; several controllers may share it, each running it."""
         self._client = client
@@ -107,8 +107,8 @@ class PodGroupController:
             clock=clock,
             metrics=self._settings.work_metrics,
         )
-        self._groups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
-        self._queues = Cache(client, QUEUES, Queue)
+        self._groups = Informer(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
+        self._queues = Informer(client, QUEUES, Queue)
         self._pods = [_pods(client, name) for name in dict.fromkeys(self._settings.scheduler_names)]
         # What was asked for and is not in the caches yet: PodGroups by name, bound pods by uid.
         self._making = Expectations(clock)
@@ -124,15 +124,15 @@ class PodGroupController:
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
         sources: list[Source] = [
-            Feed(self._groups, self._on_group),
-            Feed(self._queues, self._on_queue),
-            *(Feed(pods, self._on_pod) for pods in self._pods),
+            KindSource(self._groups, self._on_group),
+            KindSource(self._queues, self._on_queue),
+            *(KindSource(pods, self._on_pod) for pods in self._pods),
         ]
         await run_controller(
             sources,
             self._serve,
             ready=ready,
-            lead=lead,
+            elected=lead,
         )
 
     async def _serve(self) -> None:
@@ -143,7 +143,7 @@ class PodGroupController:
 
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
         if old is not None and (new is None or new.bound_to):
-            self._binding.observed(old.group_key, old.metadata.uid)
+            self._binding.observe(old.group_key, old.metadata.uid)
         either = new or old
         if either is None or not either.is_ours:
             return
@@ -154,7 +154,7 @@ class PodGroupController:
         if new is None and old is not None:
             self._work.add(old.metadata.key)
         elif old is None and new is not None:
-            self._making.observed(new.metadata.key, new.metadata.name)
+            self._making.observe(new.metadata.key, new.metadata.name)
             if _is_scaled(new):  # perhaps to none, while nobody looked
                 self._work.add(new.metadata.key)
 
@@ -178,13 +178,13 @@ class PodGroupController:
         if not alive:
             await self._remove_if_unwanted(group)
             return None
-        if group is None and not self._making.awaited(key):
+        if group is None and not self._making.pending(key):
             await self._make(key, alive)
-        binding = self._binding.awaited(key)
+        binding = self._binding.pending(key)
         free = [pod for pod in alive if not pod.bound_to and pod.metadata.uid not in binding]
         if group is not None and free:
             await self._refresh(group, free[0])
-        outcome = await all_at_once(free, self._bind)
+        outcome = await run_concurrently(free, self._bind)
         if outcome.first_error is not None:
             raise outcome.first_error
         waits = (self._making.expires_in(key), self._binding.expires_in(key))
@@ -207,7 +207,7 @@ class PodGroupController:
             log.debug("the PodGroup is there already", extra={"key": key})
         except BaseException as error:
             # Even after a timeout: the name is fixed, so trying again makes no second one.
-            self._making.observed(key, pod.group)
+            self._making.observe(key, pod.group)
             if isinstance(error, _REFUSALS):
                 self._refused.add(key)
                 for each in pods:
@@ -245,7 +245,7 @@ class PodGroupController:
         try:
             await self._client.patch(PODGROUPS, meta.name, patch, namespace=meta.namespace)
         except ConflictError as error:
-            raise TryAgainError("the PodGroup has changed meanwhile") from error
+            raise RequeueError("the PodGroup has changed meanwhile") from error
 
     async def _bind(self, pod: PodView) -> None:
         """Write into the pod which PodGroup it belongs to, unless somebody else does just now."""
@@ -254,15 +254,15 @@ class PodGroupController:
         self._binding.expect(pod.group_key, [meta.uid])
         try:
             await self._client.patch(
-                PODS, meta.name, patch, namespace=meta.namespace, kind=PatchKind.STRATEGIC
+                PODS, meta.name, patch, namespace=meta.namespace, kind=PatchType.STRATEGIC
             )
         except BaseException as error:
             # Even if it is done: the pod has changed then, and a second patch meets a conflict.
-            self._binding.observed(pod.group_key, meta.uid)
+            self._binding.observe(pod.group_key, meta.uid)
             if isinstance(error, ConflictError | InvalidError):
                 # Most likely it has changed, or another pod has its name by now, which the cache
                 # will say: a patch with the uid of the old one is then called invalid.
-                raise TryAgainError("the pod could not be bound to its PodGroup yet") from error
+                raise RequeueError("the pod could not be bound to its PodGroup yet") from error
             if not isinstance(error, NotFoundError):
                 raise  # otherwise the pod is gone
 
@@ -312,11 +312,11 @@ class PodGroupController:
         except NotFoundError:
             log.debug("the PodGroup is gone already", extra={"key": meta.key})
         except ConflictError as error:
-            raise TryAgainError("the PodGroup could not be deleted just now") from error
+            raise RequeueError("the PodGroup could not be deleted just now") from error
 
     def _warn(self, pod: PodView, reason: str, message: str) -> None:
         if self._recorder is not None:
-            about = reference(PODS, pod.metadata)
+            about = object_reference(PODS, pod.metadata)
             self._recorder.record(about, type="Warning", reason=reason, message=message)
 
 
@@ -328,13 +328,13 @@ def _is_scaled(group: PodGroup) -> bool:
     return group.metadata.name == f"podgroup-{owner.uid}"
 
 
-def _pods(client: Client, scheduler: str) -> Cache[PodView]:
+def _pods(client: Client, scheduler: str) -> Informer[PodView]:
     """The pods of *scheduler* that no Volcano job made.
 
     Those of jobs are told by a label that nobody gives to other pods, as people do with
     the job's name; one of theirs that lacks it has its group in an annotation.
     """
-    return Cache(
+    return Informer(
         client,
         PODS,
         PodView,

@@ -14,18 +14,18 @@ from prometheus_client import CollectorRegistry
 
 from ..kube.client.client import Client
 from ..kube.client.events import EventType
-from ..kube.errors import OUTAGES, AlreadyExistsError, ConflictError, NotFoundError
-from ..kube.informer.informer import Cache, Feed
-from ..kube.informer.reflector import CacheOptions
+from ..kube.errors import UNAVAILABLE_ERRORS, AlreadyExistsError, ConflictError, NotFoundError
+from ..kube.informer.informer import Informer, KindSource
+from ..kube.informer.reflector import InformerOptions
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.controller import (
     RECONCILE_TIMEOUT,
+    RequeueError,
     ShardedQueue,
-    TryAgainError,
     WorkerSettings,
     run_workers,
 )
-from ..machinery.event_recorder import Recorder, reference
+from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..model.command import Command, target_problem
@@ -97,7 +97,7 @@ class QueueController:
         settings: QueueSettings | None = None,
         clock: Clock | None = None,
         recorder: Recorder | None = None,
-        podgroups: Cache[PodGroup] | None = None,
+        podgroups: Informer[PodGroup] | None = None,
     ) -> None:
         """*podgroups* holds all PodGroups; several controllers may share it, each running it."""
         self._client = client
@@ -113,9 +113,9 @@ class QueueController:
         self.seeded = asyncio.Event()
         """Set when there is the queue that jobs go to which name none."""
         self._counts = QueueCounts()
-        self._queues = Cache(client, QUEUES, Queue, indexes={_PARENT: _parents})
-        self._podgroups = Cache(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
-        self._commands = Cache(client, COMMANDS, Command, options=CacheOptions(in_order=True))
+        self._queues = Informer(client, QUEUES, Queue, indexes={_PARENT: _parents})
+        self._podgroups = Informer(client, PODGROUPS, PodGroup) if podgroups is None else podgroups
+        self._commands = Informer(client, COMMANDS, Command, options=InformerOptions(ordered=True))
         # Commands of the first list, which comes in no useful order.
         self._early: list[Command] | None = []
         # Queues as our last write left them, until the cache shows that or something later.
@@ -138,16 +138,16 @@ class QueueController:
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
         sources: list[Source] = [
-            Feed(self._queues, self._on_queue),
-            Feed(self._podgroups, self._on_podgroup),
-            Feed(self._commands, self._on_command),
+            KindSource(self._queues, self._on_queue),
+            KindSource(self._podgroups, self._on_podgroup),
+            KindSource(self._commands, self._on_command),
         ]
-        await run_controller(sources, self._serve, synced=self._begin, ready=ready, lead=lead)
+        await run_controller(sources, self._serve, on_synced=self._begin, ready=ready, elected=lead)
 
     async def _serve(self) -> None:
         settings = WorkerSettings(
             max_requeues=self._settings.max_requeues,
-            gave_up=self._on_give_up,
+            on_give_up=self._on_give_up,
             timeout=self._settings.reconcile_timeout,
         )
         await run_workers(self._work, self._reconcile, settings=settings)
@@ -183,15 +183,15 @@ class QueueController:
         if self._early is not None:
             self._early.append(new)
         else:
-            self._work.post(new.target.name, new)
+            self._work.add_item(new.target.name, new)
 
     def _on_give_up(self, key: str, error: Exception) -> None:
         """Retries have run out: say so, and leave a Command that is refused to be deleted."""
-        waits = isinstance(error, TryAgainError) and not isinstance(error.__cause__, ConflictError)
+        waits = isinstance(error, RequeueError) and not isinstance(error.__cause__, ConflictError)
         if not waits:  # for what the watch will tell, which need not be so of a conflict's cause
             self._work.add_after(key, LOOK_AGAIN)
         command = self._command(key)
-        if command is not None and not isinstance(error, OUTAGES):
+        if command is not None and not isinstance(error, UNAVAILABLE_ERRORS):
             if command.metadata.uid in self._abandoned:
                 return
             self._abandoned.add(command.metadata.uid)
@@ -223,7 +223,7 @@ class QueueController:
         try:
             again_in = await self._carry_out(queue, changes)
         except ConflictError as error:
-            raise TryAgainError("the queue has changed meanwhile") from error
+            raise RequeueError("the queue has changed meanwhile") from error
         except NotFoundError:
             return None  # the watch will say so
         if command is not None:
@@ -259,7 +259,7 @@ class QueueController:
                 case NotYet(message):
                     if again_in is not None:  # counts need not wait for what this waits for
                         self._work.add_after(queue.metadata.name, again_in)
-                    raise TryAgainError(message)
+                    raise RequeueError(message)
         return again_in
 
     def _count_delay(self, queue: Queue, change: SetStatus) -> float | None:
@@ -309,7 +309,7 @@ class QueueController:
             except NotFoundError:
                 await self._finish(key, command)
             else:
-                raise TryAgainError("the queue is not in the cache yet")
+                raise RequeueError("the queue is not in the cache yet")
 
     def _refuse(self, command: Command, problem: str) -> None:
         """Say on a Command why it can never be obeyed."""
@@ -317,7 +317,7 @@ class QueueController:
         log.warning("command refused", extra=about)
         if self._recorder is not None:
             self._recorder.record(
-                reference(COMMANDS, command.metadata),
+                object_reference(COMMANDS, command.metadata),
                 type="Warning",
                 reason=INVALID_TARGET,
                 message=problem,
@@ -335,14 +335,14 @@ class QueueController:
         except NotFoundError:
             log.debug("the command is gone already", extra={"key": meta.key})
         except ConflictError as error:
-            raise TryAgainError("the Command could not be deleted just now") from error
-        self._work.take_mail(key)
+            raise RequeueError("the Command could not be deleted just now") from error
+        self._work.pop_item(key)
         self._abandoned.discard(meta.uid)
 
     # Helpers
 
     def _command(self, key: str) -> Command | None:
-        mail = self._work.peek_mail(key)
+        mail = self._work.peek_item(key)
         return mail if isinstance(mail, Command) else None
 
     def _stands(self, command: Command) -> bool:
@@ -364,7 +364,7 @@ class QueueController:
 
     def _record(self, queue: Queue, kind: EventType, reason: str, message: str) -> None:
         if self._recorder is not None:
-            about = reference(QUEUES, queue.metadata)
+            about = object_reference(QUEUES, queue.metadata)
             self._recorder.record(about, type=kind, reason=reason, message=message)
 
 

@@ -18,9 +18,9 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from ..kube.client.client import Client
-from ..kube.informer.informer import Cache, Feed
+from ..kube.informer.informer import Informer, KindSource
 from ..kube.supervision import supervise
-from ..machinery.change_rate import Bustle
+from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock
 from ..machinery.delay_heap import DelayHeap
 from ..machinery.event_recorder import Recorder
@@ -128,9 +128,9 @@ class Scheduler:
         self._inbox: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
         self._later = DelayHeap(self._clock, self._see_again)
-        self._pods = Cache(client, names.PODS, Pod)
+        self._pods = Informer(client, names.PODS, Pod)
         self._standing = Standing(self._pods.get)
-        self._bustle = Bustle(self._clock)
+        self._bustle = ChangeRate(self._clock)
         self._binder = Binder(
             client,
             recorder=recorder,
@@ -154,7 +154,7 @@ class Scheduler:
         )
         if self._settings.work_metrics is not None:
             for queue in (self._binder.queue, self._scribe.queue, self._usher.queue):
-                self._settings.work_metrics.watch(queue)
+                self._settings.work_metrics.register(queue)
 
     async def run(
         self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
@@ -172,7 +172,7 @@ class Scheduler:
             self._feed(self._cache(names.PODGROUPS, PodGroup), self._hear_of_group),
             self._feed(self._pods, self._hear_of_pod),
         )
-        await run_controller(sources, self._work, ready=ready, lead=lead)
+        await run_controller(sources, self._work, ready=ready, elected=lead)
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -189,11 +189,13 @@ class Scheduler:
 
     # -- in ------------------------------------------------------------------------------------
 
-    def _cache(self, resource: Resource, view: type[T]) -> Cache[T]:
-        return Cache(self._client, resource, view)
+    def _cache(self, resource: Resource, view: type[T]) -> Informer[T]:
+        return Informer(self._client, resource, view)
 
-    def _feed(self, cache: Cache[T], hear: Callable[[T | None, T | None], object]) -> Feed[T]:
-        return Feed(cache, lambda old, new: self._put(lambda: hear(old, new)))
+    def _feed(
+        self, cache: Informer[T], hear: Callable[[T | None, T | None], object]
+    ) -> KindSource[T]:
+        return KindSource(cache, lambda old, new: self._put(lambda: hear(old, new)))
 
     def _put(self, change: Callable[[], object]) -> None:
         self._inbox.append(change)
@@ -201,7 +203,7 @@ class Scheduler:
 
     def _hear_of_pod(self, old: Pod | None, new: Pod | None) -> None:
         self._cluster.pod(old, new)
-        self._bustle.note()
+        self._bustle.observe()
         pod = new or old
         if pod is not None and (new is None or new.spec.node_name):
             self._scribe.forget_pod(pod.metadata.uid)
@@ -210,7 +212,7 @@ class Scheduler:
 
     def _hear_of_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         self._cluster.group(old, new)
-        self._bustle.note()
+        self._bustle.observe()
 
     def _hear_of_queue(self, old: Queue | None, new: Queue | None) -> None:
         self._cluster.queue(old, new)
@@ -223,7 +225,7 @@ class Scheduler:
 
     async def _round(self) -> None:
         """Let a burst come in, apply it, decide, and hand the decision on."""
-        await self._clock.sleep(_BUSY_PAUSE if self._bustle.calm_in() else 0)
+        await self._clock.sleep(_BUSY_PAUSE if self._bustle.quiet_in() else 0)
         self._wake.clear()
         await self._apply()
         if not self._cluster.has_news():
@@ -269,7 +271,7 @@ class Scheduler:
 
     def _tell(self, gang: Gang) -> None:
         entered = not gang.is_pending
-        busy = self._bustle.calm_in() > 0
+        busy = self._bustle.quiet_in() > 0
         told = report(gang, now=self._clock.monotonic(), busy=busy)
         self._scribe.tell(told, {note.uid: gang.tasks[note.uid].told for note in told.notes})
         if entered and gang.is_pending:

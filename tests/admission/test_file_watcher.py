@@ -8,10 +8,10 @@ import pytest
 
 from batholith.admission.serving.cert_files import CertificateFiles, FileCertificates
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.file_watcher import Files
-from batholith.machinery.serving_certificate import Presenter
+from batholith.machinery.file_watcher import FileWatcher
+from batholith.machinery.serving_certificate import ServingCertificate
 from batholith.machinery.testing import FakeClock
-from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 
 
 class Taken:
@@ -20,7 +20,7 @@ class Taken:
     def __init__(self, *paths: Path) -> None:
         self.now: list[bytes] = []
         self.times = 0
-        self.files = Files(paths, self._take)
+        self.files = FileWatcher(paths, self._take)
 
     def _take(self, contents: list[bytes]) -> None:
         if b"bad" in contents:
@@ -34,12 +34,12 @@ def test_they_are_handed_on_together_and_only_when_they_have_changed(tmp_path: P
     one.write_bytes(b"1")
     other.write_bytes(b"2")
     taken = Taken(one, other)
-    taken.files.look()
-    taken.files.look()
+    taken.files.poll()
+    taken.files.poll()
     assert (taken.now, taken.times) == ([b"1", b"2"], 1)
     one.write_bytes(b"12")
     other.write_bytes(b"")
-    taken.files.look()
+    taken.files.poll()
     assert (taken.now, taken.times) == ([b"12", b""], 2), "though the bytes in a row are the same"
 
 
@@ -47,7 +47,7 @@ async def test_a_bad_file_changes_nothing_and_a_missing_one_neither(tmp_path: Pa
     path = tmp_path / "file"
     path.write_bytes(b"bad")
     taken, clock = Taken(path), FakeClock()
-    following = asyncio.create_task(taken.files.follow(clock, interval=1))
+    following = asyncio.create_task(taken.files.watch(clock, interval=1))
     for content, expected in (
         (b"good", [b"good"]),
         (b"bad", [b"good"]),
@@ -61,19 +61,19 @@ async def test_a_bad_file_changes_nothing_and_a_missing_one_neither(tmp_path: Pa
     await asyncio.wait((following,))
 
 
-def leaf(authority: Identity) -> Identity:
-    request = LeafRequest(subject="x", lasts=timedelta(days=1), hosts=("127.0.0.1",))
-    return issue(authority, request, now=datetime.now(UTC))
+def leaf(authority: CertKeyPair) -> CertKeyPair:
+    request = CertificateRequest(subject="x", validity=timedelta(days=1), hosts=("127.0.0.1",))
+    return issue_certificate(authority, request, now=datetime.now(UTC))
 
 
 async def test_half_of_a_change_is_not_served(tmp_path: Path) -> None:
     """Certificate and key are written one after the other, by people at least."""
-    authority = make_authority("a", now=datetime.now(UTC), lasts=timedelta(days=1))
+    authority = create_ca("a", now=datetime.now(UTC), validity=timedelta(days=1))
     first, second = leaf(authority), leaf(authority)
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     certificate.write_bytes(first.certificate_pem)
     key.write_bytes(first.key_pem)
-    presenter, changes = Presenter(), []
+    presenter, changes = ServingCertificate(), []
     files = FileCertificates(
         CertificateFiles(certificate=certificate, key=key),
         presenter,
@@ -81,11 +81,11 @@ async def test_half_of_a_change_is_not_served(tmp_path: Path) -> None:
         changed=lambda: changes.append(1),
     )
     await files.start()
-    assert (presenter.shown, changes, files.trusted) == (first.certificate_pem, [1], b"")
+    assert (presenter.current, changes, files.trusted) == (first.certificate_pem, [1], b"")
     certificate.write_bytes(second.certificate_pem)
     with pytest.raises(ValueError, match="cannot be served"):
         await files.start()
-    assert (presenter.shown, changes) == (first.certificate_pem, [1])
+    assert (presenter.current, changes) == (first.certificate_pem, [1])
     key.write_bytes(second.key_pem)
     await files.start()
-    assert (presenter.shown, changes) == (second.certificate_pem, [1, 1])
+    assert (presenter.current, changes) == (second.certificate_pem, [1, 1])

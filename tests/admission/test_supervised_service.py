@@ -11,9 +11,9 @@ from support.polling import until_true
 from support.running_controller import running
 
 from batholith.admission.serving.service import AdmissionService
-from batholith.kube.supervision import RESTARTS
+from batholith.kube.supervision import TASK_RESTARTS
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.leader_election import Elector, new_identity
+from batholith.machinery.leader_election import LeaderElector, new_identity
 from batholith.model import crds
 from batholith.model.names import VALIDATING_CONFIGURATIONS
 
@@ -24,16 +24,16 @@ TASK = "webhook registration"
 async def test_a_failed_registration_is_started_again(
     tmp_path: Path, failure: BaseException
 ) -> None:
-    clock, failures, before = SystemClock(), [failure], RESTARTS[TASK]
+    clock, failures, before = SystemClock(), [failure], TASK_RESTARTS[TASK]
     async with (
         embedded_server(tmp_path, crds=crds.load()) as server,
         server.client("admin") as client,
     ):
 
-        def elector() -> Elector:
+        def elector() -> LeaderElector:
             if failures:
                 raise failures.pop()
-            return Elector(client, replace(HASTY, identity=new_identity()), clock=clock)
+            return LeaderElector(client, replace(HASTY, identity=new_identity()), clock=clock)
 
         service = AdmissionService(client, replace(options(), elector=elector), clock=clock)
         configuration = VALIDATING_CONFIGURATIONS.path(name="batholith-queues-validate")
@@ -43,4 +43,4 @@ async def test_a_failed_registration_is_started_again(
 
         async with running(service):
             await until_true(is_registered)
-    assert RESTARTS[TASK] == before + 1
+    assert TASK_RESTARTS[TASK] == before + 1

@@ -26,11 +26,11 @@ from batholith.admission.serving.handler import Desk
 from batholith.admission.serving.object_reader import CONSULTED, Shelves
 from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
 from batholith.apiserver.verbs.patches import json_patch
-from batholith.httpserver.metrics import ListenerFigures
+from batholith.httpserver.metrics import ListenerMetrics
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
-from batholith.machinery.serving_certificate import CertificateError, Presenter
-from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.machinery.serving_certificate import CertificateError, ServingCertificate
+from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model import crds
 from batholith.model.admission import DeniedError, Review, Webhook
 from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
@@ -44,8 +44,8 @@ class Door:
 
     url: str
     desk: Desk
-    presenter: Presenter
-    authority: Identity
+    presenter: ServingCertificate
+    authority: CertKeyPair
 
     @property
     def trust(self) -> ssl.SSLContext:
@@ -106,14 +106,14 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 @asynccontextmanager
-async def opened(*hooks: Webhook, figures: ListenerFigures | None = None) -> AsyncIterator[Door]:
+async def opened(*hooks: Webhook, figures: ListenerMetrics | None = None) -> AsyncIterator[Door]:
     """The webhook server without an API server: no cache holds anything."""
     now, lasts = datetime.now(UTC), timedelta(days=1)
-    authority = make_authority("tests", now=now, lasts=lasts)
+    authority = create_ca("tests", now=now, validity=lasts)
     async with nowhere() as client:
-        desk, presenter = Desk(hooks or WEBHOOKS, shelves(client)), Presenter()
+        desk, presenter = Desk(hooks or WEBHOOKS, shelves(client)), ServingCertificate()
         leaf = leaf_of(authority)
-        assert presenter.show(leaf.certificate_pem, leaf.key_pem)
+        assert presenter.load(leaf.certificate_pem, leaf.key_pem)
         server = ReviewServer(presenter, address="127.0.0.1", port=0, figures=figures)
         listening = serving(server, desk)
         async with listening as url:
@@ -148,9 +148,9 @@ def test_a_path_that_is_served_alone_has_what_its_rules_look_at(hook: Webhook) -
                 hook.validate(review, reading)
 
 
-def leaf_of(authority: Identity) -> Identity:
-    wanted = LeafRequest(subject="x", lasts=timedelta(days=1), hosts=("127.0.0.1",))
-    return issue(authority, wanted, now=datetime.now(UTC))
+def leaf_of(authority: CertKeyPair) -> CertKeyPair:
+    wanted = CertificateRequest(subject="x", validity=timedelta(days=1), hosts=("127.0.0.1",))
+    return issue_certificate(authority, wanted, now=datetime.now(UTC))
 
 
 @pytest.fixture
@@ -369,9 +369,9 @@ async def test_open_connections_go_on_with_another_certificate(door: Door) -> No
                 return answer.status
 
         assert await answered() == 200
-        stranger = make_authority("other", now=datetime.now(UTC), lasts=timedelta(days=1))
+        stranger = create_ca("other", now=datetime.now(UTC), validity=timedelta(days=1))
         leaf = leaf_of(stranger)
-        assert door.presenter.show(leaf.certificate_pem, leaf.key_pem)
+        assert door.presenter.load(leaf.certificate_pem, leaf.key_pem)
         assert await answered() == 200, "on the connection that is open"
     with pytest.raises(aiohttp.ClientConnectorCertificateError):
         await door.send("/jobs/mutate", b"{}")
@@ -380,7 +380,7 @@ async def test_open_connections_go_on_with_another_certificate(door: Door) -> No
 async def test_a_key_of_another_certificate_is_refused_and_the_former_stays(door: Door) -> None:
     one, other = leaf_of(door.authority), leaf_of(door.authority)
     with pytest.raises(CertificateError, match="cannot be served"):
-        door.presenter.show(one.certificate_pem, other.key_pem)
+        door.presenter.load(one.certificate_pem, other.key_pem)
     assert (await door.send("/x", b"{}"))[0] == 404
 
 
@@ -389,7 +389,7 @@ async def test_tls_below_1_2_is_not_spoken(door: Door) -> None:
     assert all("GCM" in each["name"] or "TLS_" in each["name"] for each in ciphers(door.presenter))
 
 
-def ciphers(presenter: Presenter) -> list[Any]:
+def ciphers(presenter: ServingCertificate) -> list[Any]:
     return list(presenter.context.get_ciphers())
 
 
@@ -425,7 +425,7 @@ async def test_a_review_that_is_cut_off_is_not_looked_at(how: bytes) -> None:
         operations=frozenset({"CREATE"}),
         validate=lambda review, _: asked.append(review),
     )
-    figures = ListenerFigures()
+    figures = ListenerMetrics()
     async with opened(hook, figures=figures) as door:
         body = json.dumps(review(request(job(), JOBS))).encode()
         address = door.url.removeprefix("https://").split(":")
@@ -434,6 +434,6 @@ async def test_a_review_that_is_cut_off_is_not_looked_at(how: bytes) -> None:
         length = len(body) + 1 if b"length" in how else len(body)
         writer.write(head + how % length + body + b"\r\n" * (b"chunked" in how))
         writer.close()
-        await until(lambda: figures.refused["webhooks", "truncated"] == 1)
+        await until(lambda: figures.rejections["webhooks", "truncated"] == 1)
         await door.ask("/x", request(job(), JOBS))
     assert len(asked) == 1

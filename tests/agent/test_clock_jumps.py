@@ -14,13 +14,13 @@ from support.api_servers import EmbeddedServers
 from support.fake_apiserver import FakeApi
 from support.jumping_clock import HOUR, JumpingClock
 
-from batholith.agent.pods.records import PodFolder
-from batholith.agent.settings import Simulation
-from batholith.agent.state.pod_actions import Expire, Start
+from batholith.agent.pods.records import PodDir
+from batholith.agent.settings import SimulationSettings
+from batholith.agent.state.pod_actions import DeadlineExceeded, StartContainer
 from batholith.agent.state.status import Accepted, BackOff, Exited, Started
-from batholith.agent.volumes.source_manager import SourceBook
+from batholith.agent.volumes.source_manager import SourceManager
 from batholith.kube.client.client import Client
-from batholith.machinery.clock import SteadyTime
+from batholith.machinery.clock import SteadyClock
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
 
@@ -55,7 +55,7 @@ def waits(pod: Json, name: str = "c") -> str:
 
 
 async def test_set_back_it_delays_nothing(w: World, clock: JumpingClock) -> None:
-    async with w.agent(clock=clock, back_off=BackOff(base=0.5, cap=0.5)):
+    async with w.agent(clock=clock, back_off=BackOff(initial_delay=0.5, max_delay=0.5)):
         await w.run(manifest("failing", shell("exit 1")))
         await w.run(manifest("late", shell("exec sleep 600"), activeDeadlineSeconds=3))
         stubborn = shell("trap '' TERM; echo on; while :; do sleep 0.1; done")
@@ -74,7 +74,7 @@ async def test_set_back_it_delays_nothing(w: World, clock: JumpingClock) -> None
 
 
 async def test_set_forward_it_hurries_nothing(w: World, clock: JumpingClock) -> None:
-    async with w.agent(clock=clock, back_off=BackOff(base=900)):
+    async with w.agent(clock=clock, back_off=BackOff(initial_delay=900)):
         witness = shell("until test -e /tmp/go; do sleep 0.05; done", name="witness")
         ends = {"exec": {"command": ["touch", "/tmp/go"]}, "initialDelaySeconds": 1}
         witness |= {"startupProbe": ends}
@@ -101,14 +101,14 @@ async def test_a_deadline_outlives_the_agent_and_a_jump(w: World, clock: Jumping
     async with w.agent(clock=clock):
         await w.run(manifest("p", shell("exec sleep 600"), activeDeadlineSeconds=1800))
         await w.phase("p", "Running")
-    ((folder, record),) = PodFolder.all(w.settings.data_dir)
+    ((folder, record),) = PodDir.all(w.settings.data_dir)
     clock.wrong_by = HOUR
     async with w.agent(clock=clock):
         await w.run(manifest("next", shell("exit 0"), restartPolicy="Never"))
         await w.phase("next", "Succeeded")
         assert (await w.pod("p"))["status"]["phase"] == "Running"
     # As it is after 1,800 s by the steady clock, whatever the other says.
-    folder.accept(msgspec.structs.replace(record, monotonic=record.monotonic - 1800))
+    folder.write_record(msgspec.structs.replace(record, monotonic=record.monotonic - 1800))
     clock.wrong_by = -HOUR
     async with w.agent(clock=clock):
         seen = await w.phase("p", "Failed")
@@ -120,13 +120,13 @@ def test_a_restart_is_due_by_the_steady_time(jump: float) -> None:
     wrong = timedelta(seconds=jump)
     story = Story(pod_of(manifest()))
     for begin in (0, 10):
-        story.tell(Started("c", after(begin), seen=after(begin)))
+        story.tell(Started("c", after(begin), steady_at=after(begin)))
         # The clock jumps while the container runs: the run is no longer, nor shorter, for that.
-        story.tell(Exited("c", after(begin + 5) + wrong, 1, seen=after(begin + 5)))
-    assert story.state.of("c").streak == 2
-    assert not story.due(24).commands
+        story.tell(Exited("c", after(begin + 5) + wrong, 1, steady_at=after(begin + 5)))
+    assert story.state.of("c").consecutive_exits == 2
+    assert not story.due(24).actions
     assert story.due(24).wake_at == after(15 + BACK_OFF.delay(2))
-    assert story.due(25).commands == (Start("c"),)
+    assert story.due(25).actions == (StartContainer("c"),)
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -135,19 +135,19 @@ def test_a_deadline_is_due_by_the_steady_time(jump: float) -> None:
     story.state = replace(story.state, started_at=None)
     story.tell(Accepted(START + timedelta(seconds=jump), START))
     assert story.due(59).wake_at == after(60)
-    (command,) = story.due(60).commands
-    assert isinstance(command, Expire)
+    (command,) = story.due(60).actions
+    assert isinstance(command, DeadlineExceeded)
 
 
 def test_steady_time_does_not_jump_and_believes_nothing_of_the_future() -> None:
     clock = FakeClock()
-    time = SteadyTime(clock)
+    time = SteadyClock(clock)
     start = clock.now()
     clock.tick(5)
     assert time.now() == start + timedelta(seconds=5)
-    assert time.of(start) == start
-    assert time.of(start + timedelta(hours=1)) == time.now()
-    clock.jump_wall(HOUR)
+    assert time.from_wall(start) == start
+    assert time.from_wall(start + timedelta(hours=1)) == time.now()
+    clock.step_wall(HOUR)
     assert time.now() == start + timedelta(seconds=5)
     assert clock.now() == start + timedelta(seconds=5 + HOUR)
 
@@ -156,7 +156,7 @@ async def test_simulated_pods_live_by_the_steady_time(tmp_path: Path) -> None:
     clock = JumpingClock()
     async with (
         world(EmbeddedServers(), tmp_path) as w,
-        w.agent(clock=clock, simulation=Simulation(nodes=1, prefix=NODE)),
+        w.agent(clock=clock, simulation=SimulationSettings(nodes=1, prefix=NODE)),
     ):
         made = manifest("p", container("sleep", "1"), restartPolicy="Never")
         made["spec"] |= {"nodeName": f"{NODE}-0"}
@@ -181,14 +181,14 @@ async def test_a_token_is_renewed_by_its_length_of_life_whatever_the_clocks_say(
     pod = pod_of(manifest(volumes=[{"name": "v", "projected": projected}]))
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         client.post = post  # type: ignore[method-assign, assignment]
-        book = SourceBook(client, clock=clock)
-        book.follow(pod, lambda: None)
-        await book.fetch(pod)
-        assert book.renewal(pod.metadata.uid) == clock.monotonic() + 800
+        book = SourceManager(client, clock=clock)
+        book.register_pod(pod, lambda: None)
+        await book.get(pod)
+        assert book.next_token_refresh(pod.metadata.uid) == clock.monotonic() + 800
         for jump in (HOUR, -2 * HOUR):
-            clock.jump_wall(jump)
-            await book.fetch(pod)
+            clock.step_wall(jump)
+            await book.get(pod)
         assert len(asked) == 1
         clock.tick(800)
-        await book.fetch(pod)
+        await book.get(pod)
         assert len(asked) == 2

@@ -18,10 +18,10 @@ from support.agent_cluster import NODE, World, open_to_all, world
 from support.api_servers import Servers
 from support.polling import until
 
-from batholith.agent.pods.records import PodFolder, PodRecord
+from batholith.agent.pods.records import PodDir, PodRecord
 from batholith.agent.runtime import shim
-from batholith.agent.runtime.ids import Identity
-from batholith.agent.runtime.runs import Launch, Level, probe
+from batholith.agent.runtime.ids import IdMode
+from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, detect_isolation
 from batholith.model.names import PODS
 
 HERE = Path(__file__).parents[1]
@@ -38,10 +38,11 @@ async def agent_process(w: World, shared: Path) -> AsyncIterator[asyncio.subproc
         "node": NODE,
         "shared": str(shared),
     }
-    source = str(HERE.parent / "src")
+    source = f"{HERE.parent / 'src'}:{HERE}"
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(HERE / "support_agent_process.py"),
+        "-m",
+        "support.agent_process",
         json.dumps(given),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": source},
@@ -80,8 +81,8 @@ async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
             await w.phase("p", "Running")
             await w.phase("late", "Running")
         (shared / "go").touch()
-        (folder,) = [f for f, record in PodFolder.all(w.settings.data_dir) if record.name == "p"]
-        await until(lambda: folder.runs("c")[0].ended())
+        (folder,) = [f for f, record in PodDir.all(w.settings.data_dir) if record.name == "p"]
+        await until(lambda: folder.runs("c")[0].exit_record())
         assert (await w.pod("p"))["status"]["phase"] == "Running", "nobody could tell yet"
         async with w.agent(host_paths=(str(shared),)):
             pod = await w.phase("p", "Succeeded", "Failed")
@@ -119,7 +120,7 @@ async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
     shared = open_to_all(tmp_path / "shared")
     async with world(servers, tmp_path, host_paths=(str(shared),)) as w:
         made = await w.run(writer("p", shared, "echo run >> $R/log"))
-        folder = PodFolder.of(w.settings.data_dir, pod_of(made))
+        folder = PodDir.of(w.settings.data_dir, pod_of(made))
         record = PodRecord(
             uid=made["metadata"]["uid"],
             namespace="default",
@@ -127,10 +128,10 @@ async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
             ip="127.64.0.77",
             accepted_at="2026-01-01T00:00:00Z",
         )
-        folder.accept(record)
+        folder.write_record(record)
         stale = folder.new_run("c")
         argv = ["sh", "-c", f"echo stale >> {shared}/log"]
-        stale.prepare(Launch(argv=argv, env={}, cwd="/", log=folder.log_of(stale)))
+        stale.prepare(LaunchSpec(argv=argv, env={}, cwd="/", log=folder.log_path(stale)))
         async with w.agent():
             pod = await w.phase("p", "Succeeded", "Failed")
             assert pod["status"]["podIP"] == "127.64.0.77"
@@ -147,8 +148,8 @@ async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(
             for name, policy in (("once", "Never"), ("again", "Always")):
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
                 await w.phase(name, "Running")
-        for folder, _ in PodFolder.all(w.settings.data_dir):
-            pid = folder.runs("c")[0].process()
+        for folder, _ in PodDir.all(w.settings.data_dir):
+            pid = folder.runs("c")[0].shim_pid()
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             await asyncio.to_thread(os.waitpid, pid, 0)
@@ -174,8 +175,8 @@ async def test_an_orphan_is_ended_when_the_agent_comes_back(
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60")))
             await w.phase("p", "Running")
-        ((folder, _),) = PodFolder.all(w.settings.data_dir)
-        pid = folder.runs("c")[0].process()
+        ((folder, _),) = PodDir.all(w.settings.data_dir)
+        pid = folder.runs("c")[0].shim_pid()
         assert pid is not None
         await w.delete("p", grace=0)
         async with w.agent():
@@ -193,16 +194,16 @@ async def test_what_an_agent_left_half_done_is_tidied_up(servers: Servers, tmp_p
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60"), volumes=volumes))
             await w.phase("p", "Running")
-        ((folder, _),) = PodFolder.all(w.settings.data_dir)
+        ((folder, _),) = PodDir.all(w.settings.data_dir)
         assert not half.exists()
-        pid = folder.runs("c")[0].process()
+        pid = folder.runs("c")[0].shim_pid()
         assert pid is not None
         failed = {"status": {"phase": "Failed"}}
         await w.client.patch(PODS, "p", failed, namespace="default", subresource="status")
         async with w.agent():
             await until(lambda: shim.start_time(pid) is None)
             await until(lambda: not (folder.path / "volumes").exists())
-        assert folder.record() is not None
+        assert folder.read_record() is not None
 
 
 async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
@@ -263,7 +264,7 @@ async def test_a_pod_that_is_over_keeps_its_logs_but_not_its_volumes(
     async with world(servers, tmp_path) as w, w.agent():
         await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
         await w.phase("p", "Succeeded")
-        ((folder, _),) = PodFolder.all(w.settings.data_dir)
+        ((folder, _),) = PodDir.all(w.settings.data_dir)
         await until(lambda: not (folder.path / "volumes").exists())
         assert await w.logs("p") == "x\n"
 
@@ -277,9 +278,9 @@ async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_p
             for name, policy in (("once", "Never"), ("again", "Always")):
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
                 await w.phase(name, "Running")
-            agent.stop(end_pods=True)
-            runs = [folder.runs("c")[0] for folder, _ in PodFolder.all(w.settings.data_dir)]
-            await until(lambda: all(run.ended() and run.process() is None for run in runs))
+            agent.stop(stop_pods=True)
+            runs = [folder.runs("c")[0] for folder, _ in PodDir.all(w.settings.data_dir)]
+            await until(lambda: all(run.exit_record() and run.shim_pid() is None for run in runs))
             assert (await w.pod("once"))["status"]["phase"] == "Running"
         async with w.agent():
             once = await w.phase("once", "Succeeded", "Failed")
@@ -298,8 +299,8 @@ async def test_stopping_alone_leaves_the_pods_to_the_next_agent(
             await w.run(manifest("p", container("sleep", "60")))
             before = await w.phase("p", "Running")
             agent.stop()
-        ((folder, _),) = PodFolder.all(w.settings.data_dir)
-        assert folder.runs("c")[0].process() is not None
+        ((folder, _),) = PodDir.all(w.settings.data_dir)
+        assert folder.runs("c")[0].shim_pid() is not None
         async with w.agent():
             await w.delete("p", grace=1)
             await w.gone("p")
@@ -309,15 +310,15 @@ async def test_stopping_alone_leaves_the_pods_to_the_next_agent(
 def test_a_uid_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     pod = pod_of({"metadata": {"uid": "../x"}})
     with pytest.raises(ValueError, match="not a uid"):
-        PodFolder.of(tmp_path, pod)
+        PodDir.of(tmp_path, pod)
 
 
 def test_a_record_that_was_cut_short_counts_as_none(tmp_path: Path) -> None:
-    folder = PodFolder.of(tmp_path, pod_of({"metadata": {"uid": "u"}}))
+    folder = PodDir.of(tmp_path, pod_of({"metadata": {"uid": "u"}}))
     folder.path.mkdir(parents=True)
     (folder.path / "pod.json").write_bytes(b'{"uid"')
-    assert folder.record() is None
-    assert list(PodFolder.all(tmp_path)) == []
+    assert folder.read_record() is None
+    assert list(PodDir.all(tmp_path)) == []
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode((folder.path / "pod.json").read_bytes())
 
@@ -326,28 +327,28 @@ async def test_a_pod_of_an_agent_without_ranges_goes_on_with_one(
     servers: Servers, tmp_path: Path
 ) -> None:
     """Its files are its own after the restart of a container, though it is another user then."""
-    if probe().identity is not Identity.RANGE:
+    if detect_isolation().id_mode is not IdMode.RANGE:
         pytest.skip("pods have no ranges of ids here")
     script = "umask 077; cat /v/n 2>/dev/null; echo run >> /v/n; test -f /v/go || sleep 60"
     mounts = [{"name": "v", "mountPath": "/v"}]
     volumes = [{"name": "v", "emptyDir": {}}]
     body = manifest("p", container("sh", "-c", script, volumeMounts=mounts), volumes=volumes)
     async with world(servers, tmp_path) as w:
-        async with w.agent(sandbox=Level.UNSHARE):
+        async with w.agent(sandbox=IsolationLevel.UNSHARE):
             made = await w.run({**body, "spec": {**body["spec"], "restartPolicy": "OnFailure"}})
-            folder = PodFolder.of(w.settings.data_dir, pod_of(made))
+            folder = PodDir.of(w.settings.data_dir, pod_of(made))
             await until(lambda: (folder.path / "volumes" / "v" / "n").exists())
-        record = folder.record()
+        record = folder.read_record()
         assert record is not None
-        folder.accept(msgspec.structs.replace(record, ids=0))
+        folder.write_record(msgspec.structs.replace(record, ids=0))
         for path in (folder.path / "volumes" / "v", *(folder.path / "volumes" / "v").iterdir()):
             os.chown(path, 0, 0)
         (folder.path / "volumes" / "v" / "go").touch()
         w.clear()  # the container ends, and the next agent starts it again
-        async with w.agent(sandbox=Level.UNSHARE):
+        async with w.agent(sandbox=IsolationLevel.UNSHARE):
             done = await w.phase("p", "Succeeded", "Failed")
             assert done["status"]["phase"] == "Succeeded"
             assert await w.logs("p") == "run\n"
-        now = folder.record()
+        now = folder.read_record()
         assert now is not None
         assert now.ids == record.ids

@@ -19,10 +19,10 @@ import pytest
 from support import escapes
 from support.polling import until
 
-from batholith.agent.pods.handlers import _inside as inside
+from batholith.agent.pods.handlers import _exec_arguments as inside
 from batholith.agent.runtime import nsenter, rootfs, runs, shim
 from batholith.agent.runtime.ids import SHARED, Ids
-from batholith.agent.runtime.runs import Launch, Level, RunFolder
+from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir
 
 UNPRIVILEGED = 54321
 """A user that owns nothing on the machine."""
@@ -100,26 +100,26 @@ class Case:
     """An agent that is about to run one container."""
 
     data: Path
-    level: Level
+    level: IsolationLevel
     user: int
     ids: Ids
     program: str
 
-    def prepared(self, *argv: str, run_as: int = 0) -> RunFolder:
+    def prepared(self, *argv: str, run_as: int = 0) -> RunDir:
         """The container as the agent prepares it."""
-        data, folder = self.data, RunFolder(self.data / "pods" / "uid" / "containers" / "c" / "0")
+        data, folder = self.data, RunDir(self.data / "pods" / "uid" / "containers" / "c" / "0")
         with seen_by(self.user):
-            tools = () if self.ids.base is None else runs.TOOLS
-            steps = rootfs.plan([], hidden=[str(data)], home="/nobody", tools=tools)
+            tools = () if self.ids.base is None else runs.PYTHON_PREFIXES
+            steps = rootfs.mount_plan([], hidden=[str(data)], home="/nobody", tools=tools)
         told = {"DATA": str(data), "SECRET": "1", "PID": str(os.getpid()), "KEY": KEY}
         folder.prepare(
-            Launch(
+            LaunchSpec(
                 argv=argv,
                 env={"PATH": os.defpath, **told},
                 cwd="/",
                 log=data / "logs" / "0.log",
                 hostname="some-pod",
-                level=self.level,
+                isolation=self.level,
                 user=(run_as, run_as),
                 ids=self.ids,
                 steps=steps,
@@ -143,7 +143,7 @@ class Case:
         return {
             name: what
             for name, what in found.items()
-            if what and (self.level is not Level.PLAIN or name in PLAIN_PROMISES)
+            if what and (self.level is not IsolationLevel.PLAIN or name in PLAIN_PROMISES)
         }
 
 
@@ -156,15 +156,15 @@ def own(place: Path, user: int) -> None:
 SHIM = Path(shim.__file__).with_name("starting.py")
 
 
-@pytest.fixture(params=list(Level))
+@pytest.fixture(params=list(IsolationLevel))
 def case(
     request: pytest.FixtureRequest, data: Path, user: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> Case:
     """Each level, where it applies."""
-    level: Level = request.param
-    if level is Level.PLAIN and user == 0:
+    level: IsolationLevel = request.param
+    if level is IsolationLevel.PLAIN and user == 0:
         pytest.skip("in plain mode root's pods are root, which is said wherever it matters")
-    if level is Level.BUBBLEWRAP:
+    if level is IsolationLevel.BUBBLEWRAP:
         require_bubblewrap()
     monkeypatch.setattr(sys, "executable", python())
     return Case(data=data, level=level, user=user, ids=ids, program=python())
@@ -183,7 +183,7 @@ async def test_a_container_wins_nothing(case: Case, run_as: int) -> None:
     host = socket.gethostname()
     folder = case.prepared(case.program, "-I", "-S", str(PROGRAM), run_as=run_as)
     await (await case.start(SHIM, str(folder.path))).wait()
-    ended = folder.ended()
+    ended = folder.exit_record()
     log = (case.data / "logs" / "0.log").read_text()
     assert ended is not None
     assert ended.code == 0, (ended, log)
@@ -194,9 +194,9 @@ async def test_a_container_wins_nothing(case: Case, run_as: int) -> None:
 async def test_a_hook_wins_nothing(case: Case) -> None:
     folder = case.prepared("sleep", "60")
     started = await case.start(SHIM, str(folder.path))
-    await until(lambda: folder.claim())
+    await until(lambda: folder.read_claim())
     launch = json.loads((folder.path / shim.LAUNCH).read_text())
-    plain = case.level is Level.PLAIN
+    plain = case.level is IsolationLevel.PLAIN
     wanted = {
         "argv": [case.program, "-I", "-S", str(PROGRAM)],
         **{key: launch[key] for key in ("env", "cwd", "ids")},
@@ -213,7 +213,7 @@ async def test_a_hook_wins_nothing(case: Case) -> None:
 
 async def test_no_process_of_a_container_outlives_its_shim(case: Case) -> None:
     """Even one that wiped its environment, by which it could have been found."""
-    if case.level is Level.PLAIN:
+    if case.level is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox what hides is not found")
     seconds = f"60.{secrets.randbits(48)}"
     folder = case.prepared("env", "-i", "/bin/sleep", seconds)
@@ -227,7 +227,7 @@ async def test_no_process_of_a_container_outlives_its_shim(case: Case) -> None:
     started.kill()
     await started.wait()
     if case.user == 0:
-        runs.sweep(folder.name)  # as root's agent does; a user's cannot look into all of them
+        runs.kill_tagged(folder.name)  # as root's agent does; a user's cannot look into all of them
     await until(lambda: not alive())
 
 

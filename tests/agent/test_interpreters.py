@@ -13,7 +13,7 @@ from support.api_servers import EmbeddedServers
 
 from batholith.agent.runtime import interpreters, rootfs
 from batholith.agent.runtime.interpreters import find, search_path
-from batholith.agent.runtime.runs import Level, probe
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.state.environment import SEARCH_PATH
 
 
@@ -49,7 +49,7 @@ def own(tmp_path: Path) -> str:
 
 
 def order(variables: Mapping[str, str], own: str) -> list[str]:
-    return [Path(place).parent.name for place in find(variables, prefix=own).search]
+    return [Path(place).parent.name for place in find(variables, prefix=own).path_dirs]
 
 
 def test_an_active_environment_goes_before_our_own(venv: str, conda: str, own: str) -> None:
@@ -63,7 +63,7 @@ def test_of_two_active_ones_the_first_in_path_counts(venv: str, conda: str, own:
     both = {"VIRTUAL_ENV": venv, "CONDA_PREFIX": conda}
     for first, second in ((venv, conda), (conda, venv)):
         path = {"PATH": f"{first}/bin:/usr/bin:{second}/bin"}
-        assert find(both | path, prefix=own).search[0] == f"{first}/bin"
+        assert find(both | path, prefix=own).path_dirs[0] == f"{first}/bin"
     assert order(both | {"PATH": f"{conda}/bin"}, own)[0] == "conda"
 
 
@@ -77,7 +77,7 @@ def test_what_is_no_environment_any_more_is_left_out(tmp_path: Path, own: str) -
 
 def test_the_machine_s_own_python_keeps_its_place() -> None:
     found = find({}, prefix="/usr")
-    assert found.search == ()
+    assert found.path_dirs == ()
 
 
 def test_environments_go_before_all_else_in_path(venv: str) -> None:
@@ -101,7 +101,7 @@ def test_an_environment_is_seen_wherever_it_lies(tmp_path: Path, place: str) -> 
     home = "/root" if place.startswith("/root") else "/home/u"
     for folder in (place, home, "/tmp", "/run"):
         (tmp_path / folder[1:]).mkdir(parents=True, exist_ok=True)
-    steps = rootfs.plan([], hidden=[], home=home, host=str(tmp_path), shown=[place])
+    steps = rootfs.mount_plan([], hidden=[], home=home, host=str(tmp_path), visible=[place])
     seen = shown(steps)
     assert ("show", place) in seen
     hiding = [step for step in seen if place.startswith(step[1] + "/") and step[0] == "tmpfs"]
@@ -114,7 +114,7 @@ def test_two_environments_below_one_closed_folder_are_both_seen(tmp_path: Path) 
         (tmp_path / "srv/closed" / name).mkdir(parents=True)
     (tmp_path / "srv/closed").chmod(0o700)
     tools = ["/srv/closed/a", "/srv/closed/b"]
-    steps = rootfs.plan([], hidden=[], home="/home/u", host=str(tmp_path), tools=tools)
+    steps = rootfs.mount_plan([], hidden=[], home="/home/u", host=str(tmp_path), tools=tools)
     seen = shown(steps)
     assert seen.count(("tmpfs", "/srv/closed")) == 1
     assert {("show", place) for place in tools} <= set(seen)
@@ -122,30 +122,34 @@ def test_two_environments_below_one_closed_folder_are_both_seen(tmp_path: Path) 
 
 def test_what_has_the_home_in_it_is_not_shown_whole(tmp_path: Path) -> None:
     (tmp_path / "tmp/home/.secret").mkdir(parents=True)
-    steps = rootfs.plan([], hidden=[], home="/tmp/home", host=str(tmp_path), shown=["/tmp/home"])
+    steps = rootfs.mount_plan(
+        [], hidden=[], home="/tmp/home", host=str(tmp_path), visible=["/tmp/home"]
+    )
     assert ("show", "/tmp/home") not in shown(steps)
 
 
 def test_a_data_folder_in_an_environment_stays_hidden(tmp_path: Path) -> None:
     (tmp_path / "tmp/venv/data").mkdir(parents=True)
     data = "/tmp/venv/data"
-    steps = rootfs.plan([], hidden=[data], home="/home/u", host=str(tmp_path), shown=["/tmp/venv"])
+    steps = rootfs.mount_plan(
+        [], hidden=[data], home="/home/u", host=str(tmp_path), visible=["/tmp/venv"]
+    )
     seen = shown(steps)
     assert seen.index(("tmpfs", data)) > seen.index(("show", "/tmp/venv"))
 
 
-@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("level", list(IsolationLevel))
 async def test_a_pod_imports_what_the_user_has_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: Level
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: IsolationLevel
 ) -> None:
-    found = probe(level)
-    if found.level is not level:
+    found = detect_isolation(level)
+    if found.isolation is not level:
         pytest.skip("; ".join(found.reasons))
     home = tmp_path / "home"
     (home / ".secret").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("VIRTUAL_ENV", environment(home / ".hidden/venv"))
-    assert interpreters.find(os.environ).search[0] == str(home / ".hidden/venv/bin")
+    assert interpreters.find(os.environ).path_dirs[0] == str(home / ".hidden/venv/bin")
     script = "import users_own; print('from', users_own.place)"
     async with world(EmbeddedServers(), tmp_path) as w, w.agent(sandbox=level):
         made: list[dict[str, Any]] = [

@@ -14,14 +14,14 @@ from support.agent import container, manifest, pod_of
 from support.agent_cluster import World, bind_claim, world
 from support.api_servers import Servers, add_namespace
 
-from batholith.agent.pods.records import PodFolder
+from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime import rootfs
-from batholith.agent.runtime.ids import SHARED, Identity, adopt_tree, range_of
-from batholith.agent.runtime.mounting import KEPT_CAPABILITIES, RANGE
-from batholith.agent.runtime.rights import capabilities, check
-from batholith.agent.runtime.runs import Level, probe
+from batholith.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tree
+from batholith.agent.runtime.mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
+from batholith.agent.runtime.rights import capabilities, check_security_context
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.runtime.users import user_of
-from batholith.agent.state.environment import SEARCH_PATH, ConfigError
+from batholith.agent.state.environment import SEARCH_PATH, ContainerConfigError
 from batholith.model.names import PERSISTENTVOLUMECLAIMS, SECRETS
 
 Json = dict[str, Any]
@@ -49,20 +49,20 @@ async def w(shared: World) -> World:
 @pytest.fixture
 def ranges() -> None:
     """Only where pods get ranges of user ids."""
-    found = probe()
-    if found.identity is not Identity.RANGE:
-        pytest.skip(f"pods have no ranges of ids here ({found.level}, {found.identity} ids)")
+    found = detect_isolation()
+    if found.id_mode is not IdMode.RANGE:
+        pytest.skip(f"pods have no ranges of ids here ({found.isolation}, {found.id_mode} ids)")
 
 
 def shell(script: str, **more: Any) -> Json:
     return container("sh", "-c", script, **more)
 
 
-def folder_of(w: World, made: Json) -> PodFolder:
-    return PodFolder.of(w.settings.data_dir, pod_of(made))
+def folder_of(w: World, made: Json) -> PodDir:
+    return PodDir.of(w.settings.data_dir, pod_of(made))
 
 
-def owners(folder: PodFolder) -> set[int]:
+def owners(folder: PodDir) -> set[int]:
     """Users of the machine that a pod's processes run as, without the shim and its helpers."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -87,12 +87,12 @@ async def test_pods_are_users_of_the_machine_that_own_nothing_there(w: World) ->
         await w.phase(name, "Running")
         await w.log_with(name, "up")
         folder = folder_of(w, made)
-        record = folder.record()
+        record = folder.read_record()
         assert record is not None
         seen.append(record.ids)
         assert owners(folder) == {record.ids + uid}
         assert record.ids > SHARED
-        assert record.ids % RANGE == 0
+        assert record.ids % ID_RANGE_SIZE == 0
         await w.delete(name, grace=0)
     assert len(set(seen)) == 2, "each has its own"
 
@@ -131,7 +131,7 @@ async def test_sshd_serves_root_of_a_pod(w: World) -> None:
 
 
 async def test_files_of_secrets_are_their_reader_s(w: World) -> None:
-    if probe().level is Level.PLAIN:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod cannot be another user")
     await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
     volumes = [{"name": "s", "secret": {"secretName": "s", "defaultMode": 0o400}}]
@@ -172,7 +172,7 @@ async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(w: World)
 
 
 async def test_a_root_that_is_to_be_read_only_is(w: World) -> None:
-    if probe().level is Level.PLAIN:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod has no root of its own")
     script = (
         "for p in / /tmp /run /root /var/tmp; do touch $p/x 2>/dev/null && echo $p; done;"
@@ -202,50 +202,72 @@ async def test_what_a_level_cannot_give_is_a_configuration_error(w: World) -> No
     assert waiting["message"] == words
 
 
-REFUSED: list[tuple[Level, Identity, Json, Json, str]] = [
-    (Level.UNSHARE, Identity.OWN, {"privileged": True}, {}, "privileged"),
-    (Level.PLAIN, Identity.OWN, {"privileged": True}, {}, "privileged"),
-    (Level.UNSHARE, Identity.RANGE, {"capabilities": {"add": ["SYS_ADMIN"]}}, {}, "SYS_ADMIN"),
-    (Level.UNSHARE, Identity.RANGE, {"capabilities": {"add": ["CAP_NET_RAW"]}}, {}, "NET_RAW"),
-    (Level.BUBBLEWRAP, Identity.OWN, {"capabilities": {"add": ["CHOWN"]}}, {}, "CHOWN"),
-    (Level.UNSHARE, Identity.OWN, {"procMount": "Unmasked"}, {}, "procMount"),
-    (Level.UNSHARE, Identity.RANGE, {"runAsUser": RANGE}, {}, "below 65536"),
-    (Level.UNSHARE, Identity.RANGE, {"runAsGroup": RANGE}, {}, "below 65536"),
-    (Level.UNSHARE, Identity.SWITCHED, {"runAsUser": 0}, {}, "user namespace"),
-    (Level.PLAIN, Identity.OWN, {"runAsUser": 4321}, {}, "runAsUser"),
-    (Level.PLAIN, Identity.OWN, {"runAsNonRoot": True}, {}, "runAsNonRoot"),
-    (Level.PLAIN, Identity.OWN, {"readOnlyRootFilesystem": True}, {}, "readOnlyRootFilesystem"),
-    (Level.UNSHARE, Identity.RANGE, {}, {"hostPID": True}, "hostPID"),
-    (Level.BUBBLEWRAP, Identity.OWN, {}, {"shareProcessNamespace": True}, "shareProcess"),
-    (Level.UNSHARE, Identity.OWN, {}, {"hostIPC": True}, "hostIPC"),
+REFUSED: list[tuple[IsolationLevel, IdMode, Json, Json, str]] = [
+    (IsolationLevel.UNSHARE, IdMode.OWN, {"privileged": True}, {}, "privileged"),
+    (IsolationLevel.PLAIN, IdMode.OWN, {"privileged": True}, {}, "privileged"),
+    (
+        IsolationLevel.UNSHARE,
+        IdMode.RANGE,
+        {"capabilities": {"add": ["SYS_ADMIN"]}},
+        {},
+        "SYS_ADMIN",
+    ),
+    (
+        IsolationLevel.UNSHARE,
+        IdMode.RANGE,
+        {"capabilities": {"add": ["CAP_NET_RAW"]}},
+        {},
+        "NET_RAW",
+    ),
+    (IsolationLevel.BUBBLEWRAP, IdMode.OWN, {"capabilities": {"add": ["CHOWN"]}}, {}, "CHOWN"),
+    (IsolationLevel.UNSHARE, IdMode.OWN, {"procMount": "Unmasked"}, {}, "procMount"),
+    (IsolationLevel.UNSHARE, IdMode.RANGE, {"runAsUser": ID_RANGE_SIZE}, {}, "below 65536"),
+    (IsolationLevel.UNSHARE, IdMode.RANGE, {"runAsGroup": ID_RANGE_SIZE}, {}, "below 65536"),
+    (IsolationLevel.UNSHARE, IdMode.SWITCHED, {"runAsUser": 0}, {}, "user namespace"),
+    (IsolationLevel.PLAIN, IdMode.OWN, {"runAsUser": 4321}, {}, "runAsUser"),
+    (IsolationLevel.PLAIN, IdMode.OWN, {"runAsNonRoot": True}, {}, "runAsNonRoot"),
+    (
+        IsolationLevel.PLAIN,
+        IdMode.OWN,
+        {"readOnlyRootFilesystem": True},
+        {},
+        "readOnlyRootFilesystem",
+    ),
+    (IsolationLevel.UNSHARE, IdMode.RANGE, {}, {"hostPID": True}, "hostPID"),
+    (IsolationLevel.BUBBLEWRAP, IdMode.OWN, {}, {"shareProcessNamespace": True}, "shareProcess"),
+    (IsolationLevel.UNSHARE, IdMode.OWN, {}, {"hostIPC": True}, "hostIPC"),
 ]
 
 
 @pytest.mark.parametrize(("level", "identity", "context", "spec", "words"), REFUSED)
 async def test_each_refusal_says_why(
-    level: Level, identity: Identity, context: Json, spec: Json, words: str
+    level: IsolationLevel, identity: IdMode, context: Json, spec: Json, words: str
 ) -> None:
     pod = pod_of(manifest("p", container(securityContext=context), **spec))
     (one,) = pod.spec.containers
-    with pytest.raises(ConfigError, match=words):
-        check(pod, one, user_of(pod, one), level=level, identity=identity, own=0)
+    with pytest.raises(ContainerConfigError, match=words):
+        check_security_context(
+            pod, one, user_of(pod, one), isolation=level, id_mode=identity, agent_uid=0
+        )
 
 
-GRANTED: list[tuple[Level, Identity, Json]] = [
-    (Level.UNSHARE, Identity.RANGE, {"capabilities": {"add": ["CHOWN"], "drop": ["ALL"]}}),
-    (Level.UNSHARE, Identity.OWN, {"runAsUser": 1_000_650_000}),
-    (Level.UNSHARE, Identity.SWITCHED, {"runAsUser": 7}),
-    (Level.UNSHARE, Identity.SWITCHED, {}),
-    (Level.PLAIN, Identity.OWN, {"runAsUser": 0}),
-    (Level.PLAIN, Identity.OWN, {"privileged": False, "procMount": "Default"}),
+GRANTED: list[tuple[IsolationLevel, IdMode, Json]] = [
+    (IsolationLevel.UNSHARE, IdMode.RANGE, {"capabilities": {"add": ["CHOWN"], "drop": ["ALL"]}}),
+    (IsolationLevel.UNSHARE, IdMode.OWN, {"runAsUser": 1_000_650_000}),
+    (IsolationLevel.UNSHARE, IdMode.SWITCHED, {"runAsUser": 7}),
+    (IsolationLevel.UNSHARE, IdMode.SWITCHED, {}),
+    (IsolationLevel.PLAIN, IdMode.OWN, {"runAsUser": 0}),
+    (IsolationLevel.PLAIN, IdMode.OWN, {"privileged": False, "procMount": "Default"}),
 ]
 
 
 @pytest.mark.parametrize(("level", "identity", "context"), GRANTED)
-async def test_what_can_be_given_is(level: Level, identity: Identity, context: Json) -> None:
+async def test_what_can_be_given_is(level: IsolationLevel, identity: IdMode, context: Json) -> None:
     pod = pod_of(manifest("p", container(securityContext=context)))
     (one,) = pod.spec.containers
-    check(pod, one, user_of(pod, one), level=level, identity=identity, own=0)
+    check_security_context(
+        pod, one, user_of(pod, one), isolation=level, id_mode=identity, agent_uid=0
+    )
 
 
 async def test_rights_that_a_container_drops_are_gone() -> None:
@@ -266,12 +288,14 @@ async def test_ranges_are_apart_and_pods_that_share_files_share_one() -> None:
 
     taken: list[int] = []
     for number in range(500):
-        taken.append(range_of(pod(f"u{number}", {"emptyDir": {}}), taken))
+        taken.append(allocate_range(pod(f"u{number}", {"emptyDir": {}}), taken))
     assert len(set(taken)) == 500
-    assert all(SHARED < base < 0x7FFE0000 and base % RANGE == 0 for base in taken)
-    assert range_of(pod("u0"), []) == taken[0], "the same one again"
+    assert all(SHARED < base < 0x7FFE0000 and base % ID_RANGE_SIZE == 0 for base in taken)
+    assert allocate_range(pod("u0"), []) == taken[0], "the same one again"
     claim = {"persistentVolumeClaim": {"claimName": "c"}}
-    assert range_of(pod("a", claim), []) == range_of(pod("b", {"hostPath": {"path": "/"}}), [])
+    assert allocate_range(pod("a", claim), []) == allocate_range(
+        pod("b", {"hostPath": {"path": "/"}}), []
+    )
 
 
 async def test_a_folder_is_taken_over_once_and_no_link_is_followed(tmp_path: Path) -> None:
@@ -283,13 +307,13 @@ async def test_a_folder_is_taken_over_once_and_no_link_is_followed(tmp_path: Pat
     (folder / "deep" / "link").symlink_to(outside)
     (folder / "file").touch()
     os.chown(folder / "file", 33, 44)
-    adopt_tree(folder, SHARED)
+    chown_tree(folder, SHARED)
     file = (folder / "file").stat()
     assert (file.st_uid, file.st_gid) == (SHARED + 33, SHARED + 44)
     assert (folder / "deep" / "link").lstat().st_uid == SHARED
     assert outside.stat().st_uid == 0
     (folder / "late").touch()
-    adopt_tree(folder, SHARED)
+    chown_tree(folder, SHARED)
     assert (folder / "late").stat().st_uid == 0, "it was taken over already"
 
 
@@ -300,7 +324,7 @@ async def test_tools_below_a_closed_home_are_there_for_all_users(tmp_path: Path)
     for place in ("home/me", "srv/shut"):
         (host / place).chmod(0o700)
     tools = ["/srv/shut/python", "/home/me/.venv", "/usr"]
-    steps = rootfs.plan([], hidden=[], home="/home/me", host=str(host), tools=tools)
+    steps = rootfs.mount_plan([], hidden=[], home="/home/me", host=str(host), tools=tools)
     places = [step[2] for step in steps]
     assert ("tmpfs", "755", "/home/me", "") in steps
     assert places.index("/home/me") < places.index("/home/me/.venv")

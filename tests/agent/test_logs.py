@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from support.polling import PATIENCE, until
 
 from batholith.agent.runtime import logs
-from batholith.agent.runtime.logs import LogOptions, read, trim
-from batholith.agent.server import LogRefusedError, LogServer
+from batholith.agent.runtime.logs import LogOptions, punch_log_head, read
+from batholith.agent.server import LogServer, LogUnavailableError
 from batholith.agent.settings import ServingFiles
-from batholith.httpserver.metrics import ListenerFigures
+from batholith.httpserver.metrics import ListenerMetrics
 from batholith.local import pki
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.testing import FakeClock, settle
+from batholith.machinery.testing import FakeClock, run_ready_tasks
 
 LINES = (
     "2026-01-01T00:00:01.000000001Z stdout F one\n"
@@ -33,7 +33,7 @@ LINES = (
 
 
 async def text(path: Path, options: LogOptions) -> str:
-    pieces = read(path, options, over=lambda: True, clock=SystemClock())
+    pieces = read(path, options, is_finished=lambda: True, clock=SystemClock())
     return b"".join([piece async for piece in pieces]).decode()
 
 
@@ -80,10 +80,10 @@ async def test_a_log_that_grows_too_long_loses_its_head(tmp_path: Path) -> None:
     lines = [f"2026-01-01T00:00:01.000000001Z stdout F line {n}\n" for n in range(20_000)]
     path.write_text("".join(lines))
     size = path.stat().st_size
-    assert not trim(path, keep=size)
+    assert not punch_log_head(path, min_kept_bytes=size)
     with path.open("rb") as reader:
         reader.seek(size - 1)
-        if not trim(path, keep=64 * page):
+        if not punch_log_head(path, min_kept_bytes=64 * page):
             pytest.skip("this file system drops no part of a file")
         assert reader.read() == b"\n", "who reads on does not notice"
     assert path.stat().st_size == size
@@ -93,8 +93,8 @@ async def test_a_log_that_grows_too_long_loses_its_head(tmp_path: Path) -> None:
     assert kept == [f"line {n}" for n in range(20_000 - len(kept), 20_000)]
     assert (await text(path, LogOptions(tail=3))).splitlines() == kept[-3:]
     assert (await text(path, LogOptions(tail=30_000))).splitlines() == kept
-    assert not trim(path, keep=64 * page)
-    assert not trim(tmp_path / "none.log")
+    assert not punch_log_head(path, min_kept_bytes=64 * page)
+    assert not punch_log_head(tmp_path / "none.log")
 
 
 async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> None:
@@ -104,11 +104,11 @@ async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> N
 
     async def follow() -> None:
         options = LogOptions(follow=True, tail=1)
-        async for piece in read(path, options, over=lambda: over, clock=clock):
+        async for piece in read(path, options, is_finished=lambda: over, clock=clock):
             got.append(piece)  # noqa: PERF401 - looked at while it grows
 
     following = asyncio.create_task(follow())
-    await settle()
+    await run_ready_tasks()
     with path.open("a") as file:
         file.write("2026-01-01T00:00:05.000000001Z stdout F new\n")
         file.flush()
@@ -128,12 +128,12 @@ class OneLog:
 
     path: Path
 
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return True
 
     def find_log(self, pod: str, container: str, *, previous: bool) -> "OneLog":
         if (pod, container) != ("default/p", "c"):
-            raise LogRefusedError(404, f"no container {container} in {pod}")
+            raise LogUnavailableError(404, f"no container {container} in {pod}")
         return self
 
 
@@ -156,7 +156,7 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
 class Unending(OneLog):
     """A log to which nothing is added."""
 
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return False
 
 
@@ -200,7 +200,7 @@ async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Pat
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     context = ssl.create_default_context(cafile=str(own.ca))
     context.load_cert_chain(own.client.certificate, own.client.key)
-    source, figures = OneLog(tmp_path / "0.log"), ListenerFigures()
+    source, figures = OneLog(tmp_path / "0.log"), ListenerMetrics()
     found: list[str] = []
 
     class Source(OneLog):
@@ -209,10 +209,10 @@ async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Pat
             return source
 
     server = LogServer(Source(source.path), SystemClock())
-    async with server.running(files, port=0, figures=figures) as port:
+    async with server.running(files, port=0, metrics=figures) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         path = b"/containerLogs/default/p/c"
         writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx" % path)
         writer.close()
-        await until(lambda: figures.refused["agent", "truncated"] == 1)
+        await until(lambda: figures.rejections["agent", "truncated"] == 1)
     assert found == []

@@ -8,19 +8,19 @@ from support.agent import container, manifest
 from support.agent_cluster import NODE, world
 from support.api_servers import Servers
 
-from batholith.agent.runtime.runs import Level, probe
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS
 
 Json = dict[str, Any]
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
-@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("level", list(IsolationLevel))
 async def test_a_container_sees_its_environment_volumes_and_names(
-    servers: Servers, tmp_path: Path, level: Level
+    servers: Servers, tmp_path: Path, level: IsolationLevel
 ) -> None:
-    found = probe(level)
-    if found.level is not level:
+    found = detect_isolation(level)
+    if found.isolation is not level:
         pytest.skip("; ".join(found.reasons))
     script = (
         'R=$BATHOLITH_ROOT; echo "$GREETING $POD_IP $TASK"; cat $R/etc/volcano/worker.host; echo;'
@@ -61,7 +61,7 @@ async def test_a_container_sees_its_environment_volumes_and_names(
             "p.job",
         ]
         assert lines[5].endswith("/place/here")
-        if level is Level.PLAIN:
+        if level is IsolationLevel.PLAIN:
             assert "BATHOLITH_ROOT" in (await w.event("p", "NoSandbox"))["message"]
         else:
             assert lines[5:] == ["/place/here", "p"]
@@ -119,7 +119,7 @@ async def test_a_pod_may_call_the_api_by_its_service_account(
 
 
 async def test_a_node_tells_what_it_lacks(servers: Servers, tmp_path: Path) -> None:
-    async with world(servers, tmp_path) as w, w.agent(sandbox=Level.PLAIN):
+    async with world(servers, tmp_path) as w, w.agent(sandbox=IsolationLevel.PLAIN):
         event = await w.event(NODE, "WeakIsolation")
     assert event["type"] == "Warning"
     assert event["message"].startswith("there is no sandbox: pods ")

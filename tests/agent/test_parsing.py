@@ -8,16 +8,22 @@ import pytest
 from support.agent import container, manifest, pod_of
 
 from batholith.agent.runtime.images import (
-    AT_ONCE,
-    FOR_EVER,
-    NoSuchProgramError,
+    EXIT_IMMEDIATELY,
+    RUN_FOREVER,
+    ProgramNotFoundError,
     command_line,
     short_name,
 )
-from batholith.agent.simulated.plan import Run, plan_pod, plan_run, run_of
+from batholith.agent.simulated.plan import SimulatedRun, plan_pod, plan_run, run_of
 from batholith.agent.state import hosts
 from batholith.agent.state.core_types import Pod, Service
-from batholith.agent.state.environment import ConfigError, Facts, Sources, build, expand
+from batholith.agent.state.environment import (
+    ContainerConfigError,
+    PodRuntimeInfo,
+    ResolvedSources,
+    build_environment,
+    expand,
+)
 
 
 def everything(program: str) -> str | None:
@@ -31,12 +37,12 @@ def nothing(program: str) -> str | None:
 @pytest.mark.parametrize(
     ("image", "command", "args", "expected"),
     [
-        ("nginx", [], [], FOR_EVER),
-        ("nginx:1.14.2", [], [], FOR_EVER),
-        ("busybox:latest", [], [], AT_ONCE),
-        ("docker.io/library/busybox@sha256:00", [], [], AT_ONCE),
-        ("example.com/team/model:v1", [], [], FOR_EVER),
-        ("example.com/team/model:v1", [], ["--steps", "3"], FOR_EVER),
+        ("nginx", [], [], RUN_FOREVER),
+        ("nginx:1.14.2", [], [], RUN_FOREVER),
+        ("busybox:latest", [], [], EXIT_IMMEDIATELY),
+        ("docker.io/library/busybox@sha256:00", [], [], EXIT_IMMEDIATELY),
+        ("example.com/team/model:v1", [], [], RUN_FOREVER),
+        ("example.com/team/model:v1", [], ["--steps", "3"], RUN_FOREVER),
         ("busybox", [], ["sleep", "3"], ("sleep", "3")),
         ("nginx", ["sh", "-c", "exit 3"], [], ("sh", "-c", "exit 3")),
         ("model", ["run"], ["--fast"], ("run", "--fast")),
@@ -49,9 +55,9 @@ def test_a_command_stands_in_for_an_image(
 
 
 def test_a_program_that_the_machine_lacks_is_replaced_where_that_makes_sense() -> None:
-    assert command_line("nginx", ["nginx", "-g", "daemon off;"], [], find=nothing) == FOR_EVER
+    assert command_line("nginx", ["nginx", "-g", "daemon off;"], [], find=nothing) == RUN_FOREVER
     assert command_line("python:3", ["python", "-V"], [], find=nothing) == (sys.executable, "-V")
-    with pytest.raises(NoSuchProgramError, match="mpiexec"):
+    with pytest.raises(ProgramNotFoundError, match="mpiexec"):
         command_line("mpi", ["mpiexec"], [], find=nothing)
 
 
@@ -72,9 +78,11 @@ def test_references_are_expanded_as_kubernetes_does(text: str, expected: str) ->
     assert expand(text, {"A": "1", "B": "2"}) == expected
 
 
-def env_of(pod: Pod, sources: Sources) -> dict[str, str]:
-    facts = Facts(pod_ip="127.64.0.1", host_ip="127.0.0.1", allocatable={"cpu": 16})
-    return build(pod, pod.spec.containers[0], sources=sources, facts=facts, base={"PATH": "/bin"})
+def env_of(pod: Pod, sources: ResolvedSources) -> dict[str, str]:
+    facts = PodRuntimeInfo(pod_ip="127.64.0.1", host_ip="127.0.0.1", allocatable={"cpu": 16})
+    return build_environment(
+        pod, pod.spec.containers[0], sources=sources, info=facts, base={"PATH": "/bin"}
+    )
 
 
 def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins() -> None:
@@ -104,7 +112,7 @@ def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins()
         ),
     )
     text["metadata"]["labels"] = {"a/b": "c"}
-    sources = Sources(config_maps={"m": {"k": b"shared"}}, secrets={"s": {"w": b"hush"}})
+    sources = ResolvedSources(config_maps={"m": {"k": b"shared"}}, secrets={"s": {"w": b"hush"}})
     assert env_of(pod_of(text), sources) == {
         "PATH": "/bin", "k": "own", "P_w": "hush", "PLAIN": "v", "EARLIER": "v/$(LATER)",
         "LATER": "x", "NAME": "p", "LABEL": "c", "IP": "127.64.0.1", "KEY": "shared",
@@ -125,37 +133,42 @@ def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins()
 )
 def test_a_value_that_must_be_there_is_asked_for(source: dict[str, object], words: str) -> None:
     pod = pod_of(manifest("p", container(env=[{"name": "A", "valueFrom": source}])))
-    with pytest.raises(ConfigError, match=words):
-        env_of(pod, Sources(config_maps={"m": {}}))
+    with pytest.raises(ContainerConfigError, match=words):
+        env_of(pod, ResolvedSources(config_maps={"m": {}}))
 
 
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["sleep", "3"], Run(3)),
-        (["/bin/sleep", "2m"], Run(120)),
-        (["sleep", "infinity"], Run(math.inf)),
-        (["sh", "-c", "sleep 1; exit 3"], Run(1, 3)),
-        (["sh", "-c", 'echo "a; b"; sleep 100; echo "done"'], Run(100)),
-        (["/bin/sh", "-c", "sleep 2s && xxx"], Run(2, 127)),
-        (["bash", "-ec", "false || sleep 4"], Run(4)),
-        (["sh", "-c", "false && sleep 4"], Run(0, 1)),
-        (["sh", "-c", "mkdir -p /var/run/sshd; /usr/sbin/sshd; mpiexec -np 2 app"], Run(0)),
-        (["sh", "-c", "python prepare.py && python train.py"], Run(0)),
-        (["python", "train.py"], Run(0)),
-        (["true"], Run(0)),
-        (["false"], Run(0, 1)),
-        (["sh", "-c", "exit 7\nsleep 5"], Run(0, 7)),
-        (["sh", "-c", "sleep 1\nif nc -z h 1; then\n  exit 1\nfi"], Run(1)),
-        (["sh", "-c", "ray start --head --block"], Run(math.inf)),
-        (["sh"], Run(0)),
+        (["sleep", "3"], SimulatedRun(3)),
+        (["/bin/sleep", "2m"], SimulatedRun(120)),
+        (["sleep", "infinity"], SimulatedRun(math.inf)),
+        (["sh", "-c", "sleep 1; exit 3"], SimulatedRun(1, 3)),
+        (["sh", "-c", 'echo "a; b"; sleep 100; echo "done"'], SimulatedRun(100)),
+        (["/bin/sh", "-c", "sleep 2s && xxx"], SimulatedRun(2, 127)),
+        (["bash", "-ec", "false || sleep 4"], SimulatedRun(4)),
+        (["sh", "-c", "false && sleep 4"], SimulatedRun(0, 1)),
+        (
+            ["sh", "-c", "mkdir -p /var/run/sshd; /usr/sbin/sshd; mpiexec -np 2 app"],
+            SimulatedRun(0),
+        ),
+        (["sh", "-c", "python prepare.py && python train.py"], SimulatedRun(0)),
+        (["python", "train.py"], SimulatedRun(0)),
+        (["true"], SimulatedRun(0)),
+        (["false"], SimulatedRun(0, 1)),
+        (["sh", "-c", "exit 7\nsleep 5"], SimulatedRun(0, 7)),
+        (["sh", "-c", "sleep 1\nif nc -z h 1; then\n  exit 1\nfi"], SimulatedRun(1)),
+        (["sh", "-c", "ray start --head --block"], SimulatedRun(math.inf)),
+        (["sh"], SimulatedRun(0)),
     ],
 )
-def test_a_command_says_how_long_it_runs_and_how_it_ends(argv: list[str], expected: Run) -> None:
+def test_a_command_says_how_long_it_runs_and_how_it_ends(
+    argv: list[str], expected: SimulatedRun
+) -> None:
     assert run_of(argv) == expected
 
 
-def run_with(notes: dict[str, str], *command: str, image: str = "busybox") -> Run:
+def run_with(notes: dict[str, str], *command: str, image: str = "busybox") -> SimulatedRun:
     text = manifest("p", container(*command, image=image))
     text["metadata"]["annotations"] = {
         f"simulate.batholith.io/{key}": value for key, value in notes.items()
@@ -165,11 +178,11 @@ def run_with(notes: dict[str, str], *command: str, image: str = "busybox") -> Ru
 
 
 def test_annotations_go_before_commands() -> None:
-    assert run_with({"run-for": "1m", "exit-code": "3"}, "sleep", "5") == Run(60, 3)
-    assert run_with({"run-for": "inf"}, "true") == Run(math.inf)
-    assert run_with({"exit-code": "other=4,c=137"}, "sleep", "5") == Run(5, 137)
-    assert run_with({"exit-code": "2"}, image="nginx") == Run(0, 2)
-    assert run_with({"run-for": "soon"}, "sleep", "5") == Run(5)
+    assert run_with({"run-for": "1m", "exit-code": "3"}, "sleep", "5") == SimulatedRun(60, 3)
+    assert run_with({"run-for": "inf"}, "true") == SimulatedRun(math.inf)
+    assert run_with({"exit-code": "other=4,c=137"}, "sleep", "5") == SimulatedRun(5, 137)
+    assert run_with({"exit-code": "2"}, image="nginx") == SimulatedRun(0, 2)
+    assert run_with({"run-for": "soon"}, "sleep", "5") == SimulatedRun(5)
     assert 1 <= run_with({"run-for": "1s~3s"}, "true").seconds <= 3
 
 
@@ -210,8 +223,8 @@ def test_a_hosts_file_names_the_peers_behind_a_headless_service() -> None:
     selector = {"volcano.sh/job-name": "job"}
     headless = service("job", clusterIP="None", selector=selector)
     other = service("web", clusterIP="10.0.0.7", ports=[{"port": 80}])
-    own = hosts.own_part(peers[0].pod, "127.64.0.1")
-    found = names_in(own + hosts.shared_part(peers, [headless, other]))
+    own = hosts.pod_section(peers[0].pod, "127.64.0.1")
+    found = names_in(own + hosts.namespace_section(peers, [headless, other]))
     assert found["127.64.0.1"] >= {
         "job-w-0", "job-w-0.job", "job-w-0.job.default.svc.cluster.local", "job",
     }  # fmt: skip
@@ -220,16 +233,16 @@ def test_a_hosts_file_names_the_peers_behind_a_headless_service() -> None:
     published = msgspec.structs.replace(
         headless, spec=msgspec.structs.replace(headless.spec, publish_not_ready_addresses=True)
     )
-    found = names_in(own + hosts.shared_part(peers, [published]))
+    found = names_in(own + hosts.namespace_section(peers, [published]))
     assert "job-w-1.job" in found["127.64.0.2"]
 
 
 def test_addresses_differ_and_stay_the_same_for_a_uid() -> None:
     taken: set[str] = set()
     for number in range(300):
-        taken.add(hosts.address_of(f"uid-{number}", taken))
+        taken.add(hosts.allocate_address(f"uid-{number}", taken))
     assert len(taken) == 300
-    assert hosts.address_of("uid-5", set()) in taken
+    assert hosts.allocate_address("uid-5", set()) in taken
 
 
 def test_services_with_an_address_are_told_by_variables() -> None:
@@ -247,4 +260,4 @@ def test_the_api_server_is_told_by_no_variables() -> None:
     ports = [{"port": 7443, "name": "https"}]
     found = service("kubernetes", clusterIP="127.0.0.1", ports=ports)
     assert hosts.service_variables([found]) == {}
-    assert hosts.shared_part([], [found]).startswith("127.0.0.1\tkubernetes.default.svc")
+    assert hosts.namespace_section([], [found]).startswith("127.0.0.1\tkubernetes.default.svc")

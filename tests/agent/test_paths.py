@@ -67,7 +67,7 @@ def resolve_for(seconds: float, volume: Path) -> dict[str, int]:
             met["inside"] += 1
             os.close(held)
         try:
-            mounting.make_beneath(str(volume), "dir/new/deep", mode=0o777, owner=None)
+            mounting.mkdir_beneath(str(volume), "dir/new/deep", mode=0o777, owner=None)
         except OSError:
             met["refused"] += 1
     os.close(top)
@@ -102,7 +102,7 @@ def test_what_leads_out_is_not_opened(tmp_path: Path, path: str) -> None:
         mounting.open_beneath(top, path)
     assert refused.value.errno in (errno.EXDEV, errno.ELOOP)
     with pytest.raises(OSError):
-        mounting.make_beneath(str(volume), f"{path}/new", mode=0o777, owner=None)
+        mounting.mkdir_beneath(str(volume), f"{path}/new", mode=0o777, owner=None)
     os.close(top)
     assert os.listdir(outside) == []
 

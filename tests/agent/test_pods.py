@@ -17,8 +17,8 @@ from support.agent_cluster import NODE, World, bind_claim, world
 from support.api_servers import Servers, add_namespace
 from support.polling import PATIENCE, until
 
-from batholith.agent.pods.records import PodFolder
-from batholith.agent.runtime.runs import Level, probe
+from batholith.agent.pods.records import PodDir
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import (
     CONFIGMAPS,
     PERSISTENTVOLUMECLAIMS,
@@ -59,7 +59,7 @@ def ended(pod: Json, at: int = 0) -> Json:
 
 def folders(w: World) -> list[Path]:
     """What is on disk for the pods of the test."""
-    held = PodFolder.all(w.settings.data_dir)
+    held = PodDir.all(w.settings.data_dir)
     return [folder.path for folder, record in held if record.namespace == w.namespace]
 
 
@@ -87,7 +87,7 @@ async def test_a_failing_container_is_restarted_until_it_succeeds(w: World) -> N
         restartPolicy="OnFailure",
         volumes=[{"name": "data", "emptyDir": {}}],
     )
-    if probe().level is Level.PLAIN:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
         pod["spec"]["containers"][0]["command"][2] = script.replace("/data", "$BATHOLITH_ROOT/data")
     await w.run(pod)
     done = await w.phase("p", "Succeeded", "Failed")
@@ -155,7 +155,7 @@ async def test_a_missing_key_in_the_environment_is_a_configuration_error(w: Worl
 
 
 async def test_a_pod_runs_as_the_user_that_it_asks_for(w: World) -> None:
-    if probe().level is Level.PLAIN:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox pods run as the agent's user")
     script = "id -un; id -u; id -g; pwd -P; cd; pwd; touch mine && ls; id -un 0"
     somebody = shell(script)
@@ -170,7 +170,7 @@ async def test_a_pod_runs_as_the_user_that_it_asks_for(w: World) -> None:
 
 
 async def test_a_pod_that_must_not_be_root_is_not(w: World) -> None:
-    if probe().level is Level.PLAIN:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox pods run as the agent's user")
     never = {"runAsNonRoot": True}
     await w.run(manifest("some", shell("id -u"), restartPolicy="Never", securityContext=never))
@@ -389,7 +389,7 @@ async def test_secrets_stay_out_of_logs_and_reach(
 
 
 async def test_last_words_become_the_termination_message(w: World) -> None:
-    if probe().level is Level.PLAIN:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox the message file is out of reach")
     own = shell("echo gave up > /dev/termination-log; exit 2")
     log = shell(

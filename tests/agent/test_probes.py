@@ -12,7 +12,7 @@ from support.agent import container, manifest
 from support.agent_cluster import World, open_to_all, world
 from support.api_servers import Servers, add_namespace
 
-from batholith.agent.runtime.runs import Level, probe
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import CONFIGMAPS
 
 Json = dict[str, Any]
@@ -167,7 +167,7 @@ async def test_hooks_run_in_the_container_after_its_start_and_before_its_end(
     await w.log_with("p", "up")
     host, post = (folder / "log").read_text().split()
     assert post == "post"
-    if probe().level is not Level.PLAIN:
+    if detect_isolation().isolation is not IsolationLevel.PLAIN:
         assert host == "p"
     await w.delete("p", grace=60)
     await w.gone("p")
@@ -194,7 +194,7 @@ async def test_a_hook_that_fails_or_never_ends_does_not_keep_a_pod(w: World, out
 
 
 async def test_what_runs_for_a_hook_has_no_more_rights_than_its_container(w: World) -> None:
-    if probe().level is Level.PLAIN:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox there is nothing to be kept from")
     rights = "grep -E 'CapEff|CapBnd|NoNewPrivs|Uid' /proc/self/status"
     told = f"{rights} > /v/part; ls / >> /v/part; mv /v/part /v/theirs"

@@ -14,8 +14,8 @@ from support.agent import container, manifest
 from support.agent_cluster import World, world
 from support.api_servers import Servers
 
-from batholith.agent.runtime.runs import Level, probe
-from batholith.agent.volumes.projected import File, publish
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.agent.volumes.projected import ProjectedFile, atomic_write
 from batholith.machinery.clock import SystemClock, Timer
 from batholith.model.names import CONFIGMAPS, PODS, SECRETS
 
@@ -23,11 +23,11 @@ Json = dict[str, Any]
 
 FILES = st.dictionaries(
     st.sampled_from(["a", "b", "d/x", "d/y/z", "e"]),
-    st.builds(File, st.binary(max_size=3), st.sampled_from([0o644, 0o400])),
+    st.builds(ProjectedFile, st.binary(max_size=3), st.sampled_from([0o644, 0o400])),
 )
 
 
-def seen(folder: Path) -> dict[str, File]:
+def seen(folder: Path) -> dict[str, ProjectedFile]:
     """What somebody sees who looks into *folder*, save the machinery behind it."""
     found = {}
     for place, below, names in os.walk(folder, followlinks=True):
@@ -35,18 +35,18 @@ def seen(folder: Path) -> dict[str, File]:
         for name in names:
             path = Path(place) / name
             mode = stat.S_IMODE(path.stat().st_mode)
-            found[str(path.relative_to(folder))] = File(path.read_bytes(), mode)
+            found[str(path.relative_to(folder))] = ProjectedFile(path.read_bytes(), mode)
     return found
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(FILES, min_size=1, max_size=4))
 def test_a_folder_shows_what_was_published_last(
-    tmp_path_factory: pytest.TempPathFactory, versions: list[Mapping[str, File]]
+    tmp_path_factory: pytest.TempPathFactory, versions: list[Mapping[str, ProjectedFile]]
 ) -> None:
     folder = tmp_path_factory.mktemp("volume")
     for before, files in zip([None, *versions], versions, strict=False):
-        assert publish(folder, files) == (files != before)
+        assert atomic_write(folder, files) == (files != before)
         assert seen(folder) == files
         assert len([e for e in folder.iterdir() if e.is_dir() and not e.is_symlink()]) == 1
 
@@ -57,12 +57,12 @@ def test_what_was_begun_and_left_is_cleaned_up(tmp_path: Path) -> None:
     (half / "a").touch()
     (tmp_path / "..link").symlink_to("..half")
     (tmp_path / "a").write_text("by an older version")
-    assert publish(tmp_path, {"a": File(b"1", 0o600)})
-    assert seen(tmp_path) == {"a": File(b"1", 0o600)}
+    assert atomic_write(tmp_path, {"a": ProjectedFile(b"1", 0o600)})
+    assert seen(tmp_path) == {"a": ProjectedFile(b"1", 0o600)}
     assert not half.exists()
     (tmp_path / "a").unlink()
-    assert not publish(tmp_path, {"a": File(b"1", 0o600)})
-    assert seen(tmp_path) == {"a": File(b"1", 0o600)}
+    assert not atomic_write(tmp_path, {"a": ProjectedFile(b"1", 0o600)})
+    assert seen(tmp_path) == {"a": ProjectedFile(b"1", 0o600)}
 
 
 def reader(script: str) -> Json:
@@ -114,7 +114,7 @@ async def test_files_follow_their_sources_while_a_pod_runs(
         await w.phase("p", "Running")
         await w.log_with("p", "1111")
         await change(w, "2")
-        if probe().level is Level.PLAIN:
+        if detect_isolation().isolation is IsolationLevel.PLAIN:
             await w.log_with("p", "2\n")
         else:
             assert (await w.log_with("p", "no\n")) == "1111\n2\npart 1\nno\n"
@@ -164,8 +164,8 @@ class Fast(SystemClock):
     def monotonic() -> float:
         return time.monotonic() * _FASTER
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        return super().call_later(seconds / _FASTER, call)
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        return super().call_later(seconds / _FASTER, callback)
 
 
 @pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one gives no tokens

@@ -14,10 +14,10 @@ from support.agent_cluster import FAST, NODE
 from support.fake_apiserver import FakeApi, Object
 from support.polling import until
 
-from batholith.agent.pods.records import PodFolder
+from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime import shim
-from batholith.agent.runtime.logs import trim
-from batholith.agent.runtime.runs import Level, sweep
+from batholith.agent.runtime.logs import punch_log_head
+from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings
 from batholith.kube.client.client import Client
@@ -63,8 +63,8 @@ class Node:
         return status
 
     @property
-    def folders(self) -> list[PodFolder]:
-        return [folder for folder, _ in PodFolder.all(self.settings.data_dir)]
+    def folders(self) -> list[PodDir]:
+        return [folder for folder, _ in PodDir.all(self.settings.data_dir)]
 
     @asynccontextmanager
     async def agent(
@@ -90,20 +90,20 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         data_dir=tmp_path / "agent",
         node_name=NODE,
         back_off=FAST,
-        sandbox=Level.PLAIN,
+        sandbox=IsolationLevel.PLAIN,
         host_paths=(str(tmp_path),),
     )
     async with FakeApi() as api:
         yield Node(api, settings)
     for path in (settings.data_dir / "pods").iterdir():
-        while sweep(path.name):
+        while kill_tagged(path.name):
             continue
 
 
-def running(folder: PodFolder) -> Iterator[int]:
+def running(folder: PodDir) -> Iterator[int]:
     """The shims of a pod that live."""
     for name in folder.containers():
-        yield from filter(None, (run.process() for run in folder.runs(name)))
+        yield from filter(None, (run.shim_pid() for run in folder.runs(name)))
 
 
 async def test_news_of_a_pod_that_come_together_start_it_once(node: Node, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ class OnceBroken:
 
     def record(
         self,
-        about: ObjectReference,
+        regarding: ObjectReference,
         *,
         type: EventType,  # noqa: A002 - the word of the API
         reason: str,
@@ -207,7 +207,7 @@ async def test_a_container_may_leave_anything_where_we_look_for_its_end(
 
 def test_what_is_no_file_where_a_log_should_be_is_not_trimmed(tmp_path: Path) -> None:
     (tmp_path / "0.log").mkdir()
-    assert not trim(tmp_path / "0.log")
+    assert not punch_log_head(tmp_path / "0.log")
 
 
 async def test_pods_that_come_while_the_agent_ends_its_pods_are_left_to_the_next(
@@ -216,7 +216,7 @@ async def test_pods_that_come_while_the_agent_ends_its_pods_are_left_to_the_next
     node.run("p", "trap '' TERM; while :; do sleep 0.1; done", terminationGracePeriodSeconds=2)
     async with node.agent() as (agent, life):
         await until(lambda: node.phase("p") == "Running")
-        agent.stop(end_pods=True)
+        agent.stop(stop_pods=True)
         node.run("q", "sleep 600")
         await life
     assert not [pid for folder in node.folders for pid in running(folder)]

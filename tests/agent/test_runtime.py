@@ -16,44 +16,52 @@ from support.polling import until
 
 from batholith.agent.runtime import rootfs, shim
 from batholith.agent.runtime.ids import SHARED, Ids
-from batholith.agent.runtime.runs import Ended, Launch, Level, Process, RunFolder, lost, probe
+from batholith.agent.runtime.runs import (
+    ContainerProcess,
+    ExitRecord,
+    IsolationLevel,
+    LaunchSpec,
+    RunDir,
+    detect_isolation,
+    lost_exit_record,
+)
 from batholith.machinery.clock import SystemClock
 
 CLOCK = SystemClock()
 
 
-@pytest.fixture(params=list(Level))
-def level(request: pytest.FixtureRequest) -> Level:
+@pytest.fixture(params=list(IsolationLevel))
+def level(request: pytest.FixtureRequest) -> IsolationLevel:
     """Each level that this machine permits."""
-    wanted: Level = request.param
-    found = probe(wanted)
-    if found.level is not wanted:
+    wanted: IsolationLevel = request.param
+    found = detect_isolation(wanted)
+    if found.isolation is not wanted:
         pytest.skip("; ".join(found.reasons))
     return wanted
 
 
-def ids_for(level: Level) -> Ids:
+def ids_for(level: IsolationLevel) -> Ids:
     """The user ids that an agent gives at *level*."""
-    return Ids(None if os.geteuid() or level is Level.PLAIN else SHARED)
+    return Ids(None if os.geteuid() or level is IsolationLevel.PLAIN else SHARED)
 
 
 def launch(
     base: Path,
     argv: Sequence[str],
-    level: Level,
+    level: IsolationLevel,
     *mounts: rootfs.Mount,
     user: tuple[int, int] = (0, 0),
-) -> RunFolder:
-    folder = RunFolder(base / "pods" / "uid" / "c" / "0")
-    plan = rootfs.plan(mounts, hidden=[str(base)], home=os.path.expanduser("~"))
+) -> RunDir:
+    folder = RunDir(base / "pods" / "uid" / "c" / "0")
+    plan = rootfs.mount_plan(mounts, hidden=[str(base)], home=os.path.expanduser("~"))
     folder.prepare(
-        Launch(
+        LaunchSpec(
             argv=argv,
             env={"PATH": os.defpath, "GREETING": "hello"},
-            cwd="/" if level is not Level.PLAIN else str(base),
+            cwd="/" if level is not IsolationLevel.PLAIN else str(base),
             log=base / "logs" / "0.log",
             hostname="some-pod",
-            level=level,
+            isolation=level,
             user=user,
             ids=ids_for(level),
             steps=plan,
@@ -67,9 +75,11 @@ def log_of(base: Path) -> list[tuple[str, str]]:
     return [(parts[1], parts[3]) for line in lines if len(parts := line.split(" ", 3)) == 4]
 
 
-async def run(base: Path, argv: Sequence[str], level: Level, *mounts: rootfs.Mount) -> Ended:
+async def run(
+    base: Path, argv: Sequence[str], level: IsolationLevel, *mounts: rootfs.Mount
+) -> ExitRecord:
     folder = launch(base, argv, level, *mounts)
-    return await Process(folder, folder.start(), clock=CLOCK).wait()
+    return await ContainerProcess(folder, folder.start(), clock=CLOCK).wait()
 
 
 async def until_logged(base: Path, text: str) -> None:
@@ -96,19 +106,23 @@ def marked() -> str:
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]
 )
 async def test_the_exit_code_is_the_main_process_s(
-    tmp_path: Path, level: Level, script: str, code: int
+    tmp_path: Path, level: IsolationLevel, script: str, code: int
 ) -> None:
     ended = await run(tmp_path, ["sh", "-c", script], level)
     assert (ended.code, ended.reason) == (code, "")
 
 
-async def test_a_program_that_is_not_there_is_a_failed_start(tmp_path: Path, level: Level) -> None:
+async def test_a_program_that_is_not_there_is_a_failed_start(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
     ended = await run(tmp_path, ["no-such-program"], level)
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "no-such-program" in ended.message or "No such file" in ended.message
 
 
-async def test_output_is_logged_by_line_with_its_stream(tmp_path: Path, level: Level) -> None:
+async def test_output_is_logged_by_line_with_its_stream(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
     script = 'echo "$GREETING"; echo bad >&2; printf unfinished; env | grep -c .'
     await run(tmp_path, ["sh", "-c", script], level)
     lines = log_of(tmp_path)
@@ -117,15 +131,17 @@ async def test_output_is_logged_by_line_with_its_stream(tmp_path: Path, level: L
     assert any(stream == "stdout" and text.startswith("unfinished") for stream, text in lines)
 
 
-async def test_a_full_disk_costs_output_and_not_the_container(tmp_path: Path, level: Level) -> None:
+async def test_a_full_disk_costs_output_and_not_the_container(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
     folder = launch(tmp_path, ["sh", "-c", "echo x; sleep 0.1; echo x; exit 3"], level)
     text = json.loads((folder.path / shim.LAUNCH).read_text())
     (folder.path / shim.LAUNCH).write_text(json.dumps({**text, "log": "/dev/full"}))
-    ended = await Process(folder, folder.start(), clock=CLOCK).wait()
+    ended = await ContainerProcess(folder, folder.start(), clock=CLOCK).wait()
     assert ended.code == 3
 
 
-async def test_the_environment_is_the_pod_s_alone(tmp_path: Path, level: Level) -> None:
+async def test_the_environment_is_the_pod_s_alone(tmp_path: Path, level: IsolationLevel) -> None:
     os.environ["LEAK"] = "secret"
     try:
         await run(tmp_path, ["env"], level)
@@ -136,37 +152,41 @@ async def test_the_environment_is_the_pod_s_alone(tmp_path: Path, level: Level) 
     assert "LEAK" not in shown
 
 
-async def test_term_reaches_a_main_process_that_handles_it(tmp_path: Path, level: Level) -> None:
+async def test_term_reaches_a_main_process_that_handles_it(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
     script = "trap 'echo caught; exit 5' TERM; echo up; while :; do sleep 0.02; done"
     folder = launch(tmp_path, ["sh", "-c", script], level)
-    process = Process(folder, folder.start(), clock=CLOCK)
+    process = ContainerProcess(folder, folder.start(), clock=CLOCK)
     await until_logged(tmp_path, "up")
-    process.ask_to_end()
+    process.terminate()
     assert (await process.wait()).code == 5
     assert ("stdout", "caught") in log_of(tmp_path)
 
 
-async def test_term_ends_a_main_process_that_does_not_care(tmp_path: Path, level: Level) -> None:
+async def test_term_ends_a_main_process_that_does_not_care(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
     folder = launch(tmp_path, ["sh", "-c", "echo up; sleep 60"], level)
-    process = Process(folder, folder.start(), clock=CLOCK)
+    process = ContainerProcess(folder, folder.start(), clock=CLOCK)
     await until_logged(tmp_path, "up")
-    process.ask_to_end()
+    process.terminate()
     assert (await process.wait()).code == 143
 
 
-async def test_a_kill_takes_everything_along(tmp_path: Path, level: Level) -> None:
+async def test_a_kill_takes_everything_along(tmp_path: Path, level: IsolationLevel) -> None:
     mark = marked()
     script = f"trap '' TERM; (setsid sleep {mark} &) ; setsid sleep {mark} & echo up; sleep {mark}"
     folder = launch(tmp_path, ["sh", "-c", script], level)
-    process = Process(folder, folder.start(), clock=CLOCK)
+    process = ContainerProcess(folder, folder.start(), clock=CLOCK)
     await until_logged(tmp_path, "up")
-    process.ask_to_end()
+    process.terminate()
     await process.kill()
     assert (await process.wait()).code == 137
     assert alive(mark) == []
 
 
-async def test_nothing_outlives_the_main_process(tmp_path: Path, level: Level) -> None:
+async def test_nothing_outlives_the_main_process(tmp_path: Path, level: IsolationLevel) -> None:
     mark = marked()
     script = f"setsid sleep {mark} & (sleep {mark} & sleep {mark} &); exit 4"
     ended = await run(tmp_path, ["sh", "-c", script], level)
@@ -175,50 +195,50 @@ async def test_nothing_outlives_the_main_process(tmp_path: Path, level: Level) -
 
 
 async def test_a_run_that_was_called_off_never_starts(tmp_path: Path) -> None:
-    folder = launch(tmp_path, ["touch", str(tmp_path / "ran")], Level.PLAIN)
-    assert folder.call_off()
+    folder = launch(tmp_path, ["touch", str(tmp_path / "ran")], IsolationLevel.PLAIN)
+    assert folder.cancel()
     await asyncio.to_thread(os.waitpid, folder.start(), 0)
     assert not (tmp_path / "ran").exists()
-    assert folder.ended() is None
-    assert folder.process() is None
+    assert folder.exit_record() is None
+    assert folder.shim_pid() is None
 
 
 async def test_two_shims_of_one_run_start_it_once(tmp_path: Path) -> None:
     script = f"echo x >> {tmp_path}/ran"
-    folder = launch(tmp_path, ["sh", "-c", script], Level.PLAIN)
+    folder = launch(tmp_path, ["sh", "-c", script], IsolationLevel.PLAIN)
     for pid in [folder.start() for _ in range(4)]:
         await asyncio.to_thread(os.waitpid, pid, 0)
     assert (tmp_path / "ran").read_text() == "x\n"
-    assert not folder.call_off()
+    assert not folder.cancel()
 
 
 async def test_a_run_whose_shim_was_killed_is_lost_and_leaves_nothing(
-    tmp_path: Path, level: Level
+    tmp_path: Path, level: IsolationLevel
 ) -> None:
     mark = marked()
     folder = launch(tmp_path, ["sh", "-c", f"echo up; setsid sleep {mark} & sleep {mark}"], level)
     pid = folder.start()
-    process = Process(folder, pid, clock=CLOCK)
+    process = ContainerProcess(folder, pid, clock=CLOCK)
     await until_logged(tmp_path, "up")
     await until(lambda: len(alive(mark)) >= 3)
     os.kill(pid, signal.SIGKILL)
     ended = await process.wait()
     assert (ended.code, ended.reason) == (137, "ContainerStatusUnknown")
     await until(lambda: not alive(mark))
-    assert lost(folder).started > 0
+    assert lost_exit_record(folder).started > 0
 
 
 async def test_a_recycled_process_id_is_not_taken_for_the_run(tmp_path: Path) -> None:
-    folder = launch(tmp_path, ["true"], Level.PLAIN)
+    folder = launch(tmp_path, ["true"], IsolationLevel.PLAIN)
     text = f'{{"pid": {os.getpid()}, "start": 1, "boot": "{shim.boot_id()}"}}'
     (folder.path / shim.CLAIM).write_text(text)
-    assert folder.process() is None
+    assert folder.shim_pid() is None
 
 
 async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere(
-    tmp_path: Path, level: Level
+    tmp_path: Path, level: IsolationLevel
 ) -> None:
-    if level is Level.PLAIN:
+    if level is IsolationLevel.PLAIN:
         pytest.skip("plain has no mounts")
     data, secret = open_to_all(tmp_path / "data"), tmp_path / "secret"
     secret.write_text("key")
@@ -241,8 +261,10 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
     assert "x" not in os.listdir("/usr")
 
 
-async def test_a_sandbox_shows_the_user_that_was_asked_for(tmp_path: Path, level: Level) -> None:
-    if level is Level.PLAIN:
+async def test_a_sandbox_shows_the_user_that_was_asked_for(
+    tmp_path: Path, level: IsolationLevel
+) -> None:
+    if level is IsolationLevel.PLAIN:
         pytest.skip("plain has the agent's user")
     data = open_to_all(tmp_path / "data")
     script = (
@@ -250,23 +272,23 @@ async def test_a_sandbox_shows_the_user_that_was_asked_for(tmp_path: Path, level
     )
     mounts = [rootfs.Mount(str(data), "/some")]
     folder = launch(tmp_path, ["sh", "-c", script], level, *mounts, user=(1234, 4321))
-    ended = await Process(folder, folder.start(), clock=CLOCK).wait()
+    ended = await ContainerProcess(folder, folder.start(), clock=CLOCK).wait()
     shown = [text for _, text in log_of(tmp_path)]
     assert (shown, ended.code) == (["1234", "4321", "1234:4321", "refused"], 0)
     assert (data / "file").stat().st_uid == (ids_for(level).owner(1234) or os.geteuid())
 
 
 async def test_a_link_that_a_container_put_into_a_volume_leads_no_mount_out(
-    tmp_path: Path, level: Level
+    tmp_path: Path, level: IsolationLevel
 ) -> None:
-    if level is Level.PLAIN:
+    if level is IsolationLevel.PLAIN:
         pytest.skip("plain has no mounts")
     volume, outside = open_to_all(tmp_path / "volume"), tmp_path / "outside"
     outside.mkdir()
     (outside / "tokens.json").write_text("secret")
     (volume / "source").symlink_to(outside)
     (volume / "target").symlink_to(outside)
-    source = rootfs.Mount(str(volume), "/seen", below="source")
+    source = rootfs.Mount(str(volume), "/seen", sub_path="source")
     ended = await run(tmp_path, ["cat", "/seen/tokens.json"], level, source)
     assert (ended.code, ended.reason) == (128, "StartError")
     assert "subPath 'source'" in ended.message
@@ -282,9 +304,9 @@ async def test_a_link_that_a_container_put_into_a_volume_leads_no_mount_out(
 
 
 async def test_mounts_lie_in_one_another_and_parts_of_volumes_are_shown(
-    tmp_path: Path, level: Level
+    tmp_path: Path, level: IsolationLevel
 ) -> None:
-    if level is Level.PLAIN:
+    if level is IsolationLevel.PLAIN:
         pytest.skip("plain has no mounts")
     outer, inner = open_to_all(tmp_path / "outer"), open_to_all(tmp_path / "inner")
     open_to_all(outer / "part")
@@ -293,8 +315,8 @@ async def test_mounts_lie_in_one_another_and_parts_of_volumes_are_shown(
     mounts = [
         rootfs.Mount(str(outer), "/o/a", read_only=True),
         rootfs.Mount(str(inner), "/o/a/part"),
-        rootfs.Mount(str(outer), "/part", below="here"),
-        rootfs.Mount(str(inner), "/name", below="file", read_only=True),
+        rootfs.Mount(str(outer), "/part", sub_path="here"),
+        rootfs.Mount(str(inner), "/name", sub_path="file", read_only=True),
     ]
     script = (
         "cat /o/a/part/file; touch /o/a/part/new /part/mine; touch /o/a/no || echo refused;"
@@ -318,7 +340,7 @@ def test_a_layout_opens_only_what_mounts_need(tmp_path: Path) -> None:
         rootfs.Mount("/s", "/data"),
         rootfs.Mount("/s", "/a/b"),
     ]
-    steps = rootfs.plan(mounts, hidden=["/var/lib"], home="/root", host=str(host))
+    steps = rootfs.mount_plan(mounts, hidden=["/var/lib"], home="/root", host=str(host))
     assert ("link", "usr/bin", "/bin", "") in steps
     assert ("tmpfs", "755", "/etc", "") in steps, "the machine has no /etc/volcano"
     assert ("show", str(host / "etc/passwd"), "/etc/passwd", "") in steps
@@ -335,14 +357,14 @@ def test_a_home_that_is_shown_keeps_its_keys_to_itself(tmp_path: Path) -> None:
     for place in ("home/me/.ssh", "home/me/.local", "home/me/work"):
         (host / place).mkdir(parents=True)
     (host / "home/me/.netrc").write_text("key")
-    steps = rootfs.plan([], hidden=[], home="/home/me", host=str(host))
+    steps = rootfs.mount_plan([], hidden=[], home="/home/me", host=str(host))
     assert ("tmpfs", "700", "/home/me/.ssh", "") in steps
     assert ("show", os.devnull, "/home/me/.netrc", "") in steps
     assert not any(step[2] in ("/home/me/.local", "/home/me/work") for step in steps)
 
 
 async def test_a_run_that_went_with_its_pod_is_over(tmp_path: Path) -> None:
-    folder = launch(tmp_path, ["true"], Level.PLAIN)
-    assert not folder.is_over
+    folder = launch(tmp_path, ["true"], IsolationLevel.PLAIN)
+    assert not folder.is_finished
     shutil.rmtree(folder.path)
-    assert folder.is_over
+    assert folder.is_finished

@@ -10,14 +10,14 @@ from support.agent import container, manifest
 from support.agent_cluster import World, world
 from support.api_servers import Servers
 
-from batholith.agent.settings import Simulation
+from batholith.agent.settings import SimulationSettings
 from batholith.model.names import LEASES, NODES, PODS
 
 Json = dict[str, Any]
 
 
 def simulated(servers: Servers, tmp_path: Path, **more: Any) -> Any:
-    return world(servers, tmp_path, simulation=Simulation(nodes=3, **more))
+    return world(servers, tmp_path, simulation=SimulationSettings(nodes=3, **more))
 
 
 async def run(w: World, name: str, *command: str, node: int = 0, **given: Any) -> Json:

@@ -5,18 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.agent import BACK_OFF, START, Story, after, container, manifest, pod_of
 
-from batholith.agent.state.pod_actions import Expire, Finish, Start, Stop
+from batholith.agent.state.pod_actions import (
+    DeadlineExceeded,
+    FinalizePod,
+    StartContainer,
+    StopContainer,
+)
 from batholith.agent.state.status import (
     BackOff,
-    Blocked,
-    Checked,
-    Ending,
     Event,
     Exited,
+    PodTermination,
+    ProbeFailed,
+    ProbeResult,
     Started,
-    Unwell,
+    StartFailed,
     phase_of,
-    restore,
+    state_from_status,
 )
 from batholith.model.pod import FINISHED
 
@@ -82,7 +87,7 @@ def test_restarts_come_at_once_then_after_10_20_40_up_to_300_seconds() -> None:
         time += 1
         due = story.due(time)
         wait = (due.wake_at - after(time)).total_seconds() if due.wake_at else 0.0
-        assert bool(due.commands) == (wait == 0)
+        assert bool(due.actions) == (wait == 0)
         waits.append(wait)
         time += wait
     assert waits == [0, 10, 20, 40, 80, 160, 300, 300]
@@ -95,44 +100,44 @@ def test_restarts_come_at_once_then_after_10_20_40_up_to_300_seconds() -> None:
 
 def test_a_long_run_starts_the_back_off_afresh() -> None:
     story = Story(pod_of(manifest()), *ran(1), *ran(1, begin=1, end=2))
-    assert not story.due(2).commands
+    assert not story.due(2).actions
     story.tell(*ran(1, begin=12, end=612))
-    assert story.due(612).commands == (Start("c"),)
+    assert story.due(612).actions == (StartContainer("c"),)
 
 
 def test_init_containers_run_in_order_before_the_others() -> None:
     inits = [container(name="i1"), container(name="i2")]
     story = Story(pod_of(manifest(initContainers=inits, restartPolicy="Never")))
-    assert story.due().commands == (Start("i1"),)
+    assert story.due().actions == (StartContainer("i1"),)
     assert story.status()["containerStatuses"][0]["state"]["waiting"]["reason"] == "PodInitializing"
     story.tell(*ran(0, name="i1"))
-    assert story.due(1).commands == (Start("i2"),)
+    assert story.due(1).actions == (StartContainer("i2"),)
     assert story.status()["phase"] == "Pending"
     story.tell(*ran(0, name="i2"))
-    assert story.due(1).commands == (Start("c"),)
+    assert story.due(1).actions == (StartContainer("c"),)
 
 
 def test_a_failed_init_container_fails_the_pod_only_where_nothing_restarts() -> None:
     inits = [container(name="i")]
     never = Story(pod_of(manifest(restartPolicy="Never", initContainers=inits)), *ran(1, name="i"))
-    assert (never.status()["phase"], never.due(1).commands) == ("Failed", (Finish(),))
+    assert (never.status()["phase"], never.due(1).actions) == ("Failed", (FinalizePod(),))
     always = Story(pod_of(manifest(initContainers=inits)), *ran(1, name="i"))
-    assert (always.status()["phase"], always.due(1).commands) == ("Pending", (Start("i"),))
+    assert (always.status()["phase"], always.due(1).actions) == ("Pending", (StartContainer("i"),))
 
 
 def test_a_sidecar_starts_first_stays_up_and_is_stopped_last() -> None:
     sidecar = container(name="s", restartPolicy="Always")
     pod = pod_of(manifest(initContainers=[sidecar], restartPolicy="Never"))
     story = Story(pod)
-    assert story.due().commands == (Start("s"),)
+    assert story.due().actions == (StartContainer("s"),)
     story.tell(Started("s", START))
-    assert story.due().commands == (Start("c"),)
+    assert story.due().actions == (StartContainer("c"),)
     story.tell(*ran(0))
     assert story.status()["phase"] == "Succeeded"
-    assert story.due(1).commands == (Stop("s", after(31)),)
+    assert story.due(1).actions == (StopContainer("s", after(31)),)
     story.tell(Exited("s", after(2), 143))
     assert story.status()["phase"] == "Succeeded"
-    assert story.due(2).commands == (Finish(),)
+    assert story.due(2).actions == (FinalizePod(),)
 
 
 def test_a_sidecar_lets_others_start_once_its_own_start_went_well() -> None:
@@ -140,10 +145,10 @@ def test_a_sidecar_lets_others_start_once_its_own_start_went_well() -> None:
     side = container(name="side", restartPolicy="Always", startupProbe=probed)
     pod = pod_of(manifest("p", container("x"), initContainers=[side]))
     story = Story(pod, Started("side", START, started=False, ready=False))
-    assert story.due().commands == ()
+    assert story.due().actions == ()
     assert story.status()["initContainerStatuses"][0]["started"] is False
-    story.tell(Checked("side", started=True, ready=False))
-    assert story.due().commands == (Start("c"),)
+    story.tell(ProbeResult("side", started=True, ready=False))
+    assert story.due().actions == (StartContainer("c"),)
     assert conditions(story)["Initialized"] == "True"
 
 
@@ -151,54 +156,58 @@ def test_a_container_is_ready_as_its_probe_says_and_only_while_it_runs() -> None
     story = Story(pod_of(manifest()), Started("c", START, started=False, ready=False))
     assert story.status()["phase"] == "Running"
     assert conditions(story)["Ready"] == "False"
-    story.tell(Checked("c", started=True, ready=True))
+    story.tell(ProbeResult("c", started=True, ready=True))
     assert conditions(story)["Ready"] == "True"
-    story.tell(Exited("c", after(1), 1), Checked("c", started=True, ready=True))
+    story.tell(Exited("c", after(1), 1), ProbeResult("c", started=True, ready=True))
     assert conditions(story)["Ready"] == "False"
 
 
 def test_a_container_that_is_unwell_is_stopped_once_and_starts_afresh() -> None:
-    story = Story(pod_of(manifest()), Started("c", START), Unwell("c", after(30)))
-    story.tell(Unwell("c", after(60)))
-    assert story.due().commands == (Stop("c", after(30)),)
+    story = Story(pod_of(manifest()), Started("c", START), ProbeFailed("c", after(30)))
+    story.tell(ProbeFailed("c", after(60)))
+    assert story.due().actions == (StopContainer("c", after(30)),)
     story.tell(Exited("c", after(2), 143))
-    assert story.due(2).commands == (Start("c"),)
+    assert story.due(2).actions == (StartContainer("c"),)
     story.tell(Started("c", after(3)))
-    assert story.due(3).commands == ()
+    assert story.due(3).actions == ()
 
 
 def test_a_deadline_ends_the_pod_for_its_reason() -> None:
     story = Story(pod_of(manifest(activeDeadlineSeconds=5)), Started("c", START))
     assert story.due(4).wake_at == after(5)
-    (expire,) = story.due(5).commands
-    assert isinstance(expire, Expire)
-    story.tell(expire.ending)
-    assert story.due(5).commands == (Stop("c", after(35)),)
+    (expire,) = story.due(5).actions
+    assert isinstance(expire, DeadlineExceeded)
+    story.tell(expire.termination)
+    assert story.due(5).actions == (StopContainer("c", after(35)),)
     story.tell(Exited("c", after(6), 0))
     assert (story.status()["phase"], story.status()["reason"]) == ("Failed", "DeadlineExceeded")
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (143, "Failed")])
 def test_a_deleted_pod_ends_by_its_exit_codes_whatever_its_policy(code: int, phase: str) -> None:
-    story = Story(pod_of(manifest()), Started("c", START), Ending(at=after(1), grace=30))
+    story = Story(
+        pod_of(manifest()), Started("c", START), PodTermination(at=after(1), grace_period=30)
+    )
     assert story.status()["phase"] == "Running"
-    assert story.due(1).commands == (Stop("c", after(31)),)
+    assert story.due(1).actions == (StopContainer("c", after(31)),)
     story.tell(Exited("c", after(2), code))
     assert story.status()["phase"] == phase
-    assert story.due(2).commands == (Finish(),)
+    assert story.due(2).actions == (FinalizePod(),)
 
 
 def test_a_second_deletion_may_shorten_the_grace_but_not_lengthen_it() -> None:
-    story = Story(pod_of(manifest()), Started("c", START), Ending(at=after(1), grace=30))
-    story.tell(Ending(at=after(3), grace=1))
-    assert story.due(3).commands == (Stop("c", after(4)),)
-    story.tell(Ending(at=after(3), grace=90))
-    assert story.due(3).commands == (Stop("c", after(4)),)
+    story = Story(
+        pod_of(manifest()), Started("c", START), PodTermination(at=after(1), grace_period=30)
+    )
+    story.tell(PodTermination(at=after(3), grace_period=1))
+    assert story.due(3).actions == (StopContainer("c", after(4)),)
+    story.tell(PodTermination(at=after(3), grace_period=90))
+    assert story.due(3).actions == (StopContainer("c", after(4)),)
 
 
 def test_a_pod_deleted_before_it_ran_fails_and_says_that_nothing_was_found() -> None:
-    story = Story(pod_of(manifest()), Ending(at=after(1), grace=30))
-    assert story.due(1).commands == (Finish(),)
+    story = Story(pod_of(manifest()), PodTermination(at=after(1), grace_period=30))
+    assert story.due(1).actions == (FinalizePod(),)
     status = story.status()
     assert status["phase"] == "Failed"
     shown = status["containerStatuses"][0]["state"]["terminated"]
@@ -206,7 +215,7 @@ def test_a_pod_deleted_before_it_ran_fails_and_says_that_nothing_was_found() -> 
 
 
 def test_what_keeps_a_container_from_starting_is_shown() -> None:
-    blocked = Blocked("c", "CreateContainerConfigError", 'configmap "x" not found')
+    blocked = StartFailed("c", "CreateContainerConfigError", 'configmap "x" not found')
     waiting = Story(pod_of(manifest()), blocked).status()["containerStatuses"][0]["state"]
     assert waiting == {
         "waiting": {"reason": "CreateContainerConfigError", "message": 'configmap "x" not found'}
@@ -244,14 +253,14 @@ def test_what_is_shown_is_enough_to_go_on_from(policy: str, codes: list[int]) ->
         story.tell(*ran(code))
     shown = story.status()
     again = Story(pod_of(manifest(restartPolicy=policy) | {"status": shown}))
-    again.state = restore(again.pod)
+    again.state = state_from_status(again.pod)
     assert again.status()["phase"] == shown["phase"]
-    assert again.due(2000).commands == story.due(2000).commands
+    assert again.due(2000).actions == story.due(2000).actions
     counts = [s.status()["containerStatuses"][0]["restartCount"] for s in (story, again)]
     assert counts[0] == counts[1]
 
 
 @given(st.integers(1, 200))
 def test_the_back_off_never_shrinks_nor_exceeds_its_cap(streak: int) -> None:
-    back_off = BackOff(base=10, cap=300)
-    assert back_off.delay(streak) <= back_off.delay(streak + 1) <= BACK_OFF.cap
+    back_off = BackOff(initial_delay=10, max_delay=300)
+    assert back_off.delay(streak) <= back_off.delay(streak + 1) <= BACK_OFF.max_delay

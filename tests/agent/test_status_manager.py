@@ -10,8 +10,8 @@ from support.agent import container, manifest, pod_of
 from support.fake_apiserver import FakeApi
 from support.polling import until
 
-from batholith.agent.pods.status_manager import Reporter
-from batholith.agent.settings import AgentSettings, Simulation, Stop
+from batholith.agent.pods.status_manager import PodStatusManager
+from batholith.agent.settings import AgentSettings, ShutdownRequest, SimulationSettings
 from batholith.agent.simulated.simulator import Simulator
 from batholith.agent.state.core_types import Pod
 from batholith.kube.client.client import Client
@@ -20,12 +20,14 @@ from batholith.model.names import PODS
 
 
 @asynccontextmanager
-async def reporting(api: FakeApi, pod: Pod) -> AsyncIterator[tuple[Reporter, list[Pod]]]:
+async def reporting(api: FakeApi, pod: Pod) -> AsyncIterator[tuple[PodStatusManager, list[Pod]]]:
     """A reporter that wants *pod* to be Running, and what it is told."""
     told: list[Pod] = []
     status = {"phase": "Running"}
     async with Client(api.credentials, user_agent="t") as client:
-        made = Reporter(client, clock=SystemClock(), render=lambda: (pod, status), told=told.append)
+        made = PodStatusManager(
+            client, clock=SystemClock(), render=lambda: (pod, status), on_written=told.append
+        )
         task = asyncio.create_task(made.run())
         yield made, told
         task.cancel()
@@ -41,8 +43,8 @@ async def test_a_status_that_met_a_conflict_is_written_after_all() -> None:
         pod = pod_of(api.put(PODS, "p"))
         async with reporting(api, pod) as (reporter, told):
             api.fail(409, method="PATCH", path="/status", times=2)
-            reporter.touch(promptly=True)
-            await reporter.settled()
+            reporter.mark_dirty(promptly=True)
+            await reporter.wait_written()
             assert phase(api) == "Running"
             assert len(told) == 3, "it was read anew each time"
 
@@ -52,11 +54,11 @@ async def test_a_status_that_was_forbidden_is_written_once_it_may_be() -> None:
         pod = pod_of(api.put(PODS, "p"))
         async with reporting(api, pod) as (reporter, _):
             api.fail(403, method="PATCH", path="/status", times=2)
-            reporter.touch(promptly=True)
-            await until(lambda: reporter.is_refused)
-            await reporter.settled()
+            reporter.mark_dirty(promptly=True)
+            await until(lambda: reporter.is_forbidden)
+            await reporter.wait_written()
             assert phase(api) == "Running"
-            assert not reporter.is_refused
+            assert not reporter.is_forbidden
 
 
 async def test_a_conflict_with_a_namesake_is_final() -> None:
@@ -65,8 +67,8 @@ async def test_a_conflict_with_a_namesake_is_final() -> None:
         other = pod_of({"metadata": {**stored["metadata"], "uid": "another"}})
         async with reporting(api, other) as (reporter, told):
             api.fail(409, method="PATCH", path="/status")
-            reporter.touch(promptly=True)
-            await reporter.settled()
+            reporter.mark_dirty(promptly=True)
+            await reporter.wait_written()
             assert phase(api) is None
             assert told == []
 
@@ -74,14 +76,14 @@ async def test_a_conflict_with_a_namesake_is_final() -> None:
 async def test_a_simulated_pod_s_status_is_written_after_a_conflict(tmp_path: Path) -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         settings = AgentSettings(data_dir=tmp_path)
-        one = Simulation(nodes=1)
+        one = SimulationSettings(nodes=1)
         made = Simulator(client, settings=settings, simulation=one, clock=SystemClock())
-        ready, stop = asyncio.Event(), Stop()
+        ready, stop = asyncio.Event(), ShutdownRequest()
         task = asyncio.create_task(made.run(ready, stop))
         await ready.wait()
         api.fail(409, method="PATCH", path="/status", times=2)
         spec = {**manifest("p", container("true"), restartPolicy="Never")["spec"]}
         api.put(PODS, "p", spec={**spec, "nodeName": "sim-0"})
         await until(lambda: phase(api) == "Succeeded")
-        stop.asked.set()
+        stop.requested.set()
         await task

@@ -11,17 +11,17 @@ from support.agent_cluster import FAST, NODE
 from support.fake_apiserver import FakeApi
 from support.polling import until
 
-from batholith.agent.node_status import NodeKeeper
-from batholith.agent.pods.containers import Containers
+from batholith.agent.node_status import NodeStatusManager
+from batholith.agent.pods.containers import PodContainers
 from batholith.agent.pods.pod_worker import PodWorker
-from batholith.agent.pods.records import PodFolder
+from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime import logs
-from batholith.agent.runtime.runs import Level, sweep
+from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
 from batholith.agent.service import Agent
-from batholith.agent.settings import AgentSettings, Simulation
+from batholith.agent.settings import AgentSettings, SimulationSettings
 from batholith.agent.simulated import simulator
 from batholith.kube.client.client import Client
-from batholith.kube.supervision import RESTARTS
+from batholith.kube.supervision import TASK_RESTARTS
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import LEASES, PODS
 
@@ -46,16 +46,16 @@ async def node(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]
     """Starts an agent, which ends with the test."""
     running: list[asyncio.Task[None]] = []
     settings = AgentSettings(
-        data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, sandbox=Level.PLAIN
+        data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, sandbox=IsolationLevel.PLAIN
     )
     async with Client(api.credentials, user_agent="t") as client:
 
-        async def start(simulation: Simulation | None = None) -> None:
+        async def start(simulation: SimulationSettings | None = None) -> None:
             chosen = AgentSettings(
                 data_dir=settings.data_dir,
                 node_name=NODE,
                 back_off=FAST,
-                sandbox=Level.PLAIN,
+                sandbox=IsolationLevel.PLAIN,
                 simulation=simulation,
             )
             ready = asyncio.Event()
@@ -68,7 +68,7 @@ async def node(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
     for path in (tmp_path / "agent/pods").glob("*"):
-        while sweep(path.name):
+        while kill_tagged(path.name):
             continue
 
 
@@ -108,9 +108,9 @@ class Once:
 @pytest.mark.parametrize(
     ("place", "name", "task"),
     [
-        (NodeKeeper, "_beat", "node heartbeat"),
+        (NodeStatusManager, "_beat", "node heartbeat"),
         (logs, "trim", "log trimming"),
-        (Containers, "check_memory", "memory guard"),
+        (PodContainers, "check_memory", "memory guard"),
         (PodWorker, "_step", "pod worker"),
     ],
 )
@@ -127,11 +127,11 @@ async def test_what_keeps_the_node_goes_on_after_a_fault(
     await node()
     run(api, "p", "sleep 600")
     await until(lambda: phase(api, "p") == "Running")
-    counted, once.fault = RESTARTS[task], fault("as planned")
+    counted, once.fault = TASK_RESTARTS[task], fault("as planned")
     if name == "_step":
         api.put(PODS, "p", metadata={"labels": {"a": "b"}})
     await until(lambda: once.fault is None)
-    await until(lambda: RESTARTS[task] == counted + 1)
+    await until(lambda: TASK_RESTARTS[task] == counted + 1)
     calls, before = once.calls, renewed(api)
     await until(lambda: once.calls > calls)
     await until(lambda: renewed(api) != before)
@@ -142,7 +142,7 @@ async def test_what_keeps_the_node_goes_on_after_a_fault(
 async def test_a_removal_that_fails_is_done_again(
     api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    once = Once(monkeypatch, PodFolder, "remove")
+    once = Once(monkeypatch, PodDir, "remove")
     await node()
     run(api, "p", "true")
     await until(lambda: phase(api, "p") == "Succeeded")
@@ -161,20 +161,20 @@ async def test_pretended_pods_go_on_after_a_fault_of_a_writer(
     fault: type[BaseException],
 ) -> None:
     once = Once(monkeypatch, simulator.Simulator, "_write_one")
-    await node(Simulation(nodes=1, writers=1))
-    counted, once.fault = RESTARTS["status writer"], fault("as planned")
+    await node(SimulationSettings(nodes=1, writers=1))
+    counted, once.fault = TASK_RESTARTS["status writer"], fault("as planned")
     run(api, "p", "true", "sim-0")
     await until(lambda: phase(api, "p") == "Succeeded")
-    assert RESTARTS["status writer"] == counted + 1
+    assert TASK_RESTARTS["status writer"] == counted + 1
 
 
 async def test_a_pretended_pod_that_fails_stops_no_other(
     api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = Once(monkeypatch, simulator.Simulator, "_happen")
-    await node(Simulation(nodes=1))
-    counted, once.fault = RESTARTS["simulated pod"], RuntimeError("as planned")
+    await node(SimulationSettings(nodes=1))
+    counted, once.fault = TASK_RESTARTS["simulated pod"], RuntimeError("as planned")
     for name in ("p", "q"):
         run(api, name, "true", "sim-0")
     await until(lambda: "Succeeded" in (phase(api, "p"), phase(api, "q")))
-    assert RESTARTS["simulated pod"] == counted + 1
+    assert TASK_RESTARTS["simulated pod"] == counted + 1

@@ -12,25 +12,30 @@ from hypothesis import strategies as st
 from support.agent import container, manifest, pod_of
 
 from batholith.agent.runtime.rootfs import Mount
-from batholith.agent.state.environment import ClaimVolume, ConfigError, Facts, Sources
+from batholith.agent.state.environment import (
+    ClaimVolume,
+    ContainerConfigError,
+    PodRuntimeInfo,
+    ResolvedSources,
+)
 from batholith.agent.volumes.volumes import (
-    Made,
-    Places,
+    MountedVolume,
     VolumeError,
-    link_into,
+    VolumePaths,
+    container_mounts,
+    link_mounts,
     make_sub_path,
-    materialise,
-    mounts_of,
-    needs_of,
+    references_of,
+    set_up_volumes,
 )
 
-SOURCES = Sources(
+SOURCES = ResolvedSources(
     config_maps={"m": {"a": b"1", "b": b"2"}, "gone": None},
     secrets={"s": {"key": b"hush"}},
     claims={
         "c": ClaimVolume(uid="u1", handle="u1"),
         "gone": None,
-        "waits": ClaimVolume(problem='persistentvolumeclaim "waits" is Pending'),
+        "waits": ClaimVolume(error='persistentvolumeclaim "waits" is Pending'),
         "host": ClaimVolume(uid="u2", host_path="/etc"),
         "kept": ClaimVolume(uid="u3", handle="u0"),
     },
@@ -38,9 +43,11 @@ SOURCES = Sources(
 
 
 def make(base: Path, *volumes: dict[str, Any], host_paths: tuple[str, ...] = ()) -> dict[str, Path]:
-    places = Places(pod=base / "pod", claims=base / "claims", host_paths=host_paths)
+    places = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_paths=host_paths)
     pod = pod_of(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
-    made = materialise(pod, places=places, sources=SOURCES, facts=Facts(pod_ip="127.64.0.1"))
+    made = set_up_volumes(
+        pod, paths=places, sources=SOURCES, info=PodRuntimeInfo(pod_ip="127.64.0.1")
+    )
     return {name: volume.path for name, volume in made.items()}
 
 
@@ -147,7 +154,7 @@ def test_a_pod_s_needs_are_all_that_it_names() -> None:
             ],
         )
     )
-    needs = needs_of(pod)
+    needs = references_of(pod)
     assert needs.config_maps == {"m1"}
     assert needs.secrets == {"s1", "s2", "s3"}
     assert needs.tokens == {("me", 3600)}
@@ -160,10 +167,10 @@ def test_a_sub_path_is_a_part_of_its_volume_and_is_made_if_missing(tmp_path: Pat
         {"name": "v", "mountPath": "/b/", "subPathExpr": "dir/$(NAME)", "readOnly": True},
     ]
     pod = pod_of(manifest("p", container(volumeMounts=mounts)))
-    found = mounts_of(pod.spec.containers[0], {"v": Made(tmp_path)}, {"NAME": "p"})
+    found = container_mounts(pod.spec.containers[0], {"v": MountedVolume(tmp_path)}, {"NAME": "p"})
     assert found == [
-        Mount(str(tmp_path), "/a", below="file"),
-        Mount(str(tmp_path), "/b", read_only=True, below="dir/p"),
+        Mount(str(tmp_path), "/a", sub_path="file"),
+        Mount(str(tmp_path), "/b", read_only=True, sub_path="dir/p"),
     ]
     assert (tmp_path / "dir/p").is_dir()
 
@@ -171,7 +178,7 @@ def test_a_sub_path_is_a_part_of_its_volume_and_is_made_if_missing(tmp_path: Pat
 def test_a_sub_path_through_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "link").symlink_to("/etc")
-    with pytest.raises(ConfigError, match="leads out"):
+    with pytest.raises(ContainerConfigError, match="leads out"):
         make_sub_path(str(tmp_path / "v"), "link/passwd", owner=None)
 
 
@@ -182,7 +189,7 @@ def test_no_name_leads_out_of_its_folder(name: str) -> None:
         volume.mkdir()
         try:
             make_sub_path(str(volume), name, owner=None)
-        except ConfigError:
+        except ContainerConfigError:
             assert name.startswith("/") or ".." in name.split("/")
         else:
             assert (volume / name).is_dir()
@@ -194,10 +201,10 @@ def test_without_a_sandbox_mounts_are_links_below_the_root(tmp_path: Path) -> No
     (pod / "v").mkdir(parents=True)
     root.mkdir()
     mounts = [Mount(str(pod / "v"), "/etc/volcano"), Mount(str(pod / "v"), "/etc/volcano/in")]
-    link_into(root, mounts, pod=pod)
+    link_mounts(root, mounts, pod=pod)
     (pod / "v" / "file").write_text("x")
     assert (root / "etc/volcano/file").read_text() == "x"
     outside = [Mount(str(tmp_path), "/host"), Mount(str(pod / "v"), "/host/below")]
-    with pytest.raises(ConfigError, match="/host/below"):
-        link_into(root, outside, pod=pod)
+    with pytest.raises(ContainerConfigError, match="/host/below"):
+        link_mounts(root, outside, pod=pod)
     assert not (tmp_path / "below").exists()

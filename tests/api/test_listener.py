@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from batholith.api.server import ApiSettings, KeyPair, serve
 from batholith.cli.main import app
 from batholith.kube.client.client import Client
-from batholith.kube.client.config import Credentials, load
+from batholith.kube.client.config import Credentials, load_credentials
 from batholith.machinery.testing import FakeClock
-from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.job import Job
 from batholith.model.names import NAMESPACES
 
@@ -39,7 +39,7 @@ class Mount:
     """A Secret of certificate and key, mounted and replaced as the kubelet does it."""
 
     folder: Path
-    authority: Identity
+    authority: CertKeyPair
     version: int = 0
 
     @property
@@ -50,10 +50,10 @@ class Mount:
     def trust(self) -> ssl.SSLContext:
         return ssl.create_default_context(cadata=self.authority.certificate_pem.decode())
 
-    def leaf(self) -> Identity:
+    def leaf(self) -> CertKeyPair:
         hosts = ("127.0.0.1", "::1")
-        request = LeafRequest(subject="rest", lasts=timedelta(days=1), hosts=hosts)
-        return issue(self.authority, request, now=NOW)
+        request = CertificateRequest(subject="rest", validity=timedelta(days=1), hosts=hosts)
+        return issue_certificate(self.authority, request, now=NOW)
 
     def write(self, certificate: bytes, key: bytes) -> None:
         self.version += 1
@@ -67,7 +67,7 @@ class Mount:
             if not (self.folder / name).is_symlink():
                 (self.folder / name).symlink_to(f"..data/{name}")
 
-    def renew(self) -> Identity:
+    def renew(self) -> CertKeyPair:
         fresh = self.leaf()
         self.write(fresh.certificate_pem, fresh.key_pem)
         return fresh
@@ -75,7 +75,7 @@ class Mount:
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Mount:
-    return Mount(tmp_path / "mount", make_authority("a", now=NOW, lasts=timedelta(days=1)))
+    return Mount(tmp_path / "mount", create_ca("a", now=NOW, validity=timedelta(days=1)))
 
 
 @contextlib.asynccontextmanager
@@ -106,7 +106,7 @@ async def shown(mount: Mount, port: int) -> bytes:
     return certificate
 
 
-def der(identity: Identity) -> bytes:
+def der(identity: CertKeyPair) -> bytes:
     return identity.certificate.public_bytes(serialization.Encoding.DER)
 
 
@@ -254,7 +254,7 @@ async def test_the_api_servers_kubeconfig_names_the_address_that_it_listens_on(
     arguments = (f"--data-dir={tmp_path}", "--listen-address=[::1]:0")
     async with part("apiserver", *arguments) as process:
         await process.until_ready()
-        config = load(str(tmp_path / "kubeconfig"))
+        config = load_credentials(str(tmp_path / "kubeconfig"))
         assert config.server.startswith("https://[::1]:")
         async with Client(config, user_agent="tests") as client:
             assert await client.get(NAMESPACES, "default", view=Job)

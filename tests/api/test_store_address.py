@@ -28,7 +28,7 @@ async def test_the_password_is_not_told_when_the_store_cannot_be_used(
     address: str, told: str, tmp_path: Path
 ) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.Access(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
+    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
     kubeconfig.write(access, nobody)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "batholith.cli", "api", "--listen-address=127.0.0.1:0",
@@ -46,7 +46,7 @@ async def test_the_password_is_not_told_when_the_store_cannot_be_used(
 
 async def test_the_password_is_not_told_while_the_store_is_waited_for(tmp_path: Path) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.Access(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
+    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
     kubeconfig.write(access, nobody)
     store = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/x"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}")
@@ -60,7 +60,7 @@ async def test_the_password_is_not_told_while_the_store_is_waited_for(tmp_path: 
 
 async def test_a_store_of_a_newer_version_ends_the_process_with_a_line(tmp_path: Path) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.Access(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
+    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
     kubeconfig.write(access, nobody)
     with contextlib.closing(sqlite3.connect(tmp_path / "api.db")) as database, database:
         database.execute("CREATE TABLE schema_version (only INTEGER PRIMARY KEY, version INTEGER)")

@@ -11,7 +11,7 @@ from support.fake_apiserver import FakeApi
 from support.rest import cluster, rest_at, sqlite, starting_api
 
 from batholith.kube.client.client import Client
-from batholith.kube.supervision import RESTARTS
+from batholith.kube.supervision import TASK_RESTARTS
 from batholith.model.names import JOBS, Resource
 from batholith.store.commands import CommandRecord, CommandStore
 
@@ -68,7 +68,7 @@ async def test_a_sweep_that_fails_is_started_again(
             await ready.wait()
             body = await rest.command("suspend")
         await client.delete(JOBS, "train", namespace="default")
-        before = RESTARTS["command sweep"]
+        before = TASK_RESTARTS["command sweep"]
         monkeypatch.setattr(CommandStore, "open", fails_once)
         async with (
             starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
@@ -76,7 +76,7 @@ async def test_a_sweep_that_fails_is_started_again(
         ):
             await ready.wait()
             assert (await rest.outcome(body["id"]))["state"] == "Failed"
-            assert RESTARTS["command sweep"] == before + 1
+            assert TASK_RESTARTS["command sweep"] == before + 1
             assert not serving.done()
 
 
@@ -88,7 +88,7 @@ async def test_an_http_server_that_ends_by_itself_ends_the_process(
     async def ends(_: uvicorn.Server, **_more: object) -> None:
         """As uvicorn does when its start fails."""
 
-    monkeypatch.setattr(uvicorn.Server, "serve", ends)
+    monkeypatch.setattr(uvicorn.Server, "run", ends)
     async with (
         FakeApi() as api,
         Client(api.credentials, user_agent="tests") as client,

@@ -118,8 +118,8 @@ class SmallDisk:
         def set_limit(pages: int) -> None:
             store._connection.execute(f"PRAGMA max_page_count={pages}").close()
 
-        self._patch.setattr(Reserve, "hold", lambda _: self.grown)
-        self._patch.setattr(Reserve, "release", lambda _: set_limit(self.LIMIT + kept))
+        self._patch.setattr(Reserve, "set_buffered_bytes", lambda _: self.grown)
+        self._patch.setattr(Reserve, "unlock", lambda _: set_limit(self.LIMIT + kept))
         set_limit(self.LIMIT)
 
 

@@ -283,7 +283,7 @@ async def test_a_stranger_is_answered_before_the_body_comes_and_none_of_it_is_ke
         assert (await it.answer())[1] == "POST /a  0"
         it.writer.write(b"x" * BODY_LIMIT + b"GET /next HTTP/1.1\r\n\r\n")
         assert (await it.answer())[1] == "GET /next  0"
-        assert it.connections.held == 0
+        assert it.connections.buffered_bytes == 0
         assert [each.body for each in it.echo.asked] == [b"", b""]
 
 
@@ -318,12 +318,12 @@ async def test_slow_requests_end_and_long_answers_do_not() -> None:
         it.echo.held.set()
         assert (await it.answer())[1] == "GET /held  0"
         it.writer.write(b"POST /slow HTTP/1.1\r\ncontent-length: 9\r\n\r\nx")
-        await until(lambda: it.connections.held == 1)
+        await until(lambda: it.connections.buffered_bytes == 1)
         for number in range(5):
             clock.now += 11
             it.connections.sweep()
             it.writer.write(b"x")
-            await until(lambda n=number: it.connections.held == n + 2)  # type: ignore[misc]
+            await until(lambda n=number: it.connections.buffered_bytes == n + 2)  # type: ignore[misc]
         clock.now += 11
         it.connections.sweep()
         assert (await it.head()).startswith("HTTP/1.1 408 ")
@@ -351,9 +351,9 @@ async def test_bodies_that_wait_behind_a_request_count() -> None:
         it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
         await it.echo.begun.wait()
         it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: 400\r\n\r\n".ljust(440, b"x"))
-        await until(lambda: it.connections.held >= 400)
+        await until(lambda: it.connections.buffered_bytes >= 400)
         it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: 700\r\n\r\n".ljust(740, b"x"))
-        await until(lambda: it.connections.figures.refused["apiserver", "unfinished_bytes"] == 1)
+        await until(lambda: it.connections.metrics.rejections["apiserver", "unfinished_bytes"] == 1)
         it.echo.held.set()
         assert (await it.answer())[1] == "GET /held  0"
         head, text = await it.answer()

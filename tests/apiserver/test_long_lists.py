@@ -290,7 +290,7 @@ async def jumped(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterat
             return datetime.now(tz) + timedelta(seconds=seconds)
 
     with monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: true() + seconds)
+        patch.setattr(time, "steady_time", lambda: true() + seconds)
         patch.setattr(writes, "datetime", Wrong)
         patch.setattr(deletes, "datetime", Wrong)
         yield

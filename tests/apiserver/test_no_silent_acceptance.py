@@ -47,8 +47,8 @@ _SCALED = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
 _BACKEND = {"service": {"name": "s", "port": {"number": 80}}}
 _SIGNED = {"request": "", "signerName": "a.b/c", "usages": ["client auth"]}
 ROWS: Mapping[str, Row] = {
-    "v1/bindings": enforced(f"{SERVER}/verbs/pod_parts.py"),
-    "v1/configmaps": enforced(f"{AGENT}/projected.py"),
+    "v1/bindings": enforced(f"{SERVER}/verbs/pod_subresources.py"),
+    "v1/configmaps": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/endpoints": warned(),
     "v1/events": data(),
     "v1/limitranges": warned({"spec": {"limits": [{"type": "Container"}]}}),
@@ -65,13 +65,13 @@ ROWS: Mapping[str, Row] = {
             }
         },
     ),
-    "v1/pods": enforced(f"{AGENT}/worker.py", pod("p")),
+    "v1/pods": enforced(f"{AGENT}/pods/pod_worker.py", pod("p")),
     "v1/podtemplates": data({"template": _TEMPLATE}),
     "v1/replicationcontrollers": warned({"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}}),
     "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
-    "v1/secrets": enforced(f"{AGENT}/projected.py"),
+    "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/serviceaccounts": warned(),
-    "v1/services": enforced(f"{AGENT}/hosts.py", {"spec": {"clusterIP": "None"}}),
+    "v1/services": enforced(f"{AGENT}/state/hosts.py", {"spec": {"clusterIP": "None"}}),
     "apps/v1/controllerrevisions": data({"revision": 1}),
     "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
     "apps/v1/deployments": warned({"spec": _WORKLOAD}),
@@ -106,7 +106,7 @@ ROWS: Mapping[str, Row] = {
     "storage.k8s.io/v1/csinodes": warned({"spec": {"drivers": []}}),
     "storage.k8s.io/v1/csistoragecapacities": warned({"storageClassName": "s"}),
     "storage.k8s.io/v1/storageclasses": enforced(
-        f"{SERVER}/controllers/matching.py", {"provisioner": "p"}
+        f"{SERVER}/controllers/volume_binding.py", {"provisioner": "p"}
     ),
     "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
     "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
@@ -115,7 +115,7 @@ ROWS: Mapping[str, Row] = {
     "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": warned({"spec": {}}),
     "admissionregistration.k8s.io/v1/validatingwebhookconfigurations": warned({"webhooks": []}),
     "apiextensions.k8s.io/v1/customresourcedefinitions": enforced(
-        f"{SERVER}/controllers/definitions.py", definition("bars", "Bar")
+        f"{SERVER}/controllers/crds.py", definition("bars", "Bar")
     ),
     "scheduling.k8s.io/v1/priorityclasses": enforced(
         f"{SCHEDULER}/plugins/priority.py", {"value": 1}
@@ -130,7 +130,9 @@ ROWS: Mapping[str, Row] = {
         {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}}}
     ),
     "batch.volcano.sh/v1alpha1/jobs": enforced("job_ctrl/pods.py"),
-    "scheduling.volcano.sh/v1beta1/podgroups": enforced(f"{SCHEDULER}/gangs.py", {"spec": {}}),
+    "scheduling.volcano.sh/v1beta1/podgroups": enforced(
+        f"{SCHEDULER}/state/gangs.py", {"spec": {}}
+    ),
     "scheduling.volcano.sh/v1beta1/queues": enforced(
         f"{SCHEDULER}/plugins/proportion.py", {"spec": {}}
     ),

@@ -48,7 +48,7 @@ async def restarts(server: EmbeddedServer, task: str) -> bool:
 async def test_the_store_goes_on_writing(
     tmp_path: Path, fail_once: Failing, error: BaseException
 ) -> None:
-    supervision.RESTARTS.clear()
+    supervision.TASK_RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
         fail_once(Registry, "_write_group", error)
         await server.create(MAPS, config_map("a"))
@@ -58,20 +58,20 @@ async def test_the_store_goes_on_writing(
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
 async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: BaseException) -> None:
-    supervision.RESTARTS.clear()
+    supervision.TASK_RESTARTS.clear()
     fail_once(base, "run_workers", error)
     async with embedded_server(tmp_path) as server:
         await server.create(NAMESPACES, {"metadata": {"name": "n"}})
         await server.request("DELETE", f"{NAMESPACES}/n")
         await until_gone(server, NAMESPACES, "n")
-        assert supervision.RESTARTS.total() == 1
+        assert supervision.TASK_RESTARTS.total() == 1
 
 
 async def test_a_controller_that_missed_a_change_looks_at_everything(
     tmp_path: Path, fail_once: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "_START_AGAIN_AFTER", 0.0)
-    supervision.RESTARTS.clear()
+    supervision.TASK_RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
         owner = await server.create(MAPS, config_map("owner"))
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}

@@ -17,7 +17,7 @@ from support.polling import until
 from batholith.cli import health as module
 from batholith.cli.health import CannotListenError, Health, Place, serving, split, tls
 from batholith.httpserver.limits import Limits
-from batholith.httpserver.metrics import ListenerFigures
+from batholith.httpserver.metrics import ListenerMetrics
 from batholith.local import pki
 
 OPEN = "batholith_http_connections"
@@ -27,7 +27,7 @@ OPEN = "batholith_http_connections"
 class Candidate:
     """An elector in any state."""
 
-    leading: asyncio.Event = field(default_factory=asyncio.Event)
+    elected: asyncio.Event = field(default_factory=asyncio.Event)
     holder: str = ""
     late: bool = False
 
@@ -39,7 +39,7 @@ class Candidate:
 class Cache:
     name: str
     synced: bool = False
-    out_of_touch: float = 0.0
+    stale_seconds: float = 0.0
 
 
 @dataclass
@@ -73,7 +73,7 @@ async def test_ready_once_caches_are_synced_and_it_leads(world: World) -> None:
         "[-]caches: not started yet\n[-]leader: neither leads nor has seen a leader\n",
     )
     world.caches += [Cache("pods"), Cache("jobs.batch.volcano.sh")]
-    world.candidate.leading.set()
+    world.candidate.elected.set()
     told = "[-]caches: not synced yet: jobs.batch.volcano.sh, pods\n"
     assert await world.get("/readyz") == (503, told)
     for cache in world.caches:
@@ -82,12 +82,12 @@ async def test_ready_once_caches_are_synced_and_it_leads(world: World) -> None:
 
 
 async def test_not_ready_while_the_server_is_long_out_of_reach(world: World) -> None:
-    world.candidate.leading.set()
+    world.candidate.elected.set()
     world.caches += [Cache("pods", synced=True), Cache("jobs", synced=True)]
     for cache in world.caches:
-        cache.out_of_touch = 59.0
+        cache.stale_seconds = 59.0
     assert await world.get("/readyz") == (200, "ok")
-    world.caches[0].out_of_touch = 61.0
+    world.caches[0].stale_seconds = 61.0
     assert await world.get("/readyz") == (503, "[-]caches: out of touch for 61 s: pods\n")
     assert await world.get("/livez") == (200, "ok")
 
@@ -95,7 +95,7 @@ async def test_not_ready_while_the_server_is_long_out_of_reach(world: World) -> 
 async def test_verbose_says_who_leads(world: World) -> None:
     world.candidate.holder = "another"
     assert "[+]leader ok: stands by for another" in (await world.get("/readyz?verbose"))[1]
-    world.candidate.leading.set()
+    world.candidate.elected.set()
     assert "[+]leader ok: leads\n" in (await world.get("/readyz?verbose"))[1]
 
 
@@ -113,7 +113,7 @@ async def test_alive_before_it_is_ready(world: World, path: str) -> None:
 
 
 async def test_a_leader_that_is_late_is_to_be_restarted(world: World) -> None:
-    world.candidate.leading.set()
+    world.candidate.elected.set()
     world.candidate.late = True
     line = "[-]leader-election: leads, but has not renewed its lease in time\n"
     for path in ("/healthz", "/livez", "/livez/leader-election"):
@@ -281,7 +281,7 @@ async def test_limits_and_what_they_refuse_are_in_the_figures() -> None:
         address="127.0.0.1:0",
         registry=registry,
         limits=Limits(connections=1),
-        figures=ListenerFigures(registry),
+        figures=ListenerMetrics(registry),
     )
     async with serving([place]) as [port], aiohttp.ClientSession() as session:
         half_open = await asyncio.open_connection("127.0.0.1", port)

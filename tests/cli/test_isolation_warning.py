@@ -21,7 +21,7 @@ from batholith.cli.embedded import NO_SANDBOX, Options, isolation_remarks
 def test_root_is_warned_where_its_pods_would_be_root(
     monkeypatch: pytest.MonkeyPatch, user: int, simulate: int, nothing: bool, said: list[str]
 ) -> None:
-    monkeypatch.setattr(embedded, "has_no_sandbox", lambda: nothing)
+    monkeypatch.setattr(embedded, "lacks_sandbox_support", lambda: nothing)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     assert isolation_remarks(Options(simulate=simulate)) == said
 
@@ -31,4 +31,4 @@ def test_a_refusal_of_every_namespace_is_noticed(monkeypatch: pytest.MonkeyPatch
         raise mounting.CannotStartError("unshare: Operation not permitted")
 
     monkeypatch.setattr(mounting, "unshare", refuse)
-    assert mounting.has_no_sandbox()
+    assert mounting.lacks_sandbox_support()

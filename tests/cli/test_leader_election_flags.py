@@ -12,8 +12,12 @@ from batholith.cli.main import app
 from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
 from batholith.kube.timing import Timing
-from batholith.machinery.leader_election import ElectionSettingsError, Elector, LeadershipLostError
-from batholith.machinery.testing import settle
+from batholith.machinery.leader_election import (
+    LeaderElectionConfigError,
+    LeaderElector,
+    LeadershipLostError,
+)
+from batholith.machinery.testing import run_ready_tasks
 from batholith.model.durations import DurationError
 
 
@@ -49,7 +53,9 @@ def test_a_duration_that_is_none_names_its_flag() -> None:
 
 
 def test_durations_that_do_not_go_together_name_their_flags() -> None:
-    with pytest.raises(ElectionSettingsError, match=r"--leader-elect-lease-duration .5s. must be"):
+    with pytest.raises(
+        LeaderElectionConfigError, match=r"--leader-elect-lease-duration .5s. must be"
+    ):
         ElectionFlags(leader_elect_lease_duration="5s").settings()
 
 
@@ -102,8 +108,8 @@ async def test_an_election_that_ends_by_itself_ends_the_process(
     ended = list[str]()
     monkeypatch.setattr(leader_election, "end_at_once", ended.append)
     recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
-    async with leader_election._running(cast(Elector, Contender(error)), recorder):
-        await settle()
+    async with leader_election._running(cast(LeaderElector, Contender(error)), recorder):
+        await run_ready_tasks()
         assert ended == [why]
 
 
@@ -117,9 +123,9 @@ async def test_an_election_that_is_ended_in_order_does_not_end_the_process(
     ended = list[str]()
     monkeypatch.setattr(leader_election, "end_at_once", ended.append)
     recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
-    async with leader_election._running(cast(Elector, Patient()), recorder):
-        await settle()
-    await settle()
+    async with leader_election._running(cast(LeaderElector, Patient()), recorder):
+        await run_ready_tasks()
+    await run_ready_tasks()
     assert ended == []
 
 

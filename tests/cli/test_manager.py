@@ -9,7 +9,7 @@ from support.fake_apiserver import FakeApi
 from batholith.cli.manager import PartEndedError, run_all
 from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
-from batholith.machinery.testing import settle
+from batholith.machinery.testing import run_ready_tasks
 from batholith.model.meta import ObjectReference
 from batholith.model.names import EVENTS
 
@@ -34,7 +34,7 @@ class Part:
         finally:
             try:
                 for _ in range(self.turns):
-                    await settle()
+                    await run_ready_tasks()
                 self.story.append("ended in order")
             except asyncio.CancelledError:
                 self.story.append("cut short")

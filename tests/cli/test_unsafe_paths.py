@@ -16,14 +16,14 @@ from batholith.local.datadir import DataDir
 def data(tmp_path: Path) -> DataDir:
     """A data folder as one that was up has left it."""
     data = DataDir(tmp_path / "data")
-    data.hold()
-    data.release()
+    data.lock()
+    data.unlock()
     data.cluster_db.touch(mode=0o600)
     data.up_json.touch(mode=0o600)
     known = tokens.ensure(data.tokens)
     ca = pki.ensure(data.pki).ca_data
     for user, path in (("admin", data.kubeconfig), ("agent", data.pki / "agent.kubeconfig")):
-        access = kubeconfig.Access(
+        access = kubeconfig.ClusterAccess(
             server="https://127.0.0.1:1", ca=ca, user=user, token=known[user]
         )
         kubeconfig.write(path, access)
@@ -148,13 +148,13 @@ def test_a_demo_is_not_made_where_everybody_may_exchange_it(
 
 
 def test_folders_of_older_versions_are_taken_as_they_are(tmp_path: Path) -> None:
-    from batholith.agent.pods.records import make_folders
+    from batholith.agent.pods.records import make_dirs
 
     root = tmp_path / "agent"
     root.mkdir(mode=0o755)  # as the umask had it
     for part in ("pods", "logs", "volumes"):
         (root / part).mkdir(mode=0o700)
-    make_folders(root)
+    make_dirs(root)
     assert root.stat().st_mode & 0o777 == 0o700
 
 
@@ -168,7 +168,7 @@ def test_a_crash_before_the_first_start_leaves_a_folder_that_can_be_held(
 
     monkeypatch.setattr("fcntl.flock", crash)
     with pytest.raises(KeyboardInterrupt):
-        data.hold()
+        data.lock()
     monkeypatch.undo()
-    data.hold()
-    data.release()
+    data.lock()
+    data.unlock()

@@ -16,9 +16,9 @@ from support.running_controller import Notes, running
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
-from batholith.kube.client.client import Client, PatchKind
+from batholith.kube.client.client import Client, PatchType
 from batholith.kube.errors import NotFoundError
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -58,11 +58,11 @@ class Play:
         self.client = client
         self.notes = Notes()
         self.phases: dict[str, list[str]] = defaultdict(list)
-        self.jobs = Cache(client, JOBS, Seen)
-        self.pods = Cache(client, PODS, Seen)
-        self.podgroups = Cache(client, PODGROUPS, Seen)
-        self.commands = Cache(client, COMMANDS, Seen)
-        self.jobs.add_handler(self._on_job)
+        self.jobs = Informer(client, JOBS, Seen)
+        self.pods = Informer(client, PODS, Seen)
+        self.podgroups = Informer(client, PODGROUPS, Seen)
+        self.commands = Informer(client, COMMANDS, Seen)
+        self.jobs.add_event_handler(self._on_job)
 
     def _on_job(self, old: Seen | None, new: Seen | None) -> None:
         phase = (new.says.get("state") or {}).get("phase") if new else None
@@ -293,11 +293,11 @@ async def test_a_job_is_scaled(play: Play) -> None:
     await play.start(2)
     await play.until_phase("Running")
     scaled = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": 3}]
-    await play.client.patch(JOBS, "j", scaled, namespace="default", kind=PatchKind.JSON)
+    await play.client.patch(JOBS, "j", scaled, namespace="default", kind=PatchType.JSON)
     await play.start(1)
     await until(lambda: play.status().get("running") == 3)
     scaled[0]["value"] = 1
-    await play.client.patch(JOBS, "j", scaled, namespace="default", kind=PatchKind.JSON)
+    await play.client.patch(JOBS, "j", scaled, namespace="default", kind=PatchType.JSON)
     await until(lambda: sum(bool(p.metadata.deletion_timestamp) for p in play.pods) == 2)
     await play.reap()
     await until(lambda: play.status().get("running") == 1 and len(play.pods) == 1)

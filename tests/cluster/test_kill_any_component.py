@@ -13,7 +13,7 @@ from support import embedded_cluster
 from support.embedded_cluster import Up
 from support.polling import until
 
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.model.base import Part
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
@@ -49,9 +49,9 @@ class Watched:
 
     def __init__(self, cluster: Up) -> None:
         self.uids: dict[tuple[str, str], set[str]] = defaultdict(set)
-        self.jobs = Cache(cluster.client, JOBS, Job)
-        self.pods = Cache(cluster.client, PODS, Pod)
-        self.pods.add_handler(self._on_pod)
+        self.jobs = Informer(cluster.client, JOBS, Job)
+        self.pods = Informer(cluster.client, PODS, Pod)
+        self.pods.add_event_handler(self._on_pod)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is None and new is not None:
@@ -65,7 +65,7 @@ class Watched:
 async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -> None:
     async with embedded_cluster.up(tmp_path / "data") as cluster, asyncio.TaskGroup() as tasks:
         watched = Watched(cluster)
-        caches: list[Cache[Any]] = [watched.jobs, watched.pods]
+        caches: list[Informer[Any]] = [watched.jobs, watched.pods]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()
@@ -88,7 +88,7 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
         assert len(watched.uids) == sum(pods)
         assert {len(uids) for uids in watched.uids.values()} == {1}
         for name, _ in watched.uids:
-            log = await cluster.client.fetch(PODS.path("default", name, "log"), view=msgspec.Raw)
+            log = await cluster.client.get_path(PODS.path("default", name, "log"), view=msgspec.Raw)
             assert bytes(log) == b"ran\n", name
         for task in running:
             task.cancel()
@@ -100,7 +100,7 @@ async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -
         await cluster.client.create(JOBS, job("kept", 1), namespace="default")
         parts = [part.process for part in cluster.state.parts.values()]
         os.kill(cluster.state.supervisor.pid, signal.SIGKILL)
-        await until(lambda: not any(part is not None and part.alive for part in parts))
+        await until(lambda: not any(part is not None and part.is_alive for part in parts))
         outcome = await embedded_cluster.batholith("status", "--data-dir", str(root))
         assert outcome.code == 3
 

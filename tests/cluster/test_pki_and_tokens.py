@@ -6,7 +6,7 @@ from pathlib import Path
 
 from batholith.kube.client import config
 from batholith.local import kubeconfig, pki, tokens
-from batholith.local.kubeconfig import Access
+from batholith.local.kubeconfig import ClusterAccess
 
 
 def mode(path: Path) -> int:
@@ -64,9 +64,9 @@ def test_every_user_has_a_token_of_its_own_that_stays(tmp_path: Path) -> None:
 
 def test_the_kubeconfig_says_how_to_get_in(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    access = Access(server="https://127.0.0.1:7443", ca=b"pem", user="admin", token="secret")
+    access = ClusterAccess(server="https://127.0.0.1:7443", ca=b"pem", user="admin", token="secret")
     kubeconfig.write(path, access)
     assert mode(path) == 0o600
-    read = config.load(str(path))
+    read = config.load_credentials(str(path))
     assert (read.server, read.ca_data, read.token) == (access.server, access.ca, access.token)
     assert read.namespace == "default"

@@ -87,7 +87,7 @@ async def test_a_refused_pod_keeps_its_place_for_a_moment(server: Server) -> Non
         bench.binder.bind([Placement("default", "p", "of-an-earlier-one", "a")])
         await until(lambda: bench.notes.events)
         assert bench.forgotten == []
-        await until(bench.binder.queue.waiting)
+        await until(bench.binder.queue.delayed_count)
         await bench.clock.advance(FIRST_PAUSE)
         await until(lambda: bench.forgotten)
     assert await node_of(server) == ""
@@ -111,7 +111,7 @@ async def test_a_binding_whose_answer_was_lost_stands(server: Server) -> None:
 async def test_a_pod_that_is_gone_gives_its_place_back(server: Server) -> None:
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", "gone", "a")])
-        await until(bench.binder.queue.waiting)
+        await until(bench.binder.queue.delayed_count)
         await bench.clock.advance(FIRST_PAUSE)
         await until(lambda: bench.forgotten)
     assert bench.forgotten == ["gone"]

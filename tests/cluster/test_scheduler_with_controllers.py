@@ -17,7 +17,7 @@ from batholith.admission import WEBHOOKS
 from batholith.job_ctrl.controller import JobController
 from batholith.kube.client.client import Client
 from batholith.kube.errors import NotFoundError
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -51,13 +51,15 @@ class Stage:
         self.server = server
         self.notes = Notes()
         self.phases: dict[str, list[str]] = defaultdict(list)
-        self.pods = Cache(client, PODS, Pod)
-        self.groups = Cache(client, PODGROUPS, PodGroup)
-        self.jobs = Cache(client, JOBS, Job)
-        self.queues = Cache(client, QUEUES, Queue)
-        self.groups.add_handler(lambda _, new: self._note(new, new.status.phase if new else ""))
-        self.jobs.add_handler(lambda _, new: self._note(new, new.phase if new else ""))
-        self.pods.add_handler(self._run)
+        self.pods = Informer(client, PODS, Pod)
+        self.groups = Informer(client, PODGROUPS, PodGroup)
+        self.jobs = Informer(client, JOBS, Job)
+        self.queues = Informer(client, QUEUES, Queue)
+        self.groups.add_event_handler(
+            lambda _, new: self._note(new, new.status.phase if new else "")
+        )
+        self.jobs.add_event_handler(lambda _, new: self._note(new, new.phase if new else ""))
+        self.pods.add_event_handler(self._run)
         self._client = client
         self._kubelet: set[asyncio.Task[None]] = set()
         self._started: set[str] = set()
@@ -173,9 +175,9 @@ async def test_a_small_job_costs_few_writes(servers: Servers, tmp_path: Path) ->
     """Each step of Job, PodGroup and Pod is written once, and numbers alone once more at most."""
     async with stage(servers, tmp_path) as it:
         writes: Counter[str] = Counter()
-        it.jobs.add_handler(lambda old, new: writes.update(["Job"]))
-        it.groups.add_handler(lambda old, new: writes.update(["PodGroup"]))
-        it.pods.add_handler(lambda old, new: writes.update(["Pod"]))
+        it.jobs.add_event_handler(lambda old, new: writes.update(["Job"]))
+        it.groups.add_event_handler(lambda old, new: writes.update(["PodGroup"]))
+        it.pods.add_event_handler(lambda old, new: writes.update(["Pod"]))
         await it.job("j", replicas=1, cpu="100m", minimum=1)
         await until(lambda: it.phases["job j"][-1:] == ["Running"])
         await until(lambda: len(it.groups) == 1 and it.group("j").status.running == 1)

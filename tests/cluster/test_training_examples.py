@@ -14,7 +14,7 @@ import pytest
 import yaml
 from support.embedded_cluster import Up, up
 
-from batholith.agent.runtime.runs import Level, probe
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.state.environment import SEARCH_PATH
 from batholith.model.job import Job, JobPhase
 from batholith.model.names import CONFIGMAPS, JOBS, PODS
@@ -48,7 +48,7 @@ def require(what: str, *programs: str, module: str) -> str:
         if shutil.which(program, path=SEARCH_PATH) is None
     ]
     problems += [] if python else [f"no python3 has the module {module}"]
-    problems += [NO_SANDBOX] if probe().level is Level.PLAIN else []
+    problems += [NO_SANDBOX] if detect_isolation().isolation is IsolationLevel.PLAIN else []
     if problems and what in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
         pytest.fail(f"{what} is required: {'; '.join(problems)}")
     if problems:

@@ -70,7 +70,7 @@ async def test_a_second_start_leaves_the_first_one_and_its_log_alone(tmp_path: P
 
 async def test_what_is_up_but_damaged_is_called_so_by_every_command(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
-    data.hold()
+    data.lock()
     data.up_json.write_text("{")
     told = (
         f"a cluster is up in {data.root}, but {data.up_json} is damaged and does not tell "
@@ -81,7 +81,7 @@ async def test_what_is_up_but_damaged_is_called_so_by_every_command(tmp_path: Pa
         assert (outcome.code, outcome.out) == (1, ""), command
         assert outcome.err == f"batholith {command[0]}: {told}"
     assert data.up_json.read_text() == "{"
-    data.release()
+    data.unlock()
     outcome = await batholith("status", "--data-dir", str(data.root))
     assert (outcome.code, outcome.out) == (3, f"not up ({data.root})\n")
     outcome = await batholith("down", "--data-dir", str(data.root))
@@ -108,10 +108,10 @@ async def test_an_impatient_second_signal_does_not_cut_the_stop_short(tmp_path: 
 
 async def test_damaged_tokens_are_named(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
-    data.hold()
+    data.lock()
     data.tokens.write_text('{"admin')
     data.tokens.chmod(0o600)
-    data.release()
+    data.unlock()
     outcome = await batholith("up", "--data-dir", str(data.root), "--port", "0", "--api-port", "0")
     assert (outcome.code, outcome.err.count("\n")) == (1, 1), outcome.err
     assert f"{data.tokens} is damaged" in outcome.err

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 from support.polling import until
 
-from batholith.httpserver.buffering import Front, Fronts
+from batholith.httpserver.buffering import BufferingConnection, BufferingListener
 from batholith.httpserver.limits import Limits, LimitsError
 from batholith.local import pki
 
@@ -40,17 +40,17 @@ class Behind(asyncio.Protocol):
 
     def answer(self) -> None:
         self.transport.write(OK)
-        self.world.fronts.answered(self)
+        self.world.fronts.on_response_sent(self)
 
 
-class Counting(Fronts):
+class Counting(BufferingListener):
     """Counts connections."""
 
     made = 0
 
-    def make(self) -> Front:
+    def create_connection(self) -> BufferingConnection:
         self.made += 1
-        return super().make()
+        return super().create_connection()
 
 
 @dataclass
@@ -84,7 +84,7 @@ class World:
 
     @property
     def refused(self) -> dict[str, int]:
-        return {reason: count for (_, reason), count in self.fronts.figures.refused.items()}
+        return {reason: count for (_, reason), count in self.fronts.metrics.rejections.items()}
 
 
 @contextlib.asynccontextmanager
@@ -97,10 +97,10 @@ async def serving(
         name="tests",
         body_limit=BODY_LIMIT,
         limits=limits,
-        proves=proves,
+        client_cert_required=proves,
         time=lambda: world.now,
     )
-    fronts.inner = lambda: Behind(world)
+    fronts.backend_factory = lambda: Behind(world)
     world = World(fronts, listening.getsockname())
     fronts.listen(listening, tls=tls)
     try:
@@ -140,7 +140,7 @@ async def test_a_body_that_drips_is_answered_408() -> None:
         reader = await it.connect(b"POST / HTTP/1.1\r\ncontent-length: 900\r\n\r\nx")
         for number in range(20):
             it.clients[0].write(b"x")
-            await until(lambda n=number: it.fronts.held == n + 2)  # type: ignore[misc]
+            await until(lambda n=number: it.fronts.buffered_bytes == n + 2)  # type: ignore[misc]
             it.pass_time(2.9)
         assert len(it.fronts) == 1
         it.pass_time(2.9)
@@ -178,7 +178,7 @@ async def test_a_process_that_stood_still_forgives_its_clients(
     async with serving() as it:
         reader = await it.connect(b"GET / HTTP/1.1\r\n")
         it.now += 1000  # stopped, or its loop was stuck
-        it.fronts._sweep_on_time()
+        it.fronts._on_sweep_timer()
         it.clients[0].write(b"\r\n")
         assert await reader.readexactly(len(OK)) == OK
 
@@ -303,18 +303,18 @@ async def test_the_largest_unfinished_body_goes_when_there_is_too_much() -> None
     async with serving(Limits(unfinished_bytes=2000)) as it:
         head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n"
         large = await it.connect(head % 1000 + b"x" * 900)
-        await until(lambda: it.fronts.held == 900)
+        await until(lambda: it.fronts.buffered_bytes == 900)
         small = await it.connect(head % 600 + b"x" * 500)
-        await until(lambda: it.fronts.held == 1400)
+        await until(lambda: it.fronts.buffered_bytes == 1400)
         other = await it.connect(head % 1000 + b"x" * 700)
         refusal = await large.read()
         assert refusal.startswith(b"HTTP/1.1 429 ") and b"retry-after: 1\r\n" in refusal
-        assert it.fronts.held == 1200 and it.got == []
+        assert it.fronts.buffered_bytes == 1200 and it.got == []
         it.clients[1].write(b"x" * 100)
         it.clients[2].write(b"x" * 300)
         for reader in (small, other):
             assert await reader.readexactly(len(OK)) == OK
-        assert it.fronts.held == 0
+        assert it.fronts.buffered_bytes == 0
         assert it.refused == {"unfinished_bytes": 1}
 
 
@@ -428,6 +428,6 @@ def test_descriptors_bound_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     try:
-        assert Limits().most_connections == 300
+        assert Limits().max_connections == 300
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -16,7 +16,7 @@ from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConnectionLostError
-from batholith.machinery.change_rate import Bustle
+from batholith.machinery.change_rate import ChangeRate
 from batholith.machinery.clock import Clock
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import (
@@ -187,7 +187,7 @@ async def test_a_job_that_runs_through_costs_few_writes(stage: Stage) -> None:
 async def test_in_a_crowd_numbers_go_along_with_the_next_phase(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, crowd: bool
 ) -> None:
-    monkeypatch.setattr(Bustle, "calm_in", lambda _: 1000.0 if crowd else 0.0)
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if crowd else 0.0)
     settings = JobSettings(count_delay=0.0, busy_count_delay=1000.0)
     async with stage.controller(settings=settings):
         stage.submit()

@@ -1,8 +1,8 @@
 """Random histories of jobs, their controller killed, cut off and lied to on the way.
 
-Whatever happens, the rules of ``support_audit_jobs`` hold at each change of the world; and whenever
-the controller has come to a rest, the world is as the jobs and the pods ask for
-(``support_jobs_at_rest``).
+Whatever happens, the rules of ``support.job_transitions`` hold at each change of the world; and
+whenever the controller has come to a rest, the world is as the jobs and the pods ask for
+(``support.job_invariants``).
 """
 
 from collections.abc import Callable
@@ -343,7 +343,7 @@ class JobMachine(RuleBasedStateMachine):
     def a_new_controller_finds_nothing_to_do(self) -> None:
         """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
         self._go_on(None)
-        waiting = self.life.clock.waiting
+        waiting = self.life.clock.timer_count
         before = self.life.audit.writes
         self.life.do(self.life.kill())
         self._go_on(None)

@@ -96,7 +96,7 @@ async def order(first: int, second: int, *, after: int) -> list[str]:
             await until(lambda: len(api.objects(PODGROUPS)) == 2)
             api.put(PODGROUPS, group_of("first"), status={"phase": "Inqueue"})
             await client.held.wait()
-            line = controller._executor._turns._waiting
+            line = controller._executor._turns._waiters
             before = len(line)
             api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
             await until(lambda: len(line) > before, "the second job stands in line")

@@ -13,8 +13,8 @@ from support.polling import until
 from support.realkube import free_ports
 
 from batholith.apiserver.server import Settings, running
-from batholith.kube.client.client import Client, ClientOptions, PatchKind
-from batholith.kube.client.config import Credentials, load
+from batholith.kube.client.client import Client, ClientOptions, PatchType
+from batholith.kube.client.config import Credentials, load_credentials
 from batholith.kube.client.events import EventRecorder
 from batholith.kube.errors import (
     AlreadyExistsError,
@@ -24,8 +24,8 @@ from batholith.kube.errors import (
     NotFoundError,
     UnauthorizedError,
 )
-from batholith.kube.informer.informer import Cache
-from batholith.kube.informer.reflector import CacheOptions
+from batholith.kube.informer.informer import Informer
+from batholith.kube.informer.reflector import InformerOptions
 from batholith.kube.timing import Timing
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta, ObjectReference
@@ -48,7 +48,7 @@ async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
 
 
 async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
-    async with Client(load(str(server.kubeconfig)), user_agent="t") as client:
+    async with Client(load_credentials(str(server.kubeconfig)), user_agent="t") as client:
         made = await client.create(
             CONFIGMAPS, config_map("a", k="v"), namespace="default", view=Map
         )
@@ -57,13 +57,13 @@ async def test_every_verb_works_and_fails_as_told(server: Server) -> None:
         got = await client.get(CONFIGMAPS, "a", namespace="default", view=Map)
         assert got == made
         body = {"data": {"k": "w"}}
-        for kind in (PatchKind.MERGE, PatchKind.STRATEGIC):
+        for kind in (PatchType.MERGE, PatchType.STRATEGIC):
             new = await client.patch(
                 CONFIGMAPS, "a", body, namespace="default", kind=kind, view=Map
             )
             assert new.data == {"k": "w"}
         steps = [{"op": "add", "path": "/data/j", "value": "1"}]
-        await client.patch(CONFIGMAPS, "a", steps, namespace="default", kind=PatchKind.JSON)
+        await client.patch(CONFIGMAPS, "a", steps, namespace="default", kind=PatchType.JSON)
         raw = await client.get(CONFIGMAPS, "a", namespace="default", view=msgspec.Raw)
         same = await client.replace(CONFIGMAPS, "a", bytes(raw), namespace="default", view=Map)
         assert same.data == {"k": "w", "j": "1"}
@@ -119,7 +119,7 @@ async def test_pods_are_bound_and_lists_are_paged(server: Server) -> None:
         assert [pod.metadata.name for pod in on_node.items] == ["p3"]
         first = await client.list(PODS, view=Map, limit=3)
         assert len(first.items) == 3
-        assert first.next_page
+        assert first.continue_token
         assert len((await client.list(PODS, view=Map)).items) == 7
 
 
@@ -128,10 +128,10 @@ async def test_a_cache_follows_the_server(server: Server, streaming: bool) -> No
     async with server.client() as client:
         for number in range(25):
             await client.create(CONFIGMAPS, config_map(f"m{number}"), namespace="default")
-        options = CacheOptions(streaming=streaming, page_size=10)
-        cache = Cache(client, CONFIGMAPS, Map, namespace="default", options=options)
+        options = InformerOptions(watch_list=streaming, page_size=10)
+        cache = Informer(client, CONFIGMAPS, Map, namespace="default", options=options)
         heard: list[str] = []
-        cache.add_handler(lambda old, new: heard.append((new or old or Map()).metadata.name))
+        cache.add_event_handler(lambda old, new: heard.append((new or old or Map()).metadata.name))
         task = asyncio.create_task(cache.run())
         await cache.wait_synced()
         assert {f"default/m{number}" for number in range(25)} <= {
@@ -144,7 +144,7 @@ async def test_a_cache_follows_the_server(server: Server, streaming: bool) -> No
         await until(lambda: "default/last" in cache)
         assert heard == ["m3", "m4", "last"]
         cache.validate()
-        assert cache.statistics().failures == 0
+        assert cache.stats().failures == 0
         task.cancel()
 
 
@@ -157,12 +157,12 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     options = ClientOptions(timing=Timing(sleep=sleep))
     (port,) = free_ports(1)
     async with running(Settings(data=tmp_path, port=port)) as first:
-        access = load(str(first.kubeconfig))
+        access = load_credentials(str(first.kubeconfig))
         client = await Client(access, user_agent="t", options=options).__aenter__()
         await client.create(CONFIGMAPS, config_map("a"), namespace="default")
-        cache = Cache(client, CONFIGMAPS, Map, namespace="default")
+        cache = Informer(client, CONFIGMAPS, Map, namespace="default")
         heard: list[tuple[str, bool]] = []
-        cache.add_handler(
+        cache.add_event_handler(
             lambda old, new: heard.append(((new or old or Map()).metadata.name, new is not None))
         )
         task = asyncio.create_task(cache.run())
@@ -193,7 +193,7 @@ async def test_events_are_found_with_their_object(server: Server) -> None:
         )
         for _ in range(3):
             recorder.record(about, type="Warning", reason="Failed", message="no room")
-        await until(lambda: recorder.statistics.patched == 2)
+        await until(lambda: recorder.stats.patched == 2)
         task.cancel()
         found = await client.list(
             EVENTS, namespace="default", view=dict, field_selector="involvedObject.name=p"

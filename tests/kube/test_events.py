@@ -13,8 +13,14 @@ from support.fake_apiserver import FakeApi, Object
 from support.polling import until
 
 from batholith.kube.client.client import Client, ClientOptions
-from batholith.kube.client.event_correlator import Correlator, Event, EventSource, Fact, event_name
-from batholith.kube.client.events import EventOptions, EventRecorder
+from batholith.kube.client.event_correlator import (
+    Event,
+    EventCorrelator,
+    EventSource,
+    RecordedEvent,
+    event_name,
+)
+from batholith.kube.client.events import EventRecorder, EventRecorderOptions
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
@@ -65,7 +71,7 @@ class Desk:
 
     @property
     def settled(self) -> int:
-        counts = self.recorder.statistics
+        counts = self.recorder.stats
         return (
             counts.created
             + counts.patched
@@ -117,7 +123,7 @@ async def test_repetitions_become_a_count_on_one_event(desk: Desk) -> None:
     """INV-EV-1: n identical events are one Event whose count is n less what was dropped."""
     desk.burst(["no room"] * 30)
     (event,) = await desk.written()
-    assert desk.recorder.statistics.dropped_spam == 5
+    assert desk.recorder.stats.dropped_spam == 5
     assert event["count"] == 30 - 5
     assert desk.api.count("POST") == 1
 
@@ -169,7 +175,7 @@ async def test_what_the_server_refuses_is_given_up(desk: Desk) -> None:
     desk.burst(["one", "two"])
     (event,) = await desk.written()
     assert event["message"] == "two"
-    assert desk.recorder.statistics.refused == 1
+    assert desk.recorder.stats.refused == 1
     assert desk.pauses == []
 
 
@@ -182,14 +188,14 @@ async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(d
     desk.api.fail("drop", times=12)
     desk.burst(["two"])
     await desk.written()
-    assert desk.recorder.statistics.unreachable == 1
+    assert desk.recorder.stats.unreachable == 1
     assert desk.pauses == [2.5] + [10.0] * 10
 
 
 async def test_without_room_events_are_dropped_and_counted(desk: Desk) -> None:
     desk.burst([f"m{number}" for number in range(5300)])
-    assert desk.recorder.waiting == 5000
-    assert desk.recorder.statistics.dropped_full == 300
+    assert desk.recorder.pending_count == 5000
+    assert desk.recorder.stats.dropped_full == 300
     await desk.written()
     dropped = desk.registry.get_sample_value("batholith_events_total", {"result": "dropped_full"})
     assert dropped == 300
@@ -197,8 +203,8 @@ async def test_without_room_events_are_dropped_and_counted(desk: Desk) -> None:
 
 async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(desk: Desk) -> None:
     desk.recorder.record(JOB, type="Fatal", reason="x", message="y")  # type: ignore[arg-type]
-    assert desk.recorder.statistics.dropped_invalid == 1
-    assert desk.recorder.waiting == 0
+    assert desk.recorder.stats.dropped_invalid == 1
+    assert desk.recorder.pending_count == 0
 
 
 async def test_after_the_end_nothing_more_is_written(desk: Desk) -> None:
@@ -218,9 +224,9 @@ async def test_after_the_end_nothing_more_is_written(desk: Desk) -> None:
 
 async def test_events_stand_behind_other_writes() -> None:
     async with FakeApi() as api:
-        options = ClientOptions(writes_in_flight=2)
+        options = ClientOptions(max_writes_in_flight=2)
         async with Client(api.credentials, user_agent="t", options=options) as client:
-            recorder = EventRecorder(client, component="c", options=EventOptions())
+            recorder = EventRecorder(client, component="c", options=EventRecorderOptions())
             task = asyncio.create_task(recorder.run())
             writes = [
                 asyncio.create_task(client.post(f"/api/v1/namespaces/d/pods/p{n}/binding", {}))
@@ -242,9 +248,11 @@ def test_a_name_that_would_be_invalid_is_a_uuid() -> None:
         assert len(event_name(bad, at)) == 36
 
 
-def _fact(name: str, message: str) -> Fact:
+def _fact(name: str, message: str) -> RecordedEvent:
     about = ObjectReference(kind="Job", namespace="d", name=name, uid=name)
-    return Fact(about=about, type="Normal", reason="r", message=message, at=datetime.now(UTC))
+    return RecordedEvent(
+        regarding=about, type="Normal", reason="r", message=message, timestamp=datetime.now(UTC)
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -258,7 +266,7 @@ def _fact(name: str, message: str) -> Fact:
 )
 def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) -> None:
     """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and pauses."""
-    correlator = Correlator(EventSource(component="c"))
+    correlator = EventCorrelator(EventSource(component="c"))
     now, sent = 0.0, list[tuple[float, Event]]()
     said: dict[str, int] = {}
     for name, number, pause in stream:
@@ -281,10 +289,10 @@ def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) ->
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    correlator = Correlator(EventSource(component="c"))
+    correlator = EventCorrelator(EventSource(component="c"))
     for number in range(5000):
         correlator.correlate(_fact(f"job-{number}", "m"), 0.0)
-    assert correlator.remembered() == (4096, 4096, 4096)
+    assert correlator.table_sizes() == (4096, 4096, 4096)
     again = correlator.correlate(_fact("job-0", "m"), 0.0)
     assert again is not None
     assert again.count == 1
@@ -296,7 +304,7 @@ async def test_a_recorder_that_fails_is_started_again_and_writes_what_waits(
 ) -> None:
     errors, correlate = [error], desk.recorder._correlator.correlate
 
-    def failing(fact: Fact, now: float) -> Event | None:
+    def failing(fact: RecordedEvent, now: float) -> Event | None:
         if errors:
             raise errors.pop()
         return correlate(fact, now)
@@ -304,5 +312,5 @@ async def test_a_recorder_that_fails_is_started_again_and_writes_what_waits(
     monkeypatch.setattr(desk.recorder._correlator, "correlate", failing)
     desk.record("lost with the mistake")
     desk.record("kept")
-    await until(lambda: desk.recorder.statistics.created == 1)
+    await until(lambda: desk.recorder.stats.created == 1)
     assert [event["message"] for event in desk.api.objects(EVENTS).values()] == ["kept"]

@@ -10,8 +10,8 @@ from support.polling import until
 
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.events import EventRecorder
-from batholith.kube.client.flowcontrol import RateLimiter
-from batholith.kube.errors import NotLeadingError
+from batholith.kube.client.flowcontrol import TokenBucketRateLimiter
+from batholith.kube.errors import NotLeaderError
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
 from batholith.model.names import PODS
@@ -31,7 +31,7 @@ class Fence:
     def __call__(self) -> None:
         self.asked += 1
         if self.asked > self.open_for:
-            raise NotLeadingError("no more")
+            raise NotLeaderError("no more")
 
     @property
     def writes(self) -> int:
@@ -45,7 +45,7 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 def client_of(
-    api: FakeApi, fence: Fence, *, limiter: RateLimiter | None = None, **options: Any
+    api: FakeApi, fence: Fence, *, limiter: TokenBucketRateLimiter | None = None, **options: Any
 ) -> Client:
     return Client(
         api.credentials,
@@ -74,7 +74,7 @@ async def test_a_write_is_held_back(api: FakeApi, write: Write, closes: str) -> 
     fence = Fence(api)
     async with client_of(api, fence) as client:
         fence.open_for = 0 if closes == "before" else 1
-        with pytest.raises(NotLeadingError):
+        with pytest.raises(NotLeaderError):
             await write(client)
         await client.get(PODS, "a", namespace="d", view=PodGroup)
         assert fence.writes == 0
@@ -104,7 +104,7 @@ async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi
         await asyncio.sleep(0)
         fence.open_for = 0
         first.cancel()
-        with pytest.raises(NotLeadingError):
+        with pytest.raises(NotLeaderError):
             await second
         assert fence.writes == 1
 
@@ -117,14 +117,14 @@ async def test_the_fence_may_close_while_a_write_waits_for_the_rate_limit(api: F
         waiting.set()
         await go.wait()
 
-    limiter = RateLimiter(1, 1, timing=Timing(sleep=sleep))
+    limiter = TokenBucketRateLimiter(1, 1, timing=Timing(sleep=sleep))
     async with client_of(api, fence, limiter=limiter) as client:
         await WRITES["post"](client)
         late = asyncio.create_task(WRITES["create"](client))
         await waiting.wait()
         fence.open_for = 0
         go.set()
-        with pytest.raises(NotLeadingError):
+        with pytest.raises(NotLeaderError):
             await late
     assert fence.writes == 1
 
@@ -137,7 +137,7 @@ async def test_the_fence_may_close_before_a_write_is_sent_again(api: FakeApi) ->
         fence.open_for = 0
 
     async with client_of(api, fence, timing=Timing(sleep=sleep)) as client:
-        with pytest.raises(NotLeadingError):
+        with pytest.raises(NotLeaderError):
             await WRITES["create"](client)
     assert fence.writes == 1
 
@@ -154,7 +154,7 @@ async def test_events_are_behind_the_fence_too(api: FakeApi) -> None:
             reason="Late",
             message="too late",
         )
-        await until(lambda: recorder.statistics.refused == 1)
+        await until(lambda: recorder.stats.refused == 1)
         assert not writing.done()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from support.fake_apiserver import FakeApi
 
 from batholith.kube.client.client import Client, ClientOptions
-from batholith.kube.client.flowcontrol import InFlight, RateLimiter
+from batholith.kube.client.flowcontrol import InFlightLimiter, TokenBucketRateLimiter
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Backoff, Timing
 from batholith.model.names import NODES
@@ -30,8 +30,8 @@ class Stopwatch:
 
 async def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     watch = Stopwatch()
-    limiter = RateLimiter(5, 10, timing=watch.timing)
-    waits = [await limiter.take() for _ in range(13)]
+    limiter = TokenBucketRateLimiter(5, 10, timing=watch.timing)
+    waits = [await limiter.wait() for _ in range(13)]
     assert waits == pytest.approx([0.0] * 10 + [0.2] * 3)
     assert limiter.saturation == pytest.approx(1.0)
     watch.now += 1
@@ -48,11 +48,11 @@ def test_no_stretch_of_time_sees_more_than_burst_plus_rate(
 ) -> None:
     async def run() -> list[float]:
         watch = Stopwatch()
-        limiter = RateLimiter(qps, burst, timing=watch.timing)
+        limiter = TokenBucketRateLimiter(qps, burst, timing=watch.timing)
         sent = []
         for gap in gaps:
             watch.now += gap
-            await limiter.take()
+            await limiter.wait()
             sent.append(watch.now)
         return sent
 
@@ -63,17 +63,17 @@ def test_no_stretch_of_time_sees_more_than_burst_plus_rate(
 
 
 async def test_no_rate_means_no_limit() -> None:
-    limiter = RateLimiter(0)
-    assert [await limiter.take() for _ in range(100)] == [0.0] * 100
+    limiter = TokenBucketRateLimiter(0)
+    assert [await limiter.wait() for _ in range(100)] == [0.0] * 100
     assert limiter.saturation == 0.0
 
 
 async def test_background_requests_leave_half_of_the_bucket_to_others() -> None:
     watch = Stopwatch()
-    limiter = RateLimiter(1, 4, timing=watch.timing)
-    waits = [await limiter.take(background=True) for _ in range(4)]
+    limiter = TokenBucketRateLimiter(1, 4, timing=watch.timing)
+    waits = [await limiter.wait(background=True) for _ in range(4)]
     assert waits == pytest.approx([0, 0, 0, 1])
-    assert await limiter.take() == 0.0
+    assert await limiter.wait() == 0.0
 
 
 async def test_a_waiter_that_gives_up_returns_its_token() -> None:
@@ -83,24 +83,24 @@ async def test_a_waiter_that_gives_up_returns_its_token() -> None:
         started.set()
         await asyncio.Event().wait()
 
-    limiter = RateLimiter(1, 1, timing=Timing(monotonic=lambda: 0.0, sleep=forever))
-    await limiter.take()
-    waiter = asyncio.create_task(limiter.take())
+    limiter = TokenBucketRateLimiter(1, 1, timing=Timing(monotonic=lambda: 0.0, sleep=forever))
+    await limiter.wait()
+    waiter = asyncio.create_task(limiter.wait())
     await started.wait()
     waiter.cancel()
     with suppress(asyncio.CancelledError):
         await waiter
     assert limiter.saturation == 1.0
-    assert limiter._level == 0.0
+    assert limiter._tokens == 0.0
 
 
 async def test_saturation_is_read_at_each_scrape_and_once_an_owner() -> None:
     registry = CollectorRegistry()
     metrics = ClientMetrics(registry)
-    limiter = RateLimiter(1, 4, timing=Timing(monotonic=lambda: 0.0))
-    metrics.report_limiter("job_controller", lambda: limiter.saturation)
-    metrics.report_limiter("job_controller", lambda: 7.0)
-    await limiter.take()
+    limiter = TokenBucketRateLimiter(1, 4, timing=Timing(monotonic=lambda: 0.0))
+    metrics.register_rate_limiter("job_controller", lambda: limiter.saturation)
+    metrics.register_rate_limiter("job_controller", lambda: 7.0)
+    await limiter.wait()
     assert registry.get_sample_value("job_controller_rate_limiter_use") == 0.25
 
 
@@ -108,7 +108,7 @@ async def test_requests_of_a_client_keep_to_the_rate_and_say_how_long_they_waite
     watch, registry = Stopwatch(), CollectorRegistry()
     options = ClientOptions(metrics=ClientMetrics(registry), timing=watch.timing)
     async with FakeApi() as api:
-        limiter = RateLimiter(2, 1, timing=watch.timing)
+        limiter = TokenBucketRateLimiter(2, 1, timing=watch.timing)
         client = Client(api.credentials, user_agent="t", limiter=limiter, options=options)
         async with client:
             for number in range(4):
@@ -119,17 +119,19 @@ async def test_requests_of_a_client_keep_to_the_rate_and_say_how_long_they_waite
     assert waited == pytest.approx(1.5)
 
 
-async def _hold(flow: InFlight, log: list[str], name: str, *, background: bool = False) -> None:
-    async with flow.place(background=background):
+async def _hold(
+    flow: InFlightLimiter, log: list[str], name: str, *, background: bool = False
+) -> None:
+    async with flow.slot(background=background):
         log.append(name)
         await asyncio.sleep(0)
 
 
 async def test_writes_wait_their_turn_and_events_behind_them() -> None:
-    flow, log = InFlight(2), list[str]()
+    flow, log = InFlightLimiter(2), list[str]()
     async with AsyncExitStack() as held:
-        await held.enter_async_context(flow.place())
-        await held.enter_async_context(flow.place())
+        await held.enter_async_context(flow.slot())
+        await held.enter_async_context(flow.slot())
         tasks = [asyncio.create_task(_hold(flow, log, "event", background=True))]
         tasks += [asyncio.create_task(_hold(flow, log, name)) for name in "abc"]
         await asyncio.sleep(0)
@@ -147,7 +149,7 @@ def test_cancelled_waiters_lose_no_place(
     limit: int, cancelled: list[bool], background: list[bool]
 ) -> None:
     async def run() -> None:
-        flow, log = InFlight(limit), list[str]()
+        flow, log = InFlightLimiter(limit), list[str]()
         tasks = [
             asyncio.create_task(_hold(flow, log, str(number), background=background[number]))
             for number in range(len(cancelled))
@@ -160,7 +162,7 @@ def test_cancelled_waiters_lose_no_place(
         await asyncio.gather(*tasks, return_exceptions=True)
         async with AsyncExitStack() as all_places:
             for _ in range(limit):
-                await all_places.enter_async_context(flow.place())
+                await all_places.enter_async_context(flow.slot())
         assert len(log) >= cancelled.count(False)
 
     asyncio.run(run())
@@ -171,8 +173,8 @@ def test_pauses_double_to_a_cap_with_jitter_and_start_again_after_two_quiet_minu
     backoff = Backoff(timing=watch.timing)
     pauses = []
     for _ in range(8):
-        pauses.append(backoff.pause())
+        pauses.append(backoff.next_delay())
         watch.now += pauses[-1]
     assert pauses == pytest.approx([1.2, 2.4, 4.8, 9.6, 19.2, 38.4, 45.0, 45.0])
     watch.now += 121
-    assert backoff.pause() == pytest.approx(1.2)
+    assert backoff.next_delay() == pytest.approx(1.2)

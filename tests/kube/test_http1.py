@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batholith.kube.errors import ConnectionLostError
-from batholith.kube.http.http1 import HEAD_LIMIT, HIGH_WATER, Connection, Exchange
+from batholith.kube.http.http1 import MAX_HEAD_SIZE, READ_BUFFER_LIMIT, Connection, Exchange
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = OK + b"Content-Length: 5\r\n\r\nhello"
@@ -65,11 +65,11 @@ class Line:
         def lost(_: Connection) -> None:
             self.lost += 1
 
-        self.connection = Connection(freed=freed, lost=lost)
+        self.connection = Connection(on_idle=freed, on_lost=lost)
         self.connection.connection_made(self.wire)
 
     def ask(self, *, streamed: bool = False, headless: bool = False) -> Exchange:
-        return self.connection.ask(b"GET / HTTP/1.1\r\n\r\n", streamed=streamed, headless=headless)
+        return self.connection.send(b"GET / HTTP/1.1\r\n\r\n", streamed=streamed, bodiless=headless)
 
     def hear(self, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
@@ -118,7 +118,7 @@ async def test_an_answer_is_the_same_however_it_is_cut(
         line = Line()
         exchange = line.ask()
         line.hear(pieces)
-        await exchange.answered
+        await exchange.response_ready
         assert (exchange.status, exchange.body(), exchange.retry_after) == (
             status,
             body,
@@ -138,7 +138,7 @@ async def test_a_streamed_answer_comes_as_it_arrives(
         for piece in pieces:
             line.hear([piece])
             await asyncio.sleep(0)
-        await exchange.answered
+        await exchange.response_ready
         assert (exchange.status, exchange.retry_after) == (status, retry_after)
         assert await reading == body
         assert line.reusable
@@ -148,13 +148,13 @@ async def test_the_head_of_a_stream_is_known_before_its_body() -> None:
     line = Line()
     exchange = line.ask(streamed=True)
     line.hear([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
-    await exchange.answered
+    await exchange.response_ready
     assert exchange.status == 200
     reading = asyncio.create_task(exchange.read())
     await asyncio.sleep(0)
     line.hear([b"2\r\nab\r\n", b"1\r\nc\r\n"])
     assert await reading == b"abc"
-    assert not exchange.ended
+    assert not exchange.complete
 
 
 @pytest.mark.parametrize("raw", [each[0] for each in SIZED])
@@ -171,7 +171,7 @@ async def test_a_connection_that_ends_before_the_answer_does_is_lost(
                 line.connection.eof_received()
             line.lose()
             with pytest.raises(ConnectionLostError):
-                await exchange.answered
+                await exchange.response_ready
                 await rest(exchange)
             assert line.lost == 1
             assert not line.connection.usable
@@ -192,9 +192,9 @@ async def test_without_a_length_the_end_of_the_connection_ends_the_answer() -> N
         line = Line()
         exchange = line.ask()
         line.hear(pieces)
-        assert not exchange.answered.done()
+        assert not exchange.response_ready.done()
         line.connection.eof_received()
-        await exchange.answered
+        await exchange.response_ready
         assert exchange.body() == b"hello"
         assert line.lost == 1
     line = Line()
@@ -202,7 +202,7 @@ async def test_without_a_length_the_end_of_the_connection_ends_the_answer() -> N
     line.hear([UNTIL_END])
     line.lose(OSError("reset"))
     with pytest.raises(ConnectionLostError, match="reset"):
-        await exchange.answered
+        await exchange.response_ready
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ async def test_a_connection_for_one_answer_is_not_used_again(raw: bytes) -> None
     line = Line()
     exchange = line.ask()
     line.hear([raw])
-    await exchange.answered
+    await exchange.response_ready
     assert exchange.body() == b"hello"
     assert (line.freed, line.lost, line.wire.aborted) == (0, 1, True)
 
@@ -242,7 +242,7 @@ async def test_what_is_no_answer_breaks_the_connection(raw: bytes, why: str) -> 
         exchange = line.ask()
         line.hear(pieces)
         with pytest.raises(ConnectionLostError, match=why):
-            await exchange.answered
+            await exchange.response_ready
         assert (line.lost, line.wire.aborted) == (1, True)
 
 
@@ -255,7 +255,7 @@ async def test_nothing_that_was_not_asked_for_becomes_an_answer() -> None:
     line = Line()
     exchange = line.ask()
     line.hear([LENGTH + CHUNKS])
-    await exchange.answered
+    await exchange.response_ready
     assert exchange.body() == b"hello"
     assert (line.lost, line.connection.usable) == (1, False)
     with pytest.raises(ConnectionLostError, match="without being asked"):
@@ -266,17 +266,17 @@ async def test_an_endless_head_is_cut_off() -> None:
     line = Line()
     exchange = line.ask()
     line.hear([OK])
-    for _ in range(HEAD_LIMIT // 8000 + 1):
+    for _ in range(MAX_HEAD_SIZE // 8000 + 1):
         line.hear([b"X-More: " + b"m" * 8000 + b"\r\n"])
     with pytest.raises(ConnectionLostError, match="head is longer"):
-        await exchange.answered
+        await exchange.response_ready
 
 
 async def test_a_large_head_below_the_limit_is_read() -> None:
     line = Line()
     exchange = line.ask()
-    line.hear([OK, b"X-Big: " + b"m" * (HEAD_LIMIT // 2) + b"\r\n", LENGTH.removeprefix(OK)])
-    await exchange.answered
+    line.hear([OK, b"X-Big: " + b"m" * (MAX_HEAD_SIZE // 2) + b"\r\n", LENGTH.removeprefix(OK)])
+    await exchange.response_ready
     assert exchange.body() == b"hello"
 
 
@@ -284,7 +284,7 @@ async def test_the_answer_to_head_ends_with_its_head() -> None:
     line = Line()
     exchange = line.ask(headless=True)
     line.hear([OK + b"Content-Length: 5\r\n\r\n"])
-    await exchange.answered
+    await exchange.response_ready
     assert (exchange.status, exchange.body()) == (200, b"")
     assert (line.lost, line.wire.aborted) == (1, True)
 
@@ -298,7 +298,7 @@ async def test_a_server_faster_than_the_reader_is_made_to_wait() -> None:
     while line.wire.reading:
         line.hear([b"%x\r\n%s\r\n" % (len(piece), piece)])
         sent += len(piece)
-        assert sent <= HIGH_WATER + len(piece)
+        assert sent <= READ_BUFFER_LIMIT + len(piece)
     assert len(await exchange.read()) == sent
     assert line.wire.reading
     line.hear([b"0\r\n\r\n"])
@@ -309,9 +309,9 @@ async def test_a_server_faster_than_the_reader_is_made_to_wait() -> None:
 async def test_a_gathered_answer_is_never_made_to_wait() -> None:
     line = Line()
     exchange = line.ask()
-    body = b"x" * (3 * HIGH_WATER)
+    body = b"x" * (3 * READ_BUFFER_LIMIT)
     line.hear([OK + b"Content-Length: %d\r\n\r\n" % len(body), body])
-    await exchange.answered
+    await exchange.response_ready
     assert line.wire.reading
     assert exchange.body() == body
 
@@ -319,15 +319,15 @@ async def test_a_gathered_answer_is_never_made_to_wait() -> None:
 async def test_an_unfinished_answer_that_is_not_wanted_costs_the_connection() -> None:
     line = Line()
     exchange = line.ask()
-    exchange.abandon()
+    exchange.abort()
     assert (line.lost, line.wire.aborted) == (1, True)
     with pytest.raises(ConnectionLostError):
-        await exchange.answered
+        await exchange.response_ready
 
     line = Line()
     exchange = line.ask(streamed=True)
     line.hear([LENGTH])
-    exchange.abandon()
+    exchange.abort()
     assert line.reusable
 
 
@@ -336,11 +336,16 @@ async def test_a_slow_reader_of_an_ended_answer_does_not_disturb_the_next() -> N
     old = line.ask(streamed=True)
     line.hear([LENGTH])
     new = line.ask(streamed=True)
-    line.hear([OK + b"Content-Length: %d\r\n\r\n" % (2 * HIGH_WATER), b"y" * (HIGH_WATER + 1)])
+    line.hear(
+        [
+            OK + b"Content-Length: %d\r\n\r\n" % (2 * READ_BUFFER_LIMIT),
+            b"y" * (READ_BUFFER_LIMIT + 1),
+        ]
+    )
     assert not line.wire.reading
     assert await rest(old) == b"hello"
     assert not line.wire.reading
-    assert len(await new.read()) == HIGH_WATER + 1
+    assert len(await new.read()) == READ_BUFFER_LIMIT + 1
     assert line.wire.reading
 
 
@@ -352,7 +357,7 @@ async def test_one_thing_at_a_time_is_asked() -> None:
 
 
 async def test_a_connection_aborted_before_it_was_made_is_closed_when_it_is() -> None:
-    connection = Connection(freed=lambda _: None, lost=lambda _: None)
+    connection = Connection(on_idle=lambda _: None, on_lost=lambda _: None)
     connection.abort("never mind")
     wire = Wire()
     connection.connection_made(wire)
@@ -385,7 +390,7 @@ def test_chunks_are_put_together_whatever_the_pieces(
             places = data.draw(st.lists(st.integers(0, len(raw)), max_size=12))
             edges = [0, *sorted(places), len(raw)]
             line.hear(raw[start:end] for start, end in pairwise(edges))
-            await exchange.answered
+            await exchange.response_ready
             assert (await rest(exchange) if streamed else exchange.body()) == body
         assert line.freed == len(bodies)
         assert line.lost == 0
@@ -402,7 +407,7 @@ def test_noise_gives_an_answer_or_a_lost_connection_and_nothing_else(noise: byte
         line.hear([CHUNKS[:at], noise])
         line.lose()
         try:
-            await exchange.answered
+            await exchange.response_ready
             await rest(exchange)
         except ConnectionLostError:
             pass

@@ -16,11 +16,11 @@ from support.polling import until
 
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
-from batholith.kube.informer.informer import Cache, Handler
-from batholith.kube.informer.reflector import CacheOptions, Reflector
-from batholith.kube.informer.relist import Filling
+from batholith.kube.informer.informer import EventHandler, Informer
+from batholith.kube.informer.reflector import InformerOptions, Reflector
+from batholith.kube.informer.relist import Relist
 from batholith.kube.metrics import ClientMetrics
-from batholith.kube.supervision import RESTARTS
+from batholith.kube.supervision import TASK_RESTARTS
 from batholith.kube.timing import Timing
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -46,7 +46,7 @@ class Follower:
         self.api = api
         self.pauses = pauses
         self.heard: list[Heard] = []
-        self.cache = Cache(
+        self.cache = Informer(
             client,
             PODS,
             Pod,
@@ -55,9 +55,9 @@ class Follower:
                 "space": lambda pod: (pod.metadata.namespace,),
                 "app": lambda pod: pod.metadata.labels.values(),
             },
-            options=CacheOptions(**options),
+            options=InformerOptions(**options),
         )
-        self.cache.add_handler(lambda old, new: self.heard.append((old, new)))
+        self.cache.add_event_handler(lambda old, new: self.heard.append((old, new)))
 
     @property
     def told(self) -> list[tuple[str, str]]:
@@ -96,7 +96,7 @@ async def following(api: FakeApi, **options: Any) -> AsyncIterator[Follower]:
 
     timing = Timing(sleep=sleep, random=lambda: 0.0)
     client = Client(
-        api.credentials, user_agent="t", options=ClientOptions(timing=timing, read_tries=1)
+        api.credentials, user_agent="t", options=ClientOptions(timing=timing, max_read_attempts=1)
     )
     async with client:
         follower = Follower(api, client, pauses, **options)
@@ -185,7 +185,7 @@ async def test_a_relist_tells_only_the_differences(api: FakeApi) -> None:
             ("changed", "d/changes"),
             ("went", "d/goes"),
         ]
-        assert follower.cache.statistics().lists == 2
+        assert follower.cache.stats().lists == 2
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
@@ -200,7 +200,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
             api.put(PODS, "a", y=end.__name__)
             await until(lambda: follower.cache.resource_version == str(api.version))
             assert api.seen[-1].query["resourceVersion"] == str(version)
-        assert follower.cache.statistics().lists == 1
+        assert follower.cache.stats().lists == 1
         assert [told for told, _ in follower.told] == ["came"] + ["changed"] * 4
 
 
@@ -215,7 +215,7 @@ async def test_a_bookmark_moves_the_place_to_go_on_from(api: FakeApi) -> None:
         api.end_watches()
         api.put(PODS, "b")
         await follower.caught_up()
-        assert follower.cache.statistics().lists == 1
+        assert follower.cache.stats().lists == 1
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ async def test_only_what_is_no_mere_delay_lists_anew(
         await follower.caught_up()
         api.fail(fault, times=times, watch=True, **headers)
         api.end_watches()
-        await until(lambda: follower.cache.statistics().failures >= 1 and api.watches)
+        await until(lambda: follower.cache.stats().failures >= 1 and api.watches)
         api.put(PODS, "a", x=1)
         await follower.caught_up()
-        assert follower.cache.statistics().lists == lists
+        assert follower.cache.stats().lists == lists
         assert follower.told == [("came", "d/a"), ("changed", "d/a")]
         if headers:
             assert set(follower.pauses) == {7.0}
@@ -255,7 +255,7 @@ async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
         api.put(PODS, "a")
         await follower.caught_up()
         assert len(follower.pauses) > 3
-        assert follower.cache.out_of_touch == 0
+        assert follower.cache.stale_seconds == 0
     told = [(line.levelname, line.message) for line in caplog.records if "reflector" in line.name]
     assert told == [
         ("INFO", "watch broken"),
@@ -273,7 +273,7 @@ async def test_nobody_listening_is_waited_for() -> None:
         pauses.append(seconds)
         await asyncio.sleep(0)
 
-    options = ClientOptions(timing=Timing(sleep=sleep, random=lambda: 0.0), read_tries=1)
+    options = ClientOptions(timing=Timing(sleep=sleep, random=lambda: 0.0), max_read_attempts=1)
     server = Credentials(server="http://127.0.0.1:1")
     async with Client(server, user_agent="t", options=options) as client:
         follower = Follower(api, client, pauses)
@@ -282,7 +282,7 @@ async def test_nobody_listening_is_waited_for() -> None:
         task.cancel()
     assert pauses[:7] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 1.5])
     assert not follower.cache.synced
-    assert follower.cache.out_of_touch > 0
+    assert follower.cache.stale_seconds > 0
 
 
 async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -> None:
@@ -295,7 +295,7 @@ async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -
             return len(follower.pauses) >= 3
 
         await until(ended_often)
-        assert follower.cache.statistics().short_watches >= 3
+        assert follower.cache.stats().short_watches >= 3
 
 
 async def test_a_silent_connection_is_given_up_and_resumed(
@@ -307,11 +307,11 @@ async def test_a_silent_connection_is_given_up_and_resumed(
         await follower.caught_up()
         for watches in (2, 3):
             time.leap(1001)
-            await until(lambda: follower.cache.statistics().watches == watches)  # noqa: B023
+            await until(lambda: follower.cache.stats().watches == watches)  # noqa: B023
             await follower.caught_up()
         api.put(PODS, "a", x=1)
         await follower.caught_up()
-        assert follower.cache.statistics().lists == 1
+        assert follower.cache.stats().lists == 1
 
 
 async def test_an_event_cut_off_in_the_middle_comes_whole_after_resuming(api: FakeApi) -> None:
@@ -329,7 +329,7 @@ async def test_text_that_is_no_event_lists_anew(api: FakeApi) -> None:
     async with following(api) as follower:
         await follower.cache.wait_synced()
         api.send_line(b"<html>proxy error</html>\n")
-        await until(lambda: follower.cache.statistics().lists == 2)
+        await until(lambda: follower.cache.stats().lists == 2)
         await follower.caught_up()
         assert follower.told == [("came", "d/a")]
 
@@ -347,7 +347,7 @@ async def test_an_object_that_does_not_fit_is_left_out_and_counted(
         api.put(PODS, "turns", spec={"nodeName": 8})
         api.put(PODS, "good")
         await until(lambda: "d/good" in follower.cache)
-        assert follower.cache.statistics().unreadable == 2
+        assert follower.cache.stats().undecodable == 2
         api.drop_watches()
         api.forget_history()
         api.put(PODS, "late")
@@ -369,14 +369,14 @@ async def test_a_handler_that_fails_harms_nobody_else(
 
     api.put(PODS, "a")
     async with following(api) as follower:
-        follower.cache.add_handler(bad)
+        follower.cache.add_event_handler(bad)
         late: list[Heard] = []
-        follower.cache.add_handler(lambda old, new: late.append((old, new)))
+        follower.cache.add_event_handler(lambda old, new: late.append((old, new)))
         await follower.cache.wait_synced()
         api.put(PODS, "b")
         await follower.caught_up()
         assert late == follower.heard
-        assert follower.cache.statistics().handler_errors == 2
+        assert follower.cache.stats().handler_errors == 2
     logged = [record for record in caplog.records if record.message == "a handler failed"]
     assert {record.__dict__["key"] for record in logged} == {"d/a", "d/b"}
     assert logged[0].levelno == logging.ERROR
@@ -388,8 +388,8 @@ async def test_a_late_handler_first_hears_of_all_that_is_there(api: FakeApi) -> 
     async with following(api) as follower:
         await follower.caught_up()
         late: list[Heard] = []
-        handler: Handler[Pod] = lambda old, new: late.append((old, new))  # noqa: E731
-        follower.cache.add_handler(handler)
+        handler: EventHandler[Pod] = lambda old, new: late.append((old, new))  # noqa: E731
+        follower.cache.add_event_handler(handler)
         assert late == [(None, follower.cache.get("d/a")), (None, follower.cache.get("d/b"))]
         api.remove(PODS, "a")
         await follower.caught_up()
@@ -456,7 +456,7 @@ async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -
         await asyncio.gather(other, return_exceptions=True)
         api.put(PODS, "b")
         await follower.caught_up()
-        assert follower.cache.statistics().watches == 1
+        assert follower.cache.stats().watches == 1
     api.put(PODS, "c")
     for _ in range(20):
         await asyncio.sleep(0.001)
@@ -466,13 +466,13 @@ async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -
 async def test_a_cache_that_is_run_again_goes_on_where_it_was(api: FakeApi) -> None:
     api.put(PODS, "a")
     async with Client(api.credentials, user_agent="t") as client:
-        cache = Cache(client, PODS, Pod)
+        cache = Informer(client, PODS, Pod)
         for _ in range(2):
             task = asyncio.create_task(cache.run())
             await until(lambda: cache.synced and len(cache) == len(api.objects(PODS)))
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert cache.statistics().lists == 1
+            assert cache.stats().lists == 1
             api.put(PODS, "b")
 
 
@@ -481,7 +481,7 @@ async def test_figures_show_what_the_cache_saw(api: FakeApi) -> None:
     api.put(PODS, "a")
     options = ClientOptions(metrics=ClientMetrics(registry))
     async with Client(api.credentials, user_agent="t", options=options) as client:
-        cache = Cache(client, PODS, Pod)
+        cache = Informer(client, PODS, Pod)
         task = asyncio.create_task(cache.run())
         await cache.wait_synced()
         task.cancel()
@@ -619,19 +619,19 @@ async def test_a_watch_that_fails_for_any_other_reason_is_started_again(
     async with following(api) as follower:
         api.put(PODS, "a")
         await follower.caught_up()
-        take = Reflector._take
+        take = Reflector._apply_events
 
         def failing(self: Reflector[Pod], lines: Sequence[bytes]) -> None:
             if errors:
                 raise errors.pop()
             take(self, lines)
 
-        monkeypatch.setattr(Reflector, "_take", failing)
-        before = RESTARTS["watch pods"]
+        monkeypatch.setattr(Reflector, "_apply_events", failing)
+        before = TASK_RESTARTS["watch pods"]
         api.put(PODS, "b")
         await follower.caught_up()
         assert follower.told == [("came", "d/a"), ("came", "d/b")]
-        assert RESTARTS["watch pods"] == before + 1
+        assert TASK_RESTARTS["watch pods"] == before + 1
 
 
 async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
@@ -641,12 +641,12 @@ async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
         raise asyncio.CancelledError
 
     async with following(api) as follower:
-        follower.cache.add_handler(handler)
-        before = RESTARTS["watch pods"]
+        follower.cache.add_event_handler(handler)
+        before = TASK_RESTARTS["watch pods"]
         api.put(PODS, "a")
         await follower.caught_up()
-        assert follower.cache.statistics().handler_errors == 1
-        assert RESTARTS["watch pods"] == before
+        assert follower.cache.stats().handler_errors == 1
+        assert TASK_RESTARTS["watch pods"] == before
 
 
 async def test_a_list_beside_a_watch_that_is_cancelled_from_inside_is_begun_again(
@@ -656,14 +656,14 @@ async def test_a_list_beside_a_watch_that_is_cancelled_from_inside_is_begun_agai
     async with following(api) as follower:
         api.put(PODS, "a")
         await follower.caught_up()
-        stream = Reflector._stream_list
+        stream = Reflector._watch_list
 
-        async def failing(self: Reflector[Pod], filling: Filling[Pod], *, stay: bool) -> bool:
+        async def failing(self: Reflector[Pod], filling: Relist[Pod], *, stay: bool) -> bool:
             if errors:
                 raise errors.pop()
-            return await stream(self, filling, stay=stay)
+            return await stream(self, filling, keep_watching=stay)
 
-        monkeypatch.setattr(Reflector, "_stream_list", failing)
+        monkeypatch.setattr(Reflector, "_watch_list", failing)
         api.remove(PODS, "a")
         api.put(PODS, "b")
         api.forget_history()

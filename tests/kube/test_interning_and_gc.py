@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.kube.gc_tuning import collection_paused, settle
-from batholith.kube.informer.interning import LIMIT, Sharer
+from batholith.kube.gc_tuning import freeze_heap, gc_paused
+from batholith.kube.informer.interning import MAX_INTERNED_VALUES, Interner
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta, OwnerReference
 
@@ -53,10 +53,10 @@ PODS = st.builds(
 @settings(deadline=None)
 @given(pods=st.lists(PODS, max_size=10))
 def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
-    sharer = Sharer(Pod)
+    sharer = Interner(Pod)
     for pod in pods:
         before = copy.deepcopy(pod)
-        after = sharer.share(pod)
+        after = sharer.intern(pod)
         assert after is pod
         assert after == before
         assert msgspec.json.encode(after) == msgspec.json.encode(before)
@@ -67,10 +67,10 @@ def test_shared_objects_are_what_they_were(pods: list[Pod]) -> None:
 def test_parts_taken_from_a_former_state_are_what_they_would_be_without(
     former: Pod, pod: Pod
 ) -> None:
-    sharer = Sharer(Pod)
-    old, before = sharer.share(former), copy.deepcopy(pod)
+    sharer = Interner(Pod)
+    old, before = sharer.intern(former), copy.deepcopy(pod)
     was = _written(old)
-    after = sharer.share(pod, old)
+    after = sharer.intern(pod, old)
     assert after is pod
     assert after == before
     assert _written(after) == _written(before)
@@ -95,8 +95,8 @@ def _decoded(number: int) -> Pod:
 
 
 def test_like_objects_share_strings_and_parts() -> None:
-    sharer = Sharer(Pod)
-    one, two = sharer.share(_decoded(1)), sharer.share(_decoded(2))
+    sharer = Interner(Pod)
+    one, two = sharer.intern(_decoded(1)), sharer.intern(_decoded(2))
     assert one.metadata.labels["app"] is two.metadata.labels["app"]
     assert one.metadata.owner_references is two.metadata.owner_references
     assert one.spec.tolerations is two.spec.tolerations
@@ -104,33 +104,33 @@ def test_like_objects_share_strings_and_parts() -> None:
 
 
 def test_what_did_not_change_is_taken_from_the_former_state() -> None:
-    sharer = Sharer(Pod)
-    one = sharer.share(_decoded(1))
-    two = sharer.share(_decoded(1), one)
+    sharer = Interner(Pod)
+    one = sharer.intern(_decoded(1))
+    two = sharer.intern(_decoded(1), one)
     assert two.spec is one.spec
     assert two.metadata.labels is one.metadata.labels
 
 
 def test_what_never_repeats_is_not_remembered_and_the_rest_not_for_ever() -> None:
-    sharer = Sharer(Pod)
-    sharer.share(_decoded(0))
+    sharer = Interner(Pod)
+    sharer.intern(_decoded(0))
     size = len(sharer)
     for number in range(100):
-        sharer.share(_decoded(number))
+        sharer.intern(_decoded(number))
     assert len(sharer) == size
-    for number in range(3 * LIMIT):
-        sharer.share(Pod(spec=Spec(node_name=str(number))))
-    assert len(sharer) <= LIMIT + 10
+    for number in range(3 * MAX_INTERNED_VALUES):
+        sharer.intern(Pod(spec=Spec(node_name=str(number))))
+    assert len(sharer) <= MAX_INTERNED_VALUES + 10
 
 
 def test_collection_pauses_until_the_last_block_ends() -> None:
-    with collection_paused():
-        with collection_paused():
+    with gc_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
     gc.disable()
-    with collection_paused():
+    with gc_paused():
         assert not gc.isenabled()
     assert not gc.isenabled()
     gc.enable()
@@ -140,7 +140,7 @@ def test_what_is_settled_is_no_longer_walked() -> None:
     before = gc.get_threshold()
     try:
         gc.set_threshold(700, 10, 10)  # Python's own; a cache of another test may have changed it
-        settle()
+        freeze_heap()
         assert gc.get_freeze_count() > 1000
         assert gc.get_threshold() > (700, 10, 10)
     finally:

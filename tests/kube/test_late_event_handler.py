@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.informer import informer as cache_module
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import PODS
@@ -47,7 +47,9 @@ class World:
     """A cache whose server is the test."""
 
     def __init__(self) -> None:
-        self.cache = Cache(Client(Credentials(server="http://nowhere"), user_agent="t"), PODS, Pod)
+        self.cache = Informer(
+            Client(Credentials(server="http://nowhere"), user_agent="t"), PODS, Pod
+        )
         self._version = 0
 
     def put(self, name: str, *, uid: str = "") -> None:
@@ -61,7 +63,7 @@ class World:
         self.cache._store.apply("MODIFIED", Pod(metadata=meta))
 
     def remove(self, name: str) -> None:
-        self.cache._store.forget(name)
+        self.cache._store.delete(name)
 
     def agrees(self, listener: Listener) -> bool:
         return listener.known == {pod.metadata.key: pod for pod in self.cache}
@@ -69,7 +71,7 @@ class World:
 
 @pytest.fixture(autouse=True, scope="module")
 def small_slices() -> Iterator[None]:
-    with mock.patch.object(cache_module, "SLICE", SLICE):
+    with mock.patch.object(cache_module, "YIELD_EVERY", SLICE):
         yield
 
 
@@ -78,7 +80,7 @@ async def test_others_get_their_turns_while_much_is_told() -> None:
     for number in range(10 * SLICE):
         world.put(f"p{number}")
     steps = []
-    attaching = asyncio.create_task(world.cache.attach(listener))
+    attaching = asyncio.create_task(world.cache.attach_event_handler(listener))
     while not attaching.done():
         steps.append(listener.heard)
         await asyncio.sleep(0)
@@ -91,7 +93,7 @@ async def test_changes_meanwhile_are_told_once_and_in_order() -> None:
     world, listener = World(), Listener()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
-    attaching = asyncio.create_task(world.cache.attach(listener))
+    attaching = asyncio.create_task(world.cache.attach_event_handler(listener))
     await asyncio.sleep(0)
     assert list(listener.known) == ["p0", "p1", "p2"]
     world.put("p0")  # it was told: the change is
@@ -112,7 +114,7 @@ async def test_an_attach_that_is_cut_off_tells_nothing_more() -> None:
     world, listener = World(), Listener()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
-    attaching = asyncio.create_task(world.cache.attach(listener))
+    attaching = asyncio.create_task(world.cache.attach_event_handler(listener))
     await asyncio.sleep(0)
     attaching.cancel()
     await asyncio.gather(attaching, return_exceptions=True)
@@ -131,10 +133,10 @@ async def test_a_failing_handler_is_counted_and_hears_on() -> None:
         told.append(new)
         raise RuntimeError("a bug")
 
-    await world.cache.attach(bad)
+    await world.cache.attach_event_handler(bad)
     world.put("a")
     assert len(told) == 2
-    assert world.cache.statistics().handler_errors == 2
+    assert world.cache.stats().handler_errors == 2
 
 
 CHANGES = st.tuples(
@@ -149,7 +151,7 @@ async def test_each_listener_gets_the_whole_picture(
 ) -> None:
     """Whenever listeners come, and whatever happens between their slices."""
     world, listeners = World(), [Listener()]
-    world.cache.add_handler(listeners[0])
+    world.cache.add_event_handler(listeners[0])
     for number in before:
         world.put(f"p{number}")
     attaching: list[asyncio.Task[None]] = []
@@ -163,11 +165,11 @@ async def test_each_listener_gets_the_whole_picture(
             world.remove(name)
         elif change == "attach":
             listeners.append(Listener())
-            attaching.append(asyncio.create_task(world.cache.attach(listeners[-1])))
+            attaching.append(asyncio.create_task(world.cache.attach_event_handler(listeners[-1])))
         else:
             await asyncio.sleep(0)
     await asyncio.gather(*attaching)
     for listener in listeners:
         assert world.agrees(listener)
     world.cache.validate()
-    assert world.cache.statistics().handler_errors == 0
+    assert world.cache.stats().handler_errors == 0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batholith.kube.informer import relist
-from batholith.kube.informer.relist import Filling
+from batholith.kube.informer.relist import Relist
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
 
@@ -43,13 +43,13 @@ class Books:
         key = obj.metadata.key
         old = self.objects.get(key)
         if old is not None and old.metadata.uid != obj.metadata.uid:
-            self.forget(key)
+            self.delete(key)
             old = None
         if old is None or old.metadata.resource_version != obj.metadata.resource_version:
             self.objects[key] = obj
             self._tell("came" if old is None else "changed", obj)
 
-    def forget(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         old = self.objects.pop(key, None)
         if old is not None:
             self._tell("went", old)
@@ -69,11 +69,11 @@ class Books:
         self.told.append((what, obj.metadata.uid, int(obj.metadata.resource_version)))
 
 
-def change(filled: Filling[Thing], books: Books, what: str, obj: Thing) -> None:
+def change(filled: Relist[Thing], books: Books, what: str, obj: Thing) -> None:
     """Tell of a change as a reflector does."""
-    if filled.takes(obj.metadata):
+    if filled.should_apply(obj.metadata):
         if what == "DELETED":
-            books.forget(obj.metadata.key)
+            books.delete(obj.metadata.key)
         else:
             books.put(obj)
 
@@ -92,11 +92,11 @@ def test_only_differences_are_told() -> None:
     books = Books()
     held = (("same", "u1", 1), ("new", "u2", 2), ("other", "u3", 3), ("gone", "u4", 4))
     books.hold(*(thing(*each) for each in held))
-    filled = Filling(books)
+    filled = Relist(books)
     for listed in (("same", "u1", 1), ("new", "u2", 9), ("other", "u7", 7), ("fresh", "u8", 8)):
-        filled.listed(thing(*listed))
+        filled.add_listed(thing(*listed))
     assert books.told == []
-    to_its_end(filled.finish("10"))
+    to_its_end(filled.apply_list("10"))
     assert books.told == [
         ("went", "u4", 4),
         ("changed", "u2", 9),
@@ -104,50 +104,50 @@ def test_only_differences_are_told() -> None:
         ("came", "u7", 7),
         ("came", "u8", 8),
     ]
-    assert filled.complete
+    assert filled.is_complete
 
 
 def test_what_is_new_comes_in_the_order_in_which_it_was_made() -> None:
     books = Books()
-    filled = Filling(books)
+    filled = Relist(books)
     made = (("a", 5, "2026-01-03"), ("b", 9, "2026-01-01"), ("c", 7, "2026-01-01"))
     for key, version, when in made:
-        filled.listed(thing(key, key, version, made=when))
-    to_its_end(filled.finish("10"))
+        filled.add_listed(thing(key, key, version, made=when))
+    to_its_end(filled.apply_list("10"))
     assert [uid for _, uid, _ in books.told] == ["c", "b", "a"]
 
 
 def test_the_first_list_comes_as_it_is() -> None:
     books = Books(is_synced=False)
-    filled = Filling(books)
+    filled = Relist(books)
     for key, version in (("b", 5), ("a", 3), ("c", 4)):
-        filled.listed(thing(key, key, version))
-    to_its_end(filled.finish("10"))
+        filled.add_listed(thing(key, key, version))
+    to_its_end(filled.apply_list("10"))
     assert [uid for _, uid, _ in books.told] == ["b", "a", "c"]
 
 
 def test_a_list_that_broke_off_does_not_count() -> None:
     books = Books()
     books.hold(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Filling(books)
-    filled.listed(thing("a", "u1", 1))
-    filled.listed(thing("c", "u3", 3))
+    filled = Relist(books)
+    filled.add_listed(thing("a", "u1", 1))
+    filled.add_listed(thing("c", "u3", 3))
     filled.restart()
-    filled.listed(thing("b", "u2", 2))
-    to_its_end(filled.finish("10"))
+    filled.add_listed(thing("b", "u2", 2))
+    to_its_end(filled.apply_list("10"))
     assert books.state == {"b": ("u2", 2)}
 
 
 def test_what_changed_after_the_list_stays_as_it_is() -> None:
     books = Books()
     books.hold(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Filling(books)
+    filled = Relist(books)
     change(filled, books, "ADDED", thing("later", "u3", 11))
     change(filled, books, "MODIFIED", thing("a", "u1", 12))
     change(filled, books, "DELETED", thing("b", "u2", 13))
-    filled.listed(thing("a", "u1", 1))
-    filled.listed(thing("b", "u2", 9))
-    to_its_end(filled.finish("10"))
+    filled.add_listed(thing("a", "u1", 1))
+    filled.add_listed(thing("b", "u2", 9))
+    to_its_end(filled.apply_list("10"))
     assert books.state == {"a": ("u1", 12), "later": ("u3", 11)}
 
 
@@ -155,14 +155,14 @@ def test_a_list_may_be_ahead_of_the_changes() -> None:
     """No object goes back to a former state, and none comes again that went."""
     books = Books()
     books.hold(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Filling(books)
-    filled.listed(thing("a", "u1", 9))
-    to_its_end(filled.finish("10"))
+    filled = Relist(books)
+    filled.add_listed(thing("a", "u1", 9))
+    to_its_end(filled.apply_list("10"))
     assert books.state == {"a": ("u1", 9)}
     books.told.clear()
     change(filled, books, "MODIFIED", thing("a", "u1", 8))
     change(filled, books, "MODIFIED", thing("b", "u2", 7))
-    assert not filled.goes_beyond("10")
+    assert not filled.is_newer_than_list("10")
     assert books.told == []
     change(filled, books, "MODIFIED", thing("a", "u1", 11))
     assert books.told == [("changed", "u1", 11)]
@@ -172,21 +172,21 @@ def test_versions_of_another_history_do_not_count() -> None:
     """A server put back from a backup has older versions, and they are what there is."""
     books = Books()
     books.hold(thing("a", "u1", 900), thing("b", "u2", 901), thing("c", "u3", 902))
-    filled = Filling(books)
-    filled.listed(thing("a", "u1", 400))
-    filled.listed(thing("b", "u2", 901))
+    filled = Relist(books)
+    filled.add_listed(thing("a", "u1", 400))
+    filled.add_listed(thing("b", "u2", 901))
     change(filled, books, "MODIFIED", thing("a", "u1", 501))
-    to_its_end(filled.finish("500"))
+    to_its_end(filled.apply_list("500"))
     assert books.state == {"a": ("u1", 501), "b": ("u2", 901)}
 
 
 def test_what_cannot_be_read_stays_as_it_was_known() -> None:
     books = Books()
     books.hold(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Filling(books)
-    filled.listed_unreadable(thing("a", "u1", 9).metadata)
-    filled.listed_unreadable(thing("b", "another", 9).metadata)
-    to_its_end(filled.finish("10"))
+    filled = Relist(books)
+    filled.add_undecodable(thing("a", "u1", 9).metadata)
+    filled.add_undecodable(thing("b", "another", 9).metadata)
+    to_its_end(filled.apply_list("10"))
     assert books.state == {"a": ("u1", 1)}
 
 
@@ -194,13 +194,13 @@ def test_the_last_word_of_a_list_counts() -> None:
     """A list may come with changes in it, until it is complete."""
     books = Books()
     books.hold(thing("a", "u1", 1), thing("b", "u2", 2))
-    filled = Filling(books)
+    filled = Relist(books)
     for listed in (thing("a", "u1", 5), thing("a", "u1", 1), thing("b", "u2", 2)):
-        filled.listed(listed)
-    filled.listed(thing("c", "u3", 3))
-    filled.unlisted("b")
-    filled.unlisted("c")
-    to_its_end(filled.finish("10"))
+        filled.add_listed(listed)
+    filled.add_listed(thing("c", "u3", 3))
+    filled.drop_listed("b")
+    filled.drop_listed("c")
+    to_its_end(filled.apply_list("10"))
     assert books.told == [("went", "u2", 2)]
 
 
@@ -260,7 +260,7 @@ class Run:
         self.history, self.data = history, data
         self.books = Books()
         self.books.hold(*(thing(key, *what) for key, what in held.items()))
-        self.filled = Filling(self.books)
+        self.filled = Relist(self.books)
         self.told = self.began = data.draw(st.integers(0, history.length), "followed from")
         self.restart()
 
@@ -289,8 +289,8 @@ class Run:
                 self.restart()
             else:
                 key, what = self.to_list.pop(0)
-                self.filled.listed(thing(key, *what))
-        steps = self.filled.finish(str(self.history.version(self.listed_at)))
+                self.filled.add_listed(thing(key, *what))
+        steps = self.filled.apply_list(str(self.history.version(self.listed_at)))
         try:
             while True:
                 steps.send(None)
@@ -330,7 +330,7 @@ def test_list_and_changes_come_to_what_the_server_holds(
     run = Run(history, history.at(known), data)
     run.began = run.told = max(run.told, known)
     run.restart()
-    with patch.object(relist, "SLICE", 1):
+    with patch.object(relist, "YIELD_EVERY", 1):
         run.play()
     run.check_complete()
     while run.told < history.length:
@@ -353,7 +353,7 @@ def test_whatever_was_held_is_made_what_the_server_holds(
     history = History(100, writes)
     same = {what for state in history.states for what in state.values()}
     run = Run(history, {k: what for k, what in held.items() if what not in same}, data)
-    with patch.object(relist, "SLICE", 1):
+    with patch.object(relist, "YIELD_EVERY", 1):
         run.play()
     run.check_complete()
     while run.told < history.length:

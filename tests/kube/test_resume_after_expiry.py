@@ -14,8 +14,8 @@ from support.fault_proxy import HttpProxy, Refusal
 from support.polling import until
 
 from batholith.kube.client.client import Client, ClientOptions
-from batholith.kube.informer.informer import Cache
-from batholith.kube.informer.reflector import CacheOptions
+from batholith.kube.informer.informer import Informer
+from batholith.kube.informer.reflector import InformerOptions
 from batholith.kube.timing import Timing
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -30,7 +30,7 @@ class Pod(Part, frozen=True):
 class Follower:
     """A cache that is followed, and what it told: came, changed or went, and of what."""
 
-    cache: Cache[Pod]
+    cache: Informer[Pod]
     told: list[tuple[str, str]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
 
@@ -60,10 +60,10 @@ async def following(api: FakeApi, **options: Any) -> AsyncIterator[Follower]:
         await asyncio.sleep(0.001)
 
     timing = Timing(sleep=sleep, random=lambda: 0.0)
-    made = ClientOptions(timing=timing, read_tries=1)
+    made = ClientOptions(timing=timing, max_read_attempts=1)
     async with Client(api.credentials, user_agent="t", options=made) as client:
-        follower = Follower(Cache(client, PODS, Pod, options=CacheOptions(**options)))
-        follower.cache.add_handler(follower.hear)
+        follower = Follower(Informer(client, PODS, Pod, options=InformerOptions(**options)))
+        follower.cache.add_event_handler(follower.hear)
         follower.start()
         try:
             await follower.cache.wait_synced()
@@ -114,13 +114,13 @@ async def test_news_come_while_a_list_is_awaited(
         assert follower.told == [("came", "fresh")]
         assert follower.cache.synced
         assert follower.cache.resource_version == ""
-        assert follower.cache.out_of_touch > 0
+        assert follower.cache.stale_seconds > 0
         api.lists.set()
         await until(lambda: follower.holds(api))
         assert follower.told[1:] == [("went", "goes"), ("changed", "changes"), ("came", "missed")]
-        assert follower.cache.out_of_touch == 0
+        assert follower.cache.stale_seconds == 0
         follower.cache.validate()
-        assert follower.cache.statistics().lists == 2
+        assert follower.cache.stats().lists == 2
 
 
 async def test_what_a_server_still_knows_is_not_missed(api: FakeApi) -> None:
@@ -152,7 +152,7 @@ async def test_a_list_that_breaks_off_is_begun_again_while_the_watch_goes_on(api
             ("changed", "changes"),
             ("went", "goes"),
         ]
-        assert follower.cache.statistics().lists == 2
+        assert follower.cache.stats().lists == 2
         followed = [seen for seen in api.seen if "resourceVersion" in seen.query]
         assert len(followed) == 2  # that which was refused, and the one since
 
@@ -172,7 +172,7 @@ async def test_a_watch_that_breaks_is_resumed_while_the_list_goes_on(api: FakeAp
         api.lists.set()
         await until(lambda: follower.holds(api))
         assert api.count("GET") == 2  # the first list, and the one beside
-        assert follower.cache.statistics().lists == 2
+        assert follower.cache.stats().lists == 2
 
 
 async def test_a_place_lost_again_begins_all_anew(api: FakeApi) -> None:
@@ -260,12 +260,12 @@ async def test_what_happens_while_all_reads_are_refused_is_told_once(
     ):
         for name in ("changes", "goes", "same"):
             await user.create(CONFIGMAPS, {"metadata": {"name": name}}, namespace="default")
-        options = CacheOptions(watch_seconds=(1.0, 1.0))
-        cache = Cache(client, CONFIGMAPS, Pod, namespace="default", options=options)
+        options = InformerOptions(watch_timeout=(1.0, 1.0))
+        cache = Informer(client, CONFIGMAPS, Pod, namespace="default", options=options)
         follower = Follower(cache)
         follower.start()
         await cache.wait_synced()
-        cache.add_handler(follower.hear)
+        cache.add_event_handler(follower.hear)
         follower.told.clear()
         proxy.judge = refuse
         await until(lambda: refused)

@@ -15,7 +15,7 @@ from support.raw_http_server import OK, Peer, WireServer, wire_server
 
 from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.client.config import Credentials
-from batholith.kube.client.transport import Call, Transport
+from batholith.kube.client.transport import ApiRequest, Transport
 from batholith.kube.errors import (
     ConfigError,
     ConnectionLostError,
@@ -25,7 +25,7 @@ from batholith.kube.errors import (
 from batholith.kube.http.pool import Origin
 from batholith.kube.timing import Timing
 from batholith.local import pki
-from batholith.machinery.testing import settle
+from batholith.machinery.testing import run_ready_tasks
 
 
 async def no_pause(_: float) -> None:
@@ -51,12 +51,12 @@ async def transport(
         yield made
 
 
-def get(path: str = "/x") -> Call:
-    return Call("GET", path)
+def get(path: str = "/x") -> ApiRequest:
+    return ApiRequest("GET", path)
 
 
-def post(body: bytes = b"{}") -> Call:
-    return Call("POST", "/x", body)
+def post(body: bytes = b"{}") -> ApiRequest:
+    return ApiRequest("POST", "/x", body)
 
 
 async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
@@ -67,7 +67,7 @@ async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
             impersonate=(("Impersonate-User", "ann"), ("Impersonate-Group", "a")),
         )
         async with transport(server, credentials=credentials) as client:
-            await client.send(Call("PATCH", "/x?y=1", b"[]", "application/json-patch+json"))
+            await client.send(ApiRequest("PATCH", "/x?y=1", b"[]", "application/json-patch+json"))
             await client.send(get("/z"))
         common = (
             f"Host: 127.0.0.1:{server.port}\r\nUser-Agent: tests\r\nAccept: application/json\r\n"
@@ -120,7 +120,7 @@ async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -
 
 
 async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
-    options = replace(OPTIONS, connections=2)
+    options = replace(OPTIONS, max_connections=2)
 
     async def break_off(server: WireServer, peer: Peer) -> None:
         server.requests.append(await peer.request())
@@ -139,7 +139,7 @@ async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
 
 
 async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None:
-    options = replace(OPTIONS, connections=1)
+    options = replace(OPTIONS, max_connections=1)
     async with (
         wire_server(WireServer.hold, WireServer.answer_all) as server,
         transport(server, options) as client,
@@ -273,7 +273,7 @@ async def test_a_stream_left_early_costs_its_connection() -> None:
         wire_server(flow, WireServer.answer_all) as server,
         transport(server) as client,
     ):
-        async with client.stream(get(), inactivity=100) as pieces:
+        async with client.stream(get(), idle_timeout=100) as pieces:
             async for piece in pieces():
                 assert piece == b"ab"
                 break
@@ -294,7 +294,7 @@ async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reade
     async with (
         wire_server(flow) as server,
         transport(server) as client,
-        client.stream(get(), inactivity=100) as pieces,
+        client.stream(get(), idle_timeout=100) as pieces,
     ):
         stream = pieces()
 
@@ -304,7 +304,7 @@ async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reade
         assert await read() == b"ab"
         time.leap(150)  # longer than the server may be silent
         reading = asyncio.create_task(read())
-        await settle()
+        await run_ready_tasks()
         assert not reading.done()
         time.leap(101)
         with pytest.raises(RequestTimeoutError, match="silent"):
@@ -326,7 +326,7 @@ async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> 
 
     async with wire_server(flow) as server, transport(server) as client:
         size = 0
-        async with client.stream(get(), inactivity=100) as pieces:
+        async with client.stream(get(), idle_timeout=100) as pieces:
             before = -1
             while before != told:  # until the server is stuck
                 before = told
@@ -357,7 +357,7 @@ async def test_the_fence_is_asked_when_nothing_but_the_write_is_left_to_do() -> 
             closed = True
             for method in ("POST", "PUT", "PATCH", "DELETE"):
                 with pytest.raises(NotNowError):
-                    await client.send(Call(method, "/x", b"{}"))
+                    await client.send(ApiRequest(method, "/x", b"{}"))
             assert await client.send(get()) == b"{}"
         assert [raw.split()[0] for raw in server.requests] == [b"POST", b"GET"]
         assert server.connections == 1
@@ -506,7 +506,7 @@ def test_all_of_it_works_on_uvloop_too(tmp_path: Path) -> None:
                     *(client.send(post(b"x" * 300_000)) for _ in range(9))
                 )
                 assert bodies == [b"{}"] * 9
-                async with client.stream(get(), inactivity=100) as pieces:
+                async with client.stream(get(), idle_timeout=100) as pieces:
                     assert [piece async for piece in pieces()] == [b"{}"]
         with pytest.raises(ConnectionLostError):
             async with transport(server, credentials=credentials) as client:

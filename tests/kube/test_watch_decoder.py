@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from batholith.kube.client.watch_decoder import (
     Bookmark,
-    EventReader,
-    LineCutter,
-    UnreadableObjectError,
+    LineSplitter,
+    ObjectDecodeError,
+    WatchDecoder,
     WatchEvent,
 )
-from batholith.kube.errors import GoneError, ServerError, UnreadableAnswerError
+from batholith.kube.errors import DecodeError, GoneError, ServerError
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
 
@@ -31,7 +31,7 @@ def test_lines_come_out_whole_however_the_stream_is_cut(
     lines: list[bytes], rest: bytes, sizes: list[int]
 ) -> None:
     stream = b"".join(line + b"\n" for line in lines) + rest
-    cutter, got = LineCutter(), list[bytes]()
+    cutter, got = LineSplitter(), list[bytes]()
     for size in sizes:
         got += cutter.feed(stream[:size])
         stream = stream[size:]
@@ -40,7 +40,7 @@ def test_lines_come_out_whole_however_the_stream_is_cut(
 
 
 def test_a_line_in_very_many_pieces_is_joined_once() -> None:
-    cutter = LineCutter()
+    cutter = LineSplitter()
     for _ in range(100_000):
         assert cutter.feed(b"x" * 10) == []
     (line,) = cutter.feed(b"\n")
@@ -48,31 +48,31 @@ def test_a_line_in_very_many_pieces_is_joined_once() -> None:
 
 
 def test_changes_bookmarks_and_errors_are_told_apart() -> None:
-    reader = EventReader(Thing)
-    event = reader.read(b'{"type":"ADDED","object":{"metadata":{"name":"a"},"size":3}}')
+    reader = WatchDecoder(Thing)
+    event = reader.decode(b'{"type":"ADDED","object":{"metadata":{"name":"a"},"size":3}}')
     assert event == WatchEvent("ADDED", Thing(metadata=ObjectMeta(name="a"), size=3))
     head = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5"'
-    assert reader.read(head + b"}}}") == Bookmark("5", ends_list=False)
+    assert reader.decode(head + b"}}}") == Bookmark("5", ends_initial_events=False)
     end = b',"annotations":{"k8s.io/initial-events-end":"true"}}}}'
-    assert reader.read(head + end) == Bookmark("5", ends_list=True)
+    assert reader.decode(head + end) == Bookmark("5", ends_initial_events=True)
     with pytest.raises(GoneError, match="too old"):
-        reader.read(b'{"type":"ERROR","object":{"code":410,"message":"too old"}}')
+        reader.decode(b'{"type":"ERROR","object":{"code":410,"message":"too old"}}')
     with pytest.raises(ServerError):
-        reader.read(b'{"type":"ERROR","object":{"code":504}}')
+        reader.decode(b'{"type":"ERROR","object":{"code":504}}')
 
 
 def test_what_does_not_fit_names_its_object() -> None:
-    reader = EventReader(Thing)
+    reader = WatchDecoder(Thing)
     line = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","namespace":"d"},"size":"x"}}'
-    with pytest.raises(UnreadableObjectError, match="size") as caught:
-        reader.read(line)
-    assert (caught.value.change, caught.value.metadata.key) == ("MODIFIED", "d/a")
+    with pytest.raises(ObjectDecodeError, match="size") as caught:
+        reader.decode(line)
+    assert (caught.value.event_type, caught.value.metadata.key) == ("MODIFIED", "d/a")
     for text in (b"nonsense", b"[]", b'{"type":3}'):
-        with pytest.raises(UnreadableAnswerError):
-            reader.read(text)
+        with pytest.raises(DecodeError):
+            reader.decode(text)
 
 
 def test_raw_objects_can_be_watched() -> None:
-    event = EventReader(msgspec.Raw).read(b'{"type":"ADDED","object":{"x":1}}')
+    event = WatchDecoder(msgspec.Raw).decode(b'{"type":"ADDED","object":{"x":1}}')
     assert isinstance(event, WatchEvent)
     assert bytes(event.object) == b'{"x":1}'

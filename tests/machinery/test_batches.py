@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.machinery.batches import all_at_once, slow_start
+from batholith.machinery.batches import run_concurrently, slow_start
 
 
 class Server:
@@ -49,23 +49,23 @@ def test_inv_ss_2_3_4_batches_double_and_stop_after_an_error(count: int, good: i
     assert server.calls <= 2 * (good + 1)
     assert server.sizes[:-1] == [2**power for power in range(len(server.sizes) - 1)]
     assert sum(server.sizes) == server.calls
-    parts = [*outcome.done, *(item for item, _ in outcome.failed), *outcome.skipped]
+    parts = [*outcome.succeeded, *(item for item, _ in outcome.failed), *outcome.skipped]
     assert sorted(parts) == list(range(count))
     assert (outcome.first_error is None) == (count <= good)
 
 
 async def test_an_error_among_the_last_skips_nothing() -> None:
     outcome = await slow_start(range(3), Server(good=2).call)
-    assert outcome.done == (0, 1)
+    assert outcome.succeeded == (0, 1)
     assert outcome.skipped == ()
     assert str(outcome.first_error) == "item 2 refused"
 
 
 async def test_deletions_go_all_together() -> None:
     server = Server(good=5)
-    outcome = await all_at_once(range(8), server.call)
+    outcome = await run_concurrently(range(8), server.call)
     assert server.sizes == [8]
-    assert (len(outcome.done), len(outcome.failed)) == (5, 3)
+    assert (len(outcome.succeeded), len(outcome.failed)) == (5, 3)
 
 
 async def test_a_cancel_is_no_failure_of_an_item() -> None:

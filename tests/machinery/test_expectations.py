@@ -28,7 +28,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(fates=st.lists(st.sampled_from(["ok", "refused", "timeout", "lost"]), min_size=WANTED))
     def reconcile(self, fates: list[str]) -> None:
-        if self.expected.awaited("job"):
+        if self.expected.pending("job"):
             return
         missing = WANTED - len(self.cache)
         names = [f"child-{self.made + number}" for number in range(missing)]
@@ -36,7 +36,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.expected.expect("job", names)
         for name, fate in zip(names, fates, strict=False):
             if fate == "refused":
-                self.expected.observed("job", name)
+                self.expected.observe("job", name)
             elif fate == "lost":
                 self.timed_out += 1  # the call never arrived, and we cannot know
             else:
@@ -55,7 +55,7 @@ class ControllerMachine(RuleBasedStateMachine):
         if self.unseen:
             name = self.unseen[0] if again else self.unseen.pop(0)
             self.cache.add(name)
-            self.expected.observed("job", name)
+            self.expected.observe("job", name)
 
     @rule()
     def wait(self) -> None:
@@ -71,7 +71,7 @@ class ControllerMachine(RuleBasedStateMachine):
         if hasattr(self, "live") and self.timed_out == 0:
             while self.unseen:
                 self.notify(again=False)
-            assert not self.expected.awaited("job")
+            assert not self.expected.pending("job")
             assert len(self.expected) == 0
 
 
@@ -84,10 +84,10 @@ def test_inv_ex_3_a_lost_notification_holds_up_for_five_minutes() -> None:
     expected = Expectations(clock)
     expected.expect("job", ["a"])
     clock.tick(300)
-    assert expected.awaited("job") == {"a"}
+    assert expected.pending("job") == {"a"}
     assert expected.expires_in("job") == 0
     clock.tick(0.5)
-    assert not expected.awaited("job")
+    assert not expected.pending("job")
     assert expected.expires_in("job") is None
 
 
@@ -97,16 +97,16 @@ def test_inv_ex_3_each_child_has_its_own_five_minutes() -> None:
     expected.expect("job", ["old"])
     clock.tick(200)
     expected.expect("job", ["new"])
-    assert expected.awaited("job") == {"old", "new"}
+    assert expected.pending("job") == {"old", "new"}
     assert expected.expires_in("job") == 300
     clock.tick(101)
-    assert expected.awaited("job") == {"new"}
+    assert expected.pending("job") == {"new"}
 
 
 def test_inv_ex_5_an_absent_record_stays_absent() -> None:
     expected = Expectations(FakeClock())
-    expected.observed("job", "a")
-    assert not expected.awaited("job")
+    expected.observe("job", "a")
+    assert not expected.pending("job")
     assert len(expected) == 0
 
 
@@ -114,4 +114,4 @@ def test_a_key_that_is_gone_expects_nothing() -> None:
     expected = Expectations(FakeClock())
     expected.expect("job", ["a"])
     expected.delete("job")
-    assert not expected.awaited("job")
+    assert not expected.pending("job")

@@ -14,16 +14,16 @@ from support.lease_simulation import Candidate, LeaseWorld
 
 from batholith.kube.client.events import EventType
 from batholith.kube.client.lease import LeaseRecord, LeaseStore
-from batholith.kube.errors import NotLeadingError, ServerError
+from batholith.kube.errors import NotLeaderError, ServerError
 from batholith.machinery.leader_election import (
-    JITTER,
-    ElectionSettings,
-    ElectionSettingsError,
+    JITTER_FACTOR,
+    LeaderElectionConfig,
+    LeaderElectionConfigError,
     LeadershipLostError,
 )
 from batholith.model.meta import ObjectReference
 
-RETRY = 2 * (1 + JITTER)
+RETRY = 2 * (1 + JITTER_FACTOR)
 """Longest pause of a candidate, with the default retry period."""
 
 
@@ -46,14 +46,16 @@ class Recorded:
 
     def record(
         self,
-        about: ObjectReference,
+        regarding: ObjectReference,
         *,
         type: EventType,  # noqa: A002 - the word of the API
         reason: str,
         message: str,
     ) -> None:
         assert type == "Normal"
-        self.events.append((f"{about.kind} {about.namespace}/{about.name}", reason, message))
+        self.events.append(
+            (f"{regarding.kind} {regarding.namespace}/{regarding.name}", reason, message)
+        )
 
 
 async def leader_and_standby(world: LeaseWorld) -> tuple[Candidate, Candidate]:
@@ -69,8 +71,8 @@ async def lost(candidate: Candidate) -> str:
     assert candidate.task.done()
     with pytest.raises(LeadershipLostError) as caught:
         await candidate.task
-    with pytest.raises(NotLeadingError):
-        candidate.elector.check()
+    with pytest.raises(NotLeaderError):
+        candidate.elector.check_fence()
     return str(caught.value)
 
 
@@ -80,11 +82,11 @@ async def lost(candidate: Candidate) -> str:
 async def test_the_first_candidate_makes_the_lease_and_leads(world: LeaseWorld) -> None:
     recorder = Recorded()
     first = world.add(recorder=recorder)
-    with pytest.raises(NotLeadingError):
-        first.elector.check()
+    with pytest.raises(NotLeaderError):
+        first.elector.check_fence()
     await world.clock.advance(0.1)
-    assert first.elector.leading.is_set()
-    first.elector.check()
+    assert first.elector.elected.is_set()
+    first.elector.check_fence()
     assert world.server.spec == {
         "holderIdentity": "host_0",
         "leaseDurationSeconds": 15,
@@ -113,7 +115,7 @@ async def test_a_leader_renews_by_one_write_every_retry_period(world: LeaseWorld
 async def test_a_standby_waits_and_knows_the_holder(world: LeaseWorld) -> None:
     leader, standby = await leader_and_standby(world)
     await world.clock.advance(120)
-    assert not standby.elector.leading.is_set()
+    assert not standby.elector.elected.is_set()
     assert standby.elector.holder == leader.name
     assert standby.metrics.status.labels("vc-controller-manager")._value.get() == 0
     assert world.leaders == [leader]
@@ -121,7 +123,7 @@ async def test_a_standby_waits_and_knows_the_holder(world: LeaseWorld) -> None:
 
 async def test_identities_are_never_used_twice() -> None:
     """A leader that is started again on its host must wait like all others."""
-    assert ElectionSettings(name="x").identity != ElectionSettings(name="x").identity
+    assert LeaderElectionConfig(name="x").identity != LeaderElectionConfig(name="x").identity
 
 
 # The end of a leader.
@@ -232,8 +234,8 @@ async def test_a_frozen_leader_finds_its_time_over(world: LeaseWorld) -> None:
     leader.clock.frozen = True
     await world.clock.advance(60)
     assert world.leaders == [standby]
-    with pytest.raises(NotLeadingError):
-        leader.elector.check()
+    with pytest.raises(NotLeaderError):
+        leader.elector.check_fence()
     leader.clock.thaw()
     await world.clock.advance(0)
     await lost(leader)
@@ -404,14 +406,14 @@ async def test_health_is_lost_only_long_after_the_lease(world: LeaseWorld) -> No
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any], text: str) -> None:
-    with pytest.raises(ElectionSettingsError) as caught:
-        ElectionSettings(**{"name": "x", **wrong})
+    with pytest.raises(LeaderElectionConfigError) as caught:
+        LeaderElectionConfig(**{"name": "x", **wrong})
     assert text in str(caught.value)
 
 
 def test_a_request_gets_half_of_the_deadline() -> None:
-    assert ElectionSettings(name="x").request_timeout == 5
-    short = ElectionSettings(name="x", lease_duration=2, renew_deadline=1.5, retry_period=0.2)
+    assert LeaderElectionConfig(name="x").request_timeout == 5
+    short = LeaderElectionConfig(name="x", lease_duration=2, renew_deadline=1.5, retry_period=0.2)
     assert short.request_timeout == 1
 
 
@@ -549,9 +551,9 @@ async def test_a_candidate_whose_watch_fails_still_hears_of_a_lease_that_is_give
         async for record in watch(self):
             yield record
 
-    monkeypatch.setattr(LeaseStore, "watch", failing)
+    monkeypatch.setattr(LeaseStore, "register", failing)
     standby = world.add()
     await world.clock.advance(20)
     leader.task.cancel()
     await world.clock.advance(0.2)
-    assert standby.elector.leading.is_set()
+    assert standby.elector.elected.is_set()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batholith.machinery.lifecycle import run_controller
-from batholith.machinery.testing import settle
+from batholith.machinery.testing import run_ready_tasks
 
 
 class Cache:
@@ -51,14 +51,14 @@ async def test_the_story_of_a_controller() -> None:
             story.append("work ends")
 
     task = asyncio.create_task(
-        run_controller([cache], work, synced=lambda: story.append("synced"), ready=ready)
+        run_controller([cache], work, on_synced=lambda: story.append("synced"), ready=ready)
     )
-    await settle()
+    await run_ready_tasks()
     assert story == ["cache starts"]
     assert not ready.is_set()
     cache.synced.set()
     await ready.wait()
-    await settle()
+    await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -79,7 +79,7 @@ async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
         story.append("work")
 
     task = asyncio.create_task(run_controller([Cache(story)], work))
-    await settle()
+    await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -92,7 +92,7 @@ async def test_work_that_ends_by_itself_ends_the_caches() -> None:
     cache.synced.set()
 
     async def work() -> None:
-        await settle()
+        await run_ready_tasks()
         story.append("work")
 
     await run_controller([cache], work)
@@ -107,13 +107,15 @@ async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
         story.append("work")
 
     task = asyncio.create_task(
-        run_controller([cache], work, synced=lambda: story.append("synced"), ready=ready, lead=lead)
+        run_controller(
+            [cache], work, on_synced=lambda: story.append("synced"), ready=ready, elected=lead
+        )
     )
-    await settle()
+    await run_ready_tasks()
     assert not ready.is_set()
     cache.synced.set()
     await ready.wait()
-    await settle()
+    await run_ready_tasks()
     assert story == ["cache starts"]
     lead.set()
     await task
@@ -128,8 +130,8 @@ async def test_a_standby_that_is_stopped_does_no_work() -> None:
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([cache], work, lead=asyncio.Event()))
-    await settle()
+    task = asyncio.create_task(run_controller([cache], work, elected=asyncio.Event()))
+    await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -144,8 +146,8 @@ async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> Non
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([cache], work, lead=lead))
-    await settle()
+    task = asyncio.create_task(run_controller([cache], work, elected=lead))
+    await run_ready_tasks()
     assert story == ["cache starts"]
     cache.synced.set()
     await task
@@ -156,7 +158,7 @@ async def test_a_cache_that_fails_ends_the_controller() -> None:
     cache = Cache([])
     cache.synced.set()
     task = asyncio.create_task(run_controller([cache], asyncio.Event().wait))  # type: ignore[arg-type]
-    await settle()
+    await run_ready_tasks()
     cache.fail(RuntimeError("no such kind"))
     with pytest.raises(ExceptionGroup) as caught:
         await task

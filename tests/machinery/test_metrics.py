@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from batholith.machinery.controller import ShardedQueue
 from batholith.machinery.metrics import WorkQueueMetrics
-from batholith.machinery.rate_limiters import Exponential
+from batholith.machinery.rate_limiters import ExponentialFailureRateLimiter
 from batholith.machinery.testing import FakeClock
 
 
@@ -20,7 +20,10 @@ class World:
 
     def make(self, name: str) -> ShardedQueue:
         return ShardedQueue(
-            name=name, limiter=Exponential(1, 60), clock=self.clock, metrics=self.metrics
+            name=name,
+            limiter=ExponentialFailureRateLimiter(1, 60),
+            clock=self.clock,
+            metrics=self.metrics,
         )
 
     def value(self, metric: str, **labels: str) -> float | None:

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from batholith.machinery.priority_semaphore import Turns
-from batholith.machinery.testing import settle
+from batholith.machinery.priority_semaphore import PrioritySemaphore
+from batholith.machinery.testing import run_ready_tasks
 
 
 class Line:
     """People who go through a door of so many places, each until let out."""
 
     def __init__(self, places: int) -> None:
-        self.turns = Turns(places)
+        self.turns = PrioritySemaphore(places)
         self.inside: list[str] = []
         self.out: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -20,15 +20,15 @@ class Line:
     async def come(self, name: str, rank: float) -> None:
         self.out[name] = asyncio.Event()
         self.tasks[name] = asyncio.create_task(self._go(name, rank))
-        await settle()
+        await run_ready_tasks()
 
     async def leave(self, name: str) -> None:
         self.out[name].set()
         await self.tasks[name]
-        await settle()
+        await run_ready_tasks()
 
     async def _go(self, name: str, rank: float) -> None:
-        async with self.turns.place(rank):
+        async with self.turns.slot(rank):
             self.inside.append(name)
             await self.out[name].wait()
             self.inside.remove(name)
@@ -77,11 +77,11 @@ async def test_a_place_given_to_one_who_gives_up_at_that_moment_goes_on() -> Non
     while line.inside == ["a"]:  # noqa: ASYNC110 - nothing to wait on
         await asyncio.sleep(0)
     line.tasks["b"].cancel()
-    await settle()
+    await run_ready_tasks()
     assert line.inside == ["c"]
     await line.leave("c")
 
 
 def test_there_must_be_a_place() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Turns(0)
+        PrioritySemaphore(0)

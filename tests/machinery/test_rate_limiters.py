@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batholith.machinery.rate_limiters import (
-    Bucket,
-    Exponential,
-    MaxOf,
-    default_controller_limiter,
+    BucketRateLimiter,
+    ExponentialFailureRateLimiter,
+    MaxOfRateLimiter,
+    default_controller_rate_limiter,
 )
 from batholith.machinery.testing import FakeClock
 
@@ -28,12 +28,12 @@ KEYS = st.sampled_from(["a", "b", "c"])
     ],
 )
 def test_the_delays_of_the_reference_systems(base: float, cap: float, delays: list[float]) -> None:
-    limiter = Exponential(base, cap)
+    limiter = ExponentialFailureRateLimiter(base, cap)
     assert [limiter.when("a") for _ in delays] == pytest.approx(delays)
 
 
 def test_the_last_steps_to_a_thousand_seconds() -> None:
-    limiter = Exponential(0.005, 1000)
+    limiter = ExponentialFailureRateLimiter(0.005, 1000)
     delays = [limiter.when("a") for _ in range(20)]
     assert delays[16:] == pytest.approx([327.68, 655.36, 1000, 1000])
 
@@ -42,7 +42,7 @@ def test_the_last_steps_to_a_thousand_seconds() -> None:
 @pytest.mark.parametrize("failures", [29, 30, 31, 33, 34, 35, 40, 41, 42, 62, 63, 64, 65, 100_000])
 def test_inv_rl_6_counts_beyond_any_duration_wait_the_cap(base: float, failures: int) -> None:
     """INV-RL-6 at the counts where 63 bits of nanoseconds overflow."""
-    limiter = Exponential(base, 1000)
+    limiter = ExponentialFailureRateLimiter(base, 1000)
     for _ in range(failures):
         limiter.when("a")
     assert limiter.when("a") == 1000
@@ -52,7 +52,7 @@ def test_inv_rl_6_counts_beyond_any_duration_wait_the_cap(base: float, failures:
 @given(base=BASES, factor=st.floats(1, 1e6), failures=st.integers(1, 80))
 @example(base=5.5, factor=1.0000000000000002, failures=1)
 def test_inv_rl_1_delays_grow_up_to_the_cap(base: float, factor: float, failures: int) -> None:
-    limiter = Exponential(base, base * factor)
+    limiter = ExponentialFailureRateLimiter(base, base * factor)
     delays = [limiter.when("a") for _ in range(failures)]
     assert delays == sorted(delays)
     assert all(0 < delay <= base * factor for delay in delays)
@@ -61,7 +61,7 @@ def test_inv_rl_1_delays_grow_up_to_the_cap(base: float, factor: float, failures
 
 @given(base=BASES, failures=st.integers(0, 50))
 def test_inv_rl_2_a_forgotten_key_starts_at_the_base(base: float, failures: int) -> None:
-    limiter = Exponential(base, 1000)
+    limiter = ExponentialFailureRateLimiter(base, 1000)
     for _ in range(failures):
         limiter.when("a")
     limiter.forget("a")
@@ -71,8 +71,8 @@ def test_inv_rl_2_a_forgotten_key_starts_at_the_base(base: float, failures: int)
 
 @given(calls=st.lists(st.tuples(KEYS, st.booleans()), max_size=60))
 def test_inv_rl_3_keys_do_not_influence_each_other(calls: list[tuple[str, bool]]) -> None:
-    shared = Exponential(1, 60)
-    alone = {key: Exponential(1, 60) for key in "abc"}
+    shared = ExponentialFailureRateLimiter(1, 60)
+    alone = {key: ExponentialFailureRateLimiter(1, 60) for key in "abc"}
     for key, forget in calls:
         if forget:
             shared.forget(key)
@@ -91,7 +91,7 @@ def test_inv_rl_4_no_window_holds_more_than_the_bucket_and_its_refill(
     pauses: list[float], rate: int, size: int, window: float
 ) -> None:
     clock = FakeClock()
-    bucket = Bucket(rate, size, clock)
+    bucket = BucketRateLimiter(rate, size, clock)
     due = []
     for pause in pauses:
         clock.tick(pause)
@@ -102,7 +102,7 @@ def test_inv_rl_4_no_window_holds_more_than_the_bucket_and_its_refill(
 
 
 def test_a_burst_is_free_and_then_each_waits_its_turn() -> None:
-    bucket = Bucket(10, 100, FakeClock())
+    bucket = BucketRateLimiter(10, 100, FakeClock())
     delays = [bucket.when("any") for _ in range(103)]
     assert delays[:100] == [0] * 100
     assert delays[100:] == pytest.approx([0.1, 0.2, 0.3])
@@ -111,17 +111,20 @@ def test_a_burst_is_free_and_then_each_waits_its_turn() -> None:
 def test_a_bucket_survives_a_clock_that_steps_back() -> None:
     """INV-RL-6."""
     clock = FakeClock()
-    bucket = Bucket(1, 1, clock)
+    bucket = BucketRateLimiter(1, 1, clock)
     assert bucket.when("a") == 0
-    clock.jump(-1000)
+    clock.step_monotonic(-1000)
     assert bucket.when("a") == pytest.approx(1)
 
 
 @given(calls=st.lists(KEYS, min_size=1, max_size=40))
 def test_inv_rl_5_max_of_asks_every_member_once(calls: list[str]) -> None:
-    left, right = Exponential(1, 60), Exponential(3, 5)  # each is now and then the longer
-    both = MaxOf([left, right])
-    twins = Exponential(1, 60), Exponential(3, 5)
+    left, right = (
+        ExponentialFailureRateLimiter(1, 60),
+        ExponentialFailureRateLimiter(3, 5),
+    )  # each is now and then the longer
+    both = MaxOfRateLimiter([left, right])
+    twins = ExponentialFailureRateLimiter(1, 60), ExponentialFailureRateLimiter(3, 5)
     for number, key in enumerate(calls, 1):
         assert both.when(key) == max(twin.when(key) for twin in twins)
         assert left.num_requeues(key) == right.num_requeues(key) == both.num_requeues(key)
@@ -132,7 +135,7 @@ def test_inv_rl_5_max_of_asks_every_member_once(calls: list[str]) -> None:
 def test_inv_rl_6_the_default_always_answers_with_a_sane_delay(
     calls: list[tuple[str, bool]],
 ) -> None:
-    limiter = default_controller_limiter(FakeClock())
+    limiter = default_controller_rate_limiter(FakeClock())
     for key, forget in calls:
         if forget:
             limiter.forget(key)
@@ -141,7 +144,7 @@ def test_inv_rl_6_the_default_always_answers_with_a_sane_delay(
 
 @given(calls=st.lists(KEYS, max_size=60))
 def test_inv_rl_7_forgetting_all_keys_frees_the_memory(calls: list[str]) -> None:
-    limiter = Exponential(1, 60)
+    limiter = ExponentialFailureRateLimiter(1, 60)
     for key in calls:
         limiter.when(key)
     for key in calls:
@@ -152,7 +155,7 @@ def test_inv_rl_7_forgetting_all_keys_frees_the_memory(calls: list[str]) -> None
 @pytest.mark.parametrize("base", [0, -1, math.nan, math.inf])
 def test_a_base_that_makes_no_sense_is_refused(base: float) -> None:
     with pytest.raises(ValueError, match="base"):
-        Exponential(base, 1000)
+        ExponentialFailureRateLimiter(base, 1000)
 
 
 FAILURES = st.tuples(
@@ -170,22 +173,22 @@ def test_no_delay_exceeds_its_cap_whatever_happened_before(
     failures: list[tuple[str, float, float, bool, int]], longest: float
 ) -> None:
     clock = FakeClock()
-    limiter = default_controller_limiter(clock, longest=longest)
+    limiter = default_controller_rate_limiter(clock, max_delay=longest)
     for key, at_most, pause, well, times in failures:
         clock.tick(pause)
         if well:
             limiter.forget(key)
         for _ in range(times):
-            assert 0 <= limiter.when(key, at_most=at_most) <= min(at_most, longest)
+            assert 0 <= limiter.when(key, max_delay=at_most) <= min(at_most, longest)
 
 
 def test_an_outage_of_a_thousand_keys_puts_an_ordinary_failure_off_by_its_pause_at_most() -> None:
     """What a cut-off delay did not wait for must not be reserved."""
     clock, pause = FakeClock(), 30.0
-    limiter = default_controller_limiter(clock)
+    limiter = default_controller_rate_limiter(clock)
     for _ in range(20):
         for number in range(1000):
-            limiter.when(f"k{number}", at_most=pause)
+            limiter.when(f"k{number}", max_delay=pause)
         clock.tick(pause)
     assert limiter.when("a conflict") <= pause
 
@@ -202,11 +205,11 @@ def test_inv_rl_4_holds_for_what_is_not_cut_off(
     calls: list[tuple[float, float]], rate: int, size: int, window: float
 ) -> None:
     clock = FakeClock()
-    bucket = Bucket(rate, size, clock)
+    bucket = BucketRateLimiter(rate, size, clock)
     due = []
     for pause, at_most in calls:
         clock.tick(pause)
-        delay = bucket.when("a", at_most=at_most)
+        delay = bucket.when("a", max_delay=at_most)
         assert delay <= at_most
         if delay < at_most:
             due.append(clock.monotonic() + delay)

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batholith.machinery.testing import FakeClock, settle
+from batholith.machinery.testing import FakeClock, run_ready_tasks
 from batholith.machinery.workqueue import WorkQueue
-from batholith.machinery.workqueue_stats import QueueFigures
+from batholith.machinery.workqueue_stats import WorkQueueStats
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 
 
 def make_queue() -> WorkQueue:
-    return WorkQueue(FakeClock(), QueueFigures())
+    return WorkQueue(FakeClock(), WorkQueueStats())
 
 
 class WorkQueueMachine(RuleBasedStateMachine):
@@ -24,7 +24,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.figures = QueueFigures()
+        self.figures = WorkQueueStats()
         self.queue = WorkQueue(FakeClock(), self.figures)
         self.order: list[str] = []
         self.in_work: dict[str, bool] = {}
@@ -72,12 +72,12 @@ class WorkQueueMachine(RuleBasedStateMachine):
         assert len(self.queue) == len(self.order)
         assert self.queue.depth == len(self.order) + again
         assert self.figures.adds - self.gets == self.queue.depth
-        assert self.figures.waited.samples == self.gets
-        assert self.figures.worked.samples == self.dones
+        assert self.figures.queue_duration.count == self.gets
+        assert self.figures.work_duration.count == self.dones
         assert self.queue.idle == (not self.order and not self.in_work)
 
     def teardown(self) -> None:
-        if not hasattr(self, "queue"):
+        if not hasattr(self, "queue_size"):
             return
         for key in list(self.in_work):
             self.done(key)
@@ -159,7 +159,7 @@ async def test_inv_wq_7_every_getter_sees_the_end() -> None:
     """INV-WQ-7: present getters and future ones."""
     queue = make_queue()
     waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
-    await settle()
+    await run_ready_tasks()
     queue.shut_down()
     queue.add("late")
     assert await asyncio.gather(*waiting) == [None, None, None]
@@ -174,12 +174,12 @@ async def test_inv_wq_8_a_drain_waits_for_the_last_done() -> None:
     assert await queue.get() == "a"
     queue.add("a")
     drained = asyncio.create_task(queue.drain())
-    await settle()
+    await run_ready_tasks()
     queue.add("c")
     queue.done("a")
     assert [await queue.get(), await queue.get()] == ["b", "a"]
     queue.done("b")
-    await settle()
+    await run_ready_tasks()
     assert not drained.done()
     queue.done("a")
     await drained
@@ -191,7 +191,7 @@ async def test_inv_wq_8_a_plain_shut_down_ends_a_drain_early() -> None:
     queue.add("a")
     await queue.get()
     drained = asyncio.create_task(queue.drain())
-    await settle()
+    await run_ready_tasks()
     assert not drained.done()
     queue.shut_down()
     await drained
@@ -204,7 +204,7 @@ async def test_an_idle_queue_is_drained_at_once() -> None:
 async def test_a_cancelled_getter_passes_its_turn_on() -> None:
     queue = make_queue()
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
-    await settle()
+    await run_ready_tasks()
     queue.add("a")
     first.cancel()
     assert await second == "a"

@@ -10,7 +10,7 @@ from support.polling import until
 from support.running_controller import Notes, running
 
 from batholith.kube.client.client import Client
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODGROUPS, PODS, QUEUES, Resource
 from batholith.model.podgroup import PodGroup
@@ -28,7 +28,7 @@ class World:
     clock: FakeClock = field(default_factory=FakeClock)
 
     def controller(
-        self, *, podgroups: Cache[PodGroup] | None = None, **settings: Any
+        self, *, podgroups: Informer[PodGroup] | None = None, **settings: Any
     ) -> PodGroupController:
         return PodGroupController(
             self.client,
@@ -308,7 +308,7 @@ async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_
     world: World,
 ) -> None:
     world.stateful_set("s", 2, group_min_member="2")
-    groups = Cache(world.client, PODGROUPS, PodGroup)
+    groups = Informer(world.client, PODGROUPS, PodGroup)
     async with running(world.controller(podgroups=groups)):
         world.pod("s-0", owner="s")
         await until(lambda: world.bound("s-0"))

@@ -284,7 +284,7 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Wo
         await until(lambda: world.registry.get_sample_value(figure, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
-        await until(controller._work.waiting)
+        await until(controller._work.delayed_count)
         await world.clock.advance(0.2)
         await until(lambda: world.status("q").get("running") == 19)
         assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
@@ -342,7 +342,7 @@ async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -
     world.queue("p", state="")
     world.queue("q", parent="p", state="")
     controller = world.controller()
-    controller._queues.add_handler(keep)
+    controller._queues.add_event_handler(keep)
     async with running(controller):
         world.command("c", "CloseQueue", "p")
         await until(lambda: world.state("q") == "Closed")

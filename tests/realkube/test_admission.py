@@ -27,7 +27,7 @@ from batholith.admission.serving.cert_rotation import Lifetimes
 from batholith.admission.serving.cert_secret import SecretSettings
 from batholith.admission.serving.service import AdmissionService, Options
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.names import JOBS, LEASES, MUTATING_CONFIGURATIONS, QUEUES, SECRETS
 from batholith.model.names import VALIDATING_CONFIGURATIONS as VALIDATING
 
@@ -264,8 +264,10 @@ async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
 
 async def test_a_secret_of_somebody_else_is_served_and_never_written(server: Server) -> None:
     now, lasts = datetime.now(UTC), timedelta(hours=1)
-    authority = make_authority("theirs", now=now, lasts=lasts)
-    theirs = issue(authority, LeafRequest(subject="x", lasts=lasts, hosts=("127.0.0.1",)), now=now)
+    authority = create_ca("theirs", now=now, validity=lasts)
+    theirs = issue_certificate(
+        authority, CertificateRequest(subject="x", validity=lasts, hosts=("127.0.0.1",)), now=now
+    )
     data = {
         "ca.crt": authority.certificate_pem.decode(),
         "tls.crt": theirs.certificate_pem.decode(),
@@ -506,13 +508,13 @@ async def test_certificate_files_are_taken_up_when_they_change(
         assert await refuses(server)
 
 
-def _authority() -> Identity:
-    return make_authority("files", now=datetime.now(UTC), lasts=timedelta(hours=1))
+def _authority() -> CertKeyPair:
+    return create_ca("files", now=datetime.now(UTC), validity=timedelta(hours=1))
 
 
-def _provide(files: CertificateFiles, authority: Identity, *, trusted: bytes) -> None:
-    request = LeafRequest(subject="x", lasts=timedelta(hours=1), hosts=("127.0.0.1",))
-    leaf = issue(authority, request, now=datetime.now(UTC))
+def _provide(files: CertificateFiles, authority: CertKeyPair, *, trusted: bytes) -> None:
+    request = CertificateRequest(subject="x", validity=timedelta(hours=1), hosts=("127.0.0.1",))
+    leaf = issue_certificate(authority, request, now=datetime.now(UTC))
     files.certificate.write_bytes(leaf.certificate_pem)
     files.key.write_bytes(leaf.key_pem)
     assert files.authority is not None

@@ -23,7 +23,7 @@ async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_
         api.fail(answer, path="/binding")
         working = asyncio.create_task(binder.run())
         binder.bind([Placement("d", "p", "uid", "n")])
-        await until(binder.queue.waiting)
+        await until(binder.queue.delayed_count)
         assert notes.events == []
         await clock.advance(1)
         await until(lambda: notes.events)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from batholith.machinery.testing import settle
+from batholith.machinery.testing import run_ready_tasks
 from batholith.model.meta import ObjectMeta
 from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.writers.pod_versions import Standing
@@ -36,6 +36,6 @@ async def test_whoever_asks_in_the_midst_of_a_write_waits_for_its_end() -> None:
     with standing.writing("u"):
         waits = asyncio.create_task(standing.settled("u"))
         others = asyncio.create_task(standing.settled("another"))
-        await settle()
+        await run_ready_tasks()
         assert (waits.done(), others.done()) == (False, True)
     await waits

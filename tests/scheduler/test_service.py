@@ -43,7 +43,7 @@ async def test_a_cycle_that_fails_ends_the_scheduler_aloud(
     def fail() -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(scheduler._core, "decide", fail)
+    monkeypatch.setattr(scheduler._core, "compute_pod_actions", fail)
     with pytest.RaisesGroup(
         pytest.RaisesExc(RuntimeError, match="a mistake"), flatten_subgroups=True
     ):

@@ -8,7 +8,7 @@ from support.fake_apiserver import FakeApi
 from support.polling import until
 
 from batholith.kube.client.client import Client
-from batholith.machinery.change_rate import Bustle
+from batholith.machinery.change_rate import ChangeRate
 from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODGROUPS, QUEUES
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
@@ -21,7 +21,7 @@ from batholith.scheduler.writers.status_updater import Pauses, Scribe
 async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
     monkeypatch: pytest.MonkeyPatch, crowd: bool
 ) -> None:
-    monkeypatch.setattr(Bustle, "calm_in", lambda _: 1000.0 if crowd else 0.0)
+    monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if crowd else 0.0)
     pauses = Pauses(group=0.0, busy_group=1000.0)
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         scribe = Scribe(client, recorder=None, clock=SystemClock(), pauses=pauses)

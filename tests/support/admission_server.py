@@ -13,7 +13,7 @@ from batholith.admission.serving.cert_secret import SecretSettings
 from batholith.admission.serving.registration import Target
 from batholith.admission.serving.service import AdmissionService, Options, Place
 from batholith.machinery.clock import Clock, SystemClock
-from batholith.machinery.leader_election import ElectionSettings, Elector, new_identity
+from batholith.machinery.leader_election import LeaderElectionConfig, LeaderElector, new_identity
 
 NAMESPACE = "volcano-system"
 QUEUE_PATHS = ("/queues/mutate", "/queues/validate")
@@ -34,8 +34,8 @@ def options(*paths: str, lifetimes: Lifetimes | None = None) -> Options:
 
 
 LEASE = "batholith-admission"
-PATIENT = ElectionSettings(name=LEASE, namespace=NAMESPACE)
-HASTY = ElectionSettings(
+PATIENT = LeaderElectionConfig(name=LEASE, namespace=NAMESPACE)
+HASTY = LeaderElectionConfig(
     name=LEASE, namespace=NAMESPACE, lease_duration=3, renew_deadline=2, retry_period=0.4
 )
 
@@ -45,7 +45,7 @@ async def admission(
     server: Server,
     wanted: Options,
     *,
-    election: ElectionSettings = PATIENT,
+    election: LeaderElectionConfig = PATIENT,
     clock: Clock | None = None,
 ) -> AsyncIterator[AdmissionService]:
     """The part at work for the length of the block; it answers when that begins."""
@@ -53,8 +53,8 @@ async def admission(
     candidate = replace(election, identity=new_identity())
     async with server.client("admin") as client, server.client("admin") as electing:
 
-        def stand() -> Elector:
-            return Elector(electing, candidate, clock=clock)
+        def stand() -> LeaderElector:
+            return LeaderElector(electing, candidate, clock=clock)
 
         service = AdmissionService(client, replace(wanted, elector=stand), clock=clock)
         async with running(service):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from batholith.agent.state.core_types import Pod
-from batholith.agent.state.pod_actions import Decision, decide
+from batholith.agent.state.pod_actions import PodActions, compute_pod_actions
 from batholith.agent.state.status import (
     Accepted,
     BackOff,
@@ -70,6 +70,6 @@ class Story:
         """What is shown."""
         return render(self.pod, self.state, now=after(1000), back_off=BACK_OFF)
 
-    def due(self, seconds: float = 0) -> Decision:
+    def due(self, seconds: float = 0) -> PodActions:
         """What is to be done at a moment."""
-        return decide(self.pod, self.state, now=after(seconds), back_off=BACK_OFF)
+        return compute_pod_actions(self.pod, self.state, now=after(seconds), back_off=BACK_OFF)

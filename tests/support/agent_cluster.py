@@ -11,8 +11,8 @@ from support.api_servers import Servers
 from support.embedded_apiserver import Server
 from support.polling import PATIENCE
 
-from batholith.agent.pods.records import PodFolder
-from batholith.agent.runtime.runs import sweep
+from batholith.agent.pods.records import PodDir
+from batholith.agent.runtime.runs import kill_tagged
 from batholith.agent.service import Agent
 from batholith.agent.settings import AgentSettings, ServingFiles
 from batholith.agent.state.status import BackOff
@@ -34,7 +34,7 @@ from batholith.model.names import (
 Json = dict[str, Any]
 
 NODE = "here"
-FAST = BackOff(base=0.05, cap=0.2)
+FAST = BackOff(initial_delay=0.05, max_delay=0.2)
 
 
 def open_to_all(folder: Path) -> Path:
@@ -153,8 +153,8 @@ class World:
 
     def clear(self) -> None:
         """Kill everything that pods of this test left running."""
-        for _, record in PodFolder.all(self.settings.data_dir):
-            while sweep(record.uid):
+        for _, record in PodDir.all(self.settings.data_dir):
+            while kill_tagged(record.uid):
                 continue
 
 

@@ -1,4 +1,4 @@
-"""An agent as a process of its own, to be killed: `python support_agent_process.py SETTINGS`."""
+"""An agent as a process of its own, to be killed: `python -m support.agent_process SETTINGS`."""
 
 import asyncio
 import json

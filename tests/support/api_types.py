@@ -20,7 +20,7 @@ from batholith.apiserver.kinds.info import KindInfo
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "cluster" / "apiserver" / "kinds" / "data"
 GO_TYPES = "go-types.json"
 SCHEMAS = "openapi-schemas.json"
@@ -48,7 +48,7 @@ def _lines(entries: Mapping[str, Any]) -> str:
 
 
 def _messages() -> Mapping[str, list[list[Any]]]:
-    folder = Path(__file__).parent / "realkube" / "kube"
+    folder = Path(__file__).parents[1] / "realkube" / "kube"
     said = subprocess.run(
         ["go", "run", "-trimpath", "./fields"],
         cwd=folder,

@@ -16,7 +16,7 @@ import yaml
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "model" / "crds"
 MANIFESTS = ROOT / "manifests" / "crds"
 NAMES = ("jobs", "queues", "podgroups", "commands")

@@ -7,7 +7,7 @@ from typing import Any
 
 Facts = dict[str, Any]
 
-FOLDER = Path(__file__).parent / "data" / "crd-fields"
+FOLDER = Path(__file__).parents[1] / "data" / "crd-fields"
 _INNER = ("properties", "items", "additionalProperties", "description")
 
 

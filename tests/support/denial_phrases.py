@@ -16,7 +16,7 @@ from batholith.admission import AdmissionSettings
 
 Json = dict[str, Any]
 
-DATA = Path(__file__).parent / "data" / "denial-phrases.jsonl"
+DATA = Path(__file__).parents[1] / "data" / "denial-phrases.jsonl"
 TO_COME = ("jobflows/validate", "hypernodes/validate", "cronjobs/validate")
 """Webhooks of kinds that no controller looks after yet."""
 

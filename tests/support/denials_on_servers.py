@@ -1,4 +1,4 @@
-"""What servers answer to the writes of `support_refusal_phrases`, each tried without effect."""
+"""What servers answer to the writes of `support.denial_phrases`, each tried without effect."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 
 from batholith.kube.client.client import Client
-from batholith.kube.client.config import load
+from batholith.kube.client.config import load_credentials
 from batholith.local.datadir import DataDir
 from batholith.local.supervisor import UpState, read_state
 
@@ -65,7 +65,7 @@ class Up:
 
     async def log(self, pod: str, *, namespace: str = "default") -> str:
         """What the container of a pod has printed."""
-        credentials = load(str(self.data.kubeconfig))
+        credentials = load_credentials(str(self.data.kubeconfig))
         trust = ssl.create_default_context(cadata=credentials.ca_data.decode())
         url = f"{credentials.server}/api/v1/namespaces/{namespace}/pods/{pod}/log"
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -94,7 +94,7 @@ async def start(root: Path, *options: str) -> None:
 async def connect(root: Path) -> AsyncIterator[Up]:
     """The cluster that is up in a folder."""
     data = DataDir(root)
-    credentials = load(str(data.kubeconfig))
+    credentials = load_credentials(str(data.kubeconfig))
     async with Client(credentials, user_agent="tests") as client:
         yield Up(data=data, client=client, token=credentials.token)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SERVER, AGENT, SCHEDULER = "apiserver", "agent", "scheduler"
-_CODE = Path(__file__).parents[1] / "platform"
+_CODE = Path(__file__).parents[2] / "platform"
 
 
 class Row(NamedTuple):

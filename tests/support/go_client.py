@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(__file__).parent / "realkube" / "client" / "build"
+BUILD = Path(__file__).parents[1] / "realkube" / "client" / "build"
 
 
 def needs_go_client() -> Path:

@@ -17,7 +17,7 @@ from support.fake_apiserver import FakeApi, Object, _parse, _Watcher
 
 from batholith.kube.client.client import Client, ClientOptions, Lines
 from batholith.kube.client.config import Credentials
-from batholith.kube.errors import ConnectionLostError, from_answer
+from batholith.kube.errors import ConnectionLostError, from_response
 from batholith.kube.timing import Timing
 from batholith.machinery.testing import FakeClock
 from batholith.model import times
@@ -90,13 +90,13 @@ class LocalApi(FakeApi):
         body = answer.body
         assert isinstance(body, bytes)
         if answer.status >= 300:
-            raise from_answer(answer.status, body)
+            raise from_response(answer.status, body)
         return body
 
     def _ask_quota(self, namespace: str) -> None:
         if namespace in self.full:
             refusal = {"kind": "Status", "code": 403, "message": FULL, "reason": "Forbidden"}
-            raise from_answer(403, json.dumps(refusal).encode())
+            raise from_response(403, json.dumps(refusal).encode())
 
     async def _fail(self, request: web.Request, fault: Any) -> web.Response:
         if fault.action == "lost":
@@ -109,7 +109,7 @@ class LocalApi(FakeApi):
             done = cast("web.Response", await self._answer(request))
             if done.status >= 300:
                 return done
-            raise from_answer(int(fault.action.partition(" ")[2]), b"as planned")
+            raise from_response(int(fault.action.partition(" ")[2]), b"as planned")
         if isinstance(fault.action, str):
             raise ConnectionLostError("as planned")
         return await super()._fail(request, fault)
@@ -125,7 +125,7 @@ class LocalApi(FakeApi):
         if fault is not None:
             fault.times -= 1
             if isinstance(fault.action, int):
-                raise from_answer(fault.action, b"as planned")
+                raise from_response(fault.action, b"as planned")
             raise ConnectionLostError("as planned")
         target, query = _parse(request.path), request.query
         selector = query.get("labelSelector", "")
@@ -149,7 +149,7 @@ class LocalApi(FakeApi):
     # What goes wrong.
 
     def hold(self, resource: Resource) -> None:
-        """Let watches of *resource* tell nothing more until :meth:`release`."""
+        """Let watches of *resource* tell nothing more until :meth:`unlock`."""
         path = resource.path()
         if path not in self._flows:
             self._flows[path] = self._loop.create_future()
@@ -256,7 +256,7 @@ class LocalClient(Client):
 
     @asynccontextmanager
     async def watch_lines(
-        self, path: str, *, inactivity: float = 0.0
+        self, path: str, *, idle_timeout: float = 0.0
     ) -> AsyncIterator[AsyncIterator[Lines]]:
         """Open the watch at *path*."""
         async with self._api.follow(self, path) as lines:

@@ -12,7 +12,7 @@ from support.embedded_apiserver import Server
 
 from batholith.admission.job_defaults import fill_in
 from batholith.kube.client.client import Client
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.model.base import Part
 from batholith.model.job import Job, JobPhase
 from batholith.model.meta import ObjectMeta
@@ -176,9 +176,9 @@ class Load:
         self.uids: dict[tuple[str, str], set[str]] = defaultdict(set)
         """By name and version of the job, the pods that there have been."""
         self._server = server
-        self._jobs = Cache(client, JOBS, Job)
-        self._pods = Cache(client, PODS, Pod)
-        self._pods.add_handler(self._on_pod)
+        self._jobs = Informer(client, JOBS, Job)
+        self._pods = Informer(client, PODS, Pod)
+        self._pods.add_event_handler(self._on_pod)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None:

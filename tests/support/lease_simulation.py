@@ -19,12 +19,16 @@ from batholith.kube.errors import (
     ApiError,
     ConflictError,
     NotFoundError,
-    NotLeadingError,
+    NotLeaderError,
     ServerError,
 )
 from batholith.machinery.clock import Timer
-from batholith.machinery.leader_election import ElectionMetrics, ElectionSettings, Elector
-from batholith.machinery.testing import FakeClock, settle
+from batholith.machinery.leader_election import (
+    LeaderElectionConfig,
+    LeaderElectionMetrics,
+    LeaderElector,
+)
+from batholith.machinery.testing import FakeClock, run_ready_tasks
 from batholith.model.names import Resource
 
 Json = dict[str, Any]
@@ -37,11 +41,11 @@ class WatchedClock(FakeClock):
     after_each: Callable[[], object] = staticmethod(lambda: None)
 
     async def advance(self, seconds: float) -> None:
-        await settle()
+        await run_ready_tasks()
         self.after_each()
         target = self._elapsed + seconds
         while self._fire_next(target):
-            await settle()
+            await run_ready_tasks()
             self.after_each()
         self._elapsed = target
         self.after_each()
@@ -156,8 +160,8 @@ class SkewedClock:
         finally:
             timer.cancel()
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        made = _Timer(call)
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        made = _Timer(callback)
         self._true.call_later(max(seconds, 0.0) / self.rate, lambda: self.do(made.fire))
         return made
 
@@ -248,17 +252,17 @@ class Candidate:
     clock: SkewedClock
     wire: Wire
     client: LeaseClient
-    elector: Elector
+    elector: LeaderElector
     task: asyncio.Task[None]
-    metrics: ElectionMetrics
+    metrics: LeaderElectionMetrics
     dead: bool = False
 
     @property
     def may_write(self) -> bool:
         """Whether its fence is open."""
         try:
-            self.elector.check()
-        except NotLeadingError:
+            self.elector.check_fence()
+        except NotLeaderError:
             return False
         return not self.dead
 
@@ -293,14 +297,14 @@ class LeaseWorld:
     ) -> Candidate:
         name = f"host_{len(self.candidates)}"
         clock, wire = SkewedClock(self.clock, rate=rate, start=start), Wire()
-        client, metrics = LeaseClient(self.server, clock, wire), ElectionMetrics()
-        elector = Elector(
+        client, metrics = LeaseClient(self.server, clock, wire), LeaderElectionMetrics()
+        elector = LeaderElector(
             cast(Client, client),
-            ElectionSettings(name=NAME, identity=name, **cast(Any, settings)),
+            LeaderElectionConfig(name=NAME, identity=name, **cast(Any, settings)),
             clock=clock,
             recorder=recorder,
             metrics=metrics,
-            draw=draw,
+            random_source=draw,
         )
         task = asyncio.get_running_loop().create_task(elector.run())
         made = Candidate(name, clock, wire, client, elector, task, metrics)
@@ -321,9 +325,9 @@ class LeaseWorld:
             assert known, "it only thinks it leads"
         for each in self.candidates:
             told = each.ended or each.clock.frozen or each.task.cancelling()
-            if not told and each.elector.leading.is_set():
+            if not told and each.elector.elected.is_set():
                 # Of several things that happen at one moment this may not be the first.
-                assert each.elector._left() > -1e-6, "not told to stop"
+                assert each.elector._remaining() > -1e-6, "not told to stop"
 
     def check_transitions(self) -> None:
         """INV-LE-3."""

@@ -16,7 +16,7 @@ Key = tuple[str, str, str]
 """Kind, namespace and name of an object."""
 Objects = dict[Key, Json]
 
-MANIFESTS = Path(__file__).parents[1] / "manifests"
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 BASE = MANIFESTS / "base"
 OVERLAYS = sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir())
 CHART = MANIFESTS / "chart"

@@ -130,7 +130,7 @@ class Parts:
         token = await self._kubectl("create", "token", f"batholith-{part}", "-n", NAMESPACE)
         path = self._folder / f"{part}.kubeconfig"
         ca = self._kubectl.server.ca
-        access = kubeconfig.Access(server=self._url, ca=ca, user=part, token=token.strip())
+        access = kubeconfig.ClusterAccess(server=self._url, ca=ca, user=part, token=token.strip())
         kubeconfig.write(path, access)
         return path
 

@@ -1,8 +1,9 @@
 """A real kube-apiserver with its etcd for tests: as a process, on free ports, in a fresh folder.
 
 `RealKube` is the processes; they are started without a loop, so that one may serve many tests.
-`real_server` is a test's view of one, with the surface of the embedded server in `support_server`.
-The programs come from `tests/realkube/build`, or from the folder in ``BATHOLITH_ASSETS``.
+`real_server` is a test's view of one, with the surface of the embedded server in
+`support.embedded_apiserver`. The programs come from `tests/realkube/build`, or from the folder in
+``BATHOLITH_ASSETS``.
 """
 
 import base64
@@ -38,7 +39,7 @@ from batholith.model.names import CRDS
 
 Json = dict[str, Any]
 
-BUILD = Path(__file__).parent / "realkube" / "build"
+BUILD = Path(__file__).parents[1] / "realkube" / "build"
 MASTERS = ("system:masters",)
 USERS: Mapping[str, Sequence[str]] = dict.fromkeys(
     ("admin", "controllers", "scheduler", "agent", "api"), MASTERS
@@ -149,7 +150,9 @@ class RealKube:
         """A kubeconfig of one user."""
         path = self.folder / f"{user}.kubeconfig"
         token = self.tokens[user]
-        access = kubeconfig.Access(server=self.url, ca=self.pki.ca_data, user=user, token=token)
+        access = kubeconfig.ClusterAccess(
+            server=self.url, ca=self.pki.ca_data, user=user, token=token
+        )
         kubeconfig.write(path, access)
         return path
 

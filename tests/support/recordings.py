@@ -19,7 +19,7 @@ from support.scenario_results import Account, Json, life
 
 from batholith.admission import WEBHOOKS
 from batholith.agent.service import Agent
-from batholith.agent.settings import AgentSettings, Simulation
+from batholith.agent.settings import AgentSettings, SimulationSettings
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
 from batholith.kube.client.events import EventRecorder
@@ -30,7 +30,7 @@ from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
 from batholith.scheduler.scheduler import Scheduler
 
-DATA = Path(__file__).parent / "data" / "recorded"
+DATA = Path(__file__).parents[1] / "data" / "recorded"
 PACE = 0.3
 """How long a recorded second takes for the parts of the platform, save the agent."""
 
@@ -256,8 +256,8 @@ async def theatre(
         ]
         recorder = EventRecorder(manager, component="vc-controller-manager")
         events = EventRecorder(planner, component="volcano")
-        pretended = Simulation(
-            nodes=4, prefix="node", start_delay=START, stop_delay=STOP, least_run=least_run
+        pretended = SimulationSettings(
+            nodes=4, prefix="node", start_delay=START, stop_delay=STOP, min_run=least_run
         )
         nodes = AgentSettings(data_dir=folder, simulation=pretended)
         it = Theatre(server)

@@ -124,7 +124,7 @@ class Fleet:
             return self.server.kubeconfig_of(user)
         path = self.folder / f"{user}-elsewhere.kubeconfig"
         token = self.server.tokens[user]
-        access = kubeconfig.Access(server=url, ca=self.server.ca, user=user, token=token)
+        access = kubeconfig.ClusterAccess(server=url, ca=self.server.ca, user=user, token=token)
         kubeconfig.write(path, access)
         return path
 

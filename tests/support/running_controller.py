@@ -21,13 +21,13 @@ class Notes:
 
     def record(
         self,
-        about: ObjectReference,
+        regarding: ObjectReference,
         *,
         type: EventType,  # noqa: A002
         reason: str,
         message: str,
     ) -> None:
-        self.events.append((about.kind, about.name, type, reason, message))
+        self.events.append((regarding.kind, regarding.name, type, reason, message))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The command line with a wall clock that a test sets wrong: `support_late_clock.py FILE PART …`.
+"""The command line with a wall clock that a test sets wrong: `skewed_clock.py FILE COMPONENT …`.
 
 FILE holds the seconds to add to the true time, and is read each time that the time is asked for.
 The steady clock stays as it is, as in reality.

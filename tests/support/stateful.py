@@ -42,7 +42,8 @@ class ControllerMachine(RuleBasedStateMachine):
     """One controller under everything that may happen to any."""
 
     def __init__(self, world: Any) -> None:
-        """*world* is a ``support_process.Process`` that tells ``writes`` and what is ``broken``."""
+        """*world* is a ``support.virtual_controller.Process`` that tells ``writes`` and what is
+        ``broken``."""
         super().__init__()
         self.world = world
         self.sound = True

@@ -38,7 +38,7 @@ class _Here(ThreadPoolExecutor):
 
 
 class Process(Generic[C]):
-    """A server with at most one controller, of which :meth:`make` makes a new one."""
+    """A server with at most one controller, of which :meth:`create_connection` makes a new one."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -94,7 +94,7 @@ class Process(Generic[C]):
         began = quiet = self.clock.monotonic()
         await self.idle()
         self._watches = max(self._watches, self.api.watches)
-        while self.clock.waiting and self.clock.monotonic() - quiet < QUIET:
+        while self.clock.timer_count and self.clock.monotonic() - quiet < QUIET:
             asked = self.api.requests
             await self.pass_time(TICK)
             self._watches = max(self._watches, self.api.watches)

@@ -25,7 +25,7 @@ from support.running_controller import Notes, running
 from batholith.job_ctrl.controller import JobController
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, NotFoundError
-from batholith.kube.informer.informer import Cache
+from batholith.kube.informer.informer import Informer
 from batholith.model import crds
 from batholith.model.base import Part
 from batholith.model.meta import ObjectMeta
@@ -40,7 +40,8 @@ NODE, SPACE, ELSEWHERE = "node-0", "default", "elsewhere"
 MOMENTS = {
     moment["name"]: moment
     for moment in map(
-        json.loads, (Path(__file__).parent / "data/volcano-objects.jsonl").read_text().splitlines()
+        json.loads,
+        (Path(__file__).parents[1] / "data/volcano-objects.jsonl").read_text().splitlines(),
     )
 }
 _UID = re.compile(r"<uid \d+>")
@@ -89,11 +90,11 @@ class Takeover:
     """Whether the kubelet lets pods end that are told to."""
 
     def __post_init__(self) -> None:
-        self.caches = {kind: Cache(self.client, each, Seen) for kind, each in _RESOURCES.items()}
+        self.caches = {kind: Informer(self.client, each, Seen) for kind, each in _RESOURCES.items()}
         self.kubelet: set[asyncio.Task[None]] = set()
-        self.caches["Pod"].add_handler(self._run_pod)
+        self.caches["Pod"].add_event_handler(self._run_pod)
         for kind, cache in self.caches.items():
-            cache.add_handler(partial(self._note, kind))
+            cache.add_event_handler(partial(self._note, kind))
 
     def get(self, kind: str, name: str) -> Seen | None:
         """An object as it is now."""

@@ -20,8 +20,8 @@ from batholith.admission.serving.handler import Desk
 from batholith.admission.serving.object_reader import CONSULTED, Shelves
 from batholith.admission.serving.registration import Registration, Target
 from batholith.admission.serving.server import ReviewServer, serving
-from batholith.machinery.serving_certificate import Presenter
-from batholith.machinery.x509 import LeafRequest, issue, make_authority
+from batholith.machinery.serving_certificate import ServingCertificate
+from batholith.machinery.x509 import CertificateRequest, create_ca, issue_certificate
 from batholith.model.admission import Webhook
 from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
 
@@ -74,13 +74,13 @@ async def serve_webhooks(server: Server, webhooks: Sequence[Webhook]) -> AsyncIt
         yield Served(url, bundle, counts)
 
 
-def _presenter() -> tuple[Presenter, bytes]:
+def _presenter() -> tuple[ServingCertificate, bytes]:
     now, lasts = datetime.now(UTC), timedelta(days=1)
-    authority = make_authority("tests", now=now, lasts=lasts)
-    request = LeafRequest(subject="webhooks", lasts=lasts, hosts=("127.0.0.1",))
-    leaf = issue(authority, request, now=now)
-    presenter = Presenter()
-    presenter.show(leaf.certificate_pem, leaf.key_pem)
+    authority = create_ca("tests", now=now, validity=lasts)
+    request = CertificateRequest(subject="webhooks", validity=lasts, hosts=("127.0.0.1",))
+    leaf = issue_certificate(authority, request, now=now)
+    presenter = ServingCertificate()
+    presenter.load(leaf.certificate_pem, leaf.key_pem)
     return presenter, authority.certificate_pem
 
 

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from ...kube.client.client import Client, PatchKind
+from ...kube.client.client import Client, PatchType
 from ...kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from ...kube.informer.informer import Cache
+from ...kube.informer.informer import Informer
 from ...machinery.clock import Clock
 from ...model.admission import Webhook
 from ...model.base import Part
@@ -56,15 +56,17 @@ class Trust:
         self._clock = clock
         self._spread: tuple[bytes, float] | None = None
         self._strangers: set[str] = set()
-        self._caches: dict[str, tuple[Webhook, Resource, Cache[Configuration]]] = {}
+        self._caches: dict[str, tuple[Webhook, Resource, Informer[Configuration]]] = {}
         for webhook in registration.webhooks:
             name, resource = registration.name_of(webhook), registration.resource_of(webhook)
-            cache = Cache(client, resource, Configuration, field_selector=f"metadata.name={name}")
-            cache.add_handler(lambda old, new: changed())
+            cache = Informer(
+                client, resource, Configuration, field_selector=f"metadata.name={name}"
+            )
+            cache.add_event_handler(lambda old, new: changed())
             self._caches[name] = (webhook, resource, cache)
 
     @property
-    def caches(self) -> Sequence[Cache[Configuration]]:
+    def caches(self) -> Sequence[Informer[Configuration]]:
         """What must run and be synced before :meth:`keep`."""
         return tuple(cache for _, _, cache in self._caches.values())
 
@@ -122,7 +124,7 @@ class Trust:
         meta = found.metadata
         body = {"metadata": {"resourceVersion": meta.resource_version}, "webhooks": entries}
         try:
-            await self._client.patch(resource, meta.name, body, kind=PatchKind.STRATEGIC)
+            await self._client.patch(resource, meta.name, body, kind=PatchType.STRATEGIC)
         except (ConflictError, NotFoundError):
             return  # it has changed, which we will hear of
         log.info("trust written", extra={"configuration": meta.name})

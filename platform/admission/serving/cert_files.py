@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...kube.informer.informer import Cache
+from ...kube.informer.informer import Informer
 from ...machinery.clock import Clock
-from ...machinery.file_watcher import Files
-from ...machinery.serving_certificate import Presenter
+from ...machinery.file_watcher import FileWatcher
+from ...machinery.serving_certificate import ServingCertificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class CertificateFiles:
 class FileCertificates:
     """Has *presenter* show what is in files."""
 
-    caches: Sequence[Cache[Any]] = ()
+    caches: Sequence[Informer[Any]] = ()
 
     def __init__(
         self,
         files: CertificateFiles,
-        presenter: Presenter,
+        presenter: ServingCertificate,
         *,
         clock: Clock,
         changed: Callable[[], None],
@@ -42,7 +42,7 @@ class FileCertificates:
         self._clock = clock
         self._changed = changed
         authority = [] if files.authority is None else [files.authority]
-        self._files = Files([files.certificate, files.key, *authority], self._take)
+        self._files = FileWatcher([files.certificate, files.key, *authority], self._take)
 
     async def start(self) -> None:
         """Read the files for the first time.
@@ -51,11 +51,11 @@ class FileCertificates:
             OSError: one cannot be read.
             ValueError: certificate and key cannot be served.
         """
-        self._files.look()
+        self._files.poll()
 
     async def follow(self) -> None:
         """Look for changes until cancelled."""
-        await self._files.follow(self._clock)
+        await self._files.watch(self._clock)
 
     async def renew(self, *, spread_for: float) -> float:
         """Whoever provides the files renews them."""
@@ -63,6 +63,6 @@ class FileCertificates:
 
     def _take(self, contents: list[bytes]) -> None:
         certificate, key, *authority = contents
-        self._presenter.show(certificate, key)
+        self._presenter.load(certificate, key)
         self.trusted = b"".join(authority)
         self._changed()

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from cryptography import x509
 
-from ...machinery.x509 import Identity, LeafRequest, issue, make_authority
+from ...machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 
 _SUBJECT = "batholith-admission"
 
@@ -73,9 +73,9 @@ class Bundle:
         """Whether each certificate has its key and is signed by somebody who is trusted."""
         try:
             authorities = x509.load_pem_x509_certificates(self.trusted)
-            pairs = [Identity.read(self.certificate, self.key)]
+            pairs = [CertKeyPair.from_pem(self.certificate, self.key)]
             if self.next_certificate or self.next_key:
-                pairs.append(Identity.read(self.next_certificate, self.next_key))
+                pairs.append(CertKeyPair.from_pem(self.next_certificate, self.next_key))
         except ValueError:
             return False
         return all(any(pair.signed_by(one) for one in authorities) for pair in pairs)
@@ -114,9 +114,9 @@ def next_step(bundle: Bundle, facts: Facts, lifetimes: Lifetimes) -> tuple[Bundl
         if facts.spread_for < lifetimes.settle:
             return None, lifetimes.settle - facts.spread_for
         return _switch(bundle), 0
-    current = Identity.read(bundle.certificate, bundle.key)
+    current = CertKeyPair.from_pem(bundle.certificate, bundle.key)
     left = current.certificate.not_valid_after_utc - facts.now
-    if left <= lifetimes.renew or not current.serves(facts.hosts):
+    if left <= lifetimes.renew or not current.covers(facts.hosts):
         return prepare(bundle, facts, lifetimes), 0
     due = (left - lifetimes.renew).total_seconds()
     signer = _signer(bundle, current)
@@ -148,15 +148,15 @@ def _switch(bundle: Bundle) -> Bundle:
     )
 
 
-def _signer(bundle: Bundle, current: Identity) -> bytes:
+def _signer(bundle: Bundle, current: CertKeyPair) -> bytes:
     """The one authority that signed the certificate."""
     for authority in x509.load_pem_x509_certificates(bundle.trusted):
         if current.signed_by(authority):
-            return Identity(authority, current.key).certificate_pem
+            return CertKeyPair(authority, current.key).certificate_pem
     return bundle.trusted
 
 
-def _make(facts: Facts, lifetimes: Lifetimes) -> tuple[Identity, Identity]:
-    authority = make_authority(f"{_SUBJECT}-ca", now=facts.now, lasts=lifetimes.lasts)
-    wanted = LeafRequest(subject=_SUBJECT, lasts=lifetimes.lasts, hosts=facts.hosts)
-    return authority, issue(authority, wanted, now=facts.now)
+def _make(facts: Facts, lifetimes: Lifetimes) -> tuple[CertKeyPair, CertKeyPair]:
+    authority = create_ca(f"{_SUBJECT}-ca", now=facts.now, validity=lifetimes.lasts)
+    wanted = CertificateRequest(subject=_SUBJECT, validity=lifetimes.lasts, hosts=facts.hosts)
+    return authority, issue_certificate(authority, wanted, now=facts.now)

@@ -19,10 +19,10 @@ from ...kube.errors import (
     ConnectionLostError,
     NotFoundError,
 )
-from ...kube.informer.informer import Cache
+from ...kube.informer.informer import Informer
 from ...kube.timing import Backoff
 from ...machinery.clock import Clock
-from ...machinery.serving_certificate import CertificateError, Presenter
+from ...machinery.serving_certificate import CertificateError, ServingCertificate
 from ...model.base import Part
 from ...model.meta import ObjectMeta
 from ...model.names import SECRETS
@@ -61,7 +61,7 @@ class SecretCertificates:
         self,
         client: Client,
         settings: SecretSettings,
-        presenter: Presenter,
+        presenter: ServingCertificate,
         *,
         clock: Clock,
         changed: Callable[[], None],
@@ -76,17 +76,17 @@ class SecretCertificates:
         """The last sound bundle that was seen."""
         self._arrived = asyncio.Event()
         self._served: tuple[bytes, float] = (b"", 0.0)
-        self._cache = Cache(
+        self._cache = Informer(
             client,
             SECRETS,
             SecretView,
             namespace=settings.namespace,
             field_selector=f"metadata.name={settings.name}",
         )
-        self._cache.add_handler(self._take)
+        self._cache.add_event_handler(self._take)
 
     @property
-    def caches(self) -> Sequence[Cache[SecretView]]:
+    def caches(self) -> Sequence[Informer[SecretView]]:
         """What must run and be synced first."""
         return (self._cache,)
 
@@ -103,7 +103,7 @@ class SecretCertificates:
     async def start(self) -> None:
         """Create the Secret if nobody has, and wait until there is something to serve."""
         backoff = Backoff(cap=5.0)
-        while not self._presenter.shown:
+        while not self._presenter.current:
             self._arrived.clear()
             pause = _SOON
             if self._cache.get(self._key) is None:
@@ -111,7 +111,7 @@ class SecretCertificates:
                     await self._create(begin(self._facts(-1), self._settings.lifetimes))
                 except (ApiError, ConnectionLostError) as error:
                     log.warning("not created", extra={"secret": self._key, "error": str(error)})
-                    pause = backoff.pause()
+                    pause = backoff.next_delay()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._arrived.wait(), pause)
 
@@ -180,7 +180,7 @@ class SecretCertificates:
             return
         bundle = Bundle.read(new.data)
         try:
-            shown = self._presenter.show(bundle.certificate, bundle.key)
+            shown = self._presenter.load(bundle.certificate, bundle.key)
         except CertificateError as error:
             log.error("not served", extra={"secret": self._key, "error": str(error)})
             return

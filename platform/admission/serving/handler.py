@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from ...kube.errors import ApiError, ConnectionLostError, UnreadableAnswerError
+from ...kube.errors import ApiError, ConnectionLostError, DecodeError
 from ...model.admission import DeniedError, Json, Lookup, Review, Webhook
 from . import reviews
 from .object_reader import Reading, Shelves
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 PATIENCE = 5.0
 """Seconds for a second look; API servers wait ten for a webhook."""
 
-_NO_ANSWER = (ApiError, ConnectionLostError, UnreadableAnswerError, TimeoutError)
+_NO_ANSWER = (ApiError, ConnectionLostError, DecodeError, TimeoutError)
 
 
 class UnknownPathError(Exception):

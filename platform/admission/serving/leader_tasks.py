@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ...kube.errors import ApiError, ConnectionLostError, UnreadableAnswerError
-from ...kube.informer.informer import Cache
+from ...kube.errors import ApiError, ConnectionLostError, DecodeError
+from ...kube.informer.informer import Informer
 from ...kube.timing import Backoff
 from ...machinery.clock import Clock
-from ...machinery.leader_election import Elector, LeadershipLostError
-from ...machinery.lifecycle import running
+from ...machinery.leader_election import LeaderElector, LeadershipLostError
+from ...machinery.lifecycle import running_sources
 from .ca_injector import Trust
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Certificates(Protocol):
     """Where certificates come from."""
 
     @property
-    def caches(self) -> Sequence[Cache[Any]]:
+    def caches(self) -> Sequence[Informer[Any]]:
         """What must run and be synced first."""
         ...
 
@@ -57,7 +57,7 @@ class Office:
         certificates: Certificates,
         *,
         clock: Clock,
-        elector: Callable[[], Elector] | None,
+        elector: Callable[[], LeaderElector] | None,
         changed: asyncio.Event,
     ) -> None:
         """Without *elector* it is always ours; *changed* is set when there may be work."""
@@ -77,7 +77,7 @@ class Office:
                 log.warning("the office is lost, the reviews go on", extra={"error": str(error)})
         await self._hold()
 
-    async def _stand(self, elector: Elector) -> None:
+    async def _stand(self, elector: LeaderElector) -> None:
         campaign = asyncio.create_task(elector.run())
         duty = asyncio.create_task(self._once_elected(elector))
         try:
@@ -90,19 +90,19 @@ class Office:
             if not task.cancelled():
                 task.result()
 
-    async def _once_elected(self, elector: Elector) -> None:
-        await elector.leading.wait()
+    async def _once_elected(self, elector: LeaderElector) -> None:
+        await elector.elected.wait()
         await self._hold()
 
     async def _hold(self) -> None:
-        async with running(self._trust.caches):
+        async with running_sources(self._trust.caches):
             while True:
                 self._changed.clear()
                 try:
                     pause = await self._look()
-                except (ApiError, ConnectionLostError, UnreadableAnswerError) as error:
+                except (ApiError, ConnectionLostError, DecodeError) as error:
                     log.warning("the office must wait", extra={"error": str(error)})
-                    pause = self._backoff.pause()
+                    pause = self._backoff.next_delay()
                 await self._wait(min(pause, _LONGEST))
 
     async def _look(self) -> float:

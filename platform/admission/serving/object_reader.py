@@ -7,7 +7,7 @@ import msgspec
 
 from ...kube.client.client import Client
 from ...kube.errors import NotFoundError
-from ...kube.informer.informer import Cache
+from ...kube.informer.informer import Informer
 from ...model.admission import Json
 from ...model.base import Part
 from ...model.meta import ObjectMeta
@@ -32,14 +32,14 @@ class Held(Part, frozen=True):
 
 
 class Shelves:
-    """A cache for each of *resources*; they live in :meth:`caches`."""
+    """A cache for each of *resources*; they live in :meth:`informers`."""
 
     def __init__(self, client: Client, resources: Iterable[Resource]) -> None:
         self._client = client
-        self._caches = {each: Cache(client, each, Held) for each in sorted(resources, key=str)}
+        self._caches = {each: Informer(client, each, Held) for each in sorted(resources, key=str)}
 
     @property
-    def caches(self) -> Sequence[Cache[Held]]:
+    def caches(self) -> Sequence[Informer[Held]]:
         """What must run and be synced before the first review."""
         return tuple(self._caches.values())
 
@@ -70,7 +70,7 @@ class Shelves:
 class Reading:
     """A :class:`~batholith.model.admission.Lookup` that remembers what it was asked."""
 
-    def __init__(self, caches: dict[Resource, Cache[Held]]) -> None:
+    def __init__(self, caches: dict[Resource, Informer[Held]]) -> None:
         self.asked: set[tuple[Resource, str, str]] = set()
         self.listed: set[Resource] = set()
         self.missed = False

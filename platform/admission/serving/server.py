@@ -16,13 +16,13 @@ import kopf
 import msgspec
 from aiohttp import web
 
-from ...httpserver.aiohttp_server import serving_application
-from ...httpserver.buffering import Fronts
+from ...httpserver.aiohttp_server import serve_application
+from ...httpserver.buffering import BufferingListener
 from ...httpserver.limits import Limits
 from ...httpserver.listener import explain
-from ...httpserver.metrics import ListenerFigures
+from ...httpserver.metrics import ListenerMetrics
 from ...httpserver.sockets import bind
-from ...machinery.serving_certificate import Presenter
+from ...machinery.serving_certificate import ServingCertificate
 from .handler import Desk, UnknownPathError
 from .reviews import MalformedReviewError
 
@@ -37,12 +37,12 @@ class ReviewServer(kopf.WebhookServer):
 
     def __init__(
         self,
-        presenter: Presenter,
+        presenter: ServingCertificate,
         *,
         address: str,
         port: int,
         limits: Limits | None = None,
-        figures: ListenerFigures | None = None,
+        figures: ListenerMetrics | None = None,
     ) -> None:
         super().__init__(addr=address or None, port=port or None, context=presenter.context)
         self.leaving = False
@@ -57,17 +57,19 @@ class ReviewServer(kopf.WebhookServer):
         async def answer(request: web.Request) -> web.Response:
             return await self._serve(fn, request)
 
-        fronts = Fronts(
+        fronts = BufferingListener(
             name="webhooks",
             body_limit=MAX_BODY,
             limits=self._limits,
-            figures=self._figures,
-            describe=_describe,
+            metrics=self._figures,
+            error_content=_describe,
         )
         app = web.Application()
         app.add_routes([web.post("/{id:.*}", answer)])
-        sockets = await bind(self.addr or "", self.port or 0, shared=True)
-        async with serving_application(app, fronts, sockets, tls=self._presenter.context, grace=60):
+        sockets = await bind(self.addr or "", self.port or 0, reuse_port=True)
+        async with serve_application(
+            app, fronts, sockets, tls=self._presenter.context, shutdown_timeout=60
+        ):
             host = self.addr or self._get_accessible_addr(self.addr)
             port = sockets[0].getsockname()[1]
             yield kopf.WebhookClientConfig(url=self._build_url("https", host, port, ""))

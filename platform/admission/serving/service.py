@@ -12,15 +12,15 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from ...httpserver.limits import Limits
-from ...httpserver.metrics import ListenerFigures
+from ...httpserver.metrics import ListenerMetrics
 from ...kube.client.client import Client
-from ...kube.informer.informer import Cache
+from ...kube.informer.informer import Informer
 from ...kube.supervision import supervise
 from ...machinery.clock import Clock
-from ...machinery.file_watcher import Files
-from ...machinery.leader_election import Elector
-from ...machinery.lifecycle import running
-from ...machinery.serving_certificate import Presenter
+from ...machinery.file_watcher import FileWatcher
+from ...machinery.leader_election import LeaderElector
+from ...machinery.lifecycle import running_sources
+from ...machinery.serving_certificate import ServingCertificate
 from ...model.admission import Webhook
 from .. import resource_groups
 from ..settings import AdmissionSettings
@@ -55,7 +55,7 @@ class Place:
     """Seconds that reviews in hand have after that."""
     limits: Limits = field(default_factory=Limits)
     """What clients may take of the listener."""
-    figures: ListenerFigures = field(default_factory=ListenerFigures)
+    figures: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counts what is refused."""
 
 
@@ -78,7 +78,7 @@ class Options:
     """What the names of our webhook configurations begin with."""
     register: bool = False
     """Whether webhook configurations that are missing are made."""
-    elector: Callable[[], Elector] | None = None
+    elector: Callable[[], LeaderElector] | None = None
     """Makes a candidate for the office; without it the office is ours."""
 
     def chosen(self, settings: AdmissionSettings) -> tuple[Webhook, ...]:
@@ -118,7 +118,7 @@ class AdmissionService:
         consulted = {each for path in options.paths for each in CONSULTED.get(path, ())}
         self._options = options
         self._clock = clock
-        self._presenter = Presenter()
+        self._presenter = ServingCertificate()
         self._shelves = Shelves(client, consulted)
         self._desk = Desk(chosen, self._shelves, registry=registry)
         self._certificates = _certificates(
@@ -140,7 +140,7 @@ class AdmissionService:
         )
 
     @property
-    def caches(self) -> Sequence[Cache[Any]]:
+    def caches(self) -> Sequence[Informer[Any]]:
         """What must be synced before reviews are taken."""
         return (*self._shelves.caches, *self._certificates.caches)
 
@@ -152,7 +152,7 @@ class AdmissionService:
             ValueError: files hold no certificate that can be served.
         """
         with _alone():
-            async with running(self.caches):
+            async with running_sources(self.caches):
                 await self._certificates.start()
                 await self._serve(ready or asyncio.Event())
 
@@ -190,13 +190,13 @@ class AdmissionService:
             settings = replace(self._options.settings, resource_groups=groups)
             self._desk.replace(self._options.chosen(settings))
 
-        await Files([path], take).follow(self._clock)
+        await FileWatcher([path], take).watch(self._clock)
 
 
 def _certificates(
     client: Client,
     options: CertificateFiles | SecretSettings,
-    presenter: Presenter,
+    presenter: ServingCertificate,
     *,
     clock: Clock,
     changed: Callable[[], None],

@@ -5,26 +5,26 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-from ..runtime.runs import Launch, Process, RunFolder, start_claimed
+from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait_claimed
 from ..state import status
 from ..state.core_types import Pod
-from ..state.environment import ConfigError
+from ..state.environment import ContainerConfigError
 from ..state.status import BackOff, Exited, PodState, Started
-from .container_worker import Attendant, PodContext
-from .launch_spec import Launcher, found_port_taken
-from .volume_manager import Prepared
+from .container_worker import ContainerWorker, PodContext
+from .launch_spec import LaunchSpecBuilder, log_shows_port_in_use
+from .volume_manager import PodVolumes
 
-_PORT_NOTE = (
+_PORT_IN_USE_MESSAGE = (
     "A port is taken, says the log. Pods share the machine's network: choose another port, or "
     "listen at the pod's own address (status.podIP), which is"
 )
-_PLACEHOLDER_NOTE = (
+_PLACEHOLDER_MESSAGE = (
     "Container {}: image {} is not pulled, and no program of it was run; a placeholder stands in. "
     "Give a command that is on this machine to run one"
 )
 
 
-class Containers:
+class PodContainers:
     """Those of one pod that run.
 
     *ended* is called with the end of each and the log that it leaves, *started* with the start
@@ -35,14 +35,14 @@ class Containers:
         self,
         context: PodContext,
         *,
-        started: Callable[[Started], None],
-        ended: Callable[[Exited, Path], None],
+        on_started: Callable[[Started], None],
+        on_exited: Callable[[Exited, Path], None],
     ) -> None:
         self._context = context
-        self._started = started
-        self._ended = ended
-        self._attendants: dict[str, Attendant] = {}
-        self._starting = asyncio.Lock()
+        self._on_started = on_started
+        self._on_exited = on_exited
+        self._workers: dict[str, ContainerWorker] = {}
+        self._start_lock = asyncio.Lock()
         """Held while a container is being started, so that an end can wait for it."""
 
         self._closed = False
@@ -50,98 +50,100 @@ class Containers:
     @property
     def open_logs(self) -> list[Path]:
         """The logs that are being written."""
-        return [attendant.log_file for attendant in self._attendants.values()]
+        return [attendant.log_file for attendant in self._workers.values()]
 
-    async def start(self, name: str, prepared: Prepared) -> None:
+    async def start(self, name: str, volumes: PodVolumes) -> None:
         """Start a container, unless no more are to be started.
 
         Raises:
             ConfigError: it cannot be started as things are.
         """
         context = self._context
-        run = context.folder.new_run(name)
-        launch = self._launch(run, prepared)
-        async with self._starting:
+        run = context.pod_dir.new_run(name)
+        launch = self._build_launch_spec(run, volumes)
+        async with self._start_lock:
             if self._closed:
                 return
             await asyncio.to_thread(run.prepare, launch)
-            pid = await start_claimed(run)
-            attendant = self._attend(Process(run, pid, clock=context.machine.clock))
-        started = context.started(run, context.machine.clock.now())
-        self._started(started)
-        context.machine.tell(context.pod(), "Started", f"Started container {name}")
+            pid = await start_and_wait_claimed(run)
+            attendant = self._add_worker(ContainerProcess(run, pid, clock=context.node.clock))
+        started = context.started_event(run, context.node.clock.now())
+        self._on_started(started)
+        context.node.record_event(context.pod(), "Started", f"Started container {name}")
         if started.placeholder:
             image = context.pod().containers[name].image
-            context.warn("Placeholder", _PLACEHOLDER_NOTE.format(name, image))
-        attendant.watch_over(begun=started.started)
+            context.record_event("Placeholder", _PLACEHOLDER_MESSAGE.format(name, image))
+        attendant.start_probes(has_started=started.started)
 
-    def _launch(self, run: RunFolder, prepared: Prepared) -> Launch:
+    def _build_launch_spec(self, run: RunDir, volumes: PodVolumes) -> LaunchSpec:
         context, pod = self._context, self._context.pod()
-        launcher = Launcher(pod, context.machine, prepared)
-        log_file = context.folder.log_of(run)
+        launcher = LaunchSpecBuilder(pod, context.node, volumes)
+        log_file = context.pod_dir.log_path(run)
         try:
-            launch, complaint = launcher.launch(pod.containers[run.container], run, log_file)
+            launch, complaint = launcher.build(pod.containers[run.container_name], run, log_file)
         except OSError as error:
-            raise ConfigError(str(error)) from error
+            raise ContainerConfigError(str(error)) from error
         if complaint:
-            context.warn("Failed", f"Error: {complaint}")
+            context.record_event("Failed", f"Error: {complaint}")
         return launch
 
-    def adopt(self, process: Process, *, begun: bool) -> None:
+    def adopt(self, process: ContainerProcess, *, has_started: bool) -> None:
         """Look after what an earlier agent started; *begun*: it is known to have started well."""
-        self._attend(process).watch_over(begun=begun)
+        self._add_worker(process).start_probes(has_started=has_started)
 
-    def _attend(self, process: Process) -> Attendant:
-        attendant = Attendant(self._context, process)
-        self._attendants[process.folder.container] = attendant
-        self._context.spawn(self._see_end(attendant))
+    def _add_worker(self, process: ContainerProcess) -> ContainerWorker:
+        attendant = ContainerWorker(self._context, process)
+        self._workers[process.run_dir.container_name] = attendant
+        self._context.spawn(self._wait_for_exit(attendant))
         return attendant
 
-    async def _see_end(self, attendant: Attendant) -> None:
-        told = await attendant.ended()
-        if self._attendants.get(told.name) is attendant:
-            del self._attendants[told.name]
-        self._ended(told, attendant.log_file)
+    async def _wait_for_exit(self, worker: ContainerWorker) -> None:
+        told = await worker.wait()
+        if self._workers.get(told.name) is worker:
+            del self._workers[told.name]
+        self._on_exited(told, worker.log_file)
 
     def stop(self, name: str, kill_at: datetime) -> None:
         """Ask a container to end, if it runs, and kill it at *kill_at*."""
-        if name in self._attendants:
-            self._attendants[name].stop(kill_at)
+        if name in self._workers:
+            self._workers[name].stop(kill_at)
 
     async def check_memory(self) -> None:
         """Kill those that use more memory than they may."""
-        for attendant in list(self._attendants.values()):
+        for attendant in list(self._workers.values()):
             await attendant.check_memory()
 
     def close(self) -> None:
         """Start none any more."""
         self._closed = True
 
-    async def end_all(self) -> None:
+    async def stop_all(self) -> None:
         """End them in order, each with the pod's grace, when none is started any more."""
-        async with self._starting:  # what is half started has to be ended too
+        async with self._start_lock:  # what is half started has to be ended too
             pod = self._context.pod()
         mains = [c.name for c in pod.spec.containers]
         for names in [mains, *([c.name] for c in reversed(pod.spec.init_containers))]:
-            running = [self._attendants[name] for name in names if name in self._attendants]
-            await asyncio.gather(*(attendant.end(float(pod.grace)) for attendant in running))
+            running = [self._workers[name] for name in names if name in self._workers]
+            await asyncio.gather(
+                *(attendant.terminate(float(pod.grace_period)) for attendant in running)
+            )
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Look after none any more; they run on."""
-        for attendant in self._attendants.values():
-            attendant.let_go()
-        self._attendants.clear()
+        for attendant in self._workers.values():
+            attendant.detach()
+        self._workers.clear()
 
 
-def remarks(
-    pod: Pod, state: PodState, told: Exited, *, log_file: Path, back_off: BackOff
+def failure_events(
+    pod: Pod, state: PodState, exited: Exited, *, log_file: Path, back_off: BackOff
 ) -> Iterator[tuple[str, str]]:
     """Why a container may have failed, and that it waits before it runs again: (reason, words)."""
-    if told.code and found_port_taken(log_file):
-        yield "PortTaken", f"{_PORT_NOTE} {state.pod_ip}"
-    after_it = status.apply(state, told, back_off).of(told.name)
-    again = after_it.exit and status.restarts(pod, pod.containers[told.name], after_it.exit)
-    if again and not state.ending and back_off.delay(after_it.streak) > 0:
+    if exited.code and log_shows_port_in_use(log_file):
+        yield "PortTaken", f"{_PORT_IN_USE_MESSAGE} {state.pod_ip}"
+    after_it = status.apply(state, exited, back_off).of(exited.name)
+    again = after_it.exit and status.should_restart(pod, pod.containers[exited.name], after_it.exit)
+    if again and not state.termination and back_off.delay(after_it.consecutive_exits) > 0:
         meta = pod.metadata
         where = f"in pod {meta.name}_{meta.namespace}({meta.uid})"
-        yield "BackOff", f"Back-off restarting failed container {told.name} {where}"
+        yield "BackOff", f"Back-off restarting failed container {exited.name} {where}"

@@ -15,12 +15,12 @@ import aiohttp
 
 from ...machinery.clock import Clock
 from ..runtime import nsenter, shim
-from ..runtime.runs import RUN_VARIABLE, Level, RunFolder
-from ..state.core_types import Container, Handler, HttpGet
+from ..runtime.runs import RUN_VARIABLE, IsolationLevel, RunDir
+from ..state.core_types import Container, HttpGetAction, LifecycleHandler
 
 _PROGRAM = Path(nsenter.__file__)
-_MOST_WORDS = 1024
-_LOOK = 0.02
+_MAX_ERROR_LENGTH = 1024
+_POLL_INTERVAL = 0.02
 """Seconds between looks at a container that is being set up."""
 
 
@@ -29,16 +29,18 @@ class HandlerError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class HandlerTarget:
     """The run of a container that hooks and probes are about."""
 
     container: Container
-    run: RunFolder
+    run: RunDir
     ip: str
     clock: Clock
 
 
-async def carry_out(handler: Handler, target: Target, *, timeout: float | None) -> None:
+async def run_handler(
+    handler: LifecycleHandler, target: HandlerTarget, *, timeout: float | None
+) -> None:
     """Do what *handler* says; *timeout* in seconds.
 
     Raises:
@@ -46,21 +48,21 @@ async def carry_out(handler: Handler, target: Target, *, timeout: float | None) 
     """
     try:
         async with asyncio.timeout(timeout):
-            await _carry_out(handler, target)
+            await _run_action(handler, target)
     except TimeoutError:
         raise HandlerError(f"timed out after {timeout:g}s") from None
     except (OSError, aiohttp.ClientError, ValueError) as error:  # the last: no such host or header
         raise HandlerError(str(error)) from error
 
 
-async def _carry_out(handler: Handler, target: Target) -> None:
+async def _run_action(handler: LifecycleHandler, target: HandlerTarget) -> None:
     if handler.exec is not None:
         await _execute(handler.exec.command, target)
     elif handler.http_get is not None:
-        await _get(handler.http_get, target)
+        await _http_get(handler.http_get, target)
     elif handler.tcp_socket is not None:
         wanted = handler.tcp_socket
-        port = _port(wanted.port, target.container)
+        port = _resolve_port(wanted.port, target.container)
         _, writer = await asyncio.open_connection(wanted.host or target.ip, port)
         writer.close()
     elif handler.sleep is not None:
@@ -69,20 +71,20 @@ async def _carry_out(handler: Handler, target: Target) -> None:
         raise HandlerError("this agent does not know how to do that")
 
 
-def _port(wanted: int | str, container: Container) -> int:
-    if isinstance(wanted, int):
-        return wanted
+def _resolve_port(value: int | str, container: Container) -> int:
+    if isinstance(value, int):
+        return value
     for port in container.ports:
-        if port.name == wanted:
+        if port.name == value:
             return port.container_port
-    raise HandlerError(f"no port is named {wanted!r}")
+    raise HandlerError(f"no port is named {value!r}")
 
 
-async def _get(wanted: HttpGet, target: Target) -> None:
-    port, host = _port(wanted.port, target.container), wanted.host or target.ip
-    url = f"{wanted.scheme.lower()}://{host}:{port}/{wanted.path.removeprefix('/')}"
+async def _http_get(action: HttpGetAction, target: HandlerTarget) -> None:
+    port, host = _resolve_port(action.port, target.container), action.host or target.ip
+    url = f"{action.scheme.lower()}://{host}:{port}/{action.path.removeprefix('/')}"
     headers = {"User-Agent": "kube-probe/batholith", "Accept": "*/*"}
-    headers |= {header.name: header.value for header in wanted.http_headers}
+    headers |= {header.name: header.value for header in action.http_headers}
     async with (
         aiohttp.ClientSession() as session,
         # As a kubelet: what is asked is the container's own, whatever its certificate says.
@@ -92,16 +94,18 @@ async def _get(wanted: HttpGet, target: Target) -> None:
             raise HandlerError(f"HTTP probe failed with statuscode: {answer.status}")
 
 
-async def _execute(command: tuple[str, ...], target: Target) -> None:
+async def _execute(command: tuple[str, ...], target: HandlerTarget) -> None:
     launch = json.loads((target.run.path / shim.LAUNCH).read_bytes())
-    plain = launch["level"] == Level.PLAIN
+    plain = launch["level"] == IsolationLevel.PLAIN
     ids = launch.get("ids") or {"base": None}  # of an earlier agent's container
     wanted = {
         "argv": command,
         "env": launch["env"],
         "cwd": launch["cwd"],
         "ids": ids,
-        "pid": 0 if plain else await _inside(target.run, Level(launch["level"]), ids=ids),
+        "pid": 0
+        if plain
+        else await _exec_arguments(target.run, IsolationLevel(launch["level"]), ids=ids),
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", str(_PROGRAM),
@@ -119,15 +123,15 @@ async def _execute(command: tuple[str, ...], target: Target) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if process.returncode:
-        words = output[-_MOST_WORDS:].decode(errors="replace").strip()
+        words = output[-_MAX_ERROR_LENGTH:].decode(errors="replace").strip()
         raise HandlerError(words or f"command exited with {process.returncode}")
 
 
-async def _inside(run: RunFolder, level: Level, *, ids: Mapping[str, Any]) -> int:
+async def _exec_arguments(run: RunDir, level: IsolationLevel, *, ids: Mapping[str, Any]) -> int:
     """The first process in the container's namespaces, once its sandbox is finished."""
-    depth = 2 if level is Level.BUBBLEWRAP else 1
+    depth = 2 if level is IsolationLevel.BUBBLEWRAP else 1
     while True:
-        pid = run.process()
+        pid = run.shim_pid()
         if pid is None:
             raise HandlerError("the container does not run")
         line = [pid]
@@ -135,12 +139,12 @@ async def _inside(run: RunFolder, level: Level, *, ids: Mapping[str, Any]) -> in
         while len(line) < depth + 2 and (below := shim.children(line[-1])):
             line.append(below[0])
         # Before, it may be a helper, which stays outside.
-        if len(line) == depth + 2 and (ids["base"] is None or _has_left(line[-1], ids)):
+        if len(line) == depth + 2 and (ids["base"] is None or _has_exited(line[-1], ids)):
             return line[depth]
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
-def _has_left(pid: int, ids: Mapping[str, Any]) -> bool:
+def _has_exited(pid: int, ids: Mapping[str, Any]) -> bool:
     """Whether a process is the pod's, and not root's any more."""
     with suppress(OSError, StopIteration):
         if ids["namespace"]:

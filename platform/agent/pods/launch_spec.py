@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runtime import images, interpreters, rights, rootfs, users
-from ..runtime.ids import Identity, hand_over
+from ..runtime.ids import IdMode, chown
 from ..runtime.mounting import open_regular
 from ..runtime.rootfs import Mount
-from ..runtime.runs import POD_VARIABLE, TOOLS, Launch, Level, RunFolder
+from ..runtime.runs import POD_VARIABLE, PYTHON_PREFIXES, IsolationLevel, LaunchSpec, RunDir
 from ..state import hosts
 from ..state.core_types import Container, Pod
-from ..state.environment import ConfigError, Facts, build, expand
-from ..volumes.volumes import link_into, mounts_of
-from .node_context import HOST_IP, Machine
-from .volume_manager import Prepared
+from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
+from ..volumes.volumes import container_mounts, link_mounts
+from .node_context import HOST_IP, NodeContext
+from .volume_manager import PodVolumes
 
-SECRETS = (
+HIDDEN_FILES = (
     "/etc/shadow",
     "/etc/gshadow",
     "/etc/shadow-",
@@ -31,76 +31,81 @@ SECRETS = (
 
 _MESSAGE_LIMIT = 4096
 _FALLBACK_LINES, _FALLBACK_BYTES = 80, 2048
-_TAIL = 16 * 1024
+_LOG_TAIL_BYTES = 16 * 1024
 """Bytes of a log that are looked at for what happened last."""
 
-_PORT_TAKEN = ("address already in use", "eaddrinuse", "port is already allocated")
+_PORT_IN_USE_MESSAGES = ("address already in use", "eaddrinuse", "port is already allocated")
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
+class LaunchSpecBuilder:
     """Builds the launches of one pod."""
 
     pod: Pod
-    machine: Machine
-    prepared: Prepared
+    node: NodeContext
+    volumes: PodVolumes
 
-    def launch(self, container: Container, run: RunFolder, log: Path) -> tuple[Launch, str]:
+    def build(self, container: Container, run: RunDir, log: Path) -> tuple[LaunchSpec, str]:
         """What *run* shall execute, and a complaint if the command is not on this machine.
 
         Raises:
             ConfigError: the container cannot be configured as it asks.
         """
-        facts = Facts(
-            pod_ip=self.prepared.ip, host_ip=HOST_IP, allocatable=self.machine.allocatable
+        facts = PodRuntimeInfo(
+            pod_ip=self.volumes.ip, host_ip=HOST_IP, allocatable=self.node.allocatable
         )
         user = users.user_of(self.pod, container)
-        machine, ids = self.machine, self.machine.take_ids(self.pod)
-        rights.check(
+        machine, ids = self.node, self.node.allocate_ids(self.pod)
+        rights.check_security_context(
             self.pod, container, user,
-            level=machine.level, identity=machine.identity, own=os.geteuid(),
+            isolation=machine.isolation, id_mode=machine.id_mode, agent_uid=os.geteuid(),
         )  # fmt: skip
-        base = self._base(run, users.seen_as(user, ids))
-        env = build(self.pod, container, sources=self.prepared.sources, facts=facts, base=base)
-        mounts = mounts_of(container, self.prepared.volumes, env, owner=ids.base)
+        base = self._base_environment(run, users.container_user(user, ids))
+        env = build_environment(
+            self.pod, container, sources=self.volumes.sources, info=facts, base=base
+        )
+        mounts = container_mounts(container, self.volumes.volumes, env, owner=ids.base)
         argv, complaint = self._argv(container, env, mounts)
         directory = container.working_dir or "/"
         steps: list[rootfs.Step] = []
-        if machine.level is Level.PLAIN:
-            directory = self._plain(run, mounts, directory)
+        if machine.isolation is IsolationLevel.PLAIN:
+            directory = self._without_sandbox(run, mounts, directory)
         else:
             owner = ids.owner(user.uid)
-            of_run = [_last_words(container, run, owner), *users.mounts_for(user, run.path, ids)]
+            of_run = [
+                _termination_message_mount(container, run, owner),
+                *users.passwd_mounts(user, run.path, ids),
+            ]
             mounts += _working_mount(directory, mounts, run, owner)
-            steps = self._steps(of_run, mounts, container)
-        return Launch(
+            steps = self._rootfs_steps(of_run, mounts, container)
+        return LaunchSpec(
             argv=argv,
             env=env,
             cwd=directory,
             log=log,
-            hostname=self.pod.host_name,
-            level=machine.level,
+            hostname=self.pod.hostname,
+            isolation=machine.isolation,
             user=(user.uid, user.gid),
             ids=ids,
             capabilities=rights.capabilities(container),
             steps=steps,
         ), complaint
 
-    def _base(self, run: RunFolder, user: users.User) -> dict[str, str]:
+    def _base_environment(self, run: RunDir, user: users.User) -> dict[str, str]:
         """The variables that come before the pod's own."""
-        plain = self.machine.level is Level.PLAIN
+        plain = self.node.isolation is IsolationLevel.PLAIN
         env = {"PATH": interpreters.search_path(os.environ, sandboxed=not plain)}
-        env |= {"HOSTNAME": self.pod.host_name, POD_VARIABLE: self.pod.metadata.uid}
+        env |= {"HOSTNAME": self.pod.hostname, POD_VARIABLE: self.pod.metadata.uid}
         env["HOME"] = str(run.path / "root") if plain else user.home
         if plain:
             env["BATHOLITH_ROOT"] = str(run.path / "root")
-            env["BATHOLITH_HOSTS"] = str(self.prepared.folder / "hosts")
+            env["BATHOLITH_HOSTS"] = str(self.volumes.pod_dir / "hosts")
             env["TMPDIR"] = str(run.path / "root" / "tmp")
-        host, colon, port = self.machine.settings.api_address.rpartition(":")
+        host, colon, port = self.node.settings.api_address.rpartition(":")
         if colon:
             env |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
         if self.pod.spec.enable_service_links is not False:
-            services = self.machine.services(self.pod.metadata.namespace)
+            services = self.node.services(self.pod.metadata.namespace)
             env = hosts.service_variables(services) | env
         return env
 
@@ -118,48 +123,48 @@ class Launcher:
 
         try:
             return images.command_line(container.image, command, args, find=find), ""
-        except images.NoSuchProgramError as error:
+        except images.ProgramNotFoundError as error:
             # The run fails at its start, as it would in an image without the program.
             return [*command, *args], str(error)
 
-    def _plain(self, run: RunFolder, mounts: Sequence[Mount], directory: str) -> str:
+    def _without_sandbox(self, run: RunDir, mounts: Sequence[Mount], directory: str) -> str:
         root = run.path / "root"
         (root / "tmp").mkdir(parents=True, exist_ok=True)
-        link_into(root, mounts, pod=self.prepared.folder)
+        link_mounts(root, mounts, pod=self.volumes.pod_dir)
         inside = root / os.path.normpath("/" + directory).lstrip("/")
         inside.mkdir(parents=True, exist_ok=True)
         return str(inside)
 
-    def _steps(
-        self, of_run: Sequence[Mount], mounts: Sequence[Mount], container: Container
+    def _rootfs_steps(
+        self, run_mounts: Sequence[Mount], mounts: Sequence[Mount], container: Container
     ) -> list[rootfs.Step]:
-        folder = self.prepared.folder
+        folder = self.volumes.pod_dir
         own = [
             Mount(str(folder / "hosts"), "/etc/hosts"),
             Mount(str(folder / "hostname"), "/etc/hostname", read_only=True),
-            *of_run,
+            *run_mounts,
         ]
         resolver = os.path.realpath("/etc/resolv.conf")
         if resolver.startswith("/run/"):
             own.append(Mount(resolver, resolver, read_only=True))
         taken = {mount.target for mount in mounts}
-        hidden = [os.path.realpath(self.machine.settings.data_dir)]
+        hidden = [os.path.realpath(self.node.settings.data_dir)]
         home = os.path.expanduser("~")
         own = [mount for mount in own if mount.target not in taken]
-        ranges = self.machine.identity is not Identity.OWN
+        ranges = self.node.id_mode is not IdMode.OWN
         if os.geteuid() == 0 and not ranges:
-            hidden += filter(os.path.exists, SECRETS)
-        shown = interpreters.find(os.environ).folders
-        steps = rootfs.plan(
+            hidden += filter(os.path.exists, HIDDEN_FILES)
+        shown = interpreters.find(os.environ).mounted_dirs
+        steps = rootfs.mount_plan(
             [*own, *mounts],
             hidden=hidden,
             home=home,
-            shown=shown,
-            tools=(*TOOLS, *shown) if ranges else (),
+            visible=shown,
+            tools=(*PYTHON_PREFIXES, *shown) if ranges else (),
             read_only_root=container.security_context.read_only_root_filesystem,
         )
-        if not self.machine.safe_paths and rootfs.staged(steps, "")[0]:
-            raise ConfigError(
+        if not self.node.safe_paths and rootfs.stage_plan(steps, "")[0]:
+            raise ContainerConfigError(
                 "subPath, and mounts inside other mounts, take user namespaces of ours, which "
                 "this machine permits to bubblewrap alone"
             )
@@ -167,7 +172,7 @@ class Launcher:
 
 
 def _working_mount(
-    directory: str, mounts: Sequence[Mount], run: RunFolder, owner: int | None
+    directory: str, mounts: Sequence[Mount], run: RunDir, owner: int | None
 ) -> list[Mount]:
     """A folder to work in where the machine has none, as a runtime would make it."""
     held = any(f"{directory}/".startswith(f"{mount.target}/") for mount in mounts)
@@ -175,16 +180,16 @@ def _working_mount(
         return []
     folder = run.path / "work"
     folder.mkdir(parents=True, exist_ok=True)
-    hand_over(folder, owner)
+    chown(folder, owner)
     return [Mount(str(folder), os.path.normpath("/" + directory))]
 
 
-def _last_words(container: Container, run: RunFolder, owner: int | None) -> Mount:
+def _termination_message_mount(container: Container, run: RunDir, owner: int | None) -> Mount:
     """Where the container may leave a message about its end."""
     message = run.path / "termination-log"
     message.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     message.touch()
-    hand_over(message, owner)
+    chown(message, owner)
     return Mount(str(message), _message_path(container))
 
 
@@ -194,7 +199,7 @@ def _message_path(container: Container) -> str:
     return "/run/termination-log" if path.startswith("/dev/") else path
 
 
-def termination_message(container: Container, run: RunFolder, log: Path, *, failed: bool) -> str:
+def termination_message(container: Container, run: RunDir, log: Path, *, failed: bool) -> str:
     """What the container left as its last words."""
     with (
         suppress(OSError),  # there is none, or something else lies there by now
@@ -208,17 +213,17 @@ def termination_message(container: Container, run: RunFolder, log: Path, *, fail
     return ""
 
 
-def found_port_taken(log: Path) -> bool:
+def log_shows_port_in_use(log: Path) -> bool:
     """Whether the end of a log complains of a port that somebody else listens at."""
     words = "\n".join(_last_lines(log)).lower()
-    return any(complaint in words for complaint in _PORT_TAKEN)
+    return any(complaint in words for complaint in _PORT_IN_USE_MESSAGES)
 
 
 def _last_lines(log: Path) -> list[str]:
     """What was written last, without times and streams."""
     try:
         with os.fdopen(open_regular(str(log)), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:  # nothing was logged, or something else lies there by now
         return []

@@ -8,34 +8,34 @@ from pathlib import Path
 
 from ...kube.client.client import Client
 from ...kube.client.events import EventType
-from ...machinery.clock import Clock, SteadyTime, Timer
-from ...machinery.event_recorder import Recorder, reference
+from ...machinery.clock import Clock, SteadyClock, Timer
+from ...machinery.event_recorder import Recorder, object_reference
 from ...model import times
 from ...model.meta import ResourceList
 from ...model.names import PODS
-from ..runtime.ids import Identity, Ids, range_of
-from ..runtime.runs import Level
+from ..runtime.ids import IdMode, Ids, allocate_range
+from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
 from ..settings import AgentSettings
 from ..state import hosts
 from ..state.core_types import Pod, Service
-from ..volumes.source_manager import SourceBook
-from ..volumes.volumes import Places
+from ..volumes.source_manager import SourceManager
+from ..volumes.volumes import VolumePaths
 from .records import PodRecord
 
 HOST_IP = "127.0.0.1"
-_SETTLE = 0.05
+_WRITE_DELAY = 0.05
 """Seconds that changes of names are gathered before hosts files are written."""
 
 
-class NameBook:
+class HostsFileManager:
     """Keeps the hosts file of every pod current."""
 
     def __init__(self, services: Callable[[str], Iterable[Service]], *, clock: Clock) -> None:
         self._services = services
         self._clock = clock
         self._peers: dict[str, tuple[hosts.Peer, Path]] = {}
-        self._shared: dict[str, str] = {}
+        self._sections: dict[str, str] = {}
         """What all hosts files of a namespace have in common, as written last."""
 
         self._dirty: set[str] = set()
@@ -47,21 +47,21 @@ class NameBook:
         known = self._peers.get(meta.uid)
         self._peers[meta.uid] = (peer, file)
         if known is None:
-            _write(peer, file, self._shared.get(meta.namespace, ""))
-        if known is None or _shown(known[0]) != _shown(peer):
-            self.touch(meta.namespace)
+            _write(peer, file, self._sections.get(meta.namespace, ""))
+        if known is None or _published_fields(known[0]) != _published_fields(peer):
+            self.mark_dirty(meta.namespace)
 
-    def drop(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Forget a pod."""
         known = self._peers.pop(uid, None)
         if known:
-            self.touch(known[0].pod.metadata.namespace)
+            self.mark_dirty(known[0].pod.metadata.namespace)
 
-    def touch(self, namespace: str) -> None:
+    def mark_dirty(self, namespace: str) -> None:
         """Pods or services of *namespace* changed."""
         self._dirty.add(namespace)
         if self._timer is None:
-            self._timer = self._clock.call_later(_SETTLE, self._write_dirty)
+            self._timer = self._clock.call_later(_WRITE_DELAY, self._write_dirty)
 
     def close(self) -> None:
         """Write nothing more."""
@@ -71,98 +71,98 @@ class NameBook:
     def _write_dirty(self) -> None:
         self._timer, dirty, self._dirty = None, self._dirty, set()
         for namespace in dirty:
-            before, text = self._shared.get(namespace, ""), self._shared_part(namespace)
+            before, text = self._sections.get(namespace, ""), self._namespace_section(namespace)
             if text != before:
-                self._shared[namespace] = text
-                for peer, file in self._in(namespace):
+                self._sections[namespace] = text
+                for peer, file in self._namespace_peers(namespace):
                     _write(peer, file, text)
 
-    def _in(self, namespace: str) -> list[tuple[hosts.Peer, Path]]:
+    def _namespace_peers(self, namespace: str) -> list[tuple[hosts.Peer, Path]]:
         return [
             pair for pair in self._peers.values() if pair[0].pod.metadata.namespace == namespace
         ]
 
-    def _shared_part(self, namespace: str) -> str:
-        peers = (peer for peer, _ in self._in(namespace))
-        return hosts.shared_part(peers, self._services(namespace))
+    def _namespace_section(self, namespace: str) -> str:
+        peers = (peer for peer, _ in self._namespace_peers(namespace))
+        return hosts.namespace_section(peers, self._services(namespace))
 
 
 def _write(peer: hosts.Peer, file: Path, shared: str) -> None:
     # In place: a running container has this very file mounted.
     with suppress(FileNotFoundError):
-        file.write_text(hosts.own_part(peer.pod, peer.ip) + shared)
+        file.write_text(hosts.pod_section(peer.pod, peer.ip) + shared)
 
 
-def _shown(peer: hosts.Peer) -> tuple[object, ...]:
+def _published_fields(peer: hosts.Peer) -> tuple[object, ...]:
     """What of a peer others' hosts files depend on."""
     return peer.ip, peer.ready, peer.pod.metadata.labels
 
 
 @dataclass(slots=True, kw_only=True)
-class Machine:
+class NodeContext:
     """One real node, as its pods' workers see it."""
 
     client: Client
     settings: AgentSettings
     clock: Clock
-    level: Level
-    identity: Identity
+    isolation: IsolationLevel
+    id_mode: IdMode
     safe_paths: bool
     """Paths in volumes can be mounted, though a pod may change them (`runner.Probe`)."""
 
     allocatable: ResourceList
-    names: NameBook
+    hosts_files: HostsFileManager
     services: Callable[[str], Iterable[Service]]
-    sources: SourceBook
+    sources: SourceManager
     recorder: Recorder | None
     addresses: dict[str, str]
     """Loopback address by pod uid."""
 
-    ranges: dict[str, int]
+    id_ranges: dict[str, int]
     """First of the user ids by pod uid."""
 
-    time: SteadyTime = field(init=False)
+    steady_time: SteadyClock = field(init=False)
     """By which everything is due; times in objects and files are the clock's."""
 
     def __post_init__(self) -> None:
         """Begin to measure time."""
-        self.time = SteadyTime(self.clock)
+        self.steady_time = SteadyClock(self.clock)
 
-    def seen(self, record: PodRecord) -> datetime:
+    def accepted_steady_at(self, record: PodRecord) -> datetime:
         """When an earlier agent took a pod on, in steady time."""
         if record.boot == boot_id():
             ago = max(self.clock.monotonic() - record.monotonic, 0.0)
-            return self.time.now() - timedelta(seconds=ago)
-        return self.time.of(times.parse(record.accepted_at))
+            return self.steady_time.now() - timedelta(seconds=ago)
+        return self.steady_time.from_wall(times.parse(record.accepted_at))
 
-    def take_address(self, uid: str) -> str:
+    def allocate_ip(self, uid: str) -> str:
         """The pod's address, a free one the first time."""
         if uid not in self.addresses:
-            self.addresses[uid] = hosts.address_of(uid, set(self.addresses.values()))
+            self.addresses[uid] = hosts.allocate_address(uid, set(self.addresses.values()))
         return self.addresses[uid]
 
-    def take_ids(self, pod: Pod) -> Ids:
+    def allocate_ids(self, pod: Pod) -> Ids:
         """The pod's user ids, a free range the first time."""
-        if self.identity is Identity.OWN or self.level is Level.PLAIN:
+        if self.id_mode is IdMode.OWN or self.isolation is IsolationLevel.PLAIN:
             return Ids()
         uid = pod.metadata.uid
-        if uid not in self.ranges:
-            self.ranges[uid] = range_of(pod, set(self.ranges.values()))
-        return Ids(self.ranges[uid], self.identity is Identity.RANGE)
+        if uid not in self.id_ranges:
+            self.id_ranges[uid] = allocate_range(pod, set(self.id_ranges.values()))
+        return Ids(self.id_ranges[uid], self.id_mode is IdMode.RANGE)
 
-    def places(self, pod: Pod, folder: Path) -> Places:
+    def volume_paths(self, pod: Pod, pod_dir: Path) -> VolumePaths:
         """Where a pod's volumes lie."""
-        return Places(
-            pod=folder,
-            claims=self.settings.data_dir / "volumes",
+        return VolumePaths(
+            pod_dir=pod_dir,
+            pvc_root=self.settings.data_dir / "volumes",
             host_paths=self.settings.host_paths,
-            ids=self.take_ids(pod),
+            ids=self.allocate_ids(pod),
         )
 
-    def tell(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:
+    def record_event(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:
         """Record an event about *pod*."""
         if self.recorder is None:
             return
         kind: EventType = "Warning" if warning else "Normal"
-        about = reference(PODS, pod.metadata)
+        about = object_reference(PODS, pod.metadata)
         self.recorder.record(about, type=kind, reason=reason, message=message)

@@ -17,96 +17,96 @@ import msgspec
 
 from ...model import times
 from ...model.pod import FINISHED
-from ..runtime.runs import RunFolder
+from ..runtime.runs import RunDir
 from ..state import pod_actions, status
 from ..state.core_types import Pod
-from ..state.environment import ConfigError
+from ..state.environment import ContainerConfigError
 from ..state.hosts import Peer
-from ..state.status import Accepted, Blocked, Ending, Event, Exited, PodState, Prepared
+from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, StartFailed
 from . import recovery, volume_manager
 from .container_worker import PodContext
-from .containers import Containers, remarks
-from .node_context import HOST_IP, Machine
-from .pod_setup import Groundwork
-from .records import PodFolder
-from .status_manager import Reporter, confirm_deletion
+from .containers import PodContainers, failure_events
+from .node_context import HOST_IP, NodeContext
+from .pod_setup import PodSetup
+from .records import PodDir
+from .status_manager import PodStatusManager, confirm_deletion
 
 log = logging.getLogger(__name__)
 
-_CONFIG_RETRY = 10.0
-_LONGEST_GRACE_OF_GONE = 30.0
-_GRAIN = 0.01
+_CONFIG_ERROR_BACKOFF = 10.0
+_MAX_GRACE_OF_DELETED = 30.0
+_MIN_WAIT = 0.01
 """Seconds that are waited at least, for what is due already but takes its time."""
 
 
 class PodWorker:
     """Brings one pod to its end."""
 
-    def __init__(self, pod: Pod, machine: Machine) -> None:
+    def __init__(self, pod: Pod, node: NodeContext) -> None:
         self.pod = pod
         self.state = PodState()
-        self.folder = PodFolder.of(machine.settings.data_dir, pod)
-        self._machine = machine
-        self._clock = machine.clock
-        self._time = machine.time
-        self._back_off = machine.settings.back_off
+        self.pod_dir = PodDir.of(node.settings.data_dir, pod)
+        self._node = node
+        self._clock = node.clock
+        self._time = node.steady_time
+        self._back_off = node.settings.back_off
         self._events: deque[Event] = deque()
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._context = PodContext(
-            machine=machine,
-            folder=self.folder,
+            node=node,
+            pod_dir=self.pod_dir,
             pod=lambda: self.pod,
-            report=self._hear,
+            report=self._enqueue,
             spawn=self._spawn,
         )
-        self.containers = Containers(
-            self._context, started=self._apply, ended=self._container_ended
+        self.containers = PodContainers(
+            self._context, on_started=self._apply, on_exited=self._on_container_exited
         )
-        self._ground = Groundwork(
-            machine, self.folder, pod=lambda: self.pod, changed=self._news.set
-        )
-        self._reporter = Reporter(
-            machine.client,
-            clock=machine.clock,
+        self._setup = PodSetup(node, self.pod_dir, pod=lambda: self.pod, on_change=self._wake.set)
+        self._status_manager = PodStatusManager(
+            node.client,
+            clock=node.clock,
             render=self._render,
-            told=self._told,
-            refused=self._news.set,
+            on_written=self._on_status_written,
+            on_forbidden=self._wake.set,
         )
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gone = self._paused = self._over = False
+        self._deleted = self._paused = self._terminated = False
         self.has_run = False
         """It has done what it could; another has to follow if that was not all."""
         self._finished = self._confirmed = False
-        self._ended_by_us = False
+        self._terminal_by_us = False
         """That the pod is over was told by this worker."""
 
     def update(self, pod: Pod) -> None:
         """The pod's object changed."""
         old, self.pod = self.pod, pod
-        self._ground.pod_changed(old)
-        self._publish()
+        self._setup.pod_changed(old)
+        self._publish_peer()
         if pod.metadata.deletion_timestamp is not None:
-            self._events.append(Ending(at=self._deleted_at(pod), grace=pod.grace))
-        self._news.set()
+            self._events.append(
+                PodTermination(at=self._deleted_at(pod), grace_period=pod.grace_period)
+            )
+        self._wake.set()
 
-    def vanish(self) -> None:
+    def pod_deleted(self) -> None:
         """The pod's object is gone: end what runs, and tell nobody."""
-        self._gone = True
-        grace = min(float(self.pod.grace), _LONGEST_GRACE_OF_GONE)
-        self._hear(Ending(at=self._time.now(), grace=grace))
+        self._deleted = True
+        grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
+        self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
 
-    def _hear(self, event: Event) -> None:
+    def _enqueue(self, event: Event) -> None:
         self._events.append(event)
-        self._news.set()
+        self._wake.set()
 
     def _deleted_at(self, pod: Pod) -> datetime:
         """When the end was asked for: the object's timestamp is when it must be over."""
         now = self._clock.now()
-        due = status.moment(pod.metadata.deletion_timestamp) or now
+        due = status.parse_time(pod.metadata.deletion_timestamp) or now
         # By more than the clocks' grain neither before now, for a late agent still gives the
         # grace, nor after it: the two clocks may differ.
-        ago = now - (due - timedelta(seconds=pod.grace))
+        ago = now - (due - timedelta(seconds=pod.grace_period))
         return self._time.now() - min(max(ago, timedelta()), timedelta(seconds=1))
 
     def pause(self) -> None:
@@ -114,7 +114,7 @@ class PodWorker:
         self._paused = True
         self.containers.close()
 
-    def missed(self, pod: Pod) -> bool:
+    def missed_deletion(self, pod: Pod) -> bool:
         """Whether *pod* asks for an end that came too late for this worker."""
         return pod.metadata.deletion_timestamp is not None and not self._confirmed
 
@@ -135,26 +135,26 @@ class PodWorker:
         try:
             async with self._group:
                 try:
-                    await self._live()
+                    await self._sync_loop()
                 finally:
-                    self._let_go()
+                    self._detach()
         finally:
-            await self._ground.close()
+            await self._setup.close()
 
-    async def _live(self) -> None:
-        self._spawn(self._reporter.run())
-        self._adopt()
+    async def _sync_loop(self) -> None:
+        self._spawn(self._status_manager.run())
+        self._recover()
         if self.pod.metadata.deletion_timestamp is not None:
             self.update(self.pod)
         while not self._finished:
             while self._events:
                 self._apply(self._events.popleft())
-            wake_at = None if self._paused else await self._step()
+            wake_at = None if self._paused else await self._sync()
             if not self._finished and not self._events:
                 await self._wait(wake_at)
 
-    def _let_go(self) -> None:
-        self.containers.let_go()
+    def _detach(self) -> None:
+        self.containers.detach()
         for task in self._tasks:
             task.cancel()
 
@@ -169,140 +169,156 @@ class PodWorker:
         self.state = status.apply(before, event, self._back_off)
         if self.state == before:
             return
-        if not self._gone and not self._paused:
-            self._reporter.touch(promptly=self._is_ready())
-        self._publish()
+        if not self._deleted and not self._paused:
+            self._status_manager.mark_dirty(promptly=self._is_ready())
+        self._publish_peer()
 
-    def _publish(self) -> None:
+    def _publish_peer(self) -> None:
         """Let peers find the pod."""
-        if self.state.pod_ip and not self._over:
+        if self.state.pod_ip and not self._terminated:
             peer = Peer(self.pod, self.state.pod_ip, ready=self._is_ready())
-            self._machine.names.set(peer, self.folder.path / "hosts")
+            self._node.hosts_files.set(peer, self.pod_dir.path / "hosts")
 
     def _is_ready(self) -> bool:
         return all(self.state.of(c.name).ready for c in self.pod.spec.containers)
 
     async def _wait(self, wake_at: datetime | None) -> None:
-        waits = self._ground.waits
+        waits = self._setup.pending_backoffs
         if wake_at is not None:
             waits.append((wake_at - self._time.now()).total_seconds())
-        timer = self._clock.call_later(max(min(waits), _GRAIN), self._news.set) if waits else None
-        await self._news.wait()
-        self._news.clear()
+        timer = (
+            self._clock.call_later(max(min(waits), _MIN_WAIT), self._wake.set) if waits else None
+        )
+        await self._wake.wait()
+        self._wake.clear()
         if timer:
             timer.cancel()
 
-    async def _step(self) -> datetime | None:
+    async def _sync(self) -> datetime | None:
         """Carry out what is due now; says when to look again."""
         now = self._time.now()
-        decision = pod_actions.decide(self.pod, self.state, now=now, back_off=self._back_off)
-        for command in decision.commands:
+        decision = pod_actions.compute_pod_actions(
+            self.pod, self.state, now=now, back_off=self._back_off
+        )
+        for command in decision.actions:
             match command:
-                case pod_actions.Prepare():
-                    await self._prepare()
-                case pod_actions.Start():
+                case pod_actions.SetUpPod():
+                    await self._set_up_and_sync()
+                case pod_actions.StartContainer():
                     await self._start(command.name)
-                case pod_actions.Stop():
+                case pod_actions.StopContainer():
                     self.containers.stop(command.name, command.kill_at)
-                case pod_actions.Expire():
-                    self._machine.tell(self.pod, "DeadlineExceeded", command.ending.message)
-                    self._events.append(command.ending)
-                case pod_actions.Finish():
-                    await self._finish()
+                case pod_actions.DeadlineExceeded():
+                    self._node.record_event(
+                        self.pod, "DeadlineExceeded", command.termination.message
+                    )
+                    self._events.append(command.termination)
+                case pod_actions.FinalizePod():
+                    await self._finalize()
         return decision.wake_at
 
     # --- carrying out -------------------------------------------------------------------------
 
-    def _adopt(self) -> None:
+    def _recover(self) -> None:
         """Learn from disk what an earlier agent did with the pod."""
-        record = self.folder.record()
+        record = self.pod_dir.read_record()
         if record is None:
             now = self._clock.now()
-            self.state, ends = recovery.remembered(self.pod, now=now, time=self._time)
+            self.state, ends = recovery.recover_from_status(self.pod, now=now, time=self._time)
             for end in ends:
                 self._apply(end)
             self._apply(Accepted(now, self._time.now()))
             return
-        self._machine.addresses[record.uid] = record.ip
-        self._apply(Accepted(times.parse(record.accepted_at), self._machine.seen(record)))
-        for name in self.folder.containers():
-            for run in self.folder.runs(name) if name in self.pod.containers else []:
-                self._adopt_run(run)
+        self._node.addresses[record.uid] = record.ip
+        self._apply(
+            Accepted(times.parse(record.accepted_at), self._node.accepted_steady_at(record))
+        )
+        for name in self.pod_dir.containers():
+            for run in self.pod_dir.runs(name) if name in self.pod.containers else []:
+                self._recover_run(run)
         if self.state.containers:
             self._apply(Prepared(record.ip, HOST_IP))
-            self._spawn(self._ground.keep(record.ip))
+            self._spawn(self._setup.sync_volumes(record.ip))
 
-    def _adopt_run(self, run: RunFolder) -> None:
-        found = recovery.find(self._context, run)
+    def _recover_run(self, run: RunDir) -> None:
+        found = recovery.recover_run(self._context, run)
         if found is None:
             return
         self._apply(found.started)
         if found.process is not None:
-            self.containers.adopt(found.process, begun=found.started.started)
-            log.info("adopted", extra={"pod": self.pod.metadata.key, "container": run.container})
+            self.containers.adopt(found.process, has_started=found.started.started)
+            log.info(
+                "adopted", extra={"pod": self.pod.metadata.key, "container": run.container_name}
+            )
         if found.exited is not None:
             self._apply(found.exited)
 
-    async def _lay_ground(self) -> volume_manager.Prepared | None:
-        accepted = Accepted(self.state.started_at or self._clock.now(), self.state.seen)
-        return await self._ground.lay(accepted=accepted, ready=self._is_ready())
+    async def _set_up_pod(self) -> volume_manager.PodVolumes | None:
+        accepted = Accepted(self.state.started_at or self._clock.now(), self.state.steady_at)
+        return await self._setup.ensure(accepted=accepted, ready=self._is_ready())
 
-    async def _prepare(self) -> None:
-        if not self._ground.may_try():
+    async def _set_up_and_sync(self) -> None:
+        if not self._setup.can_start():
             return
-        prepared = await self._lay_ground()
+        prepared = await self._set_up_pod()
         if prepared is not None:
             self._events.append(Prepared(prepared.ip, HOST_IP))
-            self._spawn(self._ground.keep(prepared.ip))
+            self._spawn(self._setup.sync_volumes(prepared.ip))
 
     async def _start(self, name: str) -> None:
-        if not self._ground.may_try(name):
+        if not self._setup.can_start(name):
             return
-        prepared = await self._lay_ground()
+        prepared = await self._set_up_pod()
         if prepared is None:
             return
         try:
             await self.containers.start(name, prepared)
-        except ConfigError as error:
-            self._ground.put_off(name, _CONFIG_RETRY)
-            self._context.warn("Failed", f"Error: {error}")
-            self._events.append(Blocked(name, "CreateContainerConfigError", str(error)))
+        except ContainerConfigError as error:
+            self._setup.back_off(name, _CONFIG_ERROR_BACKOFF)
+            self._context.record_event("Failed", f"Error: {error}")
+            self._events.append(StartFailed(name, "CreateContainerConfigError", str(error)))
 
-    def _container_ended(self, told: Exited, log_file: Path) -> None:
+    def _on_container_exited(self, exited: Exited, log_file: Path) -> None:
         back_off = self._back_off
-        for remark in remarks(self.pod, self.state, told, log_file=log_file, back_off=back_off):
-            self._context.warn(*remark)
-        self._hear(told)
+        for remark in failure_events(
+            self.pod, self.state, exited, log_file=log_file, back_off=back_off
+        ):
+            self._context.record_event(*remark)
+        self._enqueue(exited)
 
-    async def _finish(self) -> None:
+    async def _finalize(self) -> None:
         """Nothing runs: tell the end, confirm a deletion, tidy up."""
-        self._over = True
-        self._machine.names.drop(self.pod.metadata.uid)
-        if not self._gone and (self._ended_by_us or not self.pod.is_over):
-            self._reporter.touch(promptly=True)
+        self._terminated = True
+        self._node.hosts_files.remove(self.pod.metadata.uid)
+        if not self._deleted and (self._terminal_by_us or not self.pod.is_terminal):
+            self._status_manager.mark_dirty(promptly=True)
             # A pod that is to go does not wait for the right to tell its end.
-            await self._until_gone_or(self._reporter.settled(), enough=self._may_not_tell)
-        if not self._gone and self.pod.metadata.deletion_timestamp is not None:
-            work = confirm_deletion(self._machine.client, self.pod, clock=self._clock)
-            await self._until_gone_or(work)
+            await self._wait_unless_deleted(
+                self._status_manager.wait_written(), is_enough=self._is_status_forbidden
+            )
+        if not self._deleted and self.pod.metadata.deletion_timestamp is not None:
+            work = confirm_deletion(self._node.client, self.pod, clock=self._clock)
+            await self._wait_unless_deleted(work)
             self._confirmed = True
         self._finished = True
 
-    def _may_not_tell(self) -> bool:
-        return self._reporter.is_refused and self.pod.metadata.deletion_timestamp is not None
+    def _is_status_forbidden(self) -> bool:
+        return (
+            self._status_manager.is_forbidden and self.pod.metadata.deletion_timestamp is not None
+        )
 
-    async def _until_gone_or(
-        self, work: Coroutine[Any, Any, None], *, enough: Callable[[], bool] = lambda: False
+    async def _wait_unless_deleted(
+        self, work: Coroutine[Any, Any, None], *, is_enough: Callable[[], bool] = lambda: False
     ) -> None:
         """Wait for *work*, but not once the object is gone, or it is *enough*."""
         task = self._spawn(work)
-        while not task.done() and not self._gone and not enough():
-            news = asyncio.create_task(self._news.wait())
+        while not task.done() and not self._deleted and not is_enough():
+            news = asyncio.create_task(self._wake.wait())
             try:
                 await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 news.cancel()
-            self._news.clear()
+            self._wake.clear()
         if task.done():
             await task
         task.cancel()
@@ -311,9 +327,9 @@ class PodWorker:
         now = self._clock.now()
         shown = status.render(self.pod, self.state, now=now, back_off=self._back_off)
         # Noted before it is sent: it may come back as news before the answer does.
-        self._ended_by_us |= shown["phase"] in FINISHED and not self.pod.is_over
+        self._terminal_by_us |= shown["phase"] in FINISHED and not self.pod.is_terminal
         return self.pod, shown
 
-    def _told(self, answer: Pod) -> None:
-        if answer.metadata.uid == self.pod.metadata.uid:
-            self.pod = msgspec.structs.replace(self.pod, status=answer.status)
+    def _on_status_written(self, response: Pod) -> None:
+        if response.metadata.uid == self.pod.metadata.uid:
+            self.pod = msgspec.structs.replace(self.pod, status=response.status)

@@ -4,8 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ...machinery.clock import SteadyTime
-from ..runtime.runs import Process, RunFolder, lost, sweep
+from ...machinery.clock import SteadyClock
+from ..runtime.runs import ContainerProcess, RunDir, kill_tagged, lost_exit_record
 from ..state import status
 from ..state.core_types import Pod
 from ..state.status import Exited, PodState, Started
@@ -13,51 +13,51 @@ from .container_worker import PodContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RecoveredRun:
     """A run that took place: its start, and the process that lives or how it ended."""
 
     started: Started
-    process: Process | None = None
+    process: ContainerProcess | None = None
     exited: Exited | None = None
 
 
-def find(context: PodContext, run: RunFolder) -> Found | None:
+def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
     """What became of *run*; ``None`` if it never started, and from now on never will."""
-    if not run.was_intended():
+    if not run.is_prepared():
         return None
-    claim = run.claim()
-    if claim is None and run.call_off():
+    claim = run.read_claim()
+    if claim is None and run.cancel():
         return None
-    claim = run.claim()
+    claim = run.read_claim()
     if claim is None or claim.pid == 0:
         return None
-    begun, ready = _was_shown(context.pod(), context.identity(run))
+    begun, ready = _reported_state(context.pod(), context.container_id(run))
     at = datetime.fromtimestamp(claim.at, UTC)
-    started = context.started(run, at, begun=begun, ready=ready)
-    process = _living(context, run)
+    started = context.started_event(run, at, has_started=begun, ready=ready)
+    process = _find_process(context, run)
     if process is not None:
-        return Found(started=started, process=process)
-    ended = run.ended()
+        return RecoveredRun(started=started, process=process)
+    ended = run.exit_record()
     if ended is None:
-        sweep(run.name)
-        ended = lost(run)
-    seen = context.machine.time.of(ended.moment)
-    return Found(started=started, exited=context.exited(run, ended, seen=seen))
+        kill_tagged(run.name)
+        ended = lost_exit_record(run)
+    seen = context.node.steady_time.from_wall(ended.finished_at)
+    return RecoveredRun(started=started, exited=context.exited_event(run, ended, steady_at=seen))
 
 
-def _living(context: PodContext, run: RunFolder) -> Process | None:
-    pid = run.process()
+def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
+    pid = run.shim_pid()
     if pid is None:
         return None
     with suppress(ProcessLookupError):
-        process = Process(run, pid, clock=context.machine.clock)
-        if run.process() is not None:
+        process = ContainerProcess(run, pid, clock=context.node.clock)
+        if run.shim_pid() is not None:
             return process
-        process.let_go()  # it ended between two looks: the number may be another's
+        process.detach()  # it ended between two looks: the number may be another's
     return None
 
 
-def _was_shown(pod: Pod, identity: str) -> tuple[bool, bool]:
+def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool]:
     """Whether a run was said to have started well, and to be ready."""
     for one in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if one.container_id.endswith(f"//{identity}"):
@@ -65,23 +65,25 @@ def _was_shown(pod: Pod, identity: str) -> tuple[bool, bool]:
     return False, False
 
 
-def dated(state: PodState, time: SteadyTime) -> PodState:
+def with_steady_times(state: PodState, time: SteadyClock) -> PodState:
     """What another process told by the wall clock, in steady time too."""
     known = {
-        name: replace(each, exit=replace(each.exit, seen=time.of(each.exit.at)))
+        name: replace(each, exit=replace(each.exit, steady_at=time.from_wall(each.exit.at)))
         for name, each in state.containers.items()
         if each.exit is not None
     }
-    begun = time.of(state.started_at) if state.started_at else None
-    return replace(state, containers={**state.containers, **known}, seen=begun)
+    begun = time.from_wall(state.started_at) if state.started_at else None
+    return replace(state, containers={**state.containers, **known}, steady_at=begun)
 
 
-def remembered(pod: Pod, *, now: datetime, time: SteadyTime) -> tuple[PodState, list[Exited]]:
+def recover_from_status(
+    pod: Pod, *, now: datetime, time: SteadyClock
+) -> tuple[PodState, list[Exited]]:
     """For an agent without records: what the object shows, and the ends of what is lost."""
     if pod.status.start_time is None:
         return PodState(), []
-    state = replace(status.restore(pod), prepared=False)
-    state = dated(state, time)
+    state = replace(status.state_from_status(pod), prepared=False)
+    state = with_steady_times(state, time)
     lost = (status.LOST_CODE, status.LOST_REASON, status.LOST_MESSAGE)
     ends = [
         Exited(name, now, *lost, time.now())

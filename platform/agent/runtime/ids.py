@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..state.core_types import Pod
-from .mounting import RANGE
+from .mounting import ID_RANGE_SIZE
 
 SHARED = 0x70000000
 """The first id of the range that is shared. No distribution gives out what follows it."""
@@ -22,10 +22,10 @@ SHARED = 0x70000000
 _LAST = 0x7FFE0000
 """Here others begin."""
 
-_COUNT = (_LAST - SHARED) // RANGE - 1
+_RANGE_COUNT = (_LAST - SHARED) // ID_RANGE_SIZE - 1
 
 
-class Identity(StrEnum):
+class IdMode(StrEnum):
     """Who pods are on the machine."""
 
     RANGE = "range"
@@ -53,40 +53,40 @@ class Ids:
         return None if self.base is None else self.base + user
 
 
-def range_of(pod: Pod, taken: Collection[int]) -> int:
+def allocate_range(pod: Pod, taken: Collection[int]) -> int:
     """The first id of the pod's range, the same one each time if it is not taken."""
     if any(volume.persistent_volume_claim or volume.host_path for volume in pod.spec.volumes):
         return SHARED
     digest = hashlib.blake2b(pod.metadata.uid.encode(), digest_size=8).digest()
     start = int.from_bytes(digest, "big")
-    for step in range(_COUNT):
-        base = SHARED + (1 + (start + step) % _COUNT) * RANGE
+    for step in range(_RANGE_COUNT):
+        base = SHARED + (1 + (start + step) % _RANGE_COUNT) * ID_RANGE_SIZE
         if base not in taken:
             return base
     return SHARED
 
 
-def hand_over(path: str | os.PathLike[str], owner: int | None) -> None:
+def chown(path: str | os.PathLike[str], owner: int | None) -> None:
     """Give a file or folder to *owner*, who has a group of the same number, if that is anybody."""
     if owner is not None:
         os.chown(path, owner, owner, follow_symlinks=False)
 
 
-def adopt_tree(folder: str | os.PathLike[str], base: int | None) -> None:
+def chown_tree(directory: str | os.PathLike[str], base: int | None) -> None:
     """Count the owners of all that lies in *folder* from *base*, if they were counted from 0.
 
     So it is what an agent without ranges left. May be interrupted, and done again.
     """
-    if base is None or os.lstat(folder).st_uid >= SHARED:
+    if base is None or os.lstat(directory).st_uid >= SHARED:
         return
-    for _, folders, files, here in os.fwalk(folder, topdown=False):
+    for _, folders, files, here in os.fwalk(directory, topdown=False):
         for name in (*folders, *files):
-            _count_from(base, name, here)
-    _count_from(base, folder, None)
+            _shift_owner(base, name, here)
+    _shift_owner(base, directory, None)
 
 
-def _count_from(base: int, path: str | os.PathLike[str], here: int | None) -> None:
+def _shift_owner(base: int, path: str | os.PathLike[str], here: int | None) -> None:
     found = os.stat(path, dir_fd=here, follow_symlinks=False)
-    uid, gid = (one + base if one < RANGE else one for one in (found.st_uid, found.st_gid))
+    uid, gid = (one + base if one < ID_RANGE_SIZE else one for one in (found.st_uid, found.st_gid))
     if (uid, gid) != (found.st_uid, found.st_gid):
         os.chown(path, uid, gid, dir_fd=here, follow_symlinks=False)

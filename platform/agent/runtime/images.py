@@ -11,21 +11,21 @@ from fnmatch import fnmatchcase
 
 from ..state.core_types import Container
 
-FOR_EVER = ("tail", "-f", "/dev/null")
+RUN_FOREVER = ("tail", "-f", "/dev/null")
 """Stands in for a server: runs until it is told to end."""
 
-AT_ONCE = ("true",)
+EXIT_IMMEDIATELY = ("true",)
 """Stands in for a shell without a terminal: ends at once, well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class ImageProfile:
     """What is known about a family of images."""
 
     pattern: str
     """Matched against the image's last path component, without tag and digest."""
 
-    alone: tuple[str, ...] = FOR_EVER
+    default_command: tuple[str, ...] = RUN_FOREVER
     """Runs when the pod names neither command nor arguments."""
 
     runs_args: bool = False
@@ -40,13 +40,16 @@ _SHELL_IMAGES = (
     "python", "golang", "node", "perl", "ruby", "openjdk", "hello-world",
 )  # fmt: skip
 
-PROFILES: tuple[Profile, ...] = (
-    *(Profile(pattern=name, alone=AT_ONCE, runs_args=True) for name in _SHELL_IMAGES),
-    Profile(pattern="nginx*", servers=("nginx",)),
-    Profile(pattern="httpd*", servers=("httpd", "httpd-foreground")),
-    Profile(pattern="redis*", servers=("redis-server",)),
-    Profile(pattern="pause*", servers=("/pause",)),
-    Profile(pattern="*"),
+PROFILES: tuple[ImageProfile, ...] = (
+    *(
+        ImageProfile(pattern=name, default_command=EXIT_IMMEDIATELY, runs_args=True)
+        for name in _SHELL_IMAGES
+    ),
+    ImageProfile(pattern="nginx*", servers=("nginx",)),
+    ImageProfile(pattern="httpd*", servers=("httpd", "httpd-foreground")),
+    ImageProfile(pattern="redis*", servers=("redis-server",)),
+    ImageProfile(pattern="pause*", servers=("/pause",)),
+    ImageProfile(pattern="*"),
 )
 """The first match counts; the last one matches everything."""
 
@@ -54,10 +57,10 @@ PROFILES: tuple[Profile, ...] = (
 def is_placeholder(container: Container, argv: Sequence[str]) -> bool:
     """Whether *argv* stands in for a program of the image, and was not asked for itself."""
     argv = tuple(argv)
-    return argv in (FOR_EVER, AT_ONCE) and argv != (*container.command, *container.args)
+    return argv in (RUN_FOREVER, EXIT_IMMEDIATELY) and argv != (*container.command, *container.args)
 
 
-class NoSuchProgramError(Exception):
+class ProgramNotFoundError(Exception):
     """The pod's command is not on this machine, and nothing stands in for it."""
 
     def __init__(self, program: str) -> None:
@@ -72,7 +75,7 @@ def short_name(image: str) -> str:
     return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
-def profile_of(image: str) -> Profile:
+def profile_of(image: str) -> ImageProfile:
     """The first profile that matches *image*."""
     name = short_name(image)
     return next(profile for profile in PROFILES if fnmatchcase(name, profile.pattern))
@@ -94,14 +97,14 @@ def command_line(
     """
     profile = profile_of(image)
     if not command and not args:
-        return profile.alone
+        return profile.default_command
     if not command and not profile.runs_args:
-        return FOR_EVER
+        return RUN_FOREVER
     argv = (*command, *args)
     if find(argv[0]):
         return argv
     if argv[0] in profile.servers:
-        return FOR_EVER
+        return RUN_FOREVER
     if argv[0] in ("python", "python3"):
         return (sys.executable, *argv[1:])
-    raise NoSuchProgramError(argv[0])
+    raise ProgramNotFoundError(argv[0])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..state.environment import SEARCH_PATH
 
-_ACTIVE = (("VIRTUAL_ENV", "pyvenv.cfg"), ("CONDA_PREFIX", "conda-meta"))
+_ENVIRONMENT_MARKERS = (("VIRTUAL_ENV", "pyvenv.cfg"), ("CONDA_PREFIX", "conda-meta"))
 """Variables that name an active environment, and what is in its folder."""
 
 
@@ -21,27 +21,27 @@ _ACTIVE = (("VIRTUAL_ENV", "pyvenv.cfg"), ("CONDA_PREFIX", "conda-meta"))
 class Interpreters:
     """Where Python and its packages are."""
 
-    search: tuple[str, ...]
+    path_dirs: tuple[str, ...]
     """Folders of programs, to be searched before any other."""
 
-    folders: tuple[str, ...]
+    mounted_dirs: tuple[str, ...]
     """What containers have to see so that those programs run."""
 
 
 def find(variables: Mapping[str, str], *, prefix: str = sys.prefix) -> Interpreters:
     """What *variables* and the environment at *prefix*, our own, offer."""
-    order = _places(variables)
+    order = _environments(variables)
     active = [
         folder
-        for name, mark in _ACTIVE
+        for name, mark in _ENVIRONMENT_MARKERS
         if os.path.isabs(folder := variables.get(name, "")) and Path(folder, mark).exists()
     ]
     # Which of two was activated last, PATH tells: it comes first there.
     last = len(order)
-    active.sort(key=lambda folder: order.index(b) if (b := _bin(folder)) in order else last)
+    active.sort(key=lambda folder: order.index(b) if (b := _bin_dir(folder)) in order else last)
     known = [each for each in dict.fromkeys((*active, prefix)) if _has_python(each)]
-    search = tuple(_bin(each) for each in known if _bin(each) not in SEARCH_PATH.split(":"))
-    needed = (folder for each in known for folder in (each, *_bases(each)))
+    search = tuple(_bin_dir(each) for each in known if _bin_dir(each) not in SEARCH_PATH.split(":"))
+    needed = (folder for each in known for folder in (each, *_base_installations(each)))
     return Interpreters(search, tuple(dict.fromkeys(needed)))
 
 
@@ -51,29 +51,29 @@ def search_path(variables: Mapping[str, str], *, sandboxed: bool) -> str:
     Without a sandbox a container's programs are ours, in our order.
     """
     usual = SEARCH_PATH.split(":") if sandboxed else []
-    places = [*find(variables).search, *usual, *_places(variables)]
+    places = [*find(variables).path_dirs, *usual, *_environments(variables)]
     return ":".join(dict.fromkeys(places)) or SEARCH_PATH
 
 
-def _places(variables: Mapping[str, str]) -> list[str]:
+def _environments(variables: Mapping[str, str]) -> list[str]:
     found = variables.get("PATH", "").split(":")
     return [os.path.normpath(part) for part in found if part.startswith("/")]
 
 
-def _bin(folder: str) -> str:
-    return os.path.normpath(os.path.join(folder, "bin"))
+def _bin_dir(prefix: str) -> str:
+    return os.path.normpath(os.path.join(prefix, "bin"))
 
 
-def _has_python(folder: str) -> bool:
-    return os.access(os.path.join(_bin(folder), "python3"), os.X_OK)
+def _has_python(directory: str) -> bool:
+    return os.access(os.path.join(_bin_dir(directory), "python3"), os.X_OK)
 
 
-def _bases(folder: str) -> list[str]:
+def _base_installations(directory: str) -> list[str]:
     """The installations that a virtual environment is made of."""
-    program = os.path.join(_bin(folder), "python3")
+    program = os.path.join(_bin_dir(directory), "python3")
     found = [os.path.dirname(os.path.dirname(os.path.realpath(program)))]
     try:
-        lines = Path(folder, "pyvenv.cfg").read_text(errors="replace").splitlines()
+        lines = Path(directory, "pyvenv.cfg").read_text(errors="replace").splitlines()
     except OSError:
         return found
     named = [

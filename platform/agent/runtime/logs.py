@@ -18,12 +18,12 @@ from ...machinery.clock import Clock
 from ...model import times
 from .mounting import open_regular
 
-POLL = 0.1
+POLL_INTERVAL = 0.1
 """Seconds between looks at a log that is followed."""
 
-_BLOCK = 64 * 1024
+_BLOCK_BYTES = 64 * 1024
 
-KEPT = 50 * 1024 * 1024
+MIN_KEPT_BYTES = 50 * 1024 * 1024
 """Bytes of a run's log that stay at least, when its head goes."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -47,10 +47,10 @@ class LogOptions:
 
 
 async def read(
-    path: Path, options: LogOptions, *, over: Callable[[], bool], clock: Clock
+    path: Path, options: LogOptions, *, is_finished: Callable[[], bool], clock: Clock
 ) -> AsyncIterator[bytes]:
     """Yield the log in pieces; with follow until *over* says that nothing more will come."""
-    writer = _Writer(options)
+    writer = _LineFilter(options)
     with os.fdopen(open_regular(str(path)), "rb") as file:
         start = _first_line(file)
         file.seek(start)
@@ -59,20 +59,20 @@ async def read(
         rest = b""
         while True:
             # Asked before the read: what was written before the end is still seen.
-            last = not options.follow or over()
-            while data := file.read(_BLOCK):
+            last = not options.follow or is_finished()
+            while data := file.read(_BLOCK_BYTES):
                 *lines, rest = (rest + data).split(b"\n")
-                piece = writer.shown(lines)
+                piece = writer.filter(lines)
                 if piece:
                     yield piece
-                if writer.is_full:
+                if writer.is_limit_reached:
                     return
             if last:
                 return
-            await clock.sleep(POLL)
+            await clock.sleep(POLL_INTERVAL)
 
 
-def trim(path: Path, *, keep: int = KEPT) -> bool:
+def punch_log_head(path: Path, *, min_kept_bytes: int = MIN_KEPT_BYTES) -> bool:
     """Drop the head of a log of more than twice *keep* bytes; whether there was one to drop.
 
     File systems that cannot do so keep all of it.
@@ -80,9 +80,9 @@ def trim(path: Path, *, keep: int = KEPT) -> bool:
     try:
         with os.fdopen(open_regular(str(path), os.O_RDWR), "rb+") as file:
             held = os.fstat(file.fileno())
-            if held.st_blocks * 512 <= 2 * keep:
+            if held.st_blocks * 512 <= 2 * min_kept_bytes:
                 return False
-            end = (held.st_size - keep) // _PAGE * _PAGE
+            end = (held.st_size - min_kept_bytes) // _PAGE * _PAGE
             mode = _KEEP_SIZE | _PUNCH_HOLE
             length = ctypes.c_int64(end)
             return end > 0 and _LIBC.fallocate(file.fileno(), mode, ctypes.c_int64(0), length) == 0
@@ -109,7 +109,7 @@ def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
         return position
     held = b""
     while position > first:
-        step = min(_BLOCK, position - first)
+        step = min(_BLOCK_BYTES, position - first)
         position = file.seek(position - step)
         held = file.read(step) + held
         starts = list(_line_starts(held, whole=position == first))
@@ -118,10 +118,10 @@ def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
     return first
 
 
-def _line_starts(held: bytes, *, whole: bool) -> Iterator[int]:
+def _line_starts(block: bytes, *, whole: bool) -> Iterator[int]:
     """Offsets in *held* where what the container called a line starts."""
     fresh, at = whole, 0
-    for line in held.splitlines(keepends=True):
+    for line in block.splitlines(keepends=True):
         if fresh:
             yield at
         parts = line.split(b" ", 3)
@@ -129,29 +129,29 @@ def _line_starts(held: bytes, *, whole: bool) -> Iterator[int]:
         at += len(line)
 
 
-class _Writer:
+class _LineFilter:
     """Turns lines of the file into what was asked for."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
-        self._left = options.limit
-        self._fresh = True
+        self._remaining_bytes = options.limit
+        self._at_line_start = True
         self._since = times.format_micros(options.since).encode() if options.since else b""
 
     @property
-    def is_full(self) -> bool:
+    def is_limit_reached(self) -> bool:
         """The limit is reached."""
-        return self._left is not None and self._left <= 0
+        return self._remaining_bytes is not None and self._remaining_bytes <= 0
 
-    def shown(self, lines: list[bytes]) -> bytes:
+    def filter(self, lines: list[bytes]) -> bytes:
         """What of *lines* is wanted, as it is to be sent."""
-        piece = b"".join(filter(None, map(self._shown, lines)))
-        if self._left is not None:
-            piece = piece[: max(self._left, 0)]
-            self._left -= len(piece)
+        piece = b"".join(filter(None, map(self._filter_line, lines)))
+        if self._remaining_bytes is not None:
+            piece = piece[: max(self._remaining_bytes, 0)]
+            self._remaining_bytes -= len(piece)
         return piece
 
-    def _shown(self, line: bytes) -> bytes:
+    def _filter_line(self, line: bytes) -> bytes:
         parts = line.split(b" ", 3)
         if len(parts) != 4:
             return b""
@@ -161,6 +161,6 @@ class _Writer:
             return b""
         if self._options.stream and stream.decode() != self._options.stream:
             return b""
-        head = when + b" " if self._options.timestamps and self._fresh else b""
-        self._fresh = tag == b"F"
-        return head + text + (b"\n" if self._fresh else b"")
+        head = when + b" " if self._options.timestamps and self._at_line_start else b""
+        self._at_line_start = tag == b"F"
+        return head + text + (b"\n" if self._at_line_start else b"")

@@ -30,11 +30,11 @@ def main() -> int:
     wanted = json.load(sys.stdin)
     ids = wanted["ids"]
     users = ids["base"] is None or ids["namespace"]
-    permitted = _enter(wanted["pid"], users=users) if wanted["pid"] else -1
+    permitted = _enter_namespaces(wanted["pid"], users=users) if wanted["pid"] else -1
     child = os.fork()
     if child == 0:
         try:
-            _become(wanted, permitted)
+            _switch_user(wanted, permitted)
         except BaseException as error:
             sys.stderr.write(f"{error}\n")
         os._exit(CANNOT_RUN)
@@ -42,7 +42,7 @@ def main() -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _enter(pid: int, *, users: bool) -> int:
+def _enter_namespaces(pid: int, *, users: bool) -> int:
     """Join the namespaces of *pid*, with *users* that of its users too.
 
     Gives the capabilities that its container may ever have.
@@ -56,22 +56,22 @@ def _enter(pid: int, *, users: bool) -> int:
     return int(bounds, 16)
 
 
-def _become(wanted: dict, permitted: int) -> None:  # type: ignore[type-arg]
+def _switch_user(request: dict, permitted: int) -> None:  # type: ignore[type-arg]
     """Be the command, with no more rights than its container."""
-    mounting.new_keyring()
+    mounting.join_session_keyring()
     if permitted >= 0:
-        ids = wanted["ids"]
-        mounting.limit_rights(n for n in range(permitted.bit_length()) if permitted >> n & 1)
+        ids = request["ids"]
+        mounting.drop_capabilities(n for n in range(permitted.bit_length()) if permitted >> n & 1)
         if ids["base"] is not None:
-            mounting.become(ids["user"], base=0 if ids["namespace"] else ids["base"])
+            mounting.switch_user(ids["user"], base=0 if ids["namespace"] else ids["base"])
     else:
-        mounting.forbid_more_rights()
+        mounting.set_no_new_privs()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
-    os.chdir(wanted["cwd"])
-    argv = wanted["argv"]
-    os.execvpe(argv[0], argv, wanted["env"])  # noqa: S606 - a shell is what we do not want
+    os.chdir(request["cwd"])
+    argv = request["argv"]
+    os.execvpe(argv[0], argv, request["env"])  # noqa: S606 - a shell is what we do not want
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from pathlib import Path
 from ...model.quantity import parse
 from ..state.core_types import Container
 from . import shim
-from .runs import RunFolder
+from .runs import RunDir
 
 REASON = "OOMKilled"
-_MARK = "out-of-memory"
+_MARK_FILE = "out-of-memory"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_COUNTED = ("Pss_Anon:", "Pss_Shmem:")
+_SMAPS_FIELDS = ("Pss_Anon:", "Pss_Shmem:")
 
 
 def limit_of(container: Container) -> int | None:
@@ -27,15 +27,15 @@ def limit_of(container: Container) -> int | None:
     return None if limit is None else parse(limit).nanos // 1_000_000_000
 
 
-def exceeds(pid: int, limit: int) -> bool:
+def is_over_limit(pid: int, limit: int) -> bool:
     """Whether what runs below the process *pid* uses more than *limit* bytes together.
 
     Shared pages count in parts: they are summed up only where their plain sum is too much.
     """
     below = list(_descendants(pid))
-    if sum(map(_resident, below)) <= limit:
+    if sum(map(_memory_usage, below)) <= limit:
         return False
-    return sum(map(_own_part, below)) > limit
+    return sum(map(_process_usage, below)) > limit
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -44,25 +44,25 @@ def _descendants(pid: int) -> Iterator[int]:
         yield from _descendants(child)
 
 
-def _resident(pid: int) -> int:
+def _memory_usage(pid: int) -> int:
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     return 0
 
 
-def _own_part(pid: int) -> int:
+def _process_usage(pid: int) -> int:
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_COUNTED))
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_SMAPS_FIELDS))
     return 0
 
 
-def condemn(run: RunFolder) -> None:
+def mark_oom_killed(run: RunDir) -> None:
     """Remember that the run is killed for its memory, whoever finds it ended."""
     with suppress(OSError):  # without the mark it is still killed, only not said why
-        (run.path / _MARK).touch()
+        (run.path / _MARK_FILE).touch()
 
 
-def was_condemned(run: RunFolder) -> bool:
+def was_oom_killed(run: RunDir) -> bool:
     """Whether the run was to be killed for its memory."""
-    return (run.path / _MARK).exists()
+    return (run.path / _MARK_FILE).exists()

@@ -25,7 +25,7 @@ class ProcessId(msgspec.Struct, frozen=True):
     """Which boot that was; empty where an older version noted the process."""
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it runs (a zombie does not)."""
         return self.boot in ("", boot_id()) and start_time(self.pid) == self.start_time
 
@@ -36,14 +36,14 @@ def identify(pid: int) -> ProcessId | None:
     return None if started is None else ProcessId(pid, started, boot_id())
 
 
-def end(process: ProcessId, *, grace: float) -> None:
+def terminate(process: ProcessId, *, timeout: float) -> None:
     """End *process*: SIGTERM, and after *grace* seconds SIGKILL. Blocks until it is gone."""
-    deadline = time.monotonic() + grace
-    number = signal.SIGTERM if grace > 0 else signal.SIGKILL
-    while process.alive:
+    deadline = time.monotonic() + timeout
+    number = signal.SIGTERM if timeout > 0 else signal.SIGKILL
+    while process.is_alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
-        while process.alive and (number == signal.SIGKILL or time.monotonic() < deadline):
+        while process.is_alive and (number == signal.SIGKILL or time.monotonic() < deadline):
             time.sleep(0.01)  # not our child: there is nothing to wait on
         number = signal.SIGKILL
 

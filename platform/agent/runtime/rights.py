@@ -7,10 +7,10 @@ fail later and elsewhere, and one that wanted less would have more than it was m
 from collections.abc import Iterator
 
 from ..state.core_types import Container, Pod
-from ..state.environment import ConfigError
-from .ids import Identity
-from .mounting import KEPT_CAPABILITIES, RANGE
-from .runs import Level
+from ..state.environment import ContainerConfigError
+from .ids import IdMode
+from .mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
+from .runs import IsolationLevel
 from .users import User
 
 _CAPABILITIES = {
@@ -20,44 +20,58 @@ _CAPABILITIES = {
 }  # fmt: skip
 """What containers have elsewhere."""
 
-_OF_THE_MACHINE = frozenset({"NET_BIND_SERVICE", "NET_RAW", "MKNOD", "AUDIT_WRITE"})
+_HOST_CAPABILITIES = frozenset({"NET_BIND_SERVICE", "NET_RAW", "MKNOD", "AUDIT_WRITE"})
 """What is worth nothing in a user namespace: these rights are over what all pods share."""
 
 
 def capabilities(container: Container) -> frozenset[int]:
     """The capabilities that a container may have, once it gave up what it said."""
-    dropped = {_plain(name) for name in container.security_context.capabilities.drop}
+    dropped = {_normalize(name) for name in container.security_context.capabilities.drop}
     if "ALL" in dropped:
-        added = map(_plain, container.security_context.capabilities.add)
+        added = map(_normalize, container.security_context.capabilities.add)
         return frozenset(_CAPABILITIES[name] for name in added if name in _CAPABILITIES)
     return KEPT_CAPABILITIES - {number for name, number in _CAPABILITIES.items() if name in dropped}
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.upper().removeprefix("CAP_")
 
 
-def check(
-    pod: Pod, container: Container, user: User, *, level: Level, identity: Identity, own: int
+def check_security_context(
+    pod: Pod,
+    container: Container,
+    user: User,
+    *,
+    isolation: IsolationLevel,
+    id_mode: IdMode,
+    agent_uid: int,
 ) -> None:
     """See that *container* can have all that it asks for; *own* is the agent's user id.
 
     Raises:
         ConfigError: it cannot; says what.
     """
-    problem = next(_refusals(pod, container), None) if level is not Level.PLAIN else None
-    if level is Level.PLAIN:
-        problem = next(_plainly_refused(pod, container, own), None)
-    elif identity is not Identity.OWN and max(user.uid, user.gid) >= RANGE:
-        problem = f"user and group must be below {RANGE}, which is how many ids a pod has here"
-    elif identity is Identity.SWITCHED and user.asked and user.uid == 0:
+    problem = (
+        next(_unsupported_fields(pod, container), None)
+        if isolation is not IsolationLevel.PLAIN
+        else None
+    )
+    if isolation is IsolationLevel.PLAIN:
+        problem = next(_unsupported_without_sandbox(pod, container, agent_uid), None)
+    elif id_mode is not IdMode.OWN and max(user.uid, user.gid) >= ID_RANGE_SIZE:
+        problem = (
+            f"user and group must be below {ID_RANGE_SIZE}, which is how many ids a pod has here"
+        )
+    elif id_mode is IdMode.SWITCHED and user.is_requested and user.uid == 0:
         problem = "to be root takes a user namespace, which this machine does not permit"
-    problem = problem or next(_never(container, identity, level), None)
+    problem = problem or next(_denied_capabilities(container, id_mode, isolation), None)
     if problem:
-        raise ConfigError(f"container {container.name} cannot have what it asks for: {problem}")
+        raise ContainerConfigError(
+            f"container {container.name} cannot have what it asks for: {problem}"
+        )
 
 
-def _refusals(pod: Pod, container: Container) -> Iterator[str]:
+def _unsupported_fields(pod: Pod, container: Container) -> Iterator[str]:
     """What no sandbox gives."""
     if pod.spec.host_pid or pod.spec.share_process_namespace:
         yield "each container has processes of its own (hostPID, shareProcessNamespace)"
@@ -65,32 +79,34 @@ def _refusals(pod: Pod, container: Container) -> Iterator[str]:
         yield "each container has its own IPC (hostIPC)"
 
 
-def _plainly_refused(pod: Pod, container: Container, own: int) -> Iterator[str]:
+def _unsupported_without_sandbox(pod: Pod, container: Container, agent_uid: int) -> Iterator[str]:
     """What cannot be had without a sandbox: containers are the agent's user, for all to see."""
     context, shared = container.security_context, pod.spec.security_context
     uid = shared.run_as_user if context.run_as_user is None else context.run_as_user
     never = shared.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
-    if uid not in (None, own):
-        yield f"without a sandbox it runs as user {own}, not as {uid} (runAsUser)"
-    if never and own == 0:
+    if uid not in (None, agent_uid):
+        yield f"without a sandbox it runs as user {agent_uid}, not as {uid} (runAsUser)"
+    if never and agent_uid == 0:
         yield "without a sandbox it runs as root (runAsNonRoot)"
     if context.read_only_root_filesystem:
         yield "without a sandbox it has no root of its own (readOnlyRootFilesystem)"
 
 
-def _never(container: Container, identity: Identity, level: Level) -> Iterator[str]:
+def _denied_capabilities(
+    container: Container, id_mode: IdMode, isolation: IsolationLevel
+) -> Iterator[str]:
     """Rights over the machine, which no container gets."""
     context = container.security_context
     if context.privileged:
         yield "privileged"
     if context.proc_mount not in ("", "Default"):
         yield f"procMount: {context.proc_mount}"
-    given = set(_CAPABILITIES) - _OF_THE_MACHINE if _has_many(identity, level) else set()
-    for name in map(_plain, context.capabilities.add):
+    given = set(_CAPABILITIES) - _HOST_CAPABILITIES if _has_id_range(id_mode, isolation) else set()
+    for name in map(_normalize, context.capabilities.add):
         if name not in given:
             yield f"the capability {name}"
 
 
-def _has_many(identity: Identity, level: Level) -> bool:
+def _has_id_range(id_mode: IdMode, isolation: IsolationLevel) -> bool:
     """Whether there is something to be done by rights over one's own ids."""
-    return identity is Identity.RANGE and level is not Level.PLAIN
+    return id_mode is IdMode.RANGE and isolation is not IsolationLevel.PLAIN

@@ -21,8 +21,8 @@ Kinds: ``link``, ``tmpfs``; ``show`` for what is the machine's own; ``ro`` and `
 mounts; ``seal`` makes what was made before read-only.
 """
 
-_MADE_ELSEWHERE = frozenset({"proc", "dev", "tmp", "run", "lost+found"})
-_TOOLS = frozenset(
+_EXCLUDED_ROOT_DIRS = frozenset({"proc", "dev", "tmp", "run", "lost+found"})
+_HOME_TOOL_DIRS = frozenset(
     {".local", ".pyenv", ".venv", ".virtualenvs", ".cargo", ".rustup", ".nvm", ".asdf", ".conda"}
 )
 """What containers may see of the hidden entries of a home; the others may well hold keys."""
@@ -37,18 +37,18 @@ class Mount:
     source: str
     target: str
     read_only: bool = False
-    below: str = ""
+    sub_path: str = ""
     """What of *source* is shown; in a volume, where its users may put links."""
 
 
-def plan(
+def mount_plan(
     mounts: Iterable[Mount],
     *,
     hidden: Sequence[str],
     home: str,
     host: str = "/",
     tools: Sequence[str] = (),
-    shown: Sequence[str] = (),
+    visible: Sequence[str] = (),
     read_only_root: bool = False,
 ) -> list[Step]:
     """The steps that build a container's root, to be carried out in order.
@@ -58,124 +58,131 @@ def plan(
     of the container, even where folders above them are closed to others on the machine. The folders
     *shown* are there even where what is above them is hidden.
     """
-    machine = _Machine(host)
+    machine = _HostTree(host)
     wanted = sorted(
         (replace(mount, target=machine.canonical(mount.target)) for mount in mounts),
         key=lambda mount: mount.target.count("/"),
     )
-    steps = [step for step in machine.entries("/") if step[2][1:] not in _MADE_ELSEWHERE]
+    steps = [step for step in machine.bind_entries("/") if step[2][1:] not in _EXCLUDED_ROOT_DIRS]
     made = {"/tmp": "1777", "/run": "755", "/var/tmp": "1777"}  # noqa: S108 - the container's own
-    steps += [("tmpfs", mode, place, "") for place, mode in made.items() if machine.may_hold(place)]
-    closed = {home} if tools and machine.is_closed(home) else set()
+    steps += [
+        ("tmpfs", mode, place, "") for place, mode in made.items() if machine.can_mount_at(place)
+    ]
+    closed = {home} if tools and machine.is_inaccessible(home) else set()
     opened = (
-        {ROOT_HOME} | closed | {place for m in wanted if (place := machine.to_open(m.target, made))}
+        {ROOT_HOME}
+        | closed
+        | {place for m in wanted if (place := machine.dir_to_create(m.target, made))}
     )
     for place in sorted(opened):
         steps.append(("tmpfs", "755", place, ""))
-        steps += [step for step in machine.entries(place) if not _is_private(step[2], home)]
+        steps += [step for step in machine.bind_entries(place) if not _is_private(step[2], home)]
     if home not in opened:
-        private = (step[2] for step in machine.entries(home) if _is_private(step[2], home))
-        steps += (machine.covered(place, shown) for place in private)
-    buried = [place for place in map(machine.canonical, shown) if _is_buried(place, made, home)]
-    reached = list(machine.reached(tools, [*opened, *made]))
+        private = (step[2] for step in machine.bind_entries(home) if _is_private(step[2], home))
+        steps += (machine.hide_except(place, visible) for place in private)
+    buried = [place for place in map(machine.canonical, visible) if _is_hidden(place, made, home)]
+    reached = list(machine.bind_tools(tools, [*opened, *made]))
     there = {step[2] for step in reached}
     steps += reached
-    steps += [("show", machine.real(each), each, "") for each in buried if each not in there]
+    steps += [("show", machine.host_path(each), each, "") for each in buried if each not in there]
     steps += [
-        machine.covered(place)
+        machine.hide_except(place)
         for place in hidden
         if not place.startswith(tuple(made)) or any(_is_below(place, each) for each in buried)
     ]
     sealed = [place for kind, _, place, _ in steps if kind == "tmpfs" and place not in hidden]
-    steps += [("ro" if m.read_only else "rw", m.source, m.target, m.below) for m in wanted]
+    steps += [("ro" if m.read_only else "rw", m.source, m.target, m.sub_path) for m in wanted]
     return steps + [("seal", "", place, "") for place in [*sealed, "/"] if read_only_root]
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine:
+class _HostTree:
     """The machine's own tree, below *host*."""
 
     host: str
 
-    def real(self, place: str) -> str:
-        return os.path.normpath(self.host + "/" + place)
+    def host_path(self, path: str) -> str:
+        return os.path.normpath(self.host + "/" + path)
 
     def canonical(self, place: str) -> str:
         """*place* without symbolic links, as far as it exists."""
-        path = os.path.realpath(self.real(place))
+        path = os.path.realpath(self.host_path(place))
         host = os.path.realpath(self.host)
         inside = os.path.relpath(path, host)
         return "/" if inside == "." else f"/{inside}"
 
-    def may_hold(self, place: str) -> bool:
+    def can_mount_at(self, path: str) -> bool:
         """Whether a mount at *place* finds its mount point, or can make it in the root."""
-        return os.path.dirname(place) == "/" or os.path.isdir(self.real(place))
+        return os.path.dirname(path) == "/" or os.path.isdir(self.host_path(path))
 
-    def to_open(self, target: str, writable: Iterable[str]) -> str | None:
+    def dir_to_create(self, target: str, writable: Iterable[str]) -> str | None:
         """The folder that must be made anew so that *target* can be mounted, if any."""
         parents = [str(parent) for parent in PurePosixPath(target).parents]
-        if os.path.lexists(self.real(target)) or any(place in parents for place in writable):
+        if os.path.lexists(self.host_path(target)) or any(place in parents for place in writable):
             return None
-        nearest = next(p for p in parents if os.path.isdir(self.real(p)))
+        nearest = next(p for p in parents if os.path.isdir(self.host_path(p)))
         return None if nearest == "/" else nearest
 
-    def entries(self, place: str) -> Iterable[Step]:
+    def bind_entries(self, path: str) -> Iterable[Step]:
         """Steps that show each entry of a folder, links as links."""
         try:
-            found = sorted(os.scandir(self.real(place)), key=lambda entry: entry.name)
+            found = sorted(os.scandir(self.host_path(path)), key=lambda entry: entry.name)
         except (PermissionError, FileNotFoundError):
             return
         for entry in found:
-            target = os.path.join(place, entry.name)
+            target = os.path.join(path, entry.name)
             if entry.is_symlink():
                 yield ("link", os.readlink(entry.path), target, "")
             elif entry.is_dir() or entry.is_file():
                 yield ("show", entry.path, target, "")
 
-    def reached(self, tools: Iterable[str], opened: Sequence[str]) -> Iterable[Step]:
+    def bind_tools(self, tools: Iterable[str], created: Sequence[str]) -> Iterable[Step]:
         """Steps that show *tools* below folders that are closed to others."""
         emptied: set[str] = set()
         for tool in sorted(set(map(self.canonical, tools))):
             above = [str(parent) for parent in reversed(PurePosixPath(tool).parents)][1:]
-            closed = next((p for p in above if p not in opened and self.is_closed(p)), None)
+            closed = next((p for p in above if p not in created and self.is_inaccessible(p)), None)
             if closed is not None:
                 if closed not in emptied:
                     yield ("tmpfs", "755", closed, "")
                     emptied.add(closed)
-                yield ("show", self.real(tool), tool, "")
+                yield ("show", self.host_path(tool), tool, "")
 
-    def is_closed(self, place: str) -> bool:
+    def is_inaccessible(self, path: str) -> bool:
         """Whether a folder cannot be entered by others than its owner and group."""
-        return os.path.isdir(self.real(place)) and not os.stat(self.real(place)).st_mode & 0o001
+        return (
+            os.path.isdir(self.host_path(path))
+            and not os.stat(self.host_path(path)).st_mode & 0o001
+        )
 
-    def covered(self, place: str, shown: Iterable[str] = ()) -> Step:
+    def hide_except(self, path: str, visible: Iterable[str] = ()) -> Step:
         """Instead of showing *place*, hide it, save what is *shown* in it."""
-        if os.path.isdir(self.real(place)):
-            mode = "755" if any(_is_below(each, place) for each in shown) else "700"
-            return ("tmpfs", mode, place, "")
-        return ("show", os.devnull, place, "")
+        if os.path.isdir(self.host_path(path)):
+            mode = "755" if any(_is_below(each, path) for each in visible) else "700"
+            return ("tmpfs", mode, path, "")
+        return ("show", os.devnull, path, "")
 
 
-def _is_below(place: str, folder: str) -> bool:
-    return f"{place}/".startswith(f"{folder}/")
+def _is_below(path: str, directory: str) -> bool:
+    return f"{path}/".startswith(f"{directory}/")
 
 
-def _is_buried(folder: str, made: Iterable[str], home: str) -> bool:
+def _is_hidden(directory: str, made: Iterable[str], home: str) -> bool:
     """Whether the plan hides *folder*; one that has the home in it is not shown for that."""
-    if _is_below(home, folder):
+    if _is_below(home, directory):
         return False
-    above = [str(parent) for parent in PurePosixPath(folder).parents]
+    above = [str(parent) for parent in PurePosixPath(directory).parents]
     return any(place in above for place in made) or any(
-        _is_private(place, home) for place in (folder, *above)
+        _is_private(place, home) for place in (directory, *above)
     )
 
 
-def _is_private(place: str, home: str) -> bool:
-    folder, _, name = place.rpartition("/")
-    return folder == home and name.startswith(".") and name not in _TOOLS
+def _is_private(path: str, home: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return folder == home and name.startswith(".") and name not in _HOME_TOOL_DIRS
 
 
-def staged(steps: Iterable[Step], folder: str) -> tuple[list[Step], list[Step]]:
+def stage_plan(steps: Iterable[Step], directory: str) -> tuple[list[Step], list[Step]]:
     """What has to be laid out in *folder* for a program that mounts by path, and all its steps.
 
     That is what lies in a volume at a path of the pod's choice, and mounts inside other mounts:
@@ -183,7 +190,7 @@ def staged(steps: Iterable[Step], folder: str) -> tuple[list[Step], list[Step]]:
     """
     every = list(steps)
     mounts = {step[2]: step for step in every if step[0] in ("ro", "rw")}
-    inside = {place: above for place in mounts if (above := _nearest(place, mounts))}
+    inside = {place: above for place in mounts if (above := _containing_mount(place, mounts))}
     needed = {place for place, step in mounts.items() if step[3]} | set(inside.values())
     laid: list[Step] = []
     where: dict[str, str] = {}
@@ -197,13 +204,13 @@ def staged(steps: Iterable[Step], folder: str) -> tuple[list[Step], list[Step]]:
         where[place] = f"{where[above]}{place[len(above) :]}" if above else str(len(laid))
         laid.append((kind, source, where[place], below))
         if not above:
-            left.append(("rw", f"{folder}/{where[place]}", place, ""))
+            left.append(("rw", f"{directory}/{where[place]}", place, ""))
     return laid, left
 
 
-def _nearest(place: str, mounts: Mapping[str, Step]) -> str | None:
+def _containing_mount(path: str, mounts: Mapping[str, Step]) -> str | None:
     """The mount that *place* lies in, if any."""
-    parents = (str(parent) for parent in PurePosixPath(place).parents)
+    parents = (str(parent) for parent in PurePosixPath(path).parents)
     return next((parent for parent in parents if parent in mounts), None)
 
 
@@ -223,7 +230,7 @@ def bubblewrap_arguments(
     sealed: list[str] = []
     there: dict[str, str] = {}
     for kind, source, place, _ in steps:
-        for folder in _made_above(place, there):
+        for folder in _missing_parents(place, there):
             argv += ["--perms", "0755", "--dir", folder]  # by itself it makes them for root alone
             there[folder] = "tmpfs"
         if kind == "tmpfs":  # what was there is covered
@@ -238,16 +245,16 @@ def bubblewrap_arguments(
             argv += [flag[kind], source, place]
     argv += ["--dev", "/dev", "--symlink", "/run/termination-log", "/dev/termination-log"]
     argv += ["--proc", "/proc"]
-    for control in mounting.CONTROLS:
+    for control in mounting.READ_ONLY_PROC_PATHS:
         argv += ["--ro-bind-try", f"/proc/{control}", f"/proc/{control}"]
     return [*argv, *sealed, "--chdir", "/", "--"]
 
 
-def _made_above(place: str, there: Mapping[str, str]) -> list[str]:
+def _missing_parents(path: str, existing: Mapping[str, str]) -> list[str]:
     """The folders above *place* that nothing that is *there* brings along."""
     made: list[str] = []
-    for parent in PurePosixPath(place).parents:
-        kind = there.get(str(parent))
+    for parent in PurePosixPath(path).parents:
+        kind = existing.get(str(parent))
         if str(parent) == "/" or kind is not None:
             return [] if kind not in (None, "tmpfs") else made[::-1]
         made.append(str(parent))

@@ -32,25 +32,25 @@ import msgspec
 
 from ...machinery.clock import Clock
 from . import mounting, rootfs, shim
-from .ids import SHARED, Identity, Ids
+from .ids import SHARED, IdMode, Ids
 from .process_id import ProcessId
 
 RUN_VARIABLE = "BATHOLITH_RUN"
 POD_VARIABLE = "BATHOLITH_POD_UID"
-_INNER_FOLDER = "/run/batholith"
+_INNER_DIR = "/run/batholith"
 _R = TypeVar("_R", bound=msgspec.Struct)
 _PROGRAM = Path(shim.__file__).with_name("starting.py")
-TOOLS = (sys.prefix, sys.base_prefix)
+PYTHON_PREFIXES = (sys.prefix, sys.base_prefix)
 """Where this Python lies, which containers may use."""
 
-_NEWS = 3
+_READY_FD = 3
 """The shim's descriptor that closes when the run is claimed."""
 
-_UNANSWERED = 5.0
+_READY_TIMEOUT = 5.0
 """Seconds that a shim has to obey an order to kill."""
 
 
-class Level(StrEnum):
+class IsolationLevel(StrEnum):
     """How far a container is kept apart from the machine."""
 
     BUBBLEWRAP = "bubblewrap"
@@ -58,7 +58,7 @@ class Level(StrEnum):
     PLAIN = "plain"
 
 
-class Claim(msgspec.Struct, frozen=True):
+class RunClaim(msgspec.Struct, frozen=True):
     """Who took a run; ``pid`` 0 means that it was called off."""
 
     pid: int
@@ -67,13 +67,13 @@ class Claim(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
-class _Intent(msgspec.Struct, frozen=True):
+class _LaunchedCommand(msgspec.Struct, frozen=True):
     """Of what is written before a start, the program alone."""
 
     argv: tuple[str, ...] = ()
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ExitRecord(msgspec.Struct, frozen=True):
     """How a run ended, times in seconds since 1970."""
 
     code: int
@@ -83,13 +83,13 @@ class Ended(msgspec.Struct, frozen=True):
     message: str = ""
 
     @property
-    def moment(self) -> datetime:
+    def finished_at(self) -> datetime:
         """When it ended."""
         return datetime.fromtimestamp(self.at, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchSpec:
     """What a run shall execute."""
 
     argv: Sequence[str]
@@ -97,7 +97,7 @@ class Launch:
     cwd: str
     log: Path
     hostname: str = ""
-    level: Level = Level.PLAIN
+    isolation: IsolationLevel = IsolationLevel.PLAIN
     user: tuple[int, int] = (0, 0)
     """User and group as the sandbox shows them; `ids` says who that is outside."""
 
@@ -106,48 +106,48 @@ class Launch:
     steps: Sequence[rootfs.Step] = ()
 
 
-class RunFolder:
+class RunDir:
     """One run on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def prepare(self, launch: Launch) -> None:
+    def prepare(self, spec: LaunchSpec) -> None:
         """Write the intent down, durably."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        launch.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        launch.log.touch(mode=0o600)
+        spec.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spec.log.touch(mode=0o600)
         root = self.path / "root"
         root.mkdir(exist_ok=True)
         text: dict[str, Any] = {
-            "argv": list(launch.argv),
+            "argv": list(spec.argv),
             # The mark by which `sweep` finds what is left, whatever the pod says.
-            "env": {**launch.env, RUN_VARIABLE: self.name},
-            "cwd": launch.cwd,
-            "log": str(launch.log),
-            "hostname": launch.hostname,
-            "level": str(launch.level),
+            "env": {**spec.env, RUN_VARIABLE: self.name},
+            "cwd": spec.cwd,
+            "log": str(spec.log),
+            "hostname": spec.hostname,
+            "level": str(spec.isolation),
             "ids": {
-                "user": launch.user,
-                "base": launch.ids.base,
-                "namespace": launch.ids.namespace,
-                "capabilities": sorted(launch.capabilities),
+                "user": spec.user,
+                "base": spec.ids.base,
+                "namespace": spec.ids.namespace,
+                "capabilities": sorted(spec.capabilities),
             },
             "root": str(root),
-            "steps": list(launch.steps) if launch.level is Level.UNSHARE else [],
+            "steps": list(spec.steps) if spec.isolation is IsolationLevel.UNSHARE else [],
         }
-        if launch.level is Level.BUBBLEWRAP:
-            text |= _bubblewrap(launch, str(root))
-        shim.write_whole(str(self.path / shim.LAUNCH), json.dumps(text))
+        if spec.isolation is IsolationLevel.BUBBLEWRAP:
+            text |= _bubblewrap(spec, str(root))
+        shim.write_atomically(str(self.path / shim.LAUNCH), json.dumps(text))
 
-    def start(self, news: int = -1) -> int:
+    def start(self, ready_fd: int = -1) -> int:
         """Start the shim and give its process id; it outlives this process.
 
         It holds *news*, the writing end of a pipe, until it claimed the run or is gone.
         """
         null, errors = os.open(os.devnull, os.O_RDWR), self._open("shim.err")
-        ends = [null, errors, errors, *([news] if news >= 0 else [])]
-        told = [str(_NEWS)] if news >= 0 else []
+        ends = [null, errors, errors, *([ready_fd] if ready_fd >= 0 else [])]
+        told = [str(_READY_FD)] if ready_fd >= 0 else []
         try:
             return os.posix_spawn(
                 sys.executable,
@@ -171,27 +171,27 @@ class RunFolder:
         return "/".join(self.path.parts[-4:])
 
     @property
-    def container(self) -> str:
+    def container_name(self) -> str:
         """The name of the container that runs."""
         return self.path.parent.name
 
-    def was_intended(self) -> bool:
+    def is_prepared(self) -> bool:
         """The intent was written down; without it there was no start either."""
         return (self.path / shim.LAUNCH).exists()
 
     def argv(self) -> tuple[str, ...]:
         """What was to be executed; empty if the intent was not written down."""
-        told = _read(self.path / shim.LAUNCH, _Intent)
+        told = _read(self.path / shim.LAUNCH, _LaunchedCommand)
         return told.argv if told else ()
 
-    def claim(self) -> Claim | None:
+    def read_claim(self) -> RunClaim | None:
         """Who took the run, if anybody did."""
-        return _read(self.path / shim.CLAIM, Claim)
+        return _read(self.path / shim.CLAIM, RunClaim)
 
-    def call_off(self) -> bool:
+    def cancel(self) -> bool:
         """Make sure that the run never starts; ``False`` if it has already been taken."""
         own = self.path / f"claim.{os.getpid()}.off"
-        shim.write_whole(str(own), json.dumps({"pid": 0}))
+        shim.write_atomically(str(own), json.dumps({"pid": 0}))
         try:
             os.link(own, self.path / shim.CLAIM)
         except FileExistsError:
@@ -201,23 +201,23 @@ class RunFolder:
         return True
 
     @property
-    def counts(self) -> bool:
+    def is_valid(self) -> bool:
         """It was intended and not called off."""
-        claim = self.claim()
-        return self.was_intended() and (claim is None or claim.pid != 0)
+        claim = self.read_claim()
+        return self.is_prepared() and (claim is None or claim.pid != 0)
 
-    def ended(self) -> Ended | None:
+    def exit_record(self) -> ExitRecord | None:
         """How the run ended, if it did and could say so."""
         with suppress(IsADirectoryError, msgspec.DecodeError):  # a container may have been there
-            return _read(self.path / shim.EXIT, Ended)
+            return _read(self.path / shim.EXIT, ExitRecord)
         return None
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing of it runs or will: it ended, was lost, or went with its pod."""
-        if self.ended() is not None or not self.was_intended():
+        if self.exit_record() is not None or not self.is_prepared():
             return True
-        return self.claim() is not None and self.process() is None
+        return self.read_claim() is not None and self.shim_pid() is None
 
     def errors(self) -> str:
         """What the shim itself complained about."""
@@ -225,13 +225,13 @@ class RunFolder:
             return (self.path / "shim.err").read_text(errors="replace")[-1000:].strip()
         return ""
 
-    def process(self) -> int | None:
+    def shim_pid(self) -> int | None:
         """The shim's process id, if it lives and is the one that claimed."""
-        claim = self.claim()
+        claim = self.read_claim()
         if claim is None or claim.start is None:
             return None
         owner = ProcessId(claim.pid, claim.start, claim.boot)
-        return claim.pid if owner.alive else None
+        return claim.pid if owner.is_alive else None
 
 
 def _read(path: Path, kind: type[_R]) -> _R | None:
@@ -240,14 +240,14 @@ def _read(path: Path, kind: type[_R]) -> _R | None:
     return None
 
 
-def _bubblewrap(launch: Launch, folder: str) -> dict[str, Any]:
+def _bubblewrap(launch: LaunchSpec, run_dir: str) -> dict[str, Any]:
     """What the shim does for a container that bubblewrap sets up."""
     program = shutil.which("bwrap") or "bwrap"
-    laid, steps = rootfs.staged(launch.steps, folder)
-    steps.append(("show", str(_PROGRAM.parent), _INNER_FOLDER, ""))
+    laid, steps = rootfs.stage_plan(launch.steps, run_dir)
+    steps.append(("show", str(_PROGRAM.parent), _INNER_DIR, ""))
     user = launch.user if launch.ids.base is None else None
     argv = rootfs.bubblewrap_arguments(program, steps, hostname=launch.hostname, user=user)
-    inner = f"{_INNER_FOLDER}/{_PROGRAM.name}"
+    inner = f"{_INNER_DIR}/{_PROGRAM.name}"
     sealed = any(kind == "seal" for kind, _, _, _ in steps)
     made = [place for kind, mode, place, _ in steps if kind == "tmpfs" and mode != "700"]
     return {
@@ -257,11 +257,11 @@ def _bubblewrap(launch: Launch, folder: str) -> dict[str, Any]:
     }
 
 
-async def start_claimed(folder: RunFolder) -> int:
+async def start_and_wait_claimed(run_dir: RunDir) -> int:
     """Start the shim, and wait until it claimed the run or is gone."""
     read, write = os.pipe()
     try:
-        pid = folder.start(write)
+        pid = run_dir.start(write)
     finally:
         os.close(write)
     loop = asyncio.get_running_loop()
@@ -275,88 +275,88 @@ async def start_claimed(folder: RunFolder) -> int:
     return pid
 
 
-class Process:
+class ContainerProcess:
     """A run that is under way, own child or adopted."""
 
-    def __init__(self, folder: RunFolder, pid: int, *, clock: Clock) -> None:
+    def __init__(self, run_dir: RunDir, pid: int, *, clock: Clock) -> None:
         """Watch *pid*; must be called while a loop runs.
 
         Raises:
             ProcessLookupError: there is no such process any more.
         """
-        self.folder = folder
+        self.run_dir = run_dir
         self.pid = pid
         self._clock = clock
-        self._handle = os.pidfd_open(pid)
+        self._pidfd = os.pidfd_open(pid)
         loop = asyncio.get_running_loop()
-        self._gone: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._handle, self._collect)
+        self._exited: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._pidfd, self._on_exit)
 
-    def _collect(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._handle)
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
         with suppress(ChildProcessError):  # an adopted one is not our child
-            os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG)
-        os.close(self._handle)
-        self._handle = -1
-        if not self._gone.done():
-            self._gone.set_result(None)
+            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        if not self._exited.done():
+            self._exited.set_result(None)
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> ExitRecord:
         """Wait for the end; what could not say how it ended is killed and counts as lost."""
-        await asyncio.shield(self._gone)
-        ended = self.folder.ended()
+        await asyncio.shield(self._exited)
+        ended = self.run_dir.exit_record()
         if ended is not None:
             return ended
-        sweep(self.folder.name)
-        return lost(self.folder)
+        kill_tagged(self.run_dir.name)
+        return lost_exit_record(self.run_dir)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """Pass SIGTERM to the main process."""
         self._signal(signal.SIGTERM)
 
     async def kill(self) -> None:
         """Kill everything of the run, and wait until it is gone."""
         self._signal(signal.SIGUSR1)
-        late = self._clock.call_later(_UNANSWERED, self._kill_hard)
+        late = self._clock.call_later(_READY_TIMEOUT, self._kill_all)
         try:
-            await asyncio.shield(self._gone)
+            await asyncio.shield(self._exited)
         finally:
             late.cancel()
 
-    def _kill_hard(self) -> None:
+    def _kill_all(self) -> None:
         self._signal(signal.SIGKILL)
-        sweep(self.folder.name)
+        kill_tagged(self.run_dir.name)
 
     def _signal(self, number: int) -> None:
-        if self._handle >= 0:
+        if self._pidfd >= 0:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, number)
+                signal.pidfd_send_signal(self._pidfd, number)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Stop watching; the processes go on."""
-        if self._handle >= 0:
-            asyncio.get_running_loop().remove_reader(self._handle)
-            os.close(self._handle)
-            self._handle = -1
-        self._gone.cancel()
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._exited.cancel()
 
 
-def lost(folder: RunFolder) -> Ended:
+def lost_exit_record(run_dir: RunDir) -> ExitRecord:
     """What is said of a run that nobody saw ending."""
-    errors = folder.errors()
+    errors = run_dir.errors()
     message = "The container could not be located when the pod was terminated"
-    return Ended(
+    return ExitRecord(
         code=137,
         at=datetime.now(UTC).timestamp(),
-        started=claim.at if (claim := folder.claim()) else 0.0,
+        started=claim.at if (claim := run_dir.read_claim()) else 0.0,
         reason="ContainerStatusUnknown",
         message=f"{message}: {errors}" if errors else message,
     )
 
 
-def sweep(mark: str) -> int:
+def kill_tagged(tag: str) -> int:
     """Kill every process whose environment says that it belongs to run (or pod) *mark*."""
-    wanted = f"{RUN_VARIABLE}={mark}".encode()
+    wanted = f"{RUN_VARIABLE}={tag}".encode()
     killed = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -370,79 +370,79 @@ def sweep(mark: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class IsolationReport:
     """The best level that works here, and why better ones do not."""
 
-    level: Level
+    isolation: IsolationLevel
     reasons: tuple[str, ...] = ()
-    identity: Identity = Identity.OWN
+    id_mode: IdMode = IdMode.OWN
     safe_paths: bool = True
     """What a pod may swap while it is being mounted can be mounted."""
 
 
-def probe(wanted: Level | None = None) -> Probe:
+def detect_isolation(requested: IsolationLevel | None = None) -> IsolationReport:
     """Find the best level that works by trying; blocks for some tens of milliseconds.
 
     For root, who pods are matters more than how their sandbox is made. *wanted* is tried alone; if
     it does not work the answer is plain, with the reason.
     """
     reasons: list[str] = []
-    for identity in Identity if os.geteuid() == 0 else [Identity.OWN]:
-        for level in [wanted] if wanted else list(Level):
-            if level is Level.PLAIN:
+    for identity in IdMode if os.geteuid() == 0 else [IdMode.OWN]:
+        for level in [requested] if requested else list(IsolationLevel):
+            if level is IsolationLevel.PLAIN:
                 continue
-            problem = _trial(level, identity, below="file")
+            problem = _try_isolation(level, identity, below="file")
             if not problem:
-                return Probe(level, tuple(reasons), identity)
+                return IsolationReport(level, tuple(reasons), identity)
             reasons.append(f"{level} ({identity} user ids): {problem}")
-            if level is Level.BUBBLEWRAP and not _trial(level, identity, below=""):
-                return Probe(level, tuple(reasons), identity, safe_paths=False)
-    return Probe(Level.PLAIN, tuple(reasons))
+            if level is IsolationLevel.BUBBLEWRAP and not _try_isolation(level, identity, below=""):
+                return IsolationReport(level, tuple(reasons), identity, safe_paths=False)
+    return IsolationReport(IsolationLevel.PLAIN, tuple(reasons))
 
 
-def weakness(found: Probe, *, root: bool) -> str:
+def isolation_warning(report: IsolationReport, *, root: bool) -> str:
     """What is wrong with how pods are kept apart; empty if nothing is. *root*: the agent is."""
-    if found.level is Level.PLAIN:
+    if report.isolation is IsolationLevel.PLAIN:
         if root:
             return "there is no sandbox: pods run as root, and can do to this machine what root can"
         return "there is no sandbox: pods can read and write what the user of the agent can"
-    if root and found.identity is Identity.OWN:
+    if root and report.id_mode is IdMode.OWN:
         return "pods cannot have user ids of their own: in their sandbox they run as root"
-    if found.identity is Identity.SWITCHED:
+    if report.id_mode is IdMode.SWITCHED:
         return "there are no user namespaces: no pod can be root, not even in its own eyes"
-    if not found.safe_paths:
+    if not report.safe_paths:
         return "subPath, and mounts inside other mounts, cannot be had: pods that ask are refused"
     return ""
 
 
-def _trial(level: Level, identity: Identity, *, below: str) -> str:
+def _try_isolation(level: IsolationLevel, id_mode: IdMode, *, below: str) -> str:
     """Why *level* does not work; empty if it does."""
-    if level is Level.BUBBLEWRAP and shutil.which("bwrap") is None:
+    if level is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
         return "bwrap is not installed"
     with tempfile.TemporaryDirectory(prefix="batholith-probe-") as text:
         base = Path(text)
         (base / "file").write_text("seen")
         source = base if below else base / "file"
         mounts = [rootfs.Mount(str(source), "/etc/batholith-probe/file", True, below)]
-        ranges = identity is not Identity.OWN
-        tools = TOOLS if ranges else ()
-        steps = rootfs.plan(mounts, hidden=[], home=os.path.expanduser("~"), tools=tools)
-        run = RunFolder(base / "run")
+        ranges = id_mode is not IdMode.OWN
+        tools = PYTHON_PREFIXES if ranges else ()
+        steps = rootfs.mount_plan(mounts, hidden=[], home=os.path.expanduser("~"), tools=tools)
+        run = RunDir(base / "run")
         script = "cat /etc/batholith-probe/file >/dev/null && test -w /tmp && test -r /proc/self"
         run.prepare(
-            Launch(
+            LaunchSpec(
                 argv=["sh", "-c", script],
                 env={"PATH": os.defpath},
                 cwd="/",
                 log=base / "log" / "0.log",
                 hostname="probe",
-                level=level,
-                ids=Ids(SHARED if ranges else None, identity is Identity.RANGE),
+                isolation=level,
+                ids=Ids(SHARED if ranges else None, id_mode is IdMode.RANGE),
                 steps=steps,
             )
         )
         os.waitpid(run.start(), 0)
-        ended = run.ended()
+        ended = run.exit_record()
         if ended is None:
             return run.errors() or "the trial run vanished"
         return "" if ended.code == 0 else ended.message or f"the trial ended with {ended.code}"

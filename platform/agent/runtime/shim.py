@@ -39,53 +39,53 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
-def main(folder: str, news: int = -1) -> int:
+def main(run_path: str, ready_fd: int = -1) -> int:
     """Run what *folder* describes; *news* is a descriptor to close when it is claimed."""
-    run = Run(folder)
-    if not run.claim():
+    run = ShimRun(run_path)
+    if not run.write_claim():
         return 1
-    if news >= 0:
-        os.close(news)
+    if ready_fd >= 0:
+        os.close(ready_fd)
     run.start()
-    run.attend()
+    run.supervise()
     run.finish()
     return 0
 
 
-class Run:
+class ShimRun:
     """One run of one container, from claim to exit file."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, run_path: str) -> None:
+        self.run_path = run_path
         self.main = 0
         self.target = 0  # gets the signals; differs from main under bubblewrap
         self.status: int | None = None
         self.message = ""
         self.started = 0.0
         self.pending: list[int] = []
-        self.outputs: dict[int, Lines] = {}
+        self.outputs: dict[int, LogWriter] = {}
         self.wake, self.wake_write = os.pipe()
         for end in (self.wake, self.wake_write):
             os.set_blocking(end, False)
         # Handlers stand before the claim: whoever reads our process id may signal us.
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
-            signal.signal(number, self._note)
+            signal.signal(number, self._on_signal)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
-    def _note(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         if number != signal.SIGCHLD:
             self.pending.append(number)
 
-    def claim(self) -> bool:
+    def write_claim(self) -> bool:
         """Take the run, durably; ``False`` if it is taken or was called off."""
         pid = os.getpid()
         me = {"pid": pid, "start": start_time(pid), "boot": boot_id(), "at": time.time()}
-        own = os.path.join(self.folder, f"claim.{os.getpid()}")
-        write_whole(own, json.dumps(me))
+        own = os.path.join(self.run_path, f"claim.{os.getpid()}")
+        write_atomically(own, json.dumps(me))
         try:
-            os.link(own, os.path.join(self.folder, CLAIM))
+            os.link(own, os.path.join(self.run_path, CLAIM))
         except FileExistsError:
             return False
         finally:
@@ -94,7 +94,7 @@ class Run:
 
     def start(self) -> None:
         """Bring the main process up; a failure is kept for the exit file."""
-        with open(os.path.join(self.folder, LAUNCH), encoding="utf-8") as file:
+        with open(os.path.join(self.run_path, LAUNCH), encoding="utf-8") as file:
             launch = json.load(file)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         self.log = os.open(launch["log"], flags, 0o600)
@@ -117,7 +117,7 @@ class Run:
             mounting.unshare(mounting.NEW_PID)
         self.main = self.target = os.fork()
         if self.main == 0:
-            _in_child(launch, (out_write, err_write), failed_write, info_write)
+            _run_child(launch, (out_write, err_write), failed_write, info_write)
         for end in (out_write, err_write, failed_write, info_write):
             os.close(end)
         if level == "bubblewrap":
@@ -127,11 +127,11 @@ class Run:
         os.close(failed_read)
         for name, end in (("stdout", out_read), ("stderr", err_read)):
             os.set_blocking(end, False)
-            self.outputs[end] = Lines(self.log, name)
+            self.outputs[end] = LogWriter(self.log, name)
         if problem:
             self.message = problem
 
-    def attend(self) -> None:
+    def supervise(self) -> None:
         """Copy output, pass signals on and reap until the main process is gone."""
         while self.status is None:
             ready = select.select([self.wake, *self.outputs], [], [])[0]
@@ -156,7 +156,7 @@ class Run:
 
     def _kill_main(self) -> None:
         os.kill(self.target, signal.SIGKILL)
-        kill_group(self.main)
+        kill_process_group(self.main)
 
     def _reap(self) -> None:
         while True:
@@ -183,7 +183,7 @@ class Run:
     def finish(self) -> None:
         """Kill what is left, take the last output, write the exit file."""
         if self.main:
-            self._kill_rest()
+            self._kill_remaining()
         for end in list(self.outputs):
             while end in self.outputs and select.select([end], [], [], 0)[0]:
                 self._copy(end)
@@ -197,13 +197,13 @@ class Run:
             "started": self.started,
             "at": time.time(),
         }
-        target = os.path.join(self.folder, EXIT)
-        write_whole(target + ".new", json.dumps(record))
+        target = os.path.join(self.run_path, EXIT)
+        write_atomically(target + ".new", json.dumps(record))
         os.rename(target + ".new", target)
 
-    def _kill_rest(self) -> None:
+    def _kill_remaining(self) -> None:
         """Everything that the main process started and left: its group, then orphans."""
-        kill_group(self.main)
+        kill_process_group(self.main)
         while True:
             for pid in children(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
@@ -213,29 +213,29 @@ class Run:
                 return
 
 
-class Lines:
+class LogWriter:
     """Bytes of one stream, written to the log line by line with time and stream."""
 
     def __init__(self, log: int, stream: str) -> None:
         self.log = log
         self.stream = stream
-        self.rest = b""
+        self.partial_line = b""
 
     def feed(self, data: bytes) -> None:
         """Write all whole lines, and cut what grows too long."""
-        *lines, self.rest = (self.rest + data).split(b"\n")
+        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
         now = time.time_ns()
         written = b"".join(self._entries(now, line) for line in lines)
-        while len(self.rest) >= MAX_LINE:
-            written += self._entry(now, "P", self.rest[:MAX_LINE])
-            self.rest = self.rest[MAX_LINE:]
+        while len(self.partial_line) >= MAX_LINE:
+            written += self._entry(now, "P", self.partial_line[:MAX_LINE])
+            self.partial_line = self.partial_line[MAX_LINE:]
         _write(self.log, written)
 
     def close(self) -> None:
         """Write what came without a line's end."""
-        if self.rest:
-            _write(self.log, self._entry(time.time_ns(), "P", self.rest))
-            self.rest = b""
+        if self.partial_line:
+            _write(self.log, self._entry(time.time_ns(), "P", self.partial_line))
+            self.partial_line = b""
 
     def _entries(self, now: int, line: bytes) -> bytes:
         parts = [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [b""]
@@ -248,7 +248,7 @@ class Lines:
         return f"{when}.{nanos:09d}Z {self.stream} {tag} ".encode() + text + b"\n"
 
 
-def _in_child(
+def _run_child(
     launch: dict,  # type: ignore[type-arg]
     outputs: tuple[int, int],
     failed: int,
@@ -257,36 +257,36 @@ def _in_child(
     """Become the main process, or the sandbox around it; never returns."""
     try:
         os.setsid()
-        _plain_signals()
+        _reset_signals()
         source = os.open("/dev/null", os.O_RDONLY)
         for end, number in zip((source, *outputs), range(3), strict=True):
             os.dup2(end, number)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.umask(0o022)
-        mounting.new_keyring()
+        mounting.join_session_keyring()
         level = launch["level"]
         if level != "plain":
             # Until the init's handler stands, a SIGTERM must wait: process 1 would lose it.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         if level == "unshare":
-            _sandboxed(launch, failed)
+            _enter_sandbox(launch, failed)
         elif level == "bubblewrap":
-            _bubblewrapped(launch, failed, info)
+            _run_bubblewrap(launch, failed, info)
         else:
-            mounting.forbid_more_rights()
+            mounting.set_no_new_privs()
             os.chdir(launch["cwd"])
             execute(launch["argv"], launch["env"])
     except BaseException as error:  # a forked child must never return into the parent's code
-        _report(failed, error)
+        _report_failure(failed, error)
     os._exit(CANNOT_START)
 
 
-def _report(failed: int, error: BaseException) -> None:
+def _report_failure(failed: int, error: BaseException) -> None:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     os.write(failed, (text or type(error).__name__).encode()[:4096])
 
 
-def _plain_signals() -> None:
+def _reset_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -297,29 +297,29 @@ def _plain_signals() -> None:
 # --- the sandbox made with system calls -----------------------------------------------------
 
 
-def _sandboxed(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
+def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
     """As the first process of the new pid namespace: build the root, then be its init."""
     mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
-    mounting.set_host_name(launch["hostname"])
+    mounting.set_hostname(launch["hostname"])
     root, ids = launch["root"], launch["ids"]
     mounting.build_root(root, launch["steps"], owner=ids["base"])
-    mounting.enter(root)
-    _lose_rights(ids)
-    be_init(launch["argv"], launch["env"], launch["cwd"], failed)
+    mounting.pivot_root(root)
+    _drop_privileges(ids)
+    run_init(launch["argv"], launch["env"], launch["cwd"], failed)
 
 
-def _lose_rights(ids: dict) -> None:  # type: ignore[type-arg]
+def _drop_privileges(ids: dict) -> None:  # type: ignore[type-arg]
     """Be the pod's user, with the rights that its container may have; and die with the shim."""
     base, namespace = ids["base"], ids["namespace"]
     if base is not None and namespace:
-        mounting.own_range(base)
-    mounting.limit_rights(ids["capabilities"])
+        mounting.enter_id_range(base)
+    mounting.drop_capabilities(ids["capabilities"])
     if base is not None:
-        mounting.become(ids["user"], base=0 if namespace else base)
+        mounting.switch_user(ids["user"], base=0 if namespace else base)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def be_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
+def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
     """Be process 1: run *argv* as a child, pass SIGTERM on, reap, exit as the child did."""
     child = os.fork()
     if child == 0:
@@ -330,10 +330,10 @@ def be_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             execute(argv, env)
         except BaseException as error:
-            _report(failed, error)
+            _report_failure(failed, error)
         os._exit(CANNOT_START)
     os.close(failed)
-    signal.signal(signal.SIGTERM, lambda number, _: _pass_on(child, number))
+    signal.signal(signal.SIGTERM, lambda number, _: _forward_signal(child, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while True:
         pid, status = os.wait()
@@ -353,7 +353,7 @@ def execute(argv: list[str], env: dict[str, str]) -> None:
         raise OSError(error.errno, f'exec: "{argv[0]}": {error.strerror}') from error
 
 
-def _pass_on(child: int, number: int) -> None:
+def _forward_signal(child: int, number: int) -> None:
     try:
         os.kill(child, number)
     except ProcessLookupError:
@@ -363,7 +363,7 @@ def _pass_on(child: int, number: int) -> None:
 # --- the sandbox made by bubblewrap ---------------------------------------------------------
 
 
-def _bubblewrapped(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
+def _run_bubblewrap(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
     ids = launch["ids"]
     if launch["stage"]:
         mounting.unshare(mounting.NEW_NS | (mounting.NEW_USER if ids["base"] is None else 0))
@@ -395,12 +395,12 @@ def init_main(descriptor: int) -> None:
     try:
         for place in owned:
             os.chown(place, ids["base"], ids["base"], follow_symlinks=False)
-        _lose_rights(ids)
+        _drop_privileges(ids)
         _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container may be the same user
     except BaseException as error:
-        _report(failed, error)
+        _report_failure(failed, error)
         os._exit(CANNOT_START)
-    be_init(argv, env, cwd, failed)
+    run_init(argv, env, cwd, failed)
 
 
 def exit_code(status: int) -> int:
@@ -410,7 +410,7 @@ def exit_code(status: int) -> int:
     return os.WEXITSTATUS(status)
 
 
-def kill_group(leader: int) -> None:
+def kill_process_group(leader: int) -> None:
     """Kill all of a process group, if any of it is left."""
     try:
         os.killpg(leader, signal.SIGKILL)
@@ -446,7 +446,7 @@ def children(parent: int) -> list[int]:
         return []
 
 
-def write_whole(path: str, text: str) -> None:
+def write_atomically(path: str, text: str) -> None:
     """Write a new file and see it on disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ from ...model.pod import FINISHED, VolumeMount
 from ...model.pod_resources import Resources
 
 
-class KeyRef(Part, frozen=True):
+class KeySelector(Part, frozen=True):
     """One key of a ConfigMap or Secret."""
 
     name: str = ""
@@ -20,13 +20,13 @@ class KeyRef(Part, frozen=True):
     optional: bool = False
 
 
-class FieldRef(Part, frozen=True):
+class ObjectFieldSelector(Part, frozen=True):
     """A field of the pod itself, such as ``metadata.name``."""
 
     field_path: str = ""
 
 
-class ResourceFieldRef(Part, frozen=True):
+class ResourceFieldSelector(Part, frozen=True):
     """A container's own request or limit."""
 
     container_name: str = ""
@@ -34,13 +34,13 @@ class ResourceFieldRef(Part, frozen=True):
     divisor: str | int | float = "1"
 
 
-class EnvSource(Part, frozen=True):
+class EnvVarSource(Part, frozen=True):
     """Where the value of a variable comes from."""
 
-    field_ref: FieldRef | None = None
-    resource_field_ref: ResourceFieldRef | None = None
-    config_map_key_ref: KeyRef | None = None
-    secret_key_ref: KeyRef | None = None
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
+    config_map_key_ref: KeySelector | None = None
+    secret_key_ref: KeySelector | None = None
 
 
 class EnvVar(Part, frozen=True):
@@ -48,22 +48,22 @@ class EnvVar(Part, frozen=True):
 
     name: str = ""
     value: str | None = None
-    value_from: EnvSource | None = None
+    value_from: EnvVarSource | None = None
 
 
-class SourceName(Part, frozen=True):
+class EnvFromRef(Part, frozen=True):
     """A ConfigMap or Secret as a whole."""
 
     name: str = ""
     optional: bool = False
 
 
-class EnvFrom(Part, frozen=True):
+class EnvFromSource(Part, frozen=True):
     """All keys of a ConfigMap or Secret as variables."""
 
     prefix: str = ""
-    config_map_ref: SourceName | None = None
-    secret_ref: SourceName | None = None
+    config_map_ref: EnvFromRef | None = None
+    secret_ref: EnvFromRef | None = None
 
 
 class Capabilities(Part, frozen=True):
@@ -98,7 +98,7 @@ class HttpHeader(Part, frozen=True):
     value: str = ""
 
 
-class HttpGet(Part, frozen=True):
+class HttpGetAction(Part, frozen=True):
     """A request to make of the container."""
 
     host: str = ""
@@ -108,7 +108,7 @@ class HttpGet(Part, frozen=True):
     http_headers: tuple[HttpHeader, ...] = ()
 
 
-class TcpSocket(Part, frozen=True):
+class TcpSocketAction(Part, frozen=True):
     """A port that the container should listen at."""
 
     host: str = ""
@@ -125,17 +125,17 @@ class GrpcAction(Part, frozen=True):
     """A call of the health service of gRPC, which this agent cannot make."""
 
 
-class Handler(Part, frozen=True):
+class LifecycleHandler(Part, frozen=True):
     """What a hook or a probe does; one of these is set."""
 
     exec: ExecAction | None = None
-    http_get: HttpGet | None = None
-    tcp_socket: TcpSocket | None = None
+    http_get: HttpGetAction | None = None
+    tcp_socket: TcpSocketAction | None = None
     sleep: SleepAction | None = None
     grpc: GrpcAction | None = None
 
 
-class Probe(Handler, frozen=True):
+class Probe(LifecycleHandler, frozen=True):
     """A question that is asked again and again."""
 
     initial_delay_seconds: int = 0
@@ -149,8 +149,8 @@ class Probe(Handler, frozen=True):
 class Lifecycle(Part, frozen=True):
     """Hooks of a container."""
 
-    post_start: Handler | None = None
-    pre_stop: Handler | None = None
+    post_start: LifecycleHandler | None = None
+    pre_stop: LifecycleHandler | None = None
 
 
 class ContainerPort(Part, frozen=True):
@@ -169,7 +169,7 @@ class Container(Part, frozen=True):
     args: tuple[str, ...] = ()
     working_dir: str = ""
     env: tuple[EnvVar, ...] = ()
-    env_from: tuple[EnvFrom, ...] = ()
+    env_from: tuple[EnvFromSource, ...] = ()
     volume_mounts: tuple[VolumeMount, ...] = ()
     resources: Resources = Resources()
     security_context: SecurityContext = SecurityContext()
@@ -196,7 +196,7 @@ class KeyToPath(Part, frozen=True):
     mode: int | None = None
 
 
-class DataSource(Part, frozen=True):
+class KeyedVolumeSource(Part, frozen=True):
     """A ConfigMap or Secret as files; Secrets in ``spec.volumes`` call their name `secretName`."""
 
     name: str = ""
@@ -206,23 +206,23 @@ class DataSource(Part, frozen=True):
     optional: bool = False
 
 
-class DownwardFile(Part, frozen=True):
+class DownwardApiFile(Part, frozen=True):
     """A field of the pod as a file."""
 
     path: str = ""
-    field_ref: FieldRef | None = None
-    resource_field_ref: ResourceFieldRef | None = None
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
     mode: int | None = None
 
 
-class DownwardSource(Part, frozen=True):
+class DownwardApiSource(Part, frozen=True):
     """Fields of the pod as files."""
 
-    items: tuple[DownwardFile, ...] = ()
+    items: tuple[DownwardApiFile, ...] = ()
     default_mode: int | None = None
 
 
-class TokenSource(Part, frozen=True):
+class ServiceAccountTokenSource(Part, frozen=True):
     """A token of the pod's service account as a file."""
 
     audience: str = ""
@@ -230,37 +230,37 @@ class TokenSource(Part, frozen=True):
     path: str = ""
 
 
-class Projection(Part, frozen=True):
+class VolumeProjection(Part, frozen=True):
     """One source of a projected volume."""
 
-    config_map: DataSource | None = None
-    secret: DataSource | None = None
-    downward_api: DownwardSource | None = msgspec.field(name="downwardAPI", default=None)
-    service_account_token: TokenSource | None = None
+    config_map: KeyedVolumeSource | None = None
+    secret: KeyedVolumeSource | None = None
+    downward_api: DownwardApiSource | None = msgspec.field(name="downwardAPI", default=None)
+    service_account_token: ServiceAccountTokenSource | None = None
 
 
-class ProjectedSource(Part, frozen=True):
+class ProjectedVolumeSource(Part, frozen=True):
     """Several sources in one folder."""
 
-    sources: tuple[Projection, ...] = ()
+    sources: tuple[VolumeProjection, ...] = ()
     default_mode: int | None = None
 
 
-class HostPath(Part, frozen=True):
+class HostPathSource(Part, frozen=True):
     """A path of the machine."""
 
     path: str = ""
     type: str = ""
 
 
-class ClaimSource(Part, frozen=True):
+class PvcSource(Part, frozen=True):
     """A PersistentVolumeClaim."""
 
     claim_name: str = ""
     read_only: bool = False
 
 
-class EmptyDir(Part, frozen=True):
+class EmptyDirSource(Part, frozen=True):
     """A folder that lives as long as the pod."""
 
     medium: str = ""
@@ -270,13 +270,13 @@ class Volume(Part, frozen=True):
     """One volume of a pod; exactly one source is set, or none that we know."""
 
     name: str = ""
-    empty_dir: EmptyDir | None = None
-    config_map: DataSource | None = None
-    secret: DataSource | None = None
-    projected: ProjectedSource | None = None
-    downward_api: DownwardSource | None = msgspec.field(name="downwardAPI", default=None)
-    host_path: HostPath | None = None
-    persistent_volume_claim: ClaimSource | None = None
+    empty_dir: EmptyDirSource | None = None
+    config_map: KeyedVolumeSource | None = None
+    secret: KeyedVolumeSource | None = None
+    projected: ProjectedVolumeSource | None = None
+    downward_api: DownwardApiSource | None = msgspec.field(name="downwardAPI", default=None)
+    host_path: HostPathSource | None = None
+    persistent_volume_claim: PvcSource | None = None
 
 
 class HostAlias(Part, frozen=True):
@@ -308,13 +308,13 @@ class PodSpec(Part, frozen=True):
     volumes: tuple[Volume, ...] = ()
 
 
-class Running(Part, frozen=True):
+class ContainerStateRunning(Part, frozen=True):
     """A container at work."""
 
     started_at: str | None = None
 
 
-class Terminated(Part, frozen=True):
+class ContainerStateTerminated(Part, frozen=True):
     """A container that ended."""
 
     exit_code: int = 0
@@ -324,11 +324,11 @@ class Terminated(Part, frozen=True):
     finished_at: str | None = None
 
 
-class StateView(Part, frozen=True):
+class ContainerStateView(Part, frozen=True):
     """The state of a container as reported."""
 
-    running: Running | None = None
-    terminated: Terminated | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
 
 
 class ContainerStatus(Part, frozen=True):
@@ -339,8 +339,8 @@ class ContainerStatus(Part, frozen=True):
     ready: bool = False
     started: bool | None = None
     restart_count: int = 0
-    state: StateView = StateView()
-    last_state: StateView = StateView()
+    state: ContainerStateView = ContainerStateView()
+    last_state: ContainerStateView = ContainerStateView()
 
 
 class PodStatus(Part, frozen=True):
@@ -369,12 +369,12 @@ class Pod(Part, frozen=True, dict=True):
         return {c.name: c for c in (*self.spec.init_containers, *self.spec.containers)}
 
     @property
-    def host_name(self) -> str:
+    def hostname(self) -> str:
         """The name that the pod has for itself."""
         return self.spec.hostname or self.metadata.name[:63].rstrip(".-")
 
     @property
-    def grace(self) -> int:
+    def grace_period(self) -> int:
         """Seconds between the request to end and the kill; a deletion's own figure wins."""
         wanted = self.metadata.deletion_grace_period_seconds
         if self.metadata.deletion_timestamp is None or wanted is None:
@@ -382,12 +382,12 @@ class Pod(Part, frozen=True, dict=True):
         return 30 if wanted is None else max(0, wanted)
 
     @property
-    def is_over(self) -> bool:
+    def is_terminal(self) -> bool:
         """Its last phase was reported."""
         return self.status.phase in FINISHED
 
 
-class Marked(Part, frozen=True):
+class MetadataOnly(Part, frozen=True):
     """An object of which only name and version matter."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -396,27 +396,27 @@ class Marked(Part, frozen=True):
 BOUND = "Bound"
 
 
-class ClaimStatus(Part, frozen=True):
+class PvcStatus(Part, frozen=True):
     """Whether a claim is bound."""
 
     phase: str = ""
 
 
-class ClaimSpec(Part, frozen=True):
+class PvcSpec(Part, frozen=True):
     """What a claim is bound to."""
 
     volume_name: str = ""
 
 
-class Claim(Part, frozen=True):
+class PersistentVolumeClaim(Part, frozen=True):
     """A claim, as its pods need it."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: ClaimSpec = ClaimSpec()
-    status: ClaimStatus = ClaimStatus()
+    spec: PvcSpec = PvcSpec()
+    status: PvcStatus = PvcStatus()
 
 
-class DriverVolume(Part, frozen=True):
+class CsiVolumeSource(Part, frozen=True):
     """A volume of a driver."""
 
     driver: str = ""
@@ -424,12 +424,12 @@ class DriverVolume(Part, frozen=True):
     read_only: bool = False
 
 
-class VolumeSpec(Part, frozen=True):
+class PersistentVolumeSpec(Part, frozen=True):
     """Where a volume's files are; sources that we do not know are left out."""
 
-    csi: DriverVolume | None = None
-    host_path: HostPath | None = None
-    local: HostPath | None = None
+    csi: CsiVolumeSource | None = None
+    host_path: HostPathSource | None = None
+    local: HostPathSource | None = None
     volume_mode: str = ""
     persistent_volume_reclaim_policy: str = ""
 
@@ -438,7 +438,7 @@ class PersistentVolume(Part, frozen=True):
     """A volume, as the agent mounts it."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: VolumeSpec = VolumeSpec()
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
 class ConfigMap(Part, frozen=True):
@@ -524,13 +524,13 @@ class Node(Part, frozen=True):
     spec: NodeSpec = NodeSpec()
 
 
-class TokenSpec(Part, frozen=True):
+class TokenRequestSpec(Part, frozen=True):
     """What was granted, which may be less than was asked for."""
 
     expiration_seconds: int = 0
 
 
-class TokenStatus(Part, frozen=True):
+class TokenRequestStatus(Part, frozen=True):
     """The token that was made."""
 
     token: str = ""
@@ -539,5 +539,5 @@ class TokenStatus(Part, frozen=True):
 class TokenRequest(Part, frozen=True):
     """The answer to a request for a service account's token."""
 
-    spec: TokenSpec = TokenSpec()
-    status: TokenStatus = TokenStatus()
+    spec: TokenRequestSpec = TokenRequestSpec()
+    status: TokenRequestStatus = TokenRequestStatus()

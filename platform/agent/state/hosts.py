@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from .core_types import Pod, Service
 
 CLUSTER_DOMAIN = "cluster.local"
-_API_SERVER = "default/kubernetes"
+_API_SERVER_SERVICE = "default/kubernetes"
 """With its variables clients of Kubernetes look for a token, and pods get none."""
 
-_FIRST = int(ipaddress.IPv4Address("127.64.0.1"))
-_COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
+_FIRST_ADDRESS = int(ipaddress.IPv4Address("127.64.0.1"))
+_ADDRESS_COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
 
-_HEAD = (
+_HEADER = (
     "# Written by batholith-agent; changes are lost.\n"
     "127.0.0.1\tlocalhost\n"
     "::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -34,24 +34,24 @@ class Peer:
     ready: bool
 
 
-def address_of(uid: str, taken: Collection[str]) -> str:
+def allocate_address(uid: str, taken: Collection[str]) -> str:
     """A free loopback address, always the same one for a uid if that is not taken."""
     start = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big")
-    for step in range(_COUNT):
-        address = str(ipaddress.IPv4Address(_FIRST + (start + step) % _COUNT))
+    for step in range(_ADDRESS_COUNT):
+        address = str(ipaddress.IPv4Address(_FIRST_ADDRESS + (start + step) % _ADDRESS_COUNT))
         if address not in taken:
             return address
     raise RuntimeError("all loopback addresses are taken")
 
 
-def own_part(pod: Pod, ip: str) -> str:
+def pod_section(pod: Pod, ip: str) -> str:
     """The head of a pod's hosts file: what does not depend on others."""
-    lines = [_HEAD, f"{ip}\t{' '.join(_own_names(pod))}\n"]
+    lines = [_HEADER, f"{ip}\t{' '.join(_own_names(pod))}\n"]
     lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}\n" for alias in pod.spec.host_aliases]
     return "".join(lines)
 
 
-def shared_part(peers: Iterable[Peer], services: Iterable[Service]) -> str:
+def namespace_section(peers: Iterable[Peer], services: Iterable[Service]) -> str:
     """The rest, the same for all pods of the namespace that *peers* and *services* are in."""
     lines: list[str] = []
     known = sorted(peers, key=lambda peer: peer.pod.metadata.name)
@@ -61,13 +61,13 @@ def shared_part(peers: Iterable[Peer], services: Iterable[Service]) -> str:
 
 
 def _own_names(pod: Pod) -> list[str]:
-    short = pod.host_name
+    short = pod.hostname
     if not pod.spec.subdomain:
         return [short]
-    return [*_long_names(f"{short}.{pod.spec.subdomain}", pod.metadata.namespace), short]
+    return [*_qualified_names(f"{short}.{pod.spec.subdomain}", pod.metadata.namespace), short]
 
 
-def _long_names(name: str, namespace: str) -> list[str]:
+def _qualified_names(name: str, namespace: str) -> list[str]:
     inner = f"{name}.{namespace}"
     return [f"{inner}.svc.{CLUSTER_DOMAIN}", f"{inner}.svc", inner, name]
 
@@ -76,16 +76,16 @@ def _service_lines(service: Service, peers: Iterable[Peer]) -> Iterator[str]:
     name, namespace = service.metadata.name, service.metadata.namespace
     if not service.is_headless:
         if service.spec.cluster_ip:
-            yield f"{service.spec.cluster_ip}\t{' '.join(_long_names(name, namespace))}"
+            yield f"{service.spec.cluster_ip}\t{' '.join(_qualified_names(name, namespace))}"
         return
     shown = [peer for peer in peers if _selects(service, peer)]
     for peer in shown:
         # Only pods that name the service as their subdomain have names below it.
         if peer.pod.spec.subdomain == name:
-            names = _long_names(f"{peer.pod.host_name}.{name}", namespace)
+            names = _qualified_names(f"{peer.pod.hostname}.{name}", namespace)
             yield f"{peer.ip}\t{' '.join(names)}"
     for peer in shown:
-        yield f"{peer.ip}\t{' '.join(_long_names(name, namespace))}"
+        yield f"{peer.ip}\t{' '.join(_qualified_names(name, namespace))}"
 
 
 def _selects(service: Service, peer: Peer) -> bool:
@@ -102,7 +102,7 @@ def service_variables(services: Iterable[Service]) -> dict[str, str]:
     """The ``NAME_SERVICE_HOST`` family that a namespace's services with an address give."""
     env: dict[str, str] = {}
     for service in services:
-        if service.metadata.key == _API_SERVER:
+        if service.metadata.key == _API_SERVER_SERVICE:
             continue
         if service.is_headless or not service.spec.cluster_ip or not service.spec.ports:
             continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ...kube.client.client import Client
 from ...kube.errors import ApiError, NotFoundError
-from ...kube.informer.informer import Cache
+from ...kube.informer.informer import Informer
 from ...machinery.clock import Clock
 from ...model.names import (
     CONFIGMAPS,
@@ -22,20 +22,20 @@ from ...model.names import (
 )
 from ..state.core_types import (
     BOUND,
-    Claim,
     ConfigMap,
-    Marked,
+    MetadataOnly,
     PersistentVolume,
+    PersistentVolumeClaim,
     Pod,
     Secret,
     TokenRequest,
 )
-from ..state.environment import ClaimVolume, Sources
+from ..state.environment import ClaimVolume, ResolvedSources
 from .pvc_dirs import claim_volume
-from .volumes import Needs, needs_of
+from .volumes import PodReferences, references_of
 
-_OLDEST_TOKEN = 24 * 3600.0
-_PART_OF_LIFE = 0.8
+_MAX_TOKEN_AGE = 24 * 3600.0
+_TOKEN_REFRESH_FRACTION = 0.8
 """A token is renewed after this part of its life, or when it is a day old."""
 
 _VIEWS: dict[Resource, type[ConfigMap | Secret]] = {CONFIGMAPS: ConfigMap, SECRETS: Secret}
@@ -47,86 +47,92 @@ _Key = tuple[Resource, str]
 class Token:
     """A service account's token."""
 
-    text: bytes
-    renew_at: float
+    value: bytes
+    refresh_at: float
     """By the steady clock."""
 
 
 @dataclass(slots=True)
-class _Reader:
+class _PodReferences:
     """One pod, and whom to tell when something that it reads changed."""
 
     keys: frozenset[_Key]
-    changed: Callable[[], None]
+    on_change: Callable[[], None]
     tokens: dict[str, Token] = field(default_factory=dict)
     """By audience."""
 
-    claims: dict[str, ClaimVolume | None] = field(default_factory=dict)
+    claim_volumes: dict[str, ClaimVolume | None] = field(default_factory=dict)
     """By name."""
 
 
-class SourceBook:
+class SourceManager:
     """Knows which pods read what."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
         self._clock = clock
         followed = (*_VIEWS, PERSISTENTVOLUMECLAIMS)
-        self._caches = {resource: Cache(client, resource, Marked) for resource in followed}
-        self._readers: dict[str, _Reader] = {}
-        self._by_key: dict[_Key, dict[str, _Reader]] = {}
+        self._informers = {
+            resource: Informer(client, resource, MetadataOnly) for resource in followed
+        }
+        self._pods: dict[str, _PodReferences] = {}
+        self._pods_by_key: dict[_Key, dict[str, _PodReferences]] = {}
         self._fetched: dict[_Key, tuple[str, dict[str, bytes]]] = {}
         """Version and content of what changed, as long as somebody reads it."""
 
-        self._turns: dict[_Key, asyncio.Lock] = {}
-        for resource, cache in self._caches.items():
-            cache.add_handler(self._teller(resource))
+        self._locks: dict[_Key, asyncio.Lock] = {}
+        for resource, cache in self._informers.items():
+            cache.add_event_handler(self._event_handler(resource))
 
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for cache in self._caches.values():
+            for cache in self._informers.values():
                 group.create_task(cache.run())
 
-    def _teller(self, resource: Resource) -> Callable[[Marked | None, Marked | None], None]:
-        def tell(old: Marked | None, new: Marked | None) -> None:
+    def _event_handler(
+        self, resource: Resource
+    ) -> Callable[[MetadataOnly | None, MetadataOnly | None], None]:
+        def on_event(old: MetadataOnly | None, new: MetadataOnly | None) -> None:
             if new is not None:  # of what is gone, pods keep what they have
-                for reader in tuple(self._by_key.get((resource, new.metadata.key), {}).values()):
-                    reader.changed()
+                for reader in tuple(
+                    self._pods_by_key.get((resource, new.metadata.key), {}).values()
+                ):
+                    reader.on_change()
 
-        return tell
+        return on_event
 
     @property
-    def claims(self) -> Cache[Marked]:
+    def pvc_informer(self) -> Informer[MetadataOnly]:
         """All claims there are."""
-        return self._caches[PERSISTENTVOLUMECLAIMS]
+        return self._informers[PERSISTENTVOLUMECLAIMS]
 
-    def is_read(self, resource: Resource, key: str) -> bool:
+    def is_referenced(self, resource: Resource, key: str) -> bool:
         """Whether a pod that is not at its end names the object ``namespace/name``."""
-        return (resource, key) in self._by_key
+        return (resource, key) in self._pods_by_key
 
-    def follow(self, pod: Pod, changed: Callable[[], None]) -> None:
+    def register_pod(self, pod: Pod, on_change: Callable[[], None]) -> None:
         """Call *changed*, which must be quick, whenever something changes that *pod* reads."""
         meta = pod.metadata
-        if meta.uid in self._readers:
+        if meta.uid in self._pods:
             return
-        keys = frozenset(_keys(needs_of(pod), meta.namespace))
-        reader = self._readers[meta.uid] = _Reader(keys, changed)
+        keys = frozenset(_reference_keys(references_of(pod), meta.namespace))
+        reader = self._pods[meta.uid] = _PodReferences(keys, on_change)
         for key in keys:
-            self._by_key.setdefault(key, {})[meta.uid] = reader
+            self._pods_by_key.setdefault(key, {})[meta.uid] = reader
 
-    def leave(self, uid: str) -> None:
+    def unregister_pod(self, uid: str) -> None:
         """The pod needs nothing any more."""
-        reader = self._readers.pop(uid, None)
+        reader = self._pods.pop(uid, None)
         for key in reader.keys if reader else ():
-            others = self._by_key[key]
+            others = self._pods_by_key[key]
             del others[uid]
             if not others:
-                del self._by_key[key]
+                del self._pods_by_key[key]
                 self._fetched.pop(key, None)
-                self._turns.pop(key, None)
+                self._locks.pop(key, None)
 
-    async def fetch(self, pod: Pod, *, anew: bool = True) -> Sources:
+    async def get(self, pod: Pod, *, force: bool = True) -> ResolvedSources:
         """What *pod* reads, as far as it exists; not *anew* means as new as the watches know.
 
         The pod must be followed.
@@ -134,50 +140,52 @@ class SourceBook:
         Raises:
             ApiError, ConnectionLostError: the server refused, or could not be reached.
         """
-        needs = needs_of(pod)
+        needs = references_of(pod)
         held: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
         claims: dict[str, ClaimVolume | None] = {}
-        for resource, key in sorted(_keys(needs, pod.metadata.namespace), key=_order):
+        for resource, key in sorted(_reference_keys(needs, pod.metadata.namespace), key=_order):
             name = key.partition("/")[2]
             if resource is PERSISTENTVOLUMECLAIMS:
-                known = self._readers[pod.metadata.uid].claims
+                known = self._pods[pod.metadata.uid].claim_volumes
                 before = known.get(name)
-                if before is None or before.problem:  # else the pod has it, whatever becomes of it
-                    known[name] = await self._claim(pod.metadata.namespace, name)
+                if before is None or before.error:  # else the pod has it, whatever becomes of it
+                    known[name] = await self._resolve_claim(pod.metadata.namespace, name)
                 claims[name] = known[name]
             else:
-                content = await (self._get if anew else self._get_once)((resource, key))
+                content = await (self._fetch if force else self._get_cached)((resource, key))
                 held[resource][name] = content
-        return Sources(
+        return ResolvedSources(
             config_maps=held[CONFIGMAPS],
             secrets=held[SECRETS],
             tokens=await self._tokens(pod, needs),
             claims=claims,
         )
 
-    def renewal(self, uid: str) -> float | None:
+    def next_token_refresh(self, uid: str) -> float | None:
         """When the first of the pod's tokens has to be renewed, by the steady clock."""
-        reader = self._readers.get(uid)
-        return min((t.renew_at for t in reader.tokens.values()), default=None) if reader else None
+        reader = self._pods.get(uid)
+        return min((t.refresh_at for t in reader.tokens.values()), default=None) if reader else None
 
-    async def _claim(self, namespace: str, name: str) -> ClaimVolume | None:
+    async def _resolve_claim(self, namespace: str, name: str) -> ClaimVolume | None:
         """What a claim is bound to, if it is there."""
         claims = PERSISTENTVOLUMECLAIMS
         try:
-            found = await self._client.get(claims, name, namespace=namespace, view=Claim)
+            found = await self._client.get(
+                claims, name, namespace=namespace, view=PersistentVolumeClaim
+            )
         except NotFoundError:
             return None
         volume_name = found.spec.volume_name
         if found.status.phase != BOUND or not volume_name:
             phase = found.status.phase or "not bound"
-            return ClaimVolume(problem=f'persistentvolumeclaim "{name}" is {phase}')
+            return ClaimVolume(error=f'persistentvolumeclaim "{name}" is {phase}')
         try:
             volume = await self._client.get(PERSISTENTVOLUMES, volume_name, view=PersistentVolume)
         except NotFoundError:
-            return ClaimVolume(problem=f'persistentvolume "{volume_name}" not found')
+            return ClaimVolume(error=f'persistentvolume "{volume_name}" not found')
         return claim_volume(found.metadata.uid, volume)
 
-    async def _get(self, key: _Key) -> dict[str, bytes] | None:
+    async def _fetch(self, key: _Key) -> dict[str, bytes] | None:
         resource, place = key
         namespace, _, name = place.partition("/")
         try:
@@ -188,30 +196,30 @@ class SourceBook:
             return None
         return found.content()
 
-    async def _get_once(self, key: _Key) -> dict[str, bytes] | None:
+    async def _get_cached(self, key: _Key) -> dict[str, bytes] | None:
         """The content, fetched by the first who asks after a change."""
-        async with self._turns.setdefault(key, asyncio.Lock()):
-            mark = self._caches[key[0]].get(key[1])
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            mark = self._informers[key[0]].get(key[1])
             version = mark.metadata.resource_version if mark else ""
             known = self._fetched.get(key)
             if known is not None and version and known[0] == version:
                 return known[1]
-            content = await self._get(key)
-            if content is not None and key in self._by_key:
+            content = await self._fetch(key)
+            if content is not None and key in self._pods_by_key:
                 self._fetched[key] = (version, content)
             return content
 
-    async def _tokens(self, pod: Pod, needs: Needs) -> dict[str, bytes]:
-        reader, now = self._readers[pod.metadata.uid], self._clock.monotonic()
-        for audience, seconds in sorted(needs.tokens):
+    async def _tokens(self, pod: Pod, references: PodReferences) -> dict[str, bytes]:
+        reader, now = self._pods[pod.metadata.uid], self._clock.monotonic()
+        for audience, seconds in sorted(references.tokens):
             known = reader.tokens.get(audience)
-            if known is None or known.renew_at <= now:
-                token = await self._token(pod, audience=audience, seconds=seconds)
+            if known is None or known.refresh_at <= now:
+                token = await self._request_token(pod, audience=audience, seconds=seconds)
                 if token is not None:
                     reader.tokens[audience] = token
-        return {audience: token.text for audience, token in reader.tokens.items()}
+        return {audience: token.value for audience, token in reader.tokens.items()}
 
-    async def _token(self, pod: Pod, *, audience: str, seconds: int) -> Token | None:
+    async def _request_token(self, pod: Pod, *, audience: str, seconds: int) -> Token | None:
         """A token of the pod's service account; ``None`` if the server makes none."""
         meta = pod.metadata
         account = pod.spec.service_account_name or "default"
@@ -235,15 +243,15 @@ class SourceBook:
             raise
         # Its length of life, not its end: the server's clock may differ from this machine's.
         lasts = answer.spec.expiration_seconds or seconds
-        age = min(max(lasts * _PART_OF_LIFE, 1.0), _OLDEST_TOKEN)
+        age = min(max(lasts * _TOKEN_REFRESH_FRACTION, 1.0), _MAX_TOKEN_AGE)
         return Token(answer.status.token.encode(), asked + age)
 
 
-def _keys(needs: Needs, namespace: str) -> Iterator[_Key]:
+def _reference_keys(references: PodReferences, namespace: str) -> Iterator[_Key]:
     for resource, names in (
-        (CONFIGMAPS, needs.config_maps),
-        (SECRETS, needs.secrets),
-        (PERSISTENTVOLUMECLAIMS, needs.claims),
+        (CONFIGMAPS, references.config_maps),
+        (SECRETS, references.secrets),
+        (PERSISTENTVOLUMECLAIMS, references.claims),
     ):
         for name in names:
             yield resource, f"{namespace}/{name}"

@@ -10,22 +10,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..runtime.ids import Ids, adopt_tree, hand_over
-from ..runtime.mounting import make_beneath
+from ..runtime.ids import Ids, chown, chown_tree
+from ..runtime.mounting import mkdir_beneath
 from ..runtime.rootfs import Mount
-from ..runtime.users import reader_of
+from ..runtime.users import volume_owner
 from ..state.core_types import Container, Pod, Volume
-from ..state.environment import ConfigError, Facts, Sources, expand
-from .projected import files_of, projections, publish, secret_name
+from ..state.environment import ContainerConfigError, PodRuntimeInfo, ResolvedSources, expand
+from .projected import atomic_write, collect_files, projections, secret_name
 
 
-def folder_of(base: Path, *, namespace: str, name: str, uid: str) -> Path:
+def pvc_dir(base: Path, *, namespace: str, name: str, uid: str) -> Path:
     """Where a claim's files lie; a namesake that comes later does not find them."""
     return base / f"{namespace}_{name}_{uid}"
 
 
-def _uid_of(folder: Path) -> str:
-    return folder.name.rpartition("_")[2]
+def _uid_of(directory: Path) -> str:
+    return directory.name.rpartition("_")[2]
 
 
 class VolumeError(Exception):
@@ -36,7 +36,7 @@ class VolumeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class PodReferences:
     """The names of all that a pod's environment and volumes refer to."""
 
     config_maps: frozenset[str]
@@ -45,16 +45,16 @@ class Needs:
     tokens: frozenset[tuple[str, int]]
     """Audience and lifetime in seconds of each service account token."""
 
-    shows_pod: bool
+    uses_downward_api: bool
     """Files show fields of the pod's own object, which may change."""
 
     @property
-    def change(self) -> bool:
+    def can_change(self) -> bool:
         """Whether any of it may change while the pod runs."""
-        return bool(self.config_maps or self.secrets or self.tokens or self.shows_pod)
+        return bool(self.config_maps or self.secrets or self.tokens or self.uses_downward_api)
 
 
-def needs_of(pod: Pod) -> Needs:
+def references_of(pod: Pod) -> PodReferences:
     """Everything that has to be fetched before *pod* can start."""
     config_maps: set[str] = set()
     secrets: set[str] = set()
@@ -70,7 +70,7 @@ def needs_of(pod: Pod) -> Needs:
     parts = [part for volume in pod.spec.volumes for part in projections(volume)]
     claims = [volume.persistent_volume_claim for volume in pod.spec.volumes]
     tokens = [part.service_account_token for part in parts if part.service_account_token]
-    return Needs(
+    return PodReferences(
         frozenset(config_maps | {part.config_map.name for part in parts if part.config_map}),
         frozenset(secrets | {secret_name(part.secret) for part in parts if part.secret}),
         frozenset(c.claim_name for c in claims if c),
@@ -80,13 +80,13 @@ def needs_of(pod: Pod) -> Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class VolumePaths:
     """Where volumes lie on this machine."""
 
-    pod: Path
+    pod_dir: Path
     """The pod's own folder."""
 
-    claims: Path
+    pvc_root: Path
     """Holds a folder for each PersistentVolumeClaim."""
 
     host_paths: tuple[str, ...] = field(default=())
@@ -97,7 +97,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MountedVolume:
     """A volume on disk."""
 
     path: Path
@@ -105,7 +105,9 @@ class Made:
     """Containers may only read it, whatever their mounts say."""
 
 
-def materialise(pod: Pod, *, places: Places, sources: Sources, facts: Facts) -> Mapping[str, Made]:
+def set_up_volumes(
+    pod: Pod, *, paths: VolumePaths, sources: ResolvedSources, info: PodRuntimeInfo
+) -> Mapping[str, MountedVolume]:
     """Make every volume of *pod* and say where each lies; what a container wrote there is kept.
 
     Again for the same pod, it brings the files up to date with *sources*.
@@ -113,74 +115,74 @@ def materialise(pod: Pod, *, places: Places, sources: Sources, facts: Facts) -> 
     Raises:
         VolumeError: something that a volume needs is missing or not permitted.
     """
-    maker = _Maker(pod, places, sources, facts)
-    return {volume.name: maker.make(volume) for volume in pod.spec.volumes}
+    maker = _VolumeBuilder(pod, paths, sources, info)
+    return {volume.name: maker.build(volume) for volume in pod.spec.volumes}
 
 
 @dataclass(frozen=True, slots=True)
-class _Maker:
+class _VolumeBuilder:
     pod: Pod
-    places: Places
-    sources: Sources
-    facts: Facts
+    paths: VolumePaths
+    sources: ResolvedSources
+    info: PodRuntimeInfo
 
-    def make(self, volume: Volume) -> Made:
+    def build(self, volume: Volume) -> MountedVolume:
         if volume.host_path:
-            return Made(self._host_path(volume.name, volume.host_path.path))
+            return MountedVolume(self._host_path(volume.name, volume.host_path.path))
         if volume.persistent_volume_claim:
             claim = volume.persistent_volume_claim
             return self._claim(volume.name, claim.claim_name, read_only=claim.read_only)
-        folder = self.places.pod / "volumes" / _plain_name(volume.name)
+        folder = self.paths.pod_dir / "volumes" / _plain_name(volume.name)
         if volume.empty_dir is not None:
-            return Made(self._own(folder))
+            return MountedVolume(self._pod_owned_dir(folder))
         if not projections(volume) and volume.projected is None:
             raise VolumeError(volume.name, "this agent does not know the volume's type")
         try:
-            files = files_of(volume, self.pod, sources=self.sources, facts=self.facts)
-        except ConfigError as error:
+            files = collect_files(volume, self.pod, sources=self.sources, info=self.info)
+        except ContainerConfigError as error:
             raise VolumeError(volume.name, str(error)) from error
-        owner = self.places.ids.owner(reader_of(self.pod))
-        publish(_folder(folder, self.places.ids.base), files, owner=owner)
-        return Made(folder, read_only=True)
+        owner = self.paths.ids.owner(volume_owner(self.pod))
+        atomic_write(_shared_dir(folder, self.paths.ids.base), files, owner=owner)
+        return MountedVolume(folder, read_only=True)
 
-    def _claim(self, volume: str, name: str, *, read_only: bool) -> Made:
+    def _claim(self, volume: str, name: str, *, read_only: bool) -> MountedVolume:
         bound = self.sources.claims.get(name)
         if bound is None:
             raise VolumeError(volume, f'persistentvolumeclaim "{name}" not found')
-        if bound.problem:
-            raise VolumeError(volume, bound.problem)
+        if bound.error:
+            raise VolumeError(volume, bound.error)
         read_only = read_only or bound.read_only
         if bound.host_path:
-            return Made(self._host_path(volume, bound.host_path), read_only)
+            return MountedVolume(self._host_path(volume, bound.host_path), read_only)
         if bound.handle != bound.uid:
-            return Made(self._kept(volume, bound.handle), read_only)
+            return MountedVolume(self._retained_dir(volume, bound.handle), read_only)
         namespace = self.pod.metadata.namespace
-        place = folder_of(self.places.claims, namespace=namespace, name=name, uid=bound.uid)
-        return Made(self._own(place), read_only)
+        place = pvc_dir(self.paths.pvc_root, namespace=namespace, name=name, uid=bound.uid)
+        return MountedVolume(self._pod_owned_dir(place), read_only)
 
-    def _kept(self, volume: str, handle: str) -> Path:
+    def _retained_dir(self, volume: str, handle: str) -> Path:
         """The folder that was made for a claim which is gone."""
-        found = [each for each in self.places.claims.glob("*_*_*") if _uid_of(each) == handle]
+        found = [each for each in self.paths.pvc_root.glob("*_*_*") if _uid_of(each) == handle]
         if not found:
             raise VolumeError(volume, f"there is no folder {handle!r} on this node")
-        return self._own(found[0])
+        return self._pod_owned_dir(found[0])
 
-    def _own(self, folder: Path) -> Path:
+    def _pod_owned_dir(self, directory: Path) -> Path:
         """A folder that is the pod's to write, with all that an earlier agent left in it."""
-        adopt_tree(_folder(folder, self.places.ids.base), self.places.ids.base)
-        return folder
+        chown_tree(_shared_dir(directory, self.paths.ids.base), self.paths.ids.base)
+        return directory
 
-    def _host_path(self, name: str, wanted: str) -> Path:
-        path = os.path.realpath(wanted)
-        allowed = (os.path.realpath(place) for place in self.places.host_paths)
+    def _host_path(self, name: str, source: str) -> Path:
+        path = os.path.realpath(source)
+        allowed = (os.path.realpath(place) for place in self.paths.host_paths)
         if not any(path == place or path.startswith(f"{place}/") for place in allowed):
-            raise VolumeError(name, f"hostPath {wanted} is not among the permitted folders")
+            raise VolumeError(name, f"hostPath {source} is not among the permitted folders")
         if not os.path.exists(path):
-            raise VolumeError(name, f"hostPath {wanted} does not exist")
+            raise VolumeError(name, f"hostPath {source} does not exist")
         return Path(path)
 
 
-def make_sub_path(folder: str, name: str, *, owner: int | None) -> None:
+def make_sub_path(directory: str, name: str, *, owner: int | None) -> None:
     """See that *name* is there in *folder*: what is not becomes a folder that all may write.
 
     A container may swap it again at any time: it is resolved anew when it is mounted.
@@ -189,21 +191,21 @@ def make_sub_path(folder: str, name: str, *, owner: int | None) -> None:
         ConfigError: it is absolute, has ``..`` in it, or a link leads out of the folder.
     """
     if name.startswith("/") or ".." in name.split("/"):
-        raise ConfigError(f"the path {name!r} must be relative and must not contain '..'")
+        raise ContainerConfigError(f"the path {name!r} must be relative and must not contain '..'")
     try:
-        make_beneath(folder, name, mode=0o777, owner=owner)
+        mkdir_beneath(directory, name, mode=0o777, owner=owner)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.ELOOP):
-            raise ConfigError(f"the path {name!r} leads out of its volume") from error
-        raise ConfigError(f"the path {name!r} cannot be used: {error.strerror}") from error
+            raise ContainerConfigError(f"the path {name!r} leads out of its volume") from error
+        raise ContainerConfigError(f"the path {name!r} cannot be used: {error.strerror}") from error
 
 
-def _folder(path: Path, owner: int | None) -> Path:
+def _shared_dir(path: Path, owner: int | None) -> Path:
     """A folder that containers of any user may write, below folders that only we enter."""
     if not path.is_dir():  # else its mode may be a container's own choice
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.chmod(0o777)
-        hand_over(path, owner)
+        chown(path, owner)
     return path
 
 
@@ -213,9 +215,9 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def mounts_of(
+def container_mounts(
     container: Container,
-    volumes: Mapping[str, Made],
+    volumes: Mapping[str, MountedVolume],
     env: Mapping[str, str],
     *,
     owner: int | None = None,
@@ -229,7 +231,7 @@ def mounts_of(
     for wanted in container.volume_mounts:
         volume = volumes.get(wanted.name)
         if volume is None:
-            raise ConfigError(f"no volume named {wanted.name!r}")
+            raise ContainerConfigError(f"no volume named {wanted.name!r}")
         below = expand(wanted.sub_path_expr, env) if wanted.sub_path_expr else wanted.sub_path
         if below:
             make_sub_path(str(volume.path), below, owner=owner)
@@ -239,7 +241,7 @@ def mounts_of(
     return mounts
 
 
-def link_into(root: Path, mounts: Iterable[Mount], *, pod: Path) -> None:
+def link_mounts(root: Path, mounts: Iterable[Mount], *, pod: Path) -> None:
     """Without a sandbox: show each mount below *root* by a link.
 
     Raises:
@@ -249,8 +251,10 @@ def link_into(root: Path, mounts: Iterable[Mount], *, pod: Path) -> None:
         place = root / mount.target.lstrip("/")
         real = os.path.realpath(place.parent)
         if not real.startswith(os.path.realpath(pod) + "/"):
-            raise ConfigError(f"without a sandbox nothing can be mounted at {mount.target}")
+            raise ContainerConfigError(
+                f"without a sandbox nothing can be mounted at {mount.target}"
+            )
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.is_symlink() or not place.exists():
             place.unlink(missing_ok=True)
-            place.symlink_to(os.path.join(mount.source, mount.below))
+            place.symlink_to(os.path.join(mount.source, mount.sub_path))

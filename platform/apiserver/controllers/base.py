@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from ...kube.supervision import RESTARTS, supervise
+from ...kube.supervision import TASK_RESTARTS, supervise
 from ...machinery.controller import ShardedQueue, run_workers
 from ...model.names import Resource
 from ..discovery.catalog import Catalog
@@ -76,7 +76,7 @@ class Keeper(ABC):
             self.observe(shelf, event)
         except Exception:
             log.exception("cannot observe a change", extra={"controller": self.name})
-            RESTARTS[self.name] += 1
+            TASK_RESTARTS[self.name] += 1
             asyncio.get_running_loop().call_later(_START_AGAIN_AFTER, self._start_again)
 
     def _start_again(self) -> None:

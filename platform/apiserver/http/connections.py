@@ -19,8 +19,8 @@ import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 
 from ...httpserver.limits import Limits
-from ...httpserver.listener import Guarded, Listener, Phase, explain
-from ...httpserver.metrics import ListenerFigures
+from ...httpserver.listener import LimitedConnection, Listener, Phase, explain
+from ...httpserver.metrics import ListenerMetrics
 from ..errors.status import StatusError, too_large
 
 log = logging.getLogger(__name__)
@@ -90,20 +90,20 @@ class Connections(Listener):
         *,
         knows: Knows = lambda _: True,
         limits: Limits | None = None,
-        figures: ListenerFigures | None = None,
+        metrics: ListenerMetrics | None = None,
         time: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(name="apiserver", limits=limits, figures=figures, time=time)
+        super().__init__(name="apiserver", limits=limits, metrics=metrics, time=time)
         self.answer = answer
         self.knows = knows
         self._second = 0
         self._date = b""
 
-    def make(self) -> "Connection":
+    def create_connection(self) -> "Connection":
         """The protocol of a new connection."""
         return Connection(self)
 
-    def describe(self, status: int) -> tuple[str, bytes]:
+    def error_content(self, status: int) -> tuple[str, bytes]:
         """A ``Status`` object."""
         error = too_large(BODY_LIMIT)
         if status != error.code:
@@ -132,7 +132,7 @@ class Connections(Listener):
         self.abort_all()
 
 
-class Connection(Guarded):
+class Connection(LimitedConnection):
     """One connection; the methods whose names begin with ``on_`` are called by the parser."""
 
     listener: Connections
@@ -206,18 +206,18 @@ class Connection(Guarded):
         except HttpParserUpgrade:
             self._deaf = True  # what follows is of another protocol
         except HttpParserError:
-            self.listener.refused("malformed")
-            self.refuse(400)
+            self.listener.count_rejection("malformed")
+            self.reject(400)
             return
         if self._in_head:
             self._head_size += len(data)
             if self._head_size > HEAD_LIMIT:
-                self.listener.refused("header_too_large")
-                self.refuse(400)
+                self.listener.count_rejection("header_too_large")
+                self.reject(400)
                 return
         if self._queue and not (self._in_head or self._in_body or self._answering):
             # The usual case, a whole request; `since` does not matter while it is answered.
-            self.phase, self.deadline = Phase.ANSWERING, math.inf
+            self.phase, self.deadline = Phase.RESPONDING, math.inf
         else:
             self._settle()
 
@@ -225,12 +225,12 @@ class Connection(Guarded):
         """Refuse a request whose rest will not come; nothing of it is carried out."""
         if self._deaf or not (self._in_head or (self._in_body and not self._dropping)):
             return
-        self.listener.refused("truncated")
+        self.listener.count_rejection("truncated")
         self._deaf = True
         if not (self._answering or self._queue):
-            self.transport.write(self.listener.refusal(400))
+            self.transport.write(self.listener.rejection_response(400))
 
-    def refuse(self, status: int) -> None:
+    def reject(self, status: int) -> None:
         """Drop what has come of a request, and close after *status*, if any, is sent."""
         self._last_status = status
         self._closing = self._deaf = True
@@ -243,7 +243,7 @@ class Connection(Guarded):
     def _settle(self) -> None:
         """Begin the phase that the connection is in now, and tell how much it holds."""
         if self._answering or self._queue:
-            phase = Phase.ANSWERING
+            phase = Phase.RESPONDING
         elif self._in_head:
             phase = Phase.HEADER
         elif self._in_body:
@@ -253,14 +253,14 @@ class Connection(Guarded):
         else:
             phase = Phase.IDLE
         if phase is not self.phase and self.phase is not Phase.CLOSING:
-            self.enter(phase)
+            self.enter_phase(phase)
         held = 0
         if self._in_head or self._in_body or self._answering:
             held = self._queued + (self._head_size if self._in_head else 0)
             if self._in_body and not self._dropping:
                 held += self._size
-        if held != self.held:
-            self.listener.hold(self, held)
+        if held != self.buffered_bytes:
+            self.listener.set_buffered_bytes(self, held)
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -297,16 +297,16 @@ class Connection(Guarded):
         """Answer before the body comes, if it makes no difference, or leave the client to send."""
         length = asked.headers.get("content-length", "0")
         bodiless = length == "0" and "transfer-encoding" not in asked.headers
-        if bodiless and self.proven:
+        if bodiless and self.authenticated:
             return
         known = self.listener.knows(asked)
         if known:
-            self.proven = True
+            self.authenticated = True
         if bodiless:
             return
         if self._parser.should_upgrade():  # the parser would take the body for another protocol's
-            self.listener.refused("malformed")
-            self.refuse(400)
+            self.listener.count_rejection("malformed")
+            self.reject(400)
             return
         self._in_body = True
         asked.too_large = int(length) > BODY_LIMIT
@@ -329,7 +329,7 @@ class Connection(Guarded):
         self._size += len(piece)
         if self._dropping:
             if self._size > 2 * BODY_LIMIT and not self._deaf:
-                self.refuse(0)  # a client that does not stop is not waited for
+                self.reject(0)  # a client that does not stop is not waited for
         elif self._size > BODY_LIMIT:
             self._asked.too_large = True
             self._drop(self._asked)
@@ -372,10 +372,10 @@ class Connection(Guarded):
     def _end(self) -> None:
         """Close; a client that still sends gets a little time to read why."""
         if self._last_status:
-            self.transport.write(self.listener.refusal(self._last_status))
+            self.transport.write(self.listener.rejection_response(self._last_status))
         if self._last_status or self._in_body:
             self._deaf = True
-            self.linger()
+            self.half_close()
         else:
             self.close()
 

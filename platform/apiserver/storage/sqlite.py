@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ...kube.private_files import OTHERS_WRITE, open_private
+from ...kube.private_files import GROUP_OTHER_WRITE, open_private
 from . import disk_reserve
 from .disk_reserve import Reserve
 
@@ -76,7 +76,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._path = path
         with contextlib.suppress(FileNotFoundError):
-            os.close(open_private(path, forbidden=OTHERS_WRITE))
+            os.close(open_private(path, forbidden=GROUP_OTHER_WRITE))
         self._make_tables()
         self._reserve = Reserve(path.with_suffix(".reserve"))
         self.full = False

@@ -90,7 +90,7 @@ class Watcher:
             self.wake()
 
     def wake(self) -> None:
-        """Let :meth:`wait` return."""
+        """Let :meth:`remaining_delay` return."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

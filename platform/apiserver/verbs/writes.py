@@ -53,7 +53,7 @@ Change = Callable[[Json], Json]
 
 
 class Written(NamedTuple):
-    """What a write led to; tell nobody before :meth:`settled`."""
+    """What a write led to; tell nobody before :meth:`wait_written`."""
 
     data: bytes
     done: "asyncio.Future[None] | None" = None

@@ -20,23 +20,23 @@ from .config import Credentials
 
 log = logging.getLogger(__name__)
 
-REFRESH = 60.0
+REFRESH_INTERVAL = 60.0
 """Seconds for which a token from a file or a plugin is taken to be good."""
 
 
-class Identity(Protocol):
+class CredentialSource(Protocol):
     """Gives the ``Authorization`` header; empty when there is none."""
 
     async def header(self) -> str:
         """The header's value now."""
         ...
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """The server refused the header: look again before the next use."""
         ...
 
 
-class FixedIdentity:
+class StaticCredentials:
     """A header that never changes."""
 
     def __init__(self, value: str) -> None:
@@ -46,32 +46,32 @@ class FixedIdentity:
         """The header's value."""
         return self._value
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Nothing to look up again."""
 
 
-class FileIdentity:
+class TokenFileSource:
     """A bearer token in a file that someone replaces while we run."""
 
     def __init__(self, path: str, timing: Timing) -> None:
         self._path = Path(path)
         self._timing = timing
         self._value = ""
-        self._good_until = float("-inf")
+        self._valid_until = float("-inf")
 
     async def header(self) -> str:
         """The token as last read, at most a minute ago; the old one if the file is unreadable."""
         now = self._timing.monotonic()
-        if now >= self._good_until:
-            self._value = self._read() or self._value
-            self._good_until = now + REFRESH
+        if now >= self._valid_until:
+            self._value = self._read_token() or self._value
+            self._valid_until = now + REFRESH_INTERVAL
         return self._value
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Read the file again next time."""
-        self._good_until = float("-inf")
+        self._valid_until = float("-inf")
 
-    def _read(self) -> str:
+    def _read_token(self) -> str:
         try:
             token = read_credential(self._path).decode().strip()
         except OSError as error:
@@ -83,30 +83,30 @@ class FileIdentity:
         return f"Bearer {token}" if token else ""
 
 
-class PluginIdentity:
+class ExecCredentialSource:
     """Credentials of an ``exec`` or OIDC user, fetched by the official client's loader."""
 
     def __init__(self, loader: Any, configuration: Any, timing: Timing) -> None:
         self._loader = loader
         self._configuration = configuration
         self._timing = timing
-        self._good_until = timing.monotonic() + REFRESH
-        self._turn = asyncio.Lock()
+        self._valid_until = timing.monotonic() + REFRESH_INTERVAL
+        self._refresh_lock = asyncio.Lock()
 
     async def header(self) -> str:
         """The plugin's token; the plugin itself says when it must be run again."""
-        if self._timing.monotonic() >= self._good_until:
-            async with self._turn:
-                if self._timing.monotonic() >= self._good_until:
-                    await self._ask()
-                    self._good_until = self._timing.monotonic() + REFRESH
+        if self._timing.monotonic() >= self._valid_until:
+            async with self._refresh_lock:
+                if self._timing.monotonic() >= self._valid_until:
+                    await self._refresh()
+                    self._valid_until = self._timing.monotonic() + REFRESH_INTERVAL
         return str(self._configuration.api_key.get("BearerToken", ""))
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Ask the loader again next time."""
-        self._good_until = float("-inf")
+        self._valid_until = float("-inf")
 
-    async def _ask(self) -> None:
+    async def _refresh(self) -> None:
         """Have the plugin asked; what it fails with is no reason to end."""
         try:
             await self._loader.load_and_set(self._configuration)
@@ -114,7 +114,9 @@ class PluginIdentity:
             log.warning("credential plugin failed, keeping the token", extra={"error": str(error)})
 
 
-async def establish(credentials: Credentials, timing: Timing) -> tuple[Credentials, Identity]:
+async def resolve_credentials(
+    credentials: Credentials, timing: Timing
+) -> tuple[Credentials, CredentialSource]:
     """Turn credentials into a header source, running a credential plugin if one is named.
 
     Returns the credentials too: a plugin may have added a client certificate.
@@ -125,25 +127,25 @@ async def establish(credentials: Credentials, timing: Timing) -> tuple[Credentia
     if credentials.plugin is not None:
         return await _from_plugin(credentials, credentials.plugin, timing)
     if credentials.token:
-        return credentials, FixedIdentity(f"Bearer {credentials.token}")
+        return credentials, StaticCredentials(f"Bearer {credentials.token}")
     if credentials.token_file:
-        identity = FileIdentity(credentials.token_file, timing)
+        identity = TokenFileSource(credentials.token_file, timing)
         await identity.header()
         return credentials, identity
     if credentials.username:
         pair = f"{credentials.username}:{credentials.password}".encode()
-        return credentials, FixedIdentity(f"Basic {base64.b64encode(pair).decode()}")
-    return credentials, FixedIdentity("")
+        return credentials, StaticCredentials(f"Basic {base64.b64encode(pair).decode()}")
+    return credentials, StaticCredentials("")
 
 
 async def _from_plugin(
-    credentials: Credentials, where: tuple[str, str], timing: Timing
-) -> tuple[Credentials, Identity]:
+    credentials: Credentials, plugin: tuple[str, str], timing: Timing
+) -> tuple[Credentials, CredentialSource]:
     # Imported here alone: 200 ms and 50 MB that nobody else should pay.
     from kubernetes.aio import config
     from kubernetes.aio.client import Configuration
 
-    path, context = where
+    path, context = plugin
     configuration = Configuration()
     try:
         loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
@@ -165,7 +167,7 @@ async def _from_plugin(
             cert_data=b"",
             key_data=b"",
         )
-    return credentials, PluginIdentity(loader, configuration, timing)
+    return credentials, ExecCredentialSource(loader, configuration, timing)
 
 
 def tls_context(credentials: Credentials) -> ssl.SSLContext | None:
@@ -177,14 +179,14 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext | None:
     if not credentials.server.startswith("https://"):
         return None
     try:
-        context = _trusting(credentials)
-        _present(context, credentials)
+        context = _verifying_context(credentials)
+        _load_client_cert(context, credentials)
     except (OSError, ValueError) as error:
         raise ConfigError(f"certificates for {credentials.server}: {error}") from error
     return context
 
 
-def _trusting(credentials: Credentials) -> ssl.SSLContext:
+def _verifying_context(credentials: Credentials) -> ssl.SSLContext:
     if credentials.ca_data:
         context = ssl.create_default_context(cadata=credentials.ca_data.decode("ascii"))
     else:
@@ -197,7 +199,7 @@ def _trusting(credentials: Credentials) -> ssl.SSLContext:
     return context
 
 
-def _present(context: ssl.SSLContext, credentials: Credentials) -> None:
+def _load_client_cert(context: ssl.SSLContext, credentials: Credentials) -> None:
     """Load the client certificate; data go through a private folder, for OpenSSL reads files."""
     if not (credentials.cert_data or credentials.cert_file):
         return

@@ -17,42 +17,42 @@ from ...model.names import Resource
 from ..metrics import ClientMetrics
 from ..timing import Timing
 from . import codec
-from .codec import Listing, Scope
+from .codec import ListScope, ObjectList
 from .config import Credentials
-from .flowcontrol import RateLimiter
-from .transport import Call, ClientOptions, Transport
-from .watch_decoder import Bookmark, EventReader, LineCutter, WatchEvent
+from .flowcontrol import TokenBucketRateLimiter
+from .transport import ApiRequest, ClientOptions, Transport
+from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
 
 T = TypeVar("T")
 
 Lines = Sequence[bytes]
 """Whole lines of a watch that came in one read."""
 
-INACTIVITY = 90.0
+WATCH_IDLE_TIMEOUT = 90.0
 """Seconds of silence after which a watch is taken for dead; servers send a bookmark a minute."""
 
 
 @dataclass(frozen=True, slots=True)
-class PatchKind:
+class PatchType:
     """How the body of a patch is meant."""
 
     content_type: str
     field_manager: str = ""
     force: bool = False
 
-    MERGE: ClassVar["PatchKind"]
-    STRATEGIC: ClassVar["PatchKind"]
-    JSON: ClassVar["PatchKind"]
+    MERGE: ClassVar["PatchType"]
+    STRATEGIC: ClassVar["PatchType"]
+    JSON: ClassVar["PatchType"]
 
     @classmethod
-    def apply(cls, field_manager: str, *, force: bool = False) -> "PatchKind":
+    def apply(cls, field_manager: str, *, force: bool = False) -> "PatchType":
         """Server-side apply as *field_manager*; *force* takes fields from other managers."""
         return cls("application/apply-patch+yaml", field_manager, force)
 
 
-PatchKind.MERGE = PatchKind("application/merge-patch+json")
-PatchKind.STRATEGIC = PatchKind("application/strategic-merge-patch+json")
-PatchKind.JSON = PatchKind("application/json-patch+json")
+PatchType.MERGE = PatchType("application/merge-patch+json")
+PatchType.STRATEGIC = PatchType("application/strategic-merge-patch+json")
+PatchType.JSON = PatchType("application/json-patch+json")
 
 
 class Client:
@@ -63,7 +63,7 @@ class Client:
         credentials: Credentials,
         *,
         user_agent: str,
-        limiter: RateLimiter | None = None,
+        limiter: TokenBucketRateLimiter | None = None,
         timeout: float = 30,
         options: ClientOptions | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class Client:
         path = codec.object_path(resource, name, namespace=namespace)
         return codec.decode(await self._send("GET", path), view)
 
-    async def fetch(self, path: str, *, view: type[T]) -> T:
+    async def get_path(self, path: str, *, view: type[T]) -> T:
         """Read any path, such as ``/version`` or a pod's log; the query must be encoded."""
         return codec.decode(await self._send("GET", path), view)
 
@@ -129,9 +129,9 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         limit: int = 0,
-    ) -> Listing[T]:
+    ) -> ObjectList[T]:
         """List objects: all of them by default, else the first *limit*."""
-        scope = Scope(
+        scope = ListScope(
             resource=resource,
             namespace=namespace,
             label_selector=label_selector,
@@ -139,14 +139,16 @@ class Client:
         )
         items: list[T] = []
         version, more = "", ""
-        async for page in self.pages(scope, size=limit or 500):
+        async for page in self.list_pages(scope, size=limit or 500):
             items += [codec.decode(bytes(raw), view) for raw in page.items]
-            version, more = page.resource_version, page.next_page
+            version, more = page.resource_version, page.continue_token
             if limit:
                 break
-        return Listing(items, version, more)
+        return ObjectList(items, version, more)
 
-    async def pages(self, scope: Scope, *, size: int = 500) -> AsyncIterator[Listing[msgspec.Raw]]:
+    async def list_pages(
+        self, scope: ListScope, *, size: int = 500
+    ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
         """List in pages whose items are still bytes; all pages show the same moment.
 
         Raises:
@@ -157,7 +159,7 @@ class Client:
             path = scope.path(limit=size, **{"continue": token})
             page = codec.decode_page(await self._send("GET", path))
             token = page.metadata.continue_
-            yield Listing(page.items or (), page.metadata.resource_version, token)
+            yield ObjectList(page.items or (), page.metadata.resource_version, token)
             if not token:
                 return
 
@@ -192,7 +194,7 @@ class Client:
         *,
         namespace: str = "",
         subresource: str = "",
-        kind: PatchKind = PatchKind.MERGE,
+        kind: PatchType = PatchType.MERGE,
     ) -> msgspec.Raw: ...
     @overload
     async def patch(
@@ -203,7 +205,7 @@ class Client:
         *,
         namespace: str = "",
         subresource: str = "",
-        kind: PatchKind = PatchKind.MERGE,
+        kind: PatchType = PatchType.MERGE,
         view: type[T],
     ) -> T: ...
     async def patch(
@@ -214,7 +216,7 @@ class Client:
         *,
         namespace: str = "",
         subresource: str = "",
-        kind: PatchKind = PatchKind.MERGE,
+        kind: PatchType = PatchType.MERGE,
         view: type[Any] = msgspec.Raw,
     ) -> Any:
         """Change an object by a merge patch, or as *kind* says.
@@ -318,33 +320,35 @@ class Client:
     ) -> AsyncIterator[WatchEvent[T]]:
         """Yield changes after *resource_version* (by default an ADDED for each object first).
 
-        Ends when the server ends it; :class:`.cache.Cache` is what goes on from there.
+        Ends when the server ends it; :class:`.cache.Informer` is what goes on from there.
         """
-        scope = Scope(
+        scope = ListScope(
             resource=resource,
             namespace=namespace,
             label_selector=label_selector,
             field_selector=field_selector,
         )
-        reader = EventReader(view)
+        reader = WatchDecoder(view)
         path = scope.path(watch=True, resourceVersion=resource_version)
         async with self.watch_lines(path) as batches:
             async for lines in batches:
                 for line in lines:
-                    event = reader.read(line)
+                    event = reader.decode(line)
                     if not isinstance(event, Bookmark):
                         yield event
 
     @asynccontextmanager
     async def watch_lines(
-        self, path: str, *, inactivity: float = INACTIVITY
+        self, path: str, *, idle_timeout: float = WATCH_IDLE_TIMEOUT
     ) -> AsyncIterator[AsyncIterator[Lines]]:
         """Open the watch at *path*; the block gets its lines, as many at a time as came together.
 
         Raises:
             ApiError, ConnectionLostError: also out of the iteration.
         """
-        async with self._transport.stream(Call("GET", path), inactivity=inactivity) as pieces:
+        async with self._transport.stream(
+            ApiRequest("GET", path), idle_timeout=idle_timeout
+        ) as pieces:
             yield _lines(pieces())
 
     async def _send(
@@ -354,14 +358,16 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        return await self._transport.send(Call(method, path, body, content_type, self._background))
+        return await self._transport.send(
+            ApiRequest(method, path, body, content_type, self._background)
+        )
 
 
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
-    cutter = LineCutter()
-    async for piece in pieces:
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
+    cutter = LineSplitter()
+    async for piece in chunks:
         if lines := cutter.feed(piece):
             yield lines
 
 
-__all__ = ["Client", "ClientOptions", "Listing", "PatchKind", "Scope", "WatchEvent"]
+__all__ = ["Client", "ClientOptions", "ListScope", "ObjectList", "PatchType", "WatchEvent"]

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from ...model.names import Resource
-from ..errors import UnreadableAnswerError
+from ..errors import DecodeError
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class ListScope:
     """Which objects a list or a watch is about."""
 
     resource: Resource
@@ -34,21 +34,21 @@ class Scope:
         parameters = {
             "labelSelector": self.label_selector,
             "fieldSelector": self.field_selector,
-            **{name: _flag(value) for name, value in query.items()},
+            **{name: _query_value(value) for name, value in query.items()},
         }
         text = urlencode({name: value for name, value in parameters.items() if value})
-        path = self.resource.path(_part(self.namespace))
+        path = self.resource.path(_path_segment(self.namespace))
         return f"{path}?{text}" if text else path
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
+class ObjectList(Generic[T]):
     """The answer to a list, in the server's order."""
 
     items: Sequence[T]
     resource_version: str
     """Where a watch can go on from."""
-    next_page: str = ""
+    continue_token: str = ""
     """Token of the next page; empty when there is none."""
 
 
@@ -78,7 +78,7 @@ def object_path(
     """
     if resource.namespaced and not namespace:
         raise ValueError(f"{resource.plural} {name!r}: the namespace is missing")
-    return resource.path(_part(namespace), _part(name, needed=True), subresource)
+    return resource.path(_path_segment(namespace), _path_segment(name, required=True), subresource)
 
 
 def collection_path(resource: Resource, namespace: str) -> str:
@@ -89,17 +89,17 @@ def collection_path(resource: Resource, namespace: str) -> str:
     """
     if resource.namespaced and not namespace:
         raise ValueError(f"{resource.plural}: the namespace is missing")
-    return resource.path(_part(namespace))
+    return resource.path(_path_segment(namespace))
 
 
-def _part(text: str, *, needed: bool = False) -> str:
+def _path_segment(text: str, *, required: bool = False) -> str:
     """Check one part of a path and encode it, as Kubernetes does with names."""
-    if text in {".", ".."} or "/" in text or "%" in text or (needed and not text):
+    if text in {".", ".."} or "/" in text or "%" in text or (required and not text):
         raise ValueError(f"no valid name: {text!r}")
     return text if text.isalnum() and text.isascii() else quote(text, safe="-._~:")
 
 
-def _flag(value: str | int | bool) -> str:
+def _query_value(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else ""
     return str(value) if value else ""
@@ -107,7 +107,7 @@ def _flag(value: str | int | bool) -> str:
 
 def with_query(path: str, **query: str | int | bool) -> str:
     """Append *query* to a path that has none; empty values are left out."""
-    text = urlencode({name: _flag(value) for name, value in query.items() if value})
+    text = urlencode({name: _query_value(value) for name, value in query.items() if value})
     return f"{path}?{text}" if text else path
 
 
@@ -132,7 +132,7 @@ def encode_object(body: object, resource: Resource) -> bytes:
 _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
-def decoder(view: type[T]) -> msgspec.json.Decoder[T]:
+def decoder_for(view: type[T]) -> msgspec.json.Decoder[T]:
     """The decoder of a view; made once."""
     found = _DECODERS.get(view)
     if found is None:
@@ -140,7 +140,7 @@ def decoder(view: type[T]) -> msgspec.json.Decoder[T]:
     return found
 
 
-_PAGES = msgspec.json.Decoder(Page)
+_PAGE_DECODER = msgspec.json.Decoder(Page)
 
 
 def decode(body: bytes, view: type[T]) -> T:
@@ -152,9 +152,9 @@ def decode(body: bytes, view: type[T]) -> T:
     if view is msgspec.Raw:
         return cast(T, msgspec.Raw(body))
     try:
-        return decoder(view).decode(body)
+        return decoder_for(view).decode(body)
     except msgspec.MsgspecError as error:
-        raise UnreadableAnswerError(f"answer is no {view.__name__}: {error}") from error
+        raise DecodeError(f"answer is no {view.__name__}: {error}") from error
 
 
 def decode_page(body: bytes) -> Page:
@@ -164,6 +164,6 @@ def decode_page(body: bytes) -> Page:
         UnreadableAnswerError: it is no list.
     """
     try:
-        return _PAGES.decode(body)
+        return _PAGE_DECODER.decode(body)
     except msgspec.MsgspecError as error:
-        raise UnreadableAnswerError(f"answer is no list: {error}") from error
+        raise DecodeError(f"answer is no list: {error}") from error

@@ -17,10 +17,10 @@ import yaml
 from ..errors import ConfigError, UnsafePathError
 from ..private_files import read_private
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a cluster mounts the credentials of a pod."""
 
-OWN_USERS = "batholith-"
+OWN_USER_PREFIX = "batholith-"
 """How users are named in the kubeconfigs of ``batholith up``: only their owner may read those."""
 
 
@@ -55,7 +55,7 @@ class Credentials:
     credentials."""
 
 
-def load(kubeconfig: str | None = None, *, context: str | None = None) -> Credentials:
+def load_credentials(kubeconfig: str | None = None, *, context: str | None = None) -> Credentials:
     """Find credentials: *kubeconfig*, else ``$KUBECONFIG``, ``~/.kube/config``, in-cluster files.
 
     Args:
@@ -75,11 +75,11 @@ def load(kubeconfig: str | None = None, *, context: str | None = None) -> Creden
     if home.exists():
         return _from_files([home], context)
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return in_cluster()
+        return in_cluster_credentials()
     raise ConfigError("no kubeconfig given, none in $KUBECONFIG or ~/.kube, and not in a cluster")
 
 
-def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Credentials:
+def in_cluster_credentials(directory: Path = SERVICE_ACCOUNT_DIR) -> Credentials:
     """Credentials of the service account that *folder* holds, as mounted into every pod.
 
     Raises:
@@ -89,7 +89,7 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Credentials:
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise ConfigError("KUBERNETES_SERVICE_HOST is not set: not inside a cluster")
-    token, ca, namespace = folder / "token", folder / "ca.crt", folder / "namespace"
+    token, ca, namespace = directory / "token", directory / "ca.crt", directory / "namespace"
     if not token.exists():
         raise ConfigError(f"{token} is missing: the pod has no service account token")
     return Credentials(
@@ -126,27 +126,29 @@ class _Entry:
 def _from_files(paths: list[Path], context: str | None) -> Credentials:
     """Merge kubeconfig files (the first that names a thing wins) and pick one context."""
     unsafe: dict[Path, str] = {}
-    documents = [(path, _read(path, unsafe)) for path in paths if len(paths) == 1 or path.exists()]
+    documents = [
+        (path, _read_kubeconfig(path, unsafe)) for path in paths if len(paths) == 1 or path.exists()
+    ]
     if not documents:
         raise ConfigError(f"none of the kubeconfig files exists: {', '.join(map(str, paths))}")
     current = (str(document.get("current-context") or "") for _, document in documents)
     wanted = context or next(filter(None, current), "")
     if not wanted:
         raise ConfigError(f"{documents[0][0]}: no context given and no current-context set")
-    chosen = _named(documents, "context", wanted)
-    cluster = _named(documents, "cluster", chosen.text("cluster"))
+    chosen = _find_entry(documents, "context", wanted)
+    cluster = _find_entry(documents, "cluster", chosen.text("cluster"))
     user_name = chosen.text("user")
-    user = _named(documents, "user", user_name) if user_name else _Entry({}, chosen.path)
-    if user_name.startswith(OWN_USERS) and user.path in unsafe:
+    user = _find_entry(documents, "user", user_name) if user_name else _Entry({}, chosen.path)
+    if user_name.startswith(OWN_USER_PREFIX) and user.path in unsafe:
         raise ConfigError(unsafe[user.path])
-    found = _with_user(_of_cluster(cluster), user)
+    found = _with_user_credentials(_cluster_credentials(cluster), user)
     if "exec" in user.body or "auth-provider" in user.body:
         files = os.pathsep.join(str(path) for path, _ in documents)
         found = replace(found, plugin=(files, wanted))
     return replace(found, namespace=chosen.text("namespace") or "default")
 
 
-def _read(path: Path, unsafe: dict[Path, str]) -> dict[str, Any]:
+def _read_kubeconfig(path: Path, unsafe: dict[Path, str]) -> dict[str, Any]:
     """What a kubeconfig says; *unsafe* learns why one of ours could not be used."""
     try:
         try:
@@ -166,7 +168,7 @@ def _read(path: Path, unsafe: dict[Path, str]) -> dict[str, Any]:
     return document
 
 
-def _named(documents: list[tuple[Path, dict[str, Any]]], kind: str, name: str) -> _Entry:
+def _find_entry(documents: list[tuple[Path, dict[str, Any]]], kind: str, name: str) -> _Entry:
     """Find the entry *name* in the list ``<kind>s`` of the first document that has it."""
     for path, document in documents:
         for entry in document.get(f"{kind}s") or ():
@@ -178,7 +180,7 @@ def _named(documents: list[tuple[Path, dict[str, Any]]], kind: str, name: str) -
     raise ConfigError(f"{documents[0][0]}: there is no {kind} named {name!r}")
 
 
-def _of_cluster(cluster: _Entry) -> Credentials:
+def _cluster_credentials(cluster: _Entry) -> Credentials:
     server = cluster.text("server").rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise ConfigError(f"{cluster.path}: server is no http or https address: {server!r}")
@@ -192,16 +194,16 @@ def _of_cluster(cluster: _Entry) -> Credentials:
     )
 
 
-def _has(entry: _Entry, key: str) -> bool:
+def _has_entry(entry: _Entry, key: str) -> bool:
     """Whether *key* is there, as a file or as data."""
     return bool(entry.text(key) or entry.text(f"{key}-data"))
 
 
-def _with_user(found: Credentials, user: _Entry) -> Credentials:
+def _with_user_credentials(found: Credentials, user: _Entry) -> Credentials:
     if user.body.get("as-user-extra"):
         # Leaving it out would act with more rights than the user asked for.
         raise ConfigError(f"{user.path}: as-user-extra is not supported")
-    if _has(user, "client-certificate") and not _has(user, "client-key"):
+    if _has_entry(user, "client-certificate") and not _has_entry(user, "client-key"):
         raise ConfigError(f"{user.path}: client-certificate without client-key")
     acting = [("Impersonate-User", user.text("as")), ("Impersonate-Uid", user.text("as-uid"))]
     acting += [("Impersonate-Group", str(group)) for group in user.body.get("as-groups") or ()]

@@ -19,7 +19,7 @@ from ...model.meta import ObjectMeta, ObjectReference
 
 V = TypeVar("V")
 
-COMBINED = "(combined from similar events): "
+COMBINED_PREFIX = "(combined from similar events): "
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -48,52 +48,52 @@ class Event(Part, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class RecordedEvent:
     """Something that somebody recorded."""
 
-    about: ObjectReference
+    regarding: ObjectReference
     type: str
     reason: str
     message: str
-    at: datetime
+    timestamp: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorrelationLimits:
+class CorrelatorOptions:
     """How much is kept apart and how much is let through."""
 
-    distinct: int = 10
+    max_events: int = 10
     """From so many distinct messages on a group's events are combined."""
-    window: float = 600.0
+    max_interval: float = 600.0
     """Seconds without an event after which a group starts anew."""
-    burst: int = 25
+    burst_size: int = 25
     """Writes about one object that may go out at once."""
-    refill: float = 300.0
+    refill_interval: float = 300.0
     """Seconds until one more may."""
-    remembered: int = 4096
+    lru_size: int = 4096
     """Size of each table."""
 
 
-class _Table(Generic[V]):
+class _LruTable(Generic[V]):
     """A dictionary of bounded size that forgets what was not used for longest."""
 
-    def __init__(self, size: int, make: Callable[[], V]) -> None:
+    def __init__(self, size: int, factory: Callable[[], V]) -> None:
         self._size = size
-        self._make = make
-        self._rows: OrderedDict[Hashable, V] = OrderedDict()
+        self._factory = factory
+        self._entries: OrderedDict[Hashable, V] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._entries)
 
-    def row(self, key: Hashable) -> V:
+    def get_or_create(self, key: Hashable) -> V:
         """The row of *key*, made if need be."""
-        found = self._rows.get(key)
+        found = self._entries.get(key)
         if found is None:
-            found = self._rows[key] = self._make()
-            if len(self._rows) > self._size:
-                self._rows.popitem(last=False)
+            found = self._entries[key] = self._factory()
+            if len(self._entries) > self._size:
+                self._entries.popitem(last=False)
         else:
-            self._rows.move_to_end(key)
+            self._entries.move_to_end(key)
         return found
 
 
@@ -101,35 +101,35 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class _Group:
+class _AggregateRecord:
     messages: dict[str, None] = field(default_factory=dict)
-    last: float = float("-inf")
+    last_timestamp: float = float("-inf")
 
 
 @dataclass(slots=True)
-class _Count:
+class _EventLog:
     name: str = ""
     count: int = 0
-    first: datetime = _NEVER
+    first_timestamp: datetime = _NEVER
 
 
 @dataclass(slots=True)
-class _Bucket:
-    level: float
-    at: float = float("-inf")
+class _TokenBucket:
+    tokens: float
+    refilled_at: float = float("-inf")
 
 
-class Correlator:
+class EventCorrelator:
     """Turns facts into Events to write."""
 
-    def __init__(self, source: EventSource, limits: CorrelationLimits | None = None) -> None:
+    def __init__(self, source: EventSource, options: CorrelatorOptions | None = None) -> None:
         self._source = source
-        self._limits = limits = limits or CorrelationLimits()
-        self._groups = _Table(limits.remembered, _Group)
-        self._counts = _Table(limits.remembered, _Count)
-        self._buckets = _Table(limits.remembered, lambda: _Bucket(float(limits.burst)))
+        self._options = options = options or CorrelatorOptions()
+        self._aggregates = _LruTable(options.lru_size, _AggregateRecord)
+        self._event_logs = _LruTable(options.lru_size, _EventLog)
+        self._buckets = _LruTable(options.lru_size, lambda: _TokenBucket(float(options.burst_size)))
 
-    def correlate(self, fact: Fact, now: float) -> Event | None:
+    def correlate(self, recorded: RecordedEvent, now: float) -> Event | None:
         """The Event to write for *fact*; None if it is one too many.
 
         An Event with a count above 1 has been written before and is to be patched.
@@ -138,66 +138,73 @@ class Correlator:
             fact: what was recorded.
             now: monotonic seconds.
         """
-        about = fact.about
+        about = recorded.regarding
         who = (about.kind, about.namespace, about.name, about.uid, about.api_version)
-        group = (*who, fact.type, fact.reason)
-        combined = self._combines(group, fact.message, now)
-        key = group if combined else (*group, about.field_path, fact.message)
-        event = self._counted(key, fact, COMBINED + fact.message if combined else fact.message)
-        return event if self._passes((*who, fact.type), now) else None
+        group = (*who, recorded.type, recorded.reason)
+        combined = self._should_aggregate(group, recorded.message, now)
+        key = group if combined else (*group, about.field_path, recorded.message)
+        event = self._observe(
+            key, recorded, COMBINED_PREFIX + recorded.message if combined else recorded.message
+        )
+        return event if self._passes_spam_filter((*who, recorded.type), now) else None
 
-    def remembered(self) -> tuple[int, int, int]:
+    def table_sizes(self) -> tuple[int, int, int]:
         """Sizes of the tables: groups, counts, buckets."""
-        return len(self._groups), len(self._counts), len(self._buckets)
+        return len(self._aggregates), len(self._event_logs), len(self._buckets)
 
-    def _combines(self, key: Hashable, message: str, now: float) -> bool:
-        group = self._groups.row(key)
-        if now - group.last > self._limits.window:
+    def _should_aggregate(self, key: Hashable, message: str, now: float) -> bool:
+        group = self._aggregates.get_or_create(key)
+        if now - group.last_timestamp > self._options.max_interval:
             group.messages.clear()
-        group.last = now
+        group.last_timestamp = now
         group.messages[message] = None
-        if len(group.messages) < self._limits.distinct:
+        if len(group.messages) < self._options.max_events:
             return False
         del group.messages[next(iter(group.messages))]
         return True
 
-    def _counted(self, key: Hashable, fact: Fact, message: str) -> Event:
-        entry = self._counts.row(key)
+    def _observe(self, key: Hashable, recorded: RecordedEvent, message: str) -> Event:
+        entry = self._event_logs.get_or_create(key)
         if not entry.count:
-            entry.name, entry.first = event_name(fact.about.name, fact.at), fact.at
+            entry.name, entry.first_timestamp = (
+                event_name(recorded.regarding.name, recorded.timestamp),
+                recorded.timestamp,
+            )
         entry.count += 1
         return Event(
-            metadata=ObjectMeta(name=entry.name, namespace=fact.about.namespace or "default"),
-            involved_object=fact.about,
-            type=fact.type,
-            reason=fact.reason,
+            metadata=ObjectMeta(
+                name=entry.name, namespace=recorded.regarding.namespace or "default"
+            ),
+            involved_object=recorded.regarding,
+            type=recorded.type,
+            reason=recorded.reason,
             message=message,
             source=self._source,
-            first_timestamp=_text(entry.first),
-            last_timestamp=_text(fact.at),
+            first_timestamp=_format_time(entry.first_timestamp),
+            last_timestamp=_format_time(recorded.timestamp),
             count=entry.count,
             reporting_component=self._source.component,
             reporting_instance=self._source.host,
         )
 
-    def _passes(self, key: Hashable, now: float) -> bool:
-        bucket, limits = self._buckets.row(key), self._limits
-        gained = max(0.0, now - bucket.at) / limits.refill
-        bucket.level = min(float(limits.burst), bucket.level + gained)
-        bucket.at = now
-        if bucket.level < 1.0:
+    def _passes_spam_filter(self, key: Hashable, now: float) -> bool:
+        bucket, limits = self._buckets.get_or_create(key), self._options
+        gained = max(0.0, now - bucket.refilled_at) / limits.refill_interval
+        bucket.tokens = min(float(limits.burst_size), bucket.tokens + gained)
+        bucket.refilled_at = now
+        if bucket.tokens < 1.0:
             return False
-        bucket.level -= 1.0
+        bucket.tokens -= 1.0
         return True
 
 
-def event_name(about: str, at: datetime) -> str:
+def event_name(object_name: str, timestamp: datetime) -> str:
     """``<object>.<nanoseconds in hex>``, or a UUID where that would be no valid name."""
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    since = timestamp - datetime(1970, 1, 1, tzinfo=UTC)
     nanoseconds = ((since.days * 86400 + since.seconds) * 10**6 + since.microseconds) * 1000
-    name = f"{about}.{nanoseconds:x}"
+    name = f"{object_name}.{nanoseconds:x}"
     return name if len(name) <= 253 and _NAME.fullmatch(name) else str(uuid.uuid4())
 
 
-def _text(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _format_time(timestamp: datetime) -> str:
+    return timestamp.strftime("%Y-%m-%dT%H:%M:%SZ")

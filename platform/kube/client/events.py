@@ -18,14 +18,14 @@ from ...model.names import EVENTS
 from ..errors import (
     ApiError,
     ConnectionLostError,
+    DecodeError,
     NotFoundError,
-    NotLeadingError,
-    UnreadableAnswerError,
+    NotLeaderError,
 )
 from ..supervision import supervise
 from ..timing import Timing
 from .client import Client
-from .event_correlator import CorrelationLimits, Correlator, Event, EventSource, Fact
+from .event_correlator import CorrelatorOptions, Event, EventCorrelator, EventSource, RecordedEvent
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +33,22 @@ EventType = Literal["Normal", "Warning"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventOptions:
+class EventRecorderOptions:
     """Settings of a recorder that have good defaults."""
 
-    queue: int = 5000
+    queue_size: int = 5000
     """Events that may wait to be written: what a burst of a thousand jobs leaves, some 5 MB."""
-    tries: int = 12
+    max_attempts: int = 12
     """How often an Event may be sent over a connection that breaks."""
-    pause: float = 10.0
+    retry_interval: float = 10.0
     """Seconds between tries; the first pause is a random share of it."""
-    limits: CorrelationLimits = field(default_factory=CorrelationLimits)
+    correlator_options: CorrelatorOptions = field(default_factory=CorrelatorOptions)
     timing: Timing | None = None
     """By default that of the client."""
 
 
 @dataclass(slots=True)
-class EventStatistics:
+class EventRecorderStats:
     """What became of the events recorded so far."""
 
     created: int = 0
@@ -74,22 +74,22 @@ class EventRecorder:
         *,
         component: str,
         instance: str = "",
-        options: EventOptions | None = None,
+        options: EventRecorderOptions | None = None,
     ) -> None:
-        self.statistics = EventStatistics()
+        self.stats = EventRecorderStats()
         self._client = client.background()
-        self._options = options or EventOptions()
+        self._options = options or EventRecorderOptions()
         self._timing = self._options.timing or client.timing
         source = EventSource(component=component, host=instance or socket.gethostname())
-        self._correlator = Correlator(source, self._options.limits)
-        self._waiting: deque[Fact] = deque()
+        self._correlator = EventCorrelator(source, self._options.correlator_options)
+        self._queue: deque[RecordedEvent] = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def record(
         self,
-        about: ObjectReference,
+        regarding: ObjectReference,
         *,
         type: EventType,  # noqa: A002 - the word of the API
         reason: str,
@@ -100,30 +100,32 @@ class EventRecorder:
         Never waits and never raises: without room, or with a *type* that is neither Normal nor
         Warning, the event is dropped and counted.
         """
-        extra = {"key": about.name, "kind": about.kind, "reason": reason}
+        extra = {"key": regarding.name, "kind": regarding.kind, "reason": reason}
         if type not in {"Normal", "Warning"}:
             log.error("event of unknown type", extra={**extra, "event_type": type})
             self._count("dropped_invalid")
-        elif len(self._waiting) >= self._options.queue:
+        elif len(self._queue) >= self._options.queue_size:
             log.warning("event dropped, the queue is full", extra=extra)
             self._count("dropped_full")
         else:
             log.debug("event", extra={**extra, "text": message})
             at = self._timing.now()
-            self._waiting.append(
-                Fact(about=about, type=type, reason=reason, message=message, at=at)
+            self._queue.append(
+                RecordedEvent(
+                    regarding=regarding, type=type, reason=reason, message=message, timestamp=at
+                )
             )
             self._wake.set()
             self._idle.clear()
 
     async def run(self) -> None:
         """Write events until cancelled; what still waits then is not written."""
-        await supervise("event recorder", self._write_all, timing=self._timing)
+        await supervise("event recorder", self._process_queue, timing=self._timing)
 
-    async def _write_all(self) -> None:
+    async def _process_queue(self) -> None:
         while True:
-            while self._waiting:
-                fact = self._waiting.popleft()
+            while self._queue:
+                fact = self._queue.popleft()
                 event = self._correlator.correlate(fact, self._timing.monotonic())
                 if event is None:
                     self._count("dropped_spam")
@@ -140,24 +142,24 @@ class EventRecorder:
                 await self._idle.wait()
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """Events that are not written yet."""
-        return len(self._waiting)
+        return len(self._queue)
 
     async def _write(self, event: Event) -> None:
         """Write one Event, trying again while the server cannot be reached."""
-        for attempt in range(1, self._options.tries + 1):
+        for attempt in range(1, self._options.max_attempts + 1):
             try:
                 await self._send(event)
-            except (ApiError, NotLeadingError, UnreadableAnswerError) as error:
+            except (ApiError, NotLeaderError, DecodeError) as error:
                 log.warning("event refused", extra={"error": str(error), "reason": event.reason})
                 self._count("refused")
                 return
             except ConnectionLostError as error:
                 log.info("event not sent", extra={"error": str(error), "attempt": attempt})
-                if attempt < self._options.tries:
+                if attempt < self._options.max_attempts:
                     share = self._timing.random() if attempt == 1 else 1.0
-                    await self._timing.sleep(self._options.pause * share)
+                    await self._timing.sleep(self._options.retry_interval * share)
             else:
                 return
         self._count("unreachable")
@@ -181,5 +183,5 @@ class EventRecorder:
         self._count("created")
 
     def _count(self, result: str) -> None:
-        setattr(self.statistics, result, getattr(self.statistics, result) + 1)
+        setattr(self.stats, result, getattr(self.stats, result) + 1)
         self._client.metrics.events.labels(result).inc()

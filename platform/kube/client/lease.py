@@ -13,7 +13,7 @@ import msgspec
 
 from ...model.meta import ObjectMeta
 from ...model.names import LEASES
-from ..errors import UnreadableAnswerError
+from ..errors import DecodeError
 from .client import Client
 
 
@@ -30,9 +30,9 @@ class LeaseRecord:
     transitions: int
     """How often it has changed hands."""
 
-    def renewal(self, *, duration: int, now: datetime) -> "LeaseRecord":
+    def renew(self, *, duration: int, now: datetime) -> "LeaseRecord":
         """The same holder's record, renewed for *duration* seconds."""
-        return replace(self, duration=duration, renewed=timestamp(now))
+        return replace(self, duration=duration, renewed=format_micro_time(now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Lease:
     """The whole object, as the server keeps it."""
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: str | None = None
@@ -53,9 +53,9 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     lease_transitions: int | None = None
 
 
-class _View(msgspec.Struct, frozen=True):
+class _LeaseView(msgspec.Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
-    spec: _Spec = _Spec()
+    spec: _LeaseSpec = _LeaseSpec()
 
 
 class LeaseStore:
@@ -73,7 +73,7 @@ class LeaseStore:
             NotFoundError: there is none.
             ApiError, ConnectionLostError, UnreadableAnswerError: it cannot be read.
         """
-        return _lease(
+        return _decode_lease(
             await self._client.get(
                 LEASES, self._name, namespace=self._namespace, view=dict[str, Any]
             )
@@ -88,8 +88,8 @@ class LeaseStore:
             ApiError, ConnectionLostError, UnreadableAnswerError: it may not have been made.
         """
         meta = {"name": self._name, "namespace": self._namespace}
-        body = {"metadata": meta, "spec": _fields(record)}
-        return _lease(
+        body = {"metadata": meta, "spec": _spec_fields(record)}
+        return _decode_lease(
             await self._client.create(LEASES, body, namespace=self._namespace, view=dict[str, Any])
         )
 
@@ -100,8 +100,8 @@ class LeaseStore:
             ConflictError, NotFoundError: it is not.
             ApiError, ConnectionLostError, UnreadableAnswerError: it may not have been replaced.
         """
-        spec = {**lease.body.get("spec", {}), **_fields(record)}
-        return _lease(
+        spec = {**lease.body.get("spec", {}), **_spec_fields(record)}
+        return _decode_lease(
             await self._client.replace(
                 LEASES,
                 self._name,
@@ -119,29 +119,29 @@ class LeaseStore:
         """
         events = self._client.watch(
             LEASES,
-            view=_View,
+            view=_LeaseView,
             namespace=self._namespace,
             field_selector=f"metadata.name={self._name}",
         )
         async for event in events:
             if event.type != "DELETED":
-                yield _record(event.object.spec)
+                yield _record_from_spec(event.object.spec)
 
 
-def timestamp(moment: datetime) -> str:
+def format_micro_time(value: datetime) -> str:
     """A moment as Leases carry it, with microseconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _lease(body: dict[str, Any]) -> Lease:
+def _decode_lease(body: dict[str, Any]) -> Lease:
     try:
-        seen = msgspec.convert(body, _View)
+        seen = msgspec.convert(body, _LeaseView)
     except msgspec.ValidationError as error:
-        raise UnreadableAnswerError(f"answer is no Lease: {error}") from error
-    return Lease(_record(seen.spec), seen.metadata, body)
+        raise DecodeError(f"answer is no Lease: {error}") from error
+    return Lease(_record_from_spec(seen.spec), seen.metadata, body)
 
 
-def _record(spec: _Spec) -> LeaseRecord:
+def _record_from_spec(spec: _LeaseSpec) -> LeaseRecord:
     return LeaseRecord(
         holder=spec.holder_identity or "",
         duration=spec.lease_duration_seconds or 0,
@@ -151,7 +151,7 @@ def _record(spec: _Spec) -> LeaseRecord:
     )
 
 
-def _fields(record: LeaseRecord) -> dict[str, object]:
+def _spec_fields(record: LeaseRecord) -> dict[str, object]:
     return {
         "holderIdentity": record.holder,
         "leaseDurationSeconds": record.duration,

@@ -22,17 +22,17 @@ import msgspec
 from .. import errors
 from ..http import tunnel
 from ..http.http1 import Exchange
-from ..http.pool import Origin, Pool, Route
-from ..http.request_heads import Heads
+from ..http.pool import ConnectionPool, Origin, Route
+from ..http.request_heads import RequestHeadBuilder
 from ..metrics import ClientMetrics
 from ..timing import Timing
-from .auth import FixedIdentity, Identity, establish, tls_context
+from .auth import CredentialSource, StaticCredentials, resolve_credentials, tls_context
 from .config import Credentials
-from .flowcontrol import InFlight, RateLimiter
+from .flowcontrol import InFlightLimiter, TokenBucketRateLimiter
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.1
+INITIAL_BACKOFF = 0.1
 """Seconds before a broken GET is sent again; doubled each time, and up to twice that by chance."""
 
 
@@ -40,31 +40,31 @@ FIRST_PAUSE = 0.1
 class ClientOptions:
     """Settings of a client that have good defaults."""
 
-    connections: int = 0
+    max_connections: int = 0
     """Upper bound of the connection pool, 0 for none. Below the number of requests under way
     each wait costs more than a connection; bound *writes_in_flight* instead."""
 
-    writes_in_flight: int = 64
+    max_writes_in_flight: int = 64
     """Upper bound of POST, PUT, PATCH and DELETE under way; 0 for none."""
 
     keepalive: float = 60.0
     """Seconds after which an idle connection is closed."""
 
-    tries: int = 10
+    max_attempts: int = 10
     """How often a request may be sent that the server turns away with 429 and Retry-After."""
 
-    read_tries: int = 3
+    max_read_attempts: int = 3
     """How often a GET may be sent whose connection breaks."""
 
     fence: Callable[[], None] | None = None
     """Called before each POST, PUT, PATCH and DELETE goes out; what it raises, the caller gets:
-    :class:`.errors.NotLeadingError` when somebody else may lead by now."""
+    :class:`.errors.NotLeaderError` when somebody else may lead by now."""
 
     metrics: ClientMetrics = field(default_factory=ClientMetrics)
     timing: Timing = field(default_factory=Timing)
 
 
-class Call(msgspec.Struct, frozen=True):
+class ApiRequest(msgspec.Struct, frozen=True):
     """One request: *path* begins with a slash and carries its query, already encoded."""
 
     method: str
@@ -74,12 +74,12 @@ class Call(msgspec.Struct, frozen=True):
     background: bool = False
 
     @property
-    def place(self) -> str:
+    def path_only(self) -> str:
         """The path without its query: what an error is about."""
         return self.path.partition("?")[0]
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _ApiResponse(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     retry_after: str | None
@@ -93,7 +93,7 @@ class Transport:
         credentials: Credentials,
         *,
         user_agent: str,
-        limiter: RateLimiter | None,
+        limiter: TokenBucketRateLimiter | None,
         timeout: float,
         options: ClientOptions,
     ) -> None:
@@ -105,29 +105,33 @@ class Transport:
         self._origin = Origin.parse(credentials.server)
         self._proxy = Origin.parse(credentials.proxy) if credentials.proxy else None
         if self._proxy is not None:
-            tunnel.check(self._proxy)
-        self._whence = f"(server {self._origin.authority})"
-        self._figures = options.metrics.for_host(self._origin.authority)
-        self._flow = InFlight(options.writes_in_flight)
-        self._pool: Pool | None = None
-        self._heads = Heads(prefix="", headers=())
-        self._identity: Identity = FixedIdentity("")
+            tunnel.validate_proxy(self._proxy)
+        self._server_label = f"(server {self._origin.authority})"
+        self._metrics = options.metrics.for_host(self._origin.authority)
+        self._in_flight = InFlightLimiter(options.max_writes_in_flight)
+        self._pool: ConnectionPool | None = None
+        self._head_builder = RequestHeadBuilder(prefix="", headers=())
+        self._credential_source: CredentialSource = StaticCredentials("")
 
     async def __aenter__(self) -> Self:
         """Fetch credentials and open the (still empty) pool."""
         options = self.options
-        credentials, self._identity = await establish(self._credentials, options.timing)
+        credentials, self._credential_source = await resolve_credentials(
+            self._credentials, options.timing
+        )
         route = Route(
             origin=self._origin,
             tls=tls_context(credentials),
             server_name=credentials.tls_server_name,
             proxy=self._proxy,
         )
-        self._heads = self._make_heads(credentials)
-        self._pool = Pool(route, limit=options.connections, keepalive=options.keepalive)
+        self._head_builder = self._new_head_builder(credentials)
+        self._pool = ConnectionPool(
+            route, limit=options.max_connections, keepalive=options.keepalive
+        )
         return self
 
-    def _make_heads(self, credentials: Credentials) -> Heads:
+    def _new_head_builder(self, credentials: Credentials) -> RequestHeadBuilder:
         origin = self._origin
         headers = [
             ("Host", origin.authority),
@@ -136,10 +140,10 @@ class Transport:
             *credentials.impersonate,
         ]
         if self._proxy is None or origin.scheme == "https":
-            return Heads(prefix=origin.path, headers=headers)
-        if user := tunnel.authorization(self._proxy):
+            return RequestHeadBuilder(prefix=origin.path, headers=headers)
+        if user := tunnel.proxy_authorization(self._proxy):
             headers.append(("Proxy-Authorization", user))
-        return Heads(prefix=f"http://{origin.authority}{origin.path}", headers=headers)
+        return RequestHeadBuilder(prefix=f"http://{origin.authority}{origin.path}", headers=headers)
 
     async def __aexit__(
         self,
@@ -152,7 +156,7 @@ class Transport:
             await self._pool.close()
             self._pool = None
 
-    async def send(self, call: Call) -> bytes:
+    async def send(self, request: ApiRequest) -> bytes:
         """Send one request and return the body of its good answer.
 
         Raises:
@@ -163,98 +167,107 @@ class Transport:
         while True:
             attempt += 1
             try:
-                answer = await self._once(call)
+                answer = await self._send_once(request)
             except errors.ConnectionLostError as error:
-                await self._after_break(call, error, attempt)
+                await self._retry_after_disconnect(request, error, attempt)
                 continue
-            self._figures.answered(call.method, str(answer.status))
+            self._metrics.count_response(request.method, str(answer.status))
             if answer.status < 300:
                 return answer.body
-            await self._after_refusal(call, answer, attempt)
+            await self._retry_after_throttling(request, answer, attempt)
 
-    async def _after_break(
-        self, call: Call, error: errors.ConnectionLostError, attempt: int
+    async def _retry_after_disconnect(
+        self, request: ApiRequest, error: errors.ConnectionLostError, attempt: int
     ) -> None:
         """Wait if the request may be sent again; raise otherwise. A timeout has had its time."""
-        self._figures.answered(call.method, "<error>")
+        self._metrics.count_response(request.method, "<error>")
         late = isinstance(error, errors.RequestTimeoutError)
-        if late or call.method != "GET" or attempt >= self.options.read_tries:
+        if late or request.method != "GET" or attempt >= self.options.max_read_attempts:
             raise error
-        self._figures.sent_again(call.method, "<error>")
+        self._metrics.count_retry(request.method, "<error>")
         timing = self.options.timing
-        await timing.sleep(FIRST_PAUSE * 2 ** (attempt - 1) * (1 + timing.random()))
+        await timing.sleep(INITIAL_BACKOFF * 2 ** (attempt - 1) * (1 + timing.random()))
 
-    async def _after_refusal(self, call: Call, answer: _Answer, attempt: int) -> None:
+    async def _retry_after_throttling(
+        self, request: ApiRequest, response: _ApiResponse, attempt: int
+    ) -> None:
         """Wait if the request may be sent again; raise otherwise."""
-        error = errors.from_answer(answer.status, answer.body, retry_after=answer.retry_after)
-        if answer.status == 401:
-            self._identity.doubt()
-        if answer.status != 429 or error.retry_after is None or attempt >= self.options.tries:
+        error = errors.from_response(
+            response.status, response.body, retry_after=response.retry_after
+        )
+        if response.status == 401:
+            self._credential_source.invalidate()
+        if (
+            response.status != 429
+            or error.retry_after is None
+            or attempt >= self.options.max_attempts
+        ):
             raise error
-        self._figures.sent_again(call.method, "429")
+        self._metrics.count_retry(request.method, "429")
         await self.options.timing.sleep(error.retry_after)
 
-    async def _once(self, call: Call) -> _Answer:
-        await self._wait_for_limit(call)
-        if call.method == "GET":
-            return await self._exchange(call)
-        await self._flow.enter(background=call.background)
+    async def _send_once(self, request: ApiRequest) -> _ApiResponse:
+        await self._wait_for_rate_limit(request)
+        if request.method == "GET":
+            return await self._exchange(request)
+        await self._in_flight.acquire(background=request.background)
         try:
             if self.options.fence is not None:
                 self.options.fence()
-            return await self._exchange(call)
+            return await self._exchange(request)
         finally:
-            self._flow.leave()
+            self._in_flight.release()
 
-    async def _wait_for_limit(self, call: Call) -> None:
+    async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
         if self.limiter is not None:
-            waited = await self.limiter.take(background=call.background)
-            self._figures.waited(call.method, waited)
+            waited = await self.limiter.wait(background=request.background)
+            self._metrics.observe_limiter_wait(request.method, waited)
 
-    async def _exchange(self, call: Call) -> _Answer:
+    async def _exchange(self, request: ApiRequest) -> _ApiResponse:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout):
-                exchange = await self._ask(call)
+                exchange = await self._start_exchange(request)
                 try:
-                    await exchange.answered
+                    await exchange.response_ready
                 except asyncio.CancelledError:
-                    exchange.abandon()
+                    exchange.abort()
                     raise
-            return _Answer(exchange.status, exchange.body(), exchange.retry_after)
+            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
         except TimeoutError as error:
-            text = f"{call.method} {call.place}: no answer in {self._timeout:g} s {self._whence}"
+            what = f"{request.method} {request.path_only}"
+            text = f"{what}: no answer in {self._timeout:g} s {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
-            text = f"{call.method} {call.place}: {error} {self._whence}"
+            text = f"{request.method} {request.path_only}: {error} {self._server_label}"
             raise errors.ConnectionLostError(text) from error
         finally:
-            self._figures.took(call.method, time.perf_counter() - started)
+            self._metrics.observe_duration(request.method, time.perf_counter() - started)
 
-    async def _ask(self, call: Call, *, streamed: bool = False) -> Exchange:
+    async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool = False) -> Exchange:
         """Put a request on a connection; nothing is waited for once it is on its way."""
         pool = self._pool
         if pool is None:
             raise RuntimeError("the client is used outside its `async with` block")
-        request = self._heads.request(
-            call.method,
-            call.path,
-            authorization=await self._identity.header(),
-            body=call.body,
-            content_type=call.content_type,
+        request = self._head_builder.encode(
+            api_request.method,
+            api_request.path,
+            authorization=await self._credential_source.header(),
+            body=api_request.body,
+            content_type=api_request.content_type,
         )
-        connection = pool.spare() or await pool.take()
+        connection = pool.idle_connection() or await pool.acquire()
         try:
-            if call.method != "GET" and self.options.fence is not None:
+            if api_request.method != "GET" and self.options.fence is not None:
                 self.options.fence()
         except BaseException:
-            pool.give_back(connection)
+            pool.release(connection)
             raise
-        return connection.ask(request, streamed=streamed, headless=call.method == "HEAD")
+        return connection.send(request, streamed=streamed, bodiless=api_request.method == "HEAD")
 
     @asynccontextmanager
     async def stream(
-        self, call: Call, *, inactivity: float
+        self, request: ApiRequest, *, idle_timeout: float
     ) -> AsyncIterator[Callable[[], AsyncIterator[bytes]]]:
         """Open a long answer; the block gets a function that yields its pieces as they come.
 
@@ -263,50 +276,54 @@ class Transport:
         Raises:
             ApiError, ConnectionLostError: as :meth:`send`, also out of the iteration.
         """
-        await self._wait_for_limit(call)
-        exchange = await self._open(call, inactivity)
+        await self._wait_for_rate_limit(request)
+        exchange = await self._open_stream(request, idle_timeout)
         try:
-            self._figures.answered(call.method, str(exchange.status))
+            self._metrics.count_response(request.method, str(exchange.status))
             if exchange.status >= 300:
                 if exchange.status == 401:
-                    self._identity.doubt()
-                whole = [piece async for piece in _pieces(exchange, call, inactivity)]
-                raise errors.from_answer(
+                    self._credential_source.invalidate()
+                whole = [piece async for piece in _body_chunks(exchange, request, idle_timeout)]
+                raise errors.from_response(
                     exchange.status, b"".join(whole), retry_after=exchange.retry_after
                 )
-            yield lambda: _pieces(exchange, call, inactivity)
+            yield lambda: _body_chunks(exchange, request, idle_timeout)
         finally:
-            exchange.abandon()
+            exchange.abort()
 
-    async def _open(self, call: Call, inactivity: float) -> Exchange:
+    async def _open_stream(self, request: ApiRequest, idle_timeout: float) -> Exchange:
         """Wait for the head of a long answer."""
         try:
-            async with asyncio.timeout(inactivity):
-                exchange = await self._ask(call, streamed=True)
+            async with asyncio.timeout(idle_timeout):
+                exchange = await self._start_exchange(request, streamed=True)
                 try:
-                    await exchange.answered
+                    await exchange.response_ready
                 except asyncio.CancelledError:
-                    exchange.abandon()
+                    exchange.abort()
                     raise
                 return exchange
         except TimeoutError as error:
-            text = f"{call.place}: silent for {inactivity:g} s {self._whence}"
+            text = f"{request.path_only}: silent for {idle_timeout:g} s {self._server_label}"
             raise errors.RequestTimeoutError(text) from error
         except (errors.ConnectionLostError, OSError) as error:
-            self._figures.answered(call.method, "<error>")
-            raise errors.ConnectionLostError(f"{call.place}: {error} {self._whence}") from error
+            self._metrics.count_response(request.method, "<error>")
+            raise errors.ConnectionLostError(
+                f"{request.path_only}: {error} {self._server_label}"
+            ) from error
 
 
-async def _pieces(exchange: Exchange, call: Call, inactivity: float) -> AsyncIterator[bytes]:
+async def _body_chunks(
+    exchange: Exchange, request: ApiRequest, idle_timeout: float
+) -> AsyncIterator[bytes]:
     """Read to the end; our own slowness between two reads is no silence."""
     try:
         while True:
-            async with asyncio.timeout(inactivity):
+            async with asyncio.timeout(idle_timeout):
                 piece = await exchange.read()
             if not piece:
                 return
             yield piece
     except TimeoutError as error:
-        raise errors.RequestTimeoutError(f"{call.place}: the stream fell silent") from error
+        raise errors.RequestTimeoutError(f"{request.path_only}: the stream fell silent") from error
     except errors.ConnectionLostError as error:
-        raise errors.ConnectionLostError(f"{call.place}: {error}") from error
+        raise errors.ConnectionLostError(f"{request.path_only}: {error}") from error

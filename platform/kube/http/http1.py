@@ -13,52 +13,52 @@ from httptools import HttpParserError, HttpResponseParser
 
 from ..errors import ConnectionLostError
 
-HEAD_LIMIT = 256 * 1024
+MAX_HEAD_SIZE = 256 * 1024
 """Bytes that an answer's head may have, give or take one read."""
 
-HIGH_WATER = 512 * 1024
+READ_BUFFER_LIMIT = 512 * 1024
 """Bytes of a streamed answer that wait for their reader; with more the server is made to wait."""
 
-_SWITCHING = 101
+_SWITCHING_PROTOCOLS = 101
 
 
 class Exchange:
     """A request under way, and what has come of its answer."""
 
     __slots__ = (
+        "_buffered",
+        "_chunks",
         "_connection",
         "_error",
-        "_pieces",
-        "_reader",
-        "_waiting",
-        "answered",
-        "ended",
-        "headless",
+        "_read_waiter",
+        "bodiless",
+        "complete",
+        "response_ready",
         "retry_after",
         "status",
         "streamed",
     )
 
-    def __init__(self, connection: "Connection", *, streamed: bool, headless: bool) -> None:
-        self.answered: asyncio.Future[None] = connection.loop.create_future()
+    def __init__(self, connection: "Connection", *, streamed: bool, bodiless: bool) -> None:
+        self.response_ready: asyncio.Future[None] = connection.loop.create_future()
         """The status is known; unless *streamed*, so is the body."""
         self.streamed = streamed
-        self.headless = headless
+        self.bodiless = bodiless
         """The answer has no body whatever its head says: the request was a HEAD."""
         self.status = 0
         self.retry_after: str | None = None
-        self.ended = False
+        self.complete = False
         """All of the answer has come, though not all of it may have been read."""
         self._connection = connection
-        self._pieces: list[bytes] = []
-        self._waiting = 0
+        self._chunks: list[bytes] = []
+        self._buffered = 0
         self._error: ConnectionLostError | None = None
-        self._reader: asyncio.Future[None] | None = None
+        self._read_waiter: asyncio.Future[None] | None = None
 
     def body(self) -> bytes:
         """What has come of the body and was not read; it is handed out once."""
-        pieces = self._pieces
-        self._waiting = 0
+        pieces = self._chunks
+        self._buffered = 0
         if len(pieces) == 1:
             return pieces.pop()
         whole = b"".join(pieces)
@@ -71,51 +71,51 @@ class Exchange:
         Raises:
             ConnectionLostError: the connection broke before the end; what came before was given.
         """
-        while not self._pieces:
+        while not self._chunks:
             if self._error is not None:
                 raise self._error
-            if self.ended:
+            if self.complete:
                 return b""
-            self._reader = self._connection.loop.create_future()
-            await self._reader
+            self._read_waiter = self._connection.loop.create_future()
+            await self._read_waiter
         piece = self.body()
-        if not self.ended:
-            self._connection.hurry()
+        if not self.complete:
+            self._connection.resume_reading()
         return piece
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """The rest of the answer is not wanted: hang up, unless all of it is here."""
-        if not self.ended and self._error is None:
+        if not self.complete and self._error is None:
             self._connection.abort("the answer is not wanted any more")
 
     # What the connection tells.
 
-    def begin(self) -> None:
+    def on_headers(self) -> None:
         """The head is complete."""
         if self.streamed:
-            _resolve(self.answered)
+            _resolve(self.response_ready)
 
-    def add(self, piece: bytes) -> int:
+    def add_chunk(self, chunk: bytes) -> int:
         """Part of the body came; returns how many bytes wait for the reader."""
-        self._pieces.append(piece)
-        self._waiting += len(piece)
+        self._chunks.append(chunk)
+        self._buffered += len(chunk)
         if self.streamed:
-            _resolve(self._reader)
-        return self._waiting
+            _resolve(self._read_waiter)
+        return self._buffered
 
-    def end(self) -> None:
+    def on_complete(self) -> None:
         """The answer is complete."""
-        self.ended = True
-        _resolve(self.answered)
-        _resolve(self._reader)
+        self.complete = True
+        _resolve(self.response_ready)
+        _resolve(self._read_waiter)
 
     def fail(self, error: ConnectionLostError) -> None:
         """There will be no more of the answer."""
         self._error = error
-        _resolve(self._reader)
-        if not self.answered.done():
-            self.answered.set_exception(error)
-            self.answered.exception()  # who asked may have gone away: that is no news
+        _resolve(self._read_waiter)
+        if not self.response_ready.done():
+            self.response_ready.set_exception(error)
+            self.response_ready.exception()  # who asked may have gone away: that is no news
 
 
 class Connection(asyncio.Protocol):
@@ -124,8 +124,8 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         *,
-        freed: Callable[["Connection"], None],
-        lost: Callable[["Connection"], None],
+        on_idle: Callable[["Connection"], None],
+        on_lost: Callable[["Connection"], None],
     ) -> None:
         """Prepare a connection.
 
@@ -138,8 +138,8 @@ class Connection(asyncio.Protocol):
         """The transport is gone."""
         self.idle_since = 0.0
         """Loop time at which it became free; the pool's to set and read."""
-        self._freed = freed
-        self._lost = lost
+        self._on_idle = on_idle
+        self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
         self._exchange: Exchange | None = None
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._in_head = False
         self._head_size = 0
-        self._sized = False
+        self._has_body_length = False
 
     @property
     def connected(self) -> bool:
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
             and not transport.is_closing()
         )
 
-    def ask(self, request: bytes, *, streamed: bool = False, headless: bool = False) -> Exchange:
+    def send(self, request: bytes, *, streamed: bool = False, bodiless: bool = False) -> Exchange:
         """Send a whole request.
 
         Raises:
@@ -175,15 +175,15 @@ class Connection(asyncio.Protocol):
             raise self._error
         if self._exchange is not None or self._transport is None:
             raise RuntimeError("the connection is not free")
-        exchange = self._exchange = Exchange(self, streamed=streamed, headless=headless)
+        exchange = self._exchange = Exchange(self, streamed=streamed, bodiless=bodiless)
         self._transport.write(request)
         return exchange
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """Hang up at once; an answer under way fails with ConnectionLostError *why*."""
-        self._break(ConnectionLostError(why))
+        self._fail(ConnectionLostError(reason))
 
-    def hurry(self) -> None:
+    def resume_reading(self) -> None:
         """The reader has caught up."""
         if self._paused:
             self._paused = False
@@ -205,20 +205,24 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
-            cause = error.__context__ if isinstance(error.__context__, _NoAnswerError) else error
+            cause = error.__context__ if isinstance(error.__context__, _ProtocolError) else error
             self.abort(f"no HTTP answer: {cause}")
             return
         if self._in_head:
             self._head_size += len(data)
-            if self._head_size > HEAD_LIMIT:
-                self.abort(f"no HTTP answer: its head is longer than {HEAD_LIMIT} bytes")
+            if self._head_size > MAX_HEAD_SIZE:
+                self.abort(f"no HTTP answer: its head is longer than {MAX_HEAD_SIZE} bytes")
 
     def eof_received(self) -> None:
         """The server will say no more; that ends an answer that has no other end."""
         exchange = self._exchange
-        if exchange is not None and exchange.status and not (self._in_head or self._sized):
+        if (
+            exchange is not None
+            and exchange.status
+            and not (self._in_head or self._has_body_length)
+        ):
             self._exchange = None
-            exchange.end()
+            exchange.on_complete()
         self.abort("the server closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -227,11 +231,11 @@ class Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
-    def _break(self, error: ConnectionLostError) -> None:
+    def _fail(self, error: ConnectionLostError) -> None:
         if self._error is not None:
             return
         self._error = error
-        self._lost(self)
+        self._on_lost(self)
         exchange, self._exchange = self._exchange, None
         if self._transport is not None:
             self._transport.abort()
@@ -243,9 +247,9 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """An answer begins."""
         if self._exchange is None:
-            raise _NoAnswerError("the server spoke without being asked")
+            raise _ProtocolError("the server spoke without being asked")
         self._in_head, self._head_size = True, 0
-        self._sized = False
+        self._has_body_length = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header, or a trailer, which says nothing to us."""
@@ -253,10 +257,10 @@ class Connection(asyncio.Protocol):
             return
         name = name.lower()
         if name == b"content-length":
-            self._sized = True
+            self._has_body_length = True
         elif name == b"transfer-encoding":
             # The parser takes the last one's word for where the body ends.
-            self._sized = value.lower().endswith(b"chunked")
+            self._has_body_length = value.lower().endswith(b"chunked")
         elif name == b"retry-after" and self._exchange is not None:
             self._exchange.retry_after = value.decode("latin-1")
 
@@ -265,22 +269,22 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         status = self._parser.get_status_code()
         exchange = self._exchange
-        if status == _SWITCHING or exchange is None:
-            raise _NoAnswerError("the server changes the protocol")
+        if status == _SWITCHING_PROTOCOLS or exchange is None:
+            raise _ProtocolError("the server changes the protocol")
         if status < 200:
             return  # an interim answer: the true one follows
         exchange.status = status
-        exchange.begin()
-        if exchange.headless:
-            self._complete(exchange, reusable=False)
+        exchange.on_headers()
+        if exchange.bodiless:
+            self._finish(exchange, reusable=False)
 
-    def on_body(self, piece: bytes) -> None:
+    def on_body(self, chunk: bytes) -> None:
         """Part of the body."""
         exchange = self._exchange
         if exchange is None:
             return  # of an answer to HEAD
-        waiting = exchange.add(piece)
-        if exchange.streamed and waiting > HIGH_WATER and not self._paused:
+        waiting = exchange.add_chunk(chunk)
+        if exchange.streamed and waiting > READ_BUFFER_LIMIT and not self._paused:
             self._paused = True
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.pause_reading()
@@ -289,19 +293,19 @@ class Connection(asyncio.Protocol):
         """The answer is whole."""
         exchange = self._exchange
         if exchange is not None and exchange.status:
-            self._complete(exchange, reusable=self._parser.should_keep_alive())
+            self._finish(exchange, reusable=self._parser.should_keep_alive())
 
-    def _complete(self, exchange: Exchange, *, reusable: bool) -> None:
+    def _finish(self, exchange: Exchange, *, reusable: bool) -> None:
         self._exchange = None
-        exchange.end()
+        exchange.on_complete()
         if not reusable:
             self.abort("the connection was for one answer")
             return
-        self.hurry()
-        self._freed(self)
+        self.resume_reading()
+        self._on_idle(self)
 
 
-class _NoAnswerError(Exception):
+class _ProtocolError(Exception):
     """What the server sends cannot be an answer to what was asked."""
 
 

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from . import tunnel
 from .http1 import Connection
 
-_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,13 @@ class Origin:
             host = (parts.hostname or "").encode("idna").decode("ascii")
         except (ValueError, UnicodeError) as error:
             raise ConfigError(f"no URL: {error}") from error
-        if parts.scheme not in _PORTS or not host:
+        if parts.scheme not in _DEFAULT_PORTS or not host:
             raise ConfigError(f"not an http or https URL: {parts.scheme}://{host}")
         user_info, at, _ = parts.netloc.rpartition("@")
         return cls(
             scheme=parts.scheme,
             host=host,
-            port=port or _PORTS[parts.scheme],
+            port=port or _DEFAULT_PORTS[parts.scheme],
             path=parts.path.rstrip("/"),
             user_info=unquote(user_info) if at else "",
         )
@@ -58,7 +58,7 @@ class Origin:
     def authority(self) -> str:
         """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Route:
     """An HTTP proxy to go through; TLS is spoken with the server, not with the proxy."""
 
 
-class Pool:
+class ConnectionPool:
     """Connections of one route. Of a loop; close it before the loop ends."""
 
     def __init__(self, route: Route, *, limit: int, keepalive: float) -> None:
@@ -84,15 +84,15 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def __len__(self) -> int:
         """How many connections there are, those being opened included."""
         return len(self._open)
 
-    def spare(self) -> Connection | None:
+    def idle_connection(self) -> Connection | None:
         """A connection that nobody uses, if there is one."""
         while self._idle:
             connection = self._idle.pop()
@@ -100,7 +100,7 @@ class Pool:
                 return connection
         return None
 
-    async def take(self) -> Connection:
+    async def acquire(self) -> Connection:
         """A connection for one exchange, after which it comes back by itself.
 
         Raises:
@@ -109,28 +109,28 @@ class Pool:
         while True:
             if self._closed:
                 raise RuntimeError("the client is closed")
-            connection = self.spare()
+            connection = self.idle_connection()
             if connection is not None:
                 return connection
             if not self._limit or len(self._open) < self._limit:
                 return await self._connect()
-            await self._turn()
+            await self._wait_for_slot()
 
-    def give_back(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Take back a connection on which nothing was asked, or all is answered."""
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
-        self._wake_one()
-        if self._sweeper is None and not self._closed:
-            self._sweeper = self._loop.call_later(self._keepalive, self._sweep)
+        self._wake_waiter()
+        if self._expiry_timer is None and not self._closed:
+            self._expiry_timer = self._loop.call_later(self._keepalive, self._close_expired)
 
     async def close(self) -> None:
         """Hang up on every connection; what is under way fails."""
         self._closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
-        for turn in self._waiting:
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        for turn in self._waiters:
             if not turn.done():
                 turn.set_result(None)
         gone = [connection.closed for connection in self._open if connection.connected]
@@ -140,7 +140,7 @@ class Pool:
             await asyncio.wait(gone)
 
     async def _connect(self) -> Connection:
-        connection = Connection(freed=self.give_back, lost=self._lose)
+        connection = Connection(on_idle=self.release, on_lost=self._remove)
         self._open.add(connection)  # counted from now on, so that the limit holds
         try:
             await self._open_transport(connection)
@@ -152,7 +152,7 @@ class Pool:
     async def _open_transport(self, connection: Connection) -> None:
         route = self._route
         if route.proxy is not None:
-            await tunnel.through(route.proxy, route, connection)
+            await tunnel.connect(route.proxy, route, connection)
             return
         await self._loop.create_connection(
             lambda: connection,
@@ -162,30 +162,30 @@ class Pool:
             server_hostname=(route.server_name or route.origin.host) if route.tls else None,
         )
 
-    async def _turn(self) -> None:
+    async def _wait_for_slot(self) -> None:
         turn: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append(turn)
+        self._waiters.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._wake_one()  # it was our turn: the next one's, then
+                self._wake_waiter()  # it was our turn: the next one's, then
             raise
 
-    def _wake_one(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
+    def _wake_waiter(self) -> None:
+        while self._waiters:
+            turn = self._waiters.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
 
-    def _lose(self, connection: Connection) -> None:
+    def _remove(self, connection: Connection) -> None:
         self._open.discard(connection)
-        self._wake_one()
+        self._wake_waiter()
 
-    def _sweep(self) -> None:
+    def _close_expired(self) -> None:
         """Close what has been idle for too long; the oldest stand first."""
-        self._sweeper = None
+        self._expiry_timer = None
         now = self._loop.time()
         self._idle = [connection for connection in self._idle if connection.usable]
         old = [one for one in self._idle if one.idle_since + self._keepalive <= now]
@@ -194,4 +194,4 @@ class Pool:
             connection.abort("it was idle for too long")
         if self._idle:
             wait = self._idle[0].idle_since + self._keepalive - now
-            self._sweeper = self._loop.call_later(wait, self._sweep)
+            self._expiry_timer = self._loop.call_later(wait, self._close_expired)

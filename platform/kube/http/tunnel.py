@@ -10,18 +10,18 @@ from .http1 import Connection
 if TYPE_CHECKING:
     from .pool import Origin, Route
 
-_HEAD_LIMIT = 16 * 1024
+_MAX_HEAD_SIZE = 16 * 1024
 """Bytes of the proxy's answer."""
 
 
-def authorization(proxy: "Origin") -> str:
+def proxy_authorization(proxy: "Origin") -> str:
     """The ``Proxy-Authorization`` header; empty when the proxy's URL names no user."""
     if not proxy.user_info:
         return ""
     return f"Basic {base64.b64encode(proxy.user_info.encode()).decode()}"
 
 
-def check(proxy: "Origin") -> None:
+def validate_proxy(proxy: "Origin") -> None:
     """Refuse what we cannot speak.
 
     Raises:
@@ -33,7 +33,7 @@ def check(proxy: "Origin") -> None:
         )
 
 
-async def through(proxy: "Origin", route: "Route", connection: Connection) -> None:
+async def connect(proxy: "Origin", route: "Route", connection: Connection) -> None:
     """Connect *connection* to the origin of *route*.
 
     Without TLS the proxy is asked for whole URLs instead, which is the business of the requests.
@@ -46,10 +46,10 @@ async def through(proxy: "Origin", route: "Route", connection: Connection) -> No
     if route.tls is None:
         await loop.create_connection(lambda: connection, proxy.host, proxy.port)
         return
-    transport, asking = await loop.create_connection(_Asking, proxy.host, proxy.port)
+    transport, asking = await loop.create_connection(_ConnectProtocol, proxy.host, proxy.port)
     try:
-        transport.write(_request(proxy, route))
-        await asking.allowed
+        transport.write(_connect_request(proxy, route))
+        await asking.established
         name = route.server_name or route.origin.host
         secured = await loop.start_tls(transport, connection, route.tls, server_hostname=name)
     except BaseException:
@@ -60,43 +60,45 @@ async def through(proxy: "Origin", route: "Route", connection: Connection) -> No
     connection.connection_made(secured)
 
 
-def _request(proxy: "Origin", route: "Route") -> bytes:
+def _connect_request(proxy: "Origin", route: "Route") -> bytes:
     origin = route.origin
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     lines = [f"CONNECT {host}:{origin.port} HTTP/1.1", f"Host: {host}:{origin.port}"]
-    if user := authorization(proxy):
+    if user := proxy_authorization(proxy):
         lines.append(f"Proxy-Authorization: {user}")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
-class _Asking(asyncio.Protocol):
+class _ConnectProtocol(asyncio.Protocol):
     """Waits for the proxy's word; nothing may follow it, for TLS begins with us."""
 
     def __init__(self) -> None:
-        self.allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.established: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
         self._head += data
         if b"\r\n\r\n" in self._head:
-            self._judge()
-        elif len(self._head) > _HEAD_LIMIT:
-            self._refuse("its answer is too long")
+            self._parse_response()
+        elif len(self._head) > _MAX_HEAD_SIZE:
+            self._fail("its answer is too long")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._refuse("it hung up")
+        self._fail("it hung up")
 
-    def _judge(self) -> None:
+    def _parse_response(self) -> None:
         line = self._head.partition(b"\r\n")[0]
         words = line.split(None, 2)
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].startswith(b"2"):
-            self._refuse(f"it says {line[:200].decode('latin-1')!r}")
+            self._fail(f"it says {line[:200].decode('latin-1')!r}")
         elif not self._head.endswith(b"\r\n\r\n"):
-            self._refuse("it spoke in the server's place")
-        elif not self.allowed.done():
-            self.allowed.set_result(None)
+            self._fail("it spoke in the server's place")
+        elif not self.established.done():
+            self.established.set_result(None)
 
-    def _refuse(self, why: str) -> None:
-        if not self.allowed.done():
-            self.allowed.set_exception(ConnectionLostError(f"no way through the proxy: {why}"))
-            self.allowed.exception()
+    def _fail(self, reason: str) -> None:
+        if not self.established.done():
+            self.established.set_exception(
+                ConnectionLostError(f"no way through the proxy: {reason}")
+            )
+            self.established.exception()

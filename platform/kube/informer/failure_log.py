@@ -4,25 +4,25 @@ import logging
 
 from ..timing import Timing
 
-AGAIN = 60.0
+REPEAT_INTERVAL = 60.0
 """Seconds after which a failure that goes on is told of once more."""
 
 
-class Complaints:
+class FailureLog:
     """Of one kind of thing that fails until it works."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._since: float | None = None
 
     @property
-    def lasting(self) -> float:
+    def failing_for(self) -> float:
         """Seconds since it has failed without working again; 0 while it works."""
         return 0.0 if self._since is None else self._timing.monotonic() - self._since
 
     @property
-    def pending(self) -> bool:
+    def is_failing(self) -> bool:
         """It has failed, and not worked since."""
         return self._since is not None
 
@@ -35,14 +35,14 @@ class Complaints:
         if self._since is None:
             self._since = now
             return logging.INFO
-        if now - self._told.get(text, float("-inf")) < AGAIN:
+        if now - self._logged_at.get(text, float("-inf")) < REPEAT_INTERVAL:
             return logging.DEBUG
-        self._told[text] = now
+        self._logged_at[text] = now
         return logging.WARNING
 
-    def over(self) -> float:
+    def recovered(self) -> float:
         """It works: seconds since the first failure, all of which is forgotten."""
-        lasted = self.lasting
+        lasted = self.failing_for
         self._since = None
-        self._told.clear()
+        self._logged_at.clear()
         return lasted

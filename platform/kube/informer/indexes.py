@@ -14,9 +14,9 @@ T = TypeVar("T", bound=HasMeta)
 class Index(Generic[T]):
     """Keeps groups current as single objects come, change and go."""
 
-    def __init__(self, name: str, values: Callable[[T], Iterable[str]]) -> None:
+    def __init__(self, name: str, index_func: Callable[[T], Iterable[str]]) -> None:
         self._name = name
-        self.function = values
+        self.index_func = index_func
         self._groups: dict[str, dict[str, T]] = {}
 
     def get(self, value: str) -> Collection[T]:
@@ -24,10 +24,10 @@ class Index(Generic[T]):
         group = self._groups.get(value)
         return () if group is None else group.values()
 
-    def change(self, key: str, old: T | None, new: T | None) -> None:
+    def update(self, key: str, old: T | None, new: T | None) -> None:
         """Move the object *key* from the groups of *old* to those of *new*."""
-        before = () if old is None else self._values(old)
-        after = () if new is None else self._values(new)
+        before = () if old is None else self._index_values(old)
+        after = () if new is None else self._index_values(new)
         for value in before:
             if value not in after:
                 group = self._groups[value]
@@ -42,10 +42,10 @@ class Index(Generic[T]):
         """The keys of each group."""
         return {value: set(group) for value, group in self._groups.items()}
 
-    def _values(self, obj: T) -> tuple[str, ...]:
+    def _index_values(self, obj: T) -> tuple[str, ...]:
         """The object's values, each once; none if the function fails, which is logged."""
         try:
-            return tuple(dict.fromkeys(self.function(obj)))
+            return tuple(dict.fromkeys(self.index_func(obj)))
         except Exception:
             log.exception(
                 "an index function failed",

@@ -18,90 +18,91 @@ from msgspec.structs import force_setattr
 
 T = TypeVar("T")
 
-LIMIT = 20_000
+MAX_INTERNED_VALUES = 20_000
 """Values remembered; past it the table starts anew, so rare values do not pile up for ever."""
 
-_UNIQUE = frozenset({"name", "uid", "resource_version", "generate_name"})
+_UNIQUE_FIELDS = frozenset({"name", "uid", "resource_version", "generate_name"})
 """Fields whose text hardly ever repeats."""
 
-_PASSING = ("_timestamp", "_time", "_at", "_ip", "_id")
+_VOLATILE_SUFFIXES = ("_timestamp", "_time", "_at", "_ip", "_id")
 """Endings of fields that make a whole part hardly ever repeat."""
 
-_PLAIN = (str, int, float, bool, NoneType)
+_SCALARS = (str, int, float, bool, NoneType)
 
-Share = Callable[[Any, Any], Any]
+InternFunc = Callable[[Any, Any], Any]
 """From a value, and what stood in its place before (or None), makes the value to be kept."""
 
 
-class Sharer(Generic[T]):
+class Interner(Generic[T]):
     """Shares values between objects of one view."""
 
     def __init__(self, view: type[T]) -> None:
-        self._known: dict[Any, Any] = {}
-        self._busy: set[Any] = set()
-        self._share = self._for(view, whole=False)
+        self._interned: dict[Any, Any] = {}
+        self._visiting: set[Any] = set()
+        self._intern_object = self._interner_for(view, intern_whole=False)
 
-    def share(self, obj: T, old: T | None = None) -> T:
+    def intern(self, obj: T, old: T | None = None) -> T:
         """Make *obj* point to shared values where it has equal ones; returns it.
 
         *old* is its former state, already shared.
         """
-        if len(self._known) > LIMIT:
-            self._known.clear()
-        shared: T = self._share(obj, old)
+        if len(self._interned) > MAX_INTERNED_VALUES:
+            self._interned.clear()
+        shared: T = self._intern_object(obj, old)
         return shared
 
     def __len__(self) -> int:
         """How many values are remembered."""
-        return len(self._known)
+        return len(self._interned)
 
-    def _for(self, kind: Any, *, whole: bool = True) -> Share:
+    def _interner_for(self, kind: Any, *, intern_whole: bool = True) -> InternFunc:
         """The function that shares values of *kind*; nothing to share leaves them as they are."""
         kinds = [one for one in get_args(kind) if one is not NoneType]
         if kind is str:
-            return self._same
+            return self._intern_value
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            return self._for_struct(kind, whole=whole and _repeats(kind))
+            return self._struct_interner(kind, intern_whole=intern_whole and _is_internable(kind))
         if get_origin(kind) is tuple and len(kinds) == 2 and kinds[1] is Ellipsis:
-            return self._for_tuple(kinds[0])
+            return self._tuple_interner(kinds[0])
         if get_origin(kind) is dict and kinds == [str, str]:
-            return self._share_values
+            return self._intern_dict_values
         if NoneType in get_args(kind) and len(kinds) == 1:
-            return self._for(kinds[0])
-        return _leave
+            return self._interner_for(kinds[0])
+        return _unchanged
 
-    def _same(self, value: Any, _: Any) -> Any:
-        return self._known.setdefault(value, value)
+    def _intern_value(self, value: Any, _: Any) -> Any:
+        return self._interned.setdefault(value, value)
 
-    def _share_values(self, value: dict[str, str], _: Any) -> dict[str, str]:
-        known = self._known.setdefault
+    def _intern_dict_values(self, value: dict[str, str], _: Any) -> dict[str, str]:
+        known = self._interned.setdefault
         for key, text in value.items():
             value[key] = known(text, text)
         return value
 
-    def _for_tuple(self, item: Any) -> Share:
-        share, whole = self._for(item), _repeats(item)
-        if share is _leave and not whole:
-            return _leave
+    def _tuple_interner(self, item: Any) -> InternFunc:
+        share, whole = self._interner_for(item), _is_internable(item)
+        if share is _unchanged and not whole:
+            return _unchanged
 
         def run(value: Any, _: Any) -> Any:
             shared = tuple([share(one, None) for one in value])
-            return self._same(shared, None) if whole else shared
+            return self._intern_value(shared, None) if whole else shared
 
         return run
 
-    def _for_struct(self, kind: type[msgspec.Struct], *, whole: bool) -> Share:
-        if kind in self._busy:
-            return _leave  # a struct that contains itself: its inner ones are not worth the trouble
-        self._busy.add(kind)
-        hints = _hints(kind)
+    def _struct_interner(self, kind: type[msgspec.Struct], *, intern_whole: bool) -> InternFunc:
+        if kind in self._visiting:
+            # a struct that contains itself: its inner ones are not worth the trouble
+            return _unchanged
+        self._visiting.add(kind)
+        hints = _type_hints(kind)
         plan = [
             (field, share)
             for field in kind.__struct_fields__
-            if field not in _UNIQUE and not field.endswith(_PASSING)
-            if (share := self._for(hints[field])) is not _leave
+            if field not in _UNIQUE_FIELDS and not field.endswith(_VOLATILE_SUFFIXES)
+            if (share := self._interner_for(hints[field])) is not _unchanged
         ]
-        self._busy.discard(kind)
+        self._visiting.discard(kind)
 
         def run(value: Any, old: Any) -> Any:
             for field, share in plan:
@@ -111,29 +112,31 @@ class Sharer(Generic[T]):
                     kept = there if there == here else share(here, there)
                     if kept is not here:
                         force_setattr(value, field, kept)
-            return self._same(value, None) if whole else value
+            return self._intern_value(value, None) if intern_whole else value
 
         return run
 
 
-_hints = functools.cache(get_type_hints)
+_type_hints = functools.cache(get_type_hints)
 """Of a struct; to read them takes a millisecond, and each cache asks for the same few."""
 
 
-def _leave(value: Any, _: Any) -> Any:
+def _unchanged(value: Any, _: Any) -> Any:
     return value
 
 
-def _repeats(kind: Any, above: frozenset[Any] = frozenset()) -> bool:
+def _is_internable(kind: Any, ancestors: frozenset[Any] = frozenset()) -> bool:
     """Whether whole values of *kind* can be compared by hash and are likely to repeat."""
-    if kind in _PLAIN:
+    if kind in _SCALARS:
         return True
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         fields = kind.__struct_fields__
-        if not kind.__struct_config__.frozen or any(field.endswith(_PASSING) for field in fields):
+        if not kind.__struct_config__.frozen or any(
+            field.endswith(_VOLATILE_SUFFIXES) for field in fields
+        ):
             return False
-        hints, here = _hints(kind), above | {kind}
-        return kind not in above and all(_repeats(hints[field], here) for field in fields)
+        hints, here = _type_hints(kind), ancestors | {kind}
+        return kind not in ancestors and all(_is_internable(hints[field], here) for field in fields)
     parts = [part for part in get_args(kind) if part is not Ellipsis]
     composed = get_origin(kind) is tuple or NoneType in parts
-    return composed and all(_repeats(part, above) for part in parts)
+    return composed and all(_is_internable(part, ancestors) for part in parts)

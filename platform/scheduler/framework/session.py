@@ -1,8 +1,8 @@
 """One round of decisions over a cluster that stands still.
 
 The actions run in order and see each other's work; what they decide is collected in a
-:class:`Decision` and carried out by others. Nothing in here waits, reads a clock or draws lots, so
-the same cluster always leads to the same decision.
+:class:`PodActions` and carried out by others. Nothing in here waits, reads a clock or draws lots,
+so the same cluster always leads to the same decision.
 """
 
 from collections.abc import Callable, Mapping

@@ -20,7 +20,7 @@ from ...kube.errors import ApiError, ConflictError, NotFoundError, ServerError, 
 from ...machinery.clock import Clock
 from ...machinery.controller import ShardedQueue, WorkerSettings, run_workers
 from ...machinery.event_recorder import Recorder
-from ...machinery.rate_limiters import Exponential
+from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.meta import ObjectReference
 from ..framework.session import Placement
@@ -78,10 +78,13 @@ class Binder:
         self._standing = standing or Standing()
         self._errands: dict[str, _Errand] = {}
         self._gangs: dict[str, _Progress] = {}
-        self._pauses = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
-        self._workers = WorkerSettings(hands=at_once)
+        self._pauses = ExponentialFailureRateLimiter(FIRST_PAUSE, LONGEST_PAUSE)
+        self._workers = WorkerSettings(workers_per_shard=at_once)
         self.queue = ShardedQueue(
-            name="bindings", limiter=Exponential(0.05, 5.0), clock=clock, about=self._named
+            name="bindings",
+            limiter=ExponentialFailureRateLimiter(0.05, 5.0),
+            clock=clock,
+            log_fields=self._named,
         )
 
     def bind(self, placements: Iterable[Placement]) -> None:

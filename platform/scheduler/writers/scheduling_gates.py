@@ -7,11 +7,11 @@ a pause that grows: until the gate is gone the pod counts as let in, and its que
 import logging
 from collections.abc import Iterable
 
-from ...kube.client.client import Client, PatchKind
+from ...kube.client.client import Client, PatchType
 from ...kube.errors import ApiError, ConflictError, NotFoundError, ServerError
 from ...machinery.clock import Clock
 from ...machinery.controller import ShardedQueue, WorkerSettings, run_workers
-from ...machinery.rate_limiters import Exponential
+from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ..state.core_types import Pod
 from ..state.gangs import Task
@@ -30,8 +30,10 @@ class Usher:
         self._client = client
         self._standing = standing or Standing()
         self._pods: dict[str, str] = {}
-        self._workers = WorkerSettings(hands=at_once)
-        self.queue = ShardedQueue(name="gates", limiter=Exponential(0.05, 60.0), clock=clock)
+        self._workers = WorkerSettings(workers_per_shard=at_once)
+        self.queue = ShardedQueue(
+            name="gates", limiter=ExponentialFailureRateLimiter(0.05, 60.0), clock=clock
+        )
 
     def let_in(self, tasks: Iterable[Task]) -> None:
         """Have the gates of *tasks* lifted."""
@@ -62,7 +64,7 @@ class Usher:
                     meta.name,
                     body,
                     namespace=meta.namespace,
-                    kind=PatchKind.STRATEGIC,
+                    kind=PatchType.STRATEGIC,
                     view=Pod,
                 )
                 self._standing.written(uid, new.metadata.resource_version)

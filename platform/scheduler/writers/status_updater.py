@@ -11,14 +11,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...kube.client.client import Client, PatchKind
+from ...kube.client.client import Client, PatchType
 from ...kube.client.events import EventType
 from ...kube.errors import ApiError, ConflictError, NotFoundError, ServerError, TooManyRequestsError
-from ...machinery.change_rate import Bustle
+from ...machinery.change_rate import ChangeRate
 from ...machinery.clock import Clock
-from ...machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
+from ...machinery.controller import RequeueError, ShardedQueue, WorkerSettings, run_workers
 from ...machinery.event_recorder import Recorder
-from ...machinery.rate_limiters import Exponential
+from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
 from ...model.base import Part
 from ...model.log_fields import belonging
@@ -92,7 +92,7 @@ class Scribe:
         standing: Standing | None = None,
         at_once: int = 16,
         pauses: Pauses | None = None,
-        bustle: Bustle | None = None,
+        bustle: ChangeRate | None = None,
     ) -> None:
         """Keep *at_once* writes under way at most.
 
@@ -103,15 +103,18 @@ class Scribe:
         self._clock = clock
         self._standing = standing or Standing()
         self._pauses = pauses or Pauses()
-        self._bustle = bustle or Bustle(clock)
+        self._bustle = bustle or ChangeRate(clock)
         self._groups: dict[str, _Group] = {}
         self._pods: dict[str, _Pod] = {}
         self._queues: dict[str, _Queue] = {}
         self._cycles = 0
         # One shard for all workers: a slow write must not delay the status of another object.
-        self._workers = WorkerSettings(hands=at_once)
+        self._workers = WorkerSettings(workers_per_shard=at_once)
         self.queue = ShardedQueue(
-            name="statuses", limiter=Exponential(0.05, 30.0), clock=clock, about=self._named
+            name="statuses",
+            limiter=ExponentialFailureRateLimiter(0.05, 30.0),
+            clock=clock,
+            log_fields=self._named,
         )
 
     async def run(self) -> None:
@@ -191,7 +194,9 @@ class Scribe:
         if held.wrong_since is None:
             held.wrong_since = self._clock.monotonic()
         since, pauses = max(held.wrong_since, held.written_at), self._pauses
-        return self._bustle.wait(since, least=pauses.group, most=pauses.busy_group)
+        return self._bustle.remaining_delay(
+            since, min_delay=pauses.group, max_delay=pauses.busy_group
+        )
 
     def _due(self, key: str, written_at: float, pause: float) -> None:
         left = written_at + pause - self._clock.monotonic()
@@ -210,7 +215,7 @@ class Scribe:
                 await self._write_queue(rest)
         except ConflictError as fault:
             # Queues have another writer, too: nobody's fault.
-            raise TryAgainError("the object has changed meanwhile") from fault
+            raise RequeueError("the object has changed meanwhile") from fault
         except (ServerError, TooManyRequestsError):
             raise  # tried again, with what ought to stand then
         except ApiError as fault:
@@ -314,7 +319,7 @@ class Scribe:
                 {"metadata": _only(uid, version), "status": {"conditions": [condition]}},
                 namespace=note.namespace,
                 subresource="status",
-                kind=PatchKind.STRATEGIC,
+                kind=PatchType.STRATEGIC,
                 view=_Written,
             )
             self._standing.written(uid, new.metadata.resource_version)
