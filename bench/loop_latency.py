@@ -22,10 +22,10 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from batholith.apiserver.http.auth import SYSTEM
-from batholith.apiserver.http.requests import Target
-from batholith.apiserver.server import GC_THRESHOLD, Running, Settings, running
-from batholith.apiserver.verbs.writes import Call
+from batholith.apiserver.http.auth import APISERVER_USER
+from batholith.apiserver.http.requests import ObjectPath
+from batholith.apiserver.server import GC_THRESHOLD, RunningServer, Settings, running
+from batholith.apiserver.verbs.writes import WriteRequest
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/{}/secrets"
@@ -57,7 +57,7 @@ class Probe:
 class Bench:
     """One server, what is in it, and what is asked of it."""
 
-    def __init__(self, server: Running, count: int, probe: Probe) -> None:
+    def __init__(self, server: RunningServer, count: int, probe: Probe) -> None:
         self._server = server
         self._count = count
         self._probe = probe
@@ -68,12 +68,14 @@ class Bench:
         group, version = ("ex.io", "v1") if plural == "foos" else ("", "v1")
         kind = self._server.app.catalog.get(group, version, plural)
         assert kind is not None
-        call = Call(kind=kind, target=Target(namespace=namespace), user=SYSTEM)
+        call = WriteRequest(
+            kind=kind, object_path=ObjectPath(namespace=namespace), user=APISERVER_USER
+        )
         for number, body in enumerate(bodies):
             written = handlers.writer.create(call, body)
             if number % 500 == 499:
-                await written.settled()
-        await written.settled()
+                await written.committed()
+        await written.committed()
 
     def secrets(self, **metadata: Any) -> Iterator[Json]:
         """Small objects with a field that can be selected."""
@@ -103,9 +105,9 @@ class Bench:
 
     def left(self, plural: str, namespace: str = "default") -> int:
         """How many objects of a kind a namespace has."""
-        for shelf in self._server.app.handlers.writer.registry.shelves():
+        for shelf in self._server.app.handlers.writer.store.resource_stores():
             if shelf.resource.plural == plural:
-                return len(shelf.spaces.get(namespace, ()))
+                return len(shelf.by_namespace.get(namespace, ()))
         return 0
 
     async def run(self) -> None:
@@ -185,15 +187,17 @@ class Bench:
         )
 
     def _there(self, namespace: str) -> bool:
-        for shelf in self._server.app.handlers.writer.registry.shelves():
+        for shelf in self._server.app.handlers.writer.store.resource_stores():
             if shelf.resource.plural == "namespaces":
                 return shelf.get("", namespace) is not None
         return False
 
     async def _owner(self, policy: str) -> None:
         await self.make("configmaps", iter([{"metadata": {"name": policy.lower()}}]))
-        registry = self._server.app.handlers.writer.registry
-        (maps,) = [each for each in registry.shelves() if each.resource.plural == "configmaps"]
+        registry = self._server.app.handlers.writer.store
+        (maps,) = [
+            each for each in registry.resource_stores() if each.resource.plural == "configmaps"
+        ]
         owner = maps.get("default", policy.lower())
         assert owner is not None
         head = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name, "uid": owner.uid}
@@ -318,7 +322,7 @@ async def _client() -> None:
 async def _started(count: int) -> AsyncIterator[Bench]:
     probe = Probe()
     with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
-        async with running(Settings(data=Path(folder), port=0)) as server:
+        async with running(Settings(data_dir=Path(folder), port=0)) as server:
             # As the server's own process does.
             gc.collect()
             gc.freeze()

@@ -7,8 +7,8 @@ from ..model import names
 from ..model.names import Resource
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
-from .http.requests import Json, Target
-from .verbs.writes import Call, Writer, Written
+from .http.requests import Json, ObjectPath
+from .verbs.writes import Writer, WriteRequest, WriteResult
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ PRIORITY_CLASSES = {
 }
 
 
-async def fill(writer: Writer, catalog: Catalog, definitions: Iterable[Json]) -> None:
+async def ensure_defaults(writer: Writer, catalog: Catalog, definitions: Iterable[Json]) -> None:
     """Make whatever is missing, and bring the given definitions up to date.
 
     Raises:
@@ -43,35 +43,37 @@ async def fill(writer: Writer, catalog: Catalog, definitions: Iterable[Json]) ->
     for name, (value, description) in PRIORITY_CLASSES.items():
         body = {"metadata": {"name": name}, "value": value, "description": description}
         made.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
-    made.append(_create(writer, catalog, names.STORAGECLASSES, _folder_class()))
-    made += [_define(writer, catalog, definition) for definition in definitions]
+    made.append(_create(writer, catalog, names.STORAGECLASSES, _dir_storage_class()))
+    made += [_apply_crd(writer, catalog, definition) for definition in definitions]
     for written in made:
         if written is not None:
-            await written.settled()
+            await written.committed()
 
 
-def _folder_class() -> Json:
+def _dir_storage_class() -> Json:
     """The class that serves claims which name none."""
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
     metadata = {"name": names.FOLDER_CLASS, "annotations": annotations}
     return {"metadata": metadata, "provisioner": names.FOLDER_DRIVER}
 
 
-def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> Written | None:
+def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> WriteResult | None:
     try:
-        return writer.create(Call(kind=catalog.known(resource), target=Target()), obj)
+        return writer.create(
+            WriteRequest(kind=catalog.require(resource), object_path=ObjectPath()), obj
+        )
     except StatusError as error:
         if error.reason != "AlreadyExists":
             raise
         return None
 
 
-def _define(writer: Writer, catalog: Catalog, definition: Json) -> Written | None:
+def _apply_crd(writer: Writer, catalog: Catalog, definition: Json) -> WriteResult | None:
     obj = {**definition, "metadata": dict(definition["metadata"])}
-    kind = catalog.known(names.CRDS)
+    kind = catalog.require(names.CRDS)
     name = obj["metadata"]["name"]
-    entry = writer.registry.shelf(kind).latest("", name)
+    entry = writer.store.resource_store(kind).latest("", name)
     if entry is None:
         return _create(writer, catalog, names.CRDS, obj)
-    call = Call(kind=kind, target=Target(name=name))
+    call = WriteRequest(kind=kind, object_path=ObjectPath(name=name))
     return writer.patch(call, lambda current: {**current, "spec": obj["spec"]})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..httpserver.metrics import ListenerMetrics
 from ..kube.supervision import TaskMetrics
-from .storage.object_store import Shelf
+from .storage.object_store import ResourceStore
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Figures:
+class ServerMetrics:
     """Of one server."""
 
-    def __init__(self, shelves: Callable[[], Iterable[Shelf]], failures: Mapping[str, int]) -> None:
+    def __init__(
+        self, resource_stores: Callable[[], Iterable[ResourceStore]], failures: Mapping[str, int]
+    ) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by method and status; watches count when they begin."""
         self.listeners = ListenerMetrics()
-        self._shelves = shelves
+        self._resource_stores = resource_stores
         self._failures = failures
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         """All figures as they are now."""
         from prometheus_client import (
             CollectorRegistry,
@@ -56,10 +58,10 @@ class Figures:
         watchers = GaugeMetricFamily(
             "apiserver_registered_watchers", "Watches that are open.", labels=_RESOURCE
         )
-        for shelf in self._shelves():
+        for shelf in self._resource_stores():
             named = [shelf.resource.group, shelf.resource.plural]
             objects.add_metric(named, len(shelf))
-            watchers.add_metric(named, len(shelf.hub))
+            watchers.add_metric(named, len(shelf.broadcaster))
         failures = CounterMetricFamily(
             "apiserver_store_failures", "What the store could not do.", labels=["operation"]
         )

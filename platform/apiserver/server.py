@@ -22,39 +22,39 @@ from ..model import names
 from ..model.admission import Webhook
 from . import bootstrap
 from .app import App
-from .controllers.base import Keeper, Tools
-from .controllers.crds import Definer
+from .controllers.base import Controller, ControllerContext
+from .controllers.crds import CrdController
 from .controllers.disruptions import DisruptionController
-from .controllers.event_ttl import Sweeper
-from .controllers.garbage_collector import Collector
-from .controllers.kubernetes_service import Standing
-from .controllers.namespaces import Landlord
-from .controllers.volumes import VolumeController
+from .controllers.event_ttl import EventTtlController
+from .controllers.garbage_collector import GarbageCollector
+from .controllers.kubernetes_service import KubernetesServiceController
+from .controllers.namespaces import NamespaceController
+from .controllers.volumes import PersistentVolumeController
 from .discovery.catalog import Catalog
 from .errors.status import StatusError
 from .http.auth import Authenticator, User
 from .http.connections import Connections
 from .http.requests import Json
-from .metrics import Figures
-from .storage.object_store import Registry
-from .storage.sqlite import Store
-from .verbs.admission import Admission, HeadLookup
+from .metrics import ServerMetrics
+from .storage.object_store import ObjectStore
+from .storage.sqlite import SqliteStore
+from .verbs.admission import Admission, LatestReader
 from .verbs.deletes import Deleter
 from .verbs.handlers import Handlers
-from .verbs.log_proxy import LogRelay
-from .verbs.pod_subresources import PodKinds, PodParts
+from .verbs.log_proxy import LogProxy
+from .verbs.pod_subresources import PodKinds, PodSubresources
 from .verbs.reads import Reader
 from .verbs.writes import Writer
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 5.0
+DRAIN_TIMEOUT = 5.0
 """How long a stop waits for answers that are under way."""
 
-START_SECONDS = 30.0
+START_TIMEOUT = 30.0
 """How long a start waits for the next thing that it needs."""
 
-FILL_AGAIN_AFTER = 2.0
+BOOTSTRAP_RETRY_INTERVAL = 2.0
 """Seconds after which a start that a full disk cut short is tried again."""
 
 GC_THRESHOLD = 50_000
@@ -65,7 +65,7 @@ GC_THRESHOLD = 50_000
 class Settings:
     """How the embedded API server runs."""
 
-    data: Path
+    data_dir: Path
     """Folder of all that lasts: ``cluster.db``, ``pki/``, ``tokens.json``, ``kubeconfig``."""
 
     host: str = "127.0.0.1"
@@ -81,7 +81,7 @@ class Settings:
     crds: Sequence[Json] = ()
     """Custom resource definitions that are installed at start."""
 
-    names: Sequence[str] = ()
+    extra_cert_names: Sequence[str] = ()
     """More host names and addresses for the certificates."""
 
     limits: Limits = field(default_factory=Limits)
@@ -92,7 +92,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningServer:
     """A server that answers."""
 
     url: str
@@ -124,24 +124,24 @@ async def serve(settings: Settings, *, ready: asyncio.Event | None = None) -> No
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings) -> AsyncIterator[RunningServer]:
     """The API server, for the length of the block."""
-    ensure_private_dir(settings.data)
-    made = pki.ensure(settings.data / "pki", names=(settings.host, *settings.names))
-    owned = tokens.ensure(settings.data / "tokens.json")
+    ensure_private_dir(settings.data_dir)
+    made = pki.ensure(settings.data_dir / "pki", names=(settings.host, *settings.extra_cert_names))
+    owned = tokens.ensure(settings.data_dir / "tokens.json")
     listener = settings.listener or socket.create_server(
         (settings.host, settings.port), backlog=2048
     )
     port = listener.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"https://{host}:{port}"
-    path = settings.data / "kubeconfig"
+    path = settings.data_dir / "kubeconfig"
     access = ClusterAccess(server=url, ca=made.ca_data, user="admin", token=owned["admin"])
     _write_kubeconfig(path, access)
-    engine = _Engine(settings, made, owned, f"{host}:{port}")
+    engine = _ServerCore(settings, made, owned, f"{host}:{port}")
     try:
         async with engine.running(), _listening(listener, engine.app, made, limits=settings.limits):
-            yield Running(
+            yield RunningServer(
                 url=url, port=port, pki=made, tokens=owned, kubeconfig=path, app=engine.app
             )
     finally:
@@ -157,75 +157,77 @@ def _write_kubeconfig(path: Path, access: ClusterAccess) -> None:
         log.exception("cannot write the kubeconfig", extra={"path": str(path)})
 
 
-class _Engine:
+class _ServerCore:
     """Everything behind the HTTP side."""
 
-    def __init__(self, settings: Settings, made: Pki, owned: Tokens, address: str) -> None:
+    def __init__(self, settings: Settings, certs: Pki, token_set: Tokens, address: str) -> None:
         self._settings = settings
-        self._registry = Registry(Store(settings.data / "cluster.db"))
+        self._store = ObjectStore(SqliteStore(settings.data_dir / "cluster.db"))
         self._catalog = Catalog()
-        lookup = HeadLookup(self._registry, self._catalog)
+        lookup = LatestReader(self._store, self._catalog)
         admission = Admission(lookup, settings.webhooks)
-        self._writer = Writer(self._registry, self._catalog, admission)
+        self._writer = Writer(self._store, self._catalog, admission)
         deleter = Deleter(self._writer)
-        self._relay = LogRelay(_client_context(made))
-        tools = Tools(writer=self._writer, deleter=deleter, catalog=self._catalog)
-        self._standing = Standing(tools, address=address, namespaces=bootstrap.SYSTEM_NAMESPACES)
-        self._keepers: list[Keeper] = [
-            Definer(tools),
-            Landlord(tools, ca=made.ca_data),
-            self._standing,
-            Sweeper(tools),
-            VolumeController(tools),
+        self._log_proxy = LogProxy(_client_context(certs))
+        tools = ControllerContext(writer=self._writer, deleter=deleter, catalog=self._catalog)
+        self._kubernetes_service = KubernetesServiceController(
+            tools, address=address, namespaces=bootstrap.SYSTEM_NAMESPACES
+        )
+        self._controllers: list[Controller] = [
+            CrdController(tools),
+            NamespaceController(tools, ca=certs.ca_data),
+            self._kubernetes_service,
+            EventTtlController(tools),
+            PersistentVolumeController(tools),
             DisruptionController(tools),
         ]
         if settings.collect_garbage:
-            self._keepers.append(Collector(tools))
+            self._controllers.append(GarbageCollector(tools))
         known = Authenticator(
             {
-                owned[user]: User(name=user, uid=user, groups=groups)
+                token_set[user]: User(name=user, uid=user, groups=groups)
                 for user, groups in USERS.items()
             }
         )
         handlers = Handlers(
-            reader=Reader(self._registry),
+            reader=Reader(self._store),
             writer=self._writer,
             deleter=deleter,
-            pods=PodParts(self._writer, deleter, _pod_kinds(self._catalog), self._relay),
-            known=known,
+            pods=PodSubresources(self._writer, deleter, _pod_kinds(self._catalog), self._log_proxy),
+            authenticator=known,
         )
         self.app = App(
             catalog=self._catalog,
             handlers=handlers,
-            known=known,
-            figures=Figures(self._registry.shelves, self._registry.failures),
+            authenticator=known,
+            metrics=ServerMetrics(self._store.resource_stores, self._store.failures),
             address=address,
-            writable=lambda: self._registry.writable,
+            writable=lambda: self._store.writable,
         )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        registry = self._registry
-        for keeper in self._keepers:
+        registry = self._store
+        for keeper in self._controllers:
             # The definer comes first: what it serves has its objects loaded for the others.
-            for kind in self._catalog.stored():
-                registry.shelf(kind)
-            keeper.start()
-            registry.listeners.append(keeper.notice)
+            for kind in self._catalog.stored_kinds():
+                registry.resource_store(kind)
+            keeper.enqueue_all()
+            registry.listeners.append(keeper.handle_event)
         registry.replay()
         committing = asyncio.create_task(
             supervise("store", registry.run, may_end=lambda: registry.stopping)
         )
-        keeping = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        keeping = [asyncio.create_task(keeper.run()) for keeper in self._controllers]
         try:
             try:
-                await self._fill()
+                await self._bootstrap()
             except StatusError:
                 if registry.writable:
                     raise
                 # What is there can be read, and deleted to make space.
                 log.exception("cannot make what every cluster has")
-                filling = supervise("fill", self._fill_later, may_end=lambda: self.app.ready)
+                filling = supervise("fill", self._retry_bootstrap, may_end=lambda: self.app.ready)
                 keeping.append(asyncio.create_task(filling))
             yield
         finally:
@@ -236,45 +238,45 @@ class _Engine:
             registry.stop()
             await committing
             await registry.close()
-            await self._relay.close()
+            await self._log_proxy.close()
 
-    async def _fill(self) -> None:
-        await bootstrap.fill(self._writer, self._catalog, self._settings.crds)
-        await self._established()
+    async def _bootstrap(self) -> None:
+        await bootstrap.ensure_defaults(self._writer, self._catalog, self._settings.crds)
+        await self._wait_bootstrapped()
         self.app.ready = True
 
-    async def _fill_later(self) -> None:
+    async def _retry_bootstrap(self) -> None:
         """Try again until there is space."""
         while not self.app.ready:
-            await asyncio.sleep(FILL_AGAIN_AFTER)
+            await asyncio.sleep(BOOTSTRAP_RETRY_INTERVAL)
             try:
-                await self._fill()
+                await self._bootstrap()
             except StatusError:
                 log.warning("still cannot make what every cluster has", exc_info=True)
 
-    async def _established(self) -> None:
+    async def _wait_bootstrapped(self) -> None:
         """Wait until the definitions are served, and what every cluster has is there."""
         for definition in self._settings.crds:
-            while not self._catalog.defined(definition["metadata"]["name"]):
+            while not self._catalog.crd_kinds(definition["metadata"]["name"]):
                 await self._next_version()
-        while not self._standing.complete:
+        while not self._kubernetes_service.is_synced:
             await self._next_version()
 
     async def _next_version(self) -> None:
-        await self._registry.reach(self._registry.committed_rv + 1, within=START_SECONDS)
+        await self._store.wait_until_fresh(self._store.committed_rv + 1, timeout=START_TIMEOUT)
 
 
 def _pod_kinds(catalog: Catalog) -> PodKinds:
     return PodKinds(
-        pods=catalog.known(names.PODS),
-        nodes=catalog.known(names.NODES),
-        budgets=catalog.known(names.POD_DISRUPTION_BUDGETS),
+        pods=catalog.require(names.PODS),
+        nodes=catalog.require(names.NODES),
+        budgets=catalog.require(names.POD_DISRUPTION_BUDGETS),
     )
 
 
-def _client_context(made: Pki) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(made.ca))
-    context.load_cert_chain(made.client.certificate, made.client.key)
+def _client_context(certs: Pki) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(certs.ca))
+    context.load_cert_chain(certs.client.certificate, certs.client.key)
     # Agents are reached by addresses that their certificates may not name; the authority decides.
     context.check_hostname = False
     return context
@@ -282,16 +284,18 @@ def _client_context(made: Pki) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def _listening(
-    listener: socket.socket, app: App, made: Pki, *, limits: Limits
+    listener: socket.socket, app: App, certs: Pki, *, limits: Limits
 ) -> AsyncIterator[None]:
     """Serve *app* on *listener*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.server.certificate, made.server.key)
-    connections = Connections(app, knows=app.knows, limits=limits, metrics=app.figures.listeners)
+    context.load_cert_chain(certs.server.certificate, certs.server.key)
+    connections = Connections(
+        app, is_authenticated=app.is_authenticated, limits=limits, metrics=app.metrics.listeners
+    )
     connections.listen(listener, tls=context)
     try:
         yield
     finally:
         connections.stop()
-        app.handlers.writer.registry.end_streams()
-        await connections.close(DRAIN_SECONDS)
+        app.handlers.writer.store.close_watches()
+        await connections.close(DRAIN_TIMEOUT)

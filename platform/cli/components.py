@@ -104,7 +104,7 @@ def apiserver(
     async def main(ready: asyncio.Event) -> None:
         rules = AdmissionSettings(job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True)
         settings = Settings(
-            data=data_dir,
+            data_dir=data_dir,
             host=host,
             listener=listener,
             webhooks=webhooks(rules),

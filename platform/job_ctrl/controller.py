@@ -60,7 +60,7 @@ they do by then; what went while a watch was broken they never will."""
 
 
 class JobController:
-    """Runs Volcano's Jobs; see :meth:`run`."""
+    """Runs Volcano's Jobs; see :meth:`run_in_thread`."""
 
     def __init__(
         self,

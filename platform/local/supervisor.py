@@ -219,7 +219,7 @@ class Supervisor:
             self._state.parts[child.spec.name].restarts += 1
 
     def fork(self, entry: Entry) -> None:
-        """Fork a first child of each part that does *entry*, before :meth:`run`."""
+        """Fork a first child of each part that does *entry*, before :meth:`run_in_thread`."""
         for child in self._processes:
             with self._prepare_start(child.spec) as (start, readable):
                 child.process, child.prefork_ready_fd = fork(entry, start), readable

@@ -2,8 +2,9 @@
 
 Nobody's clock is compared with another's: a Lease is over when we have not seen its record change
 for as long as the record says. The holder's own time is up sooner, *renew deadline* after the start
-of its last good renewal. From then on the fence lets no write pass and :meth:`Elector.run` fails;
-the process must end, for what it still has in hand may be outdated.
+of its last good renewal. From then on the fence lets no write pass and
+:meth:`Elector.run_in_thread` fails; the process must end, for what it still has in hand may be
+outdated.
 """
 
 import asyncio
@@ -138,7 +139,7 @@ class LeaderElectionMetrics:
 
 
 class LeaderElector:
-    """One candidate for one Lease. :meth:`run` it once.
+    """One candidate for one Lease. :meth:`run_in_thread` it once.
 
     The client should be the elector's own, without a fence, so that nothing holds renewals up.
     """

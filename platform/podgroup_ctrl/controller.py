@@ -85,7 +85,7 @@ class PodGroupSettings:
 
 
 class PodGroupController:
-    """Runs until cancelled; see :meth:`run`."""
+    """Runs until cancelled; see :meth:`run_in_thread`."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class QueueSettings:
 
 
 class QueueController:
-    """Runs until cancelled; see :meth:`run`."""
+    """Runs until cancelled; see :meth:`run_in_thread`."""
 
     def __init__(
         self,

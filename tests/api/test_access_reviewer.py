@@ -30,7 +30,7 @@ async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[Gate]:
     async def answer(request: web.Request) -> web.Response:
         body = await request.json()
         if body["kind"] == "TokenReview":
-            found = review(TOKENREVIEWS, body, namespace="", asking=ANONYMOUS, known=known)
+            found = review(TOKENREVIEWS, body, namespace="", user=ANONYMOUS, authenticator=known)
             return web.json_response(found, status=201)
         shown = body["spec"]
         may = all(shown.get(key) == value for key, value in allowed.items())

@@ -88,7 +88,7 @@ async def test_an_http_server_that_ends_by_itself_ends_the_process(
     async def ends(_: uvicorn.Server, **_more: object) -> None:
         """As uvicorn does when its start fails."""
 
-    monkeypatch.setattr(uvicorn.Server, "run", ends)
+    monkeypatch.setattr(uvicorn.Server, "run_in_thread", ends)
     async with (
         FakeApi() as api,
         Client(api.credentials, user_agent="tests") as client,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.custom.crds import (
-    check_crd,
     default_crd,
     is_established,
-    settled_status,
+    reconciled_status,
     terminating_status,
+    validate_crd,
 )
-from batholith.apiserver.custom.kinds import custom_kind
+from batholith.apiserver.custom.kinds import custom_kinds
 from batholith.apiserver.custom.schema import compile_schema
 from batholith.apiserver.errors.fields import MalformedError
 from batholith.apiserver.kinds.info import KindInfo
@@ -31,7 +31,7 @@ def kind_of(crd: dict[str, Any]) -> KindInfo:
     crd = copy.deepcopy(crd)
     assert DEFINITION.prepare(crd) == []
     assert DEFINITION.validate(crd) == []
-    return custom_kind(crd)[0]
+    return custom_kinds(crd)[0]
 
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: str(case["body"]["metadata"]))
@@ -228,12 +228,12 @@ def with_node(node: dict[str, Any]) -> dict[str, Any]:
 )  # fmt: skip
 def test_bad_definitions_are_refused(crd: dict[str, Any], field: str) -> None:
     default_crd(crd)
-    assert field in [error.field for error in check_crd(crd)]
+    assert field in [error.field for error in validate_crd(crd)]
 
 
 def test_group_scope_and_names_of_a_definition_are_fixed() -> None:
     old = crd_with()
-    errors = check_crd(crd_with(scope="Cluster"), old)
+    errors = validate_crd(crd_with(scope="Cluster"), old)
     assert [error.message for error in errors] == [
         'spec.scope: Invalid value: "Cluster": field is immutable'
     ]
@@ -249,19 +249,19 @@ def named(plural: str, kind: str, short: str) -> dict[str, Any]:
 
 def test_names_are_accepted_once_and_keep_the_second_comer_out() -> None:
     first, second = named("foos", "Foo", "fo"), named("goos", "Goo", "fo")
-    first["status"] = settled_status(first, [first, second], "t1")
+    first["status"] = reconciled_status(first, [first, second], "t1")
     assert is_established(first)
     assert first["status"]["acceptedNames"]["listKind"] == "FooList"
     assert first["status"]["storedVersions"] == ["v1"]
-    second["status"] = settled_status(second, [first, second], "t2")
+    second["status"] = reconciled_status(second, [first, second], "t2")
     assert not is_established(second)
     assert [c["reason"] for c in second["status"]["conditions"]] == [
         "ShortNamesConflict",
         "NotAccepted",
     ]
     assert "shortNames" not in second["status"]["acceptedNames"]
-    assert settled_status(second, [first], "t3") == second["status"]
-    second["status"] = settled_status(second, [second], "t4")
+    assert reconciled_status(second, [first], "t3") == second["status"]
+    second["status"] = reconciled_status(second, [second], "t4")
     assert is_established(second)
 
 
@@ -286,6 +286,6 @@ def test_the_preferred_version_comes_first() -> None:
     ]
     crd["spec"]["versions"] = versions
     default_crd(crd)
-    kinds = custom_kind(crd)
+    kinds = custom_kinds(crd)
     assert [k.resource.version for k in kinds] == ["v10", "v2", "v1beta2", "v1beta1", "v1alpha1"]
     assert {kind.storage_version for kind in kinds} == {"v1beta1"}

@@ -12,7 +12,11 @@ from support.kubectl import Kubectl, needs_kubectl
 from support.polling import until_true
 
 from batholith.apiserver.errors.status import StatusError
-from batholith.apiserver.verbs.disruption_budgets import SYNC_FAILED, check, with_condition
+from batholith.apiserver.verbs.disruption_budgets import (
+    SYNC_FAILED,
+    check_disruption_allowed,
+    with_condition,
+)
 from batholith.model import crds
 
 Json = dict[str, Any]
@@ -190,7 +194,7 @@ def test_a_budget_that_can_be_counted_no_more_says_why() -> None:
     found: Json = {"metadata": {"name": "b"}, "status": {"currentHealthy": 2}}
     found["status"] = with_condition(found["status"], SYNC_FAILED, "no scale")
     with pytest.raises(StatusError) as refused:
-        check(found)
+        check_disruption_allowed(found)
     (cause,) = (refused.value.details or {})["causes"]
     assert cause["message"].endswith("pods currently because it failed sync: no scale")
 
@@ -208,7 +212,7 @@ async def test_two_evictions_at_a_time_spend_no_more_than_there_is(server: Serve
 def test_a_budget_that_is_not_counted_yet_keeps_its_pods_for_now() -> None:
     found: Json = {"metadata": {"name": "b", "generation": 2}, "status": {"observedGeneration": 1}}
     with pytest.raises(StatusError) as refused:
-        check(found)
+        check_disruption_allowed(found)
     (cause,) = (refused.value.details or {})["causes"]
     assert cause["message"] == "The disruption budget b is still being processed by the server."
     assert (refused.value.details or {})["retryAfterSeconds"] == 10

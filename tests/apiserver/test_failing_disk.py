@@ -15,11 +15,11 @@ from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
 from batholith.apiserver.storage import disk_reserve
 from batholith.apiserver.storage import object_store as registries
-from batholith.apiserver.storage.disk_reserve import Reserve
-from batholith.apiserver.storage.object_store import Registry, Shelf
-from batholith.apiserver.storage.sqlite import Store
+from batholith.apiserver.storage.disk_reserve import DiskReserve
+from batholith.apiserver.storage.object_store import ObjectStore, ResourceStore
+from batholith.apiserver.storage.sqlite import SqliteStore
 from batholith.apiserver.storage.stored_objects import new_uid
-from batholith.apiserver.storage.watch import Selection, Watcher
+from batholith.apiserver.storage.watch import SelectionPredicate, Watcher
 from batholith.model.names import CONFIGMAPS
 
 KIND = next(kind for kind in BUILT_IN if kind.resource == CONFIGMAPS)
@@ -54,10 +54,10 @@ class Disk:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[tuple[Registry, Store, Shelf]]:
-    store = Store(folder / "cluster.db")
-    registry = Registry(store)
-    shelf = registry.shelf(KIND)
+async def opened(folder: Path) -> AsyncIterator[tuple[ObjectStore, SqliteStore, ResourceStore]]:
+    store = SqliteStore(folder / "cluster.db")
+    registry = ObjectStore(store)
+    shelf = registry.resource_store(KIND)
     registry.replay()
     running = asyncio.create_task(registry.run())
     try:
@@ -68,13 +68,15 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Registry, Store, Shelf]]:
         await registry.close()
 
 
-def put(registry: Registry, shelf: Shelf, name: str, text: str = "") -> "asyncio.Future[None]":
+def put(
+    registry: ObjectStore, shelf: ResourceStore, name: str, text: str = ""
+) -> "asyncio.Future[None]":
     metadata = {"name": name, "namespace": "default", "uid": new_uid()}
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": text}}
     return registry.put(shelf, obj, shelf.latest("default", name)).done
 
 
-def remove(registry: Registry, shelf: Shelf, name: str) -> "asyncio.Future[None]":
+def remove(registry: ObjectStore, shelf: ResourceStore, name: str) -> "asyncio.Future[None]":
     old = shelf.latest("default", name)
     assert old is not None
     return registry.remove(shelf, old.parse(), old).done
@@ -88,11 +90,11 @@ def in_file(folder: Path) -> dict[str, int]:
     return dict(rows)
 
 
-def in_memory(shelf: Shelf) -> dict[str, int]:
-    return {entry.name: entry.rv for entry in shelf.heads()}
+def in_memory(shelf: ResourceStore) -> dict[str, int]:
+    return {entry.name: entry.rv for entry in shelf.latest_entries()}
 
 
-async def fill(registry: Registry, shelf: Shelf) -> int:
+async def fill(registry: ObjectStore, shelf: ResourceStore) -> int:
     """Write until the store refuses; how many writes it took."""
     for number in range(1000):  # more than there is space for
         try:
@@ -112,14 +114,14 @@ class SmallDisk:
         self._patch = monkeypatch
         self.grown = False
 
-    def begin(self, store: Store) -> None:
-        kept = disk_reserve.SIZE // 8192
+    def begin(self, store: SqliteStore) -> None:
+        kept = disk_reserve.RESERVE_SIZE // 8192
 
         def set_limit(pages: int) -> None:
             store._connection.execute(f"PRAGMA max_page_count={pages}").close()
 
-        self._patch.setattr(Reserve, "set_buffered_bytes", lambda _: self.grown)
-        self._patch.setattr(Reserve, "unlock", lambda _: set_limit(self.LIMIT + kept))
+        self._patch.setattr(DiskReserve, "set_buffered_bytes", lambda _: self.grown)
+        self._patch.setattr(DiskReserve, "unlock", lambda _: set_limit(self.LIMIT + kept))
         set_limit(self.LIMIT)
 
 
@@ -131,17 +133,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
 async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
     tmp_path: Path, small: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "LOOK_FOR_SPACE_EVERY", 0.01)
-    monkeypatch.setattr(Store, "_has_free_pages", lambda self: False)
+    monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(SqliteStore, "_has_free_pages", lambda self: False)
     async with opened(tmp_path) as (registry, store, shelf):
         small.begin(store)
-        watcher = Watcher(Selection())
-        shelf.hub.add(watcher)
+        watcher = Watcher(SelectionPredicate())
+        shelf.broadcaster.add(watcher)
         before = await fill(registry, shelf)
         assert before > 5
         assert not registry.writable
         assert in_memory(shelf) == in_file(tmp_path)
-        assert [event.entry.name for _, event in watcher.take()] == [
+        assert [event.entry.name for _, event in watcher.drain()] == [
             f"f{number}" for number in range(before)
         ]
         with pytest.raises(StatusError, match="disk full"):
@@ -158,8 +160,8 @@ async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
 async def test_the_log_goes_first_when_the_disk_is_full(
     tmp_path: Path, small: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "LOOK_FOR_SPACE_EVERY", 0.01)
-    monkeypatch.setattr(disk_reserve, "SIZE", 2_000_000)
+    monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(disk_reserve, "RESERVE_SIZE", 2_000_000)
     async with opened(tmp_path) as (registry, store, shelf):
         small.begin(store)
         await fill(registry, shelf)
@@ -169,7 +171,7 @@ async def test_the_log_goes_first_when_the_disk_is_full(
         assert in_memory(shelf) == in_file(tmp_path)
 
 
-def writable(registry: Registry) -> Callable[[], Awaitable[bool]]:
+def writable(registry: ObjectStore) -> Callable[[], Awaitable[bool]]:
     async def tell() -> bool:
         return registry.writable
 
@@ -190,26 +192,26 @@ async def test_an_object_that_is_being_deleted_may_change_on_a_full_disk(tmp_pat
 
 
 def test_the_reserve_is_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Reserve(tmp_path / "r")
-    assert held.hold() and held.hold()
-    assert (tmp_path / "r").stat().st_blocks * 512 >= disk_reserve.SIZE
+    held = DiskReserve(tmp_path / "r")
+    assert held.ensure() and held.ensure()
+    assert (tmp_path / "r").stat().st_blocks * 512 >= disk_reserve.RESERVE_SIZE
     held.release()
     free = os.statvfs(tmp_path)
-    pages = disk_reserve.SIZE // free.f_frsize
+    pages = disk_reserve.RESERVE_SIZE // free.f_frsize
     # What was just given up is not enough to go on as before.
     monkeypatch.setattr(os, "statvfs", lambda _: _Free(pages, free.f_frsize))
-    assert not held.hold()
+    assert not held.ensure()
     monkeypatch.setattr(os, "statvfs", lambda _: _Free(2 * pages, free.f_frsize))
-    assert held.hold()
+    assert held.ensure()
     held.release()
     assert list(tmp_path.iterdir()) == []
-    assert not Reserve(tmp_path / "none" / "r").hold()
+    assert not DiskReserve(tmp_path / "none" / "r").ensure()
 
 
 async def test_a_failed_compaction_takes_no_write_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.LOG_KEPT", 1)
+    monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 1)
     monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
     async with opened(tmp_path) as (registry, store, shelf):
         disk = Disk(store._connection)
@@ -229,8 +231,8 @@ async def test_a_failed_compaction_takes_no_write_back(
 
 
 async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.LOG_KEPT", 2)
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.COMPACTED_AT_ONCE", 3)
+    monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
+    monkeypatch.setattr("batholith.apiserver.storage.sqlite.COMPACTION_BATCH_SIZE", 3)
     async with opened(tmp_path) as (registry, store, shelf):
         for number in range(12):
             await put(registry, shelf, f"n{number}")
@@ -238,7 +240,7 @@ async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.Monk
         while not more or more[-1]:
             more.append(store.compact())
         assert more == [True, True, False]
-        assert len(list(store.changes())) == 2
+        assert len(list(store.log_entries())) == 2
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -246,19 +248,19 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
     tmp_path: Path, stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[int] = []
-    true_holds = Store.holds
+    true_holds = SqliteStore.contains_version
 
-    def holds(self: Store, rv: int) -> bool:
+    def holds(self: SqliteStore, rv: int) -> bool:
         tries.append(rv)
         if len(tries) < 3:
             raise sqlite3.OperationalError("unable to open database file")
         return true_holds(self, rv)
 
-    monkeypatch.setattr(Store, "holds", holds)
+    monkeypatch.setattr(SqliteStore, "contains_version", holds)
     async with opened(tmp_path) as (registry, store, shelf):
         await put(registry, shelf, "a")
-        watcher = Watcher(Selection())
-        shelf.hub.add(watcher)
+        watcher = Watcher(SelectionPredicate())
+        shelf.broadcaster.add(watcher)
         disk = Disk(store._connection)
         store._connection = disk  # type: ignore[assignment]
         disk.fails_at, disk.after = "COMMIT", stored
@@ -277,7 +279,7 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
                 await written
         assert registry.writable
         assert ("b" in in_memory(shelf)) is stored
-        assert [event.entry.name for _, event in watcher.take()] == ["b"] * stored
+        assert [event.entry.name for _, event in watcher.drain()] == ["b"] * stored
         assert in_memory(shelf) == in_file(tmp_path)
         await put(registry, shelf, "c")
         assert in_memory(shelf) == in_file(tmp_path)
@@ -286,10 +288,10 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
 async def test_a_stop_answers_what_is_still_unknown_as_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def holds(self: Store, rv: int) -> bool:
+    def holds(self: SqliteStore, rv: int) -> bool:
         raise sqlite3.OperationalError("unable to open database file")
 
-    monkeypatch.setattr(Store, "holds", holds)
+    monkeypatch.setattr(SqliteStore, "contains_version", holds)
     async with opened(tmp_path) as (registry, store, shelf):
         await put(registry, shelf, "a")
         disk = Disk(store._connection)

@@ -7,7 +7,7 @@ import pytest
 from support.enforcement_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
 
 from batholith.apiserver.builtin.unenforced import field_warnings
-from batholith.apiserver.builtin.unenforced_pods import PATHS
+from batholith.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
 from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import Resource
@@ -92,6 +92,7 @@ def test_fields_without_effect_are_named(
 
 _PROBE = f"{AGENT}/pods/prober.py"
 _ENV = f"{AGENT}/state/environment.py"
+_PVCS, _SHIM = f"{AGENT}/volumes/pvc_dirs.py", f"{AGENT}/runtime/shim.py"
 _FILES = f"{AGENT}/volumes/projected.py"
 _USERS = f"{AGENT}/runtime/users.py"
 _RIGHTS, _LAYOUT = f"{AGENT}/runtime/rights.py", f"{AGENT}/runtime/rootfs.py"
@@ -158,7 +159,7 @@ POD_FIELDS: Mapping[str, Row] = {
     "volumes[*].emptyDir.sizeLimit": warned("1Gi"),
     "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": warned("Directory"),
-    "volumes[*].persistentVolumeClaim": enforced(f"{AGENT}/volumes/pvc_dirs.py", {"claimName": "c"}),
+    "volumes[*].persistentVolumeClaim": enforced(_PVCS, {"claimName": "c"}),
     "volumes[*].projected.defaultMode": enforced(_FILES, 0o600),
     "volumes[*].projected.sources[*].clusterTrustBundle": warned(),
     "volumes[*].projected.sources[*].configMap": enforced(_FILES),
@@ -209,7 +210,7 @@ POD_FIELDS: Mapping[str, Row] = {
     "containers[*].resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "containers[*].restartPolicy": warned("Always"),
     "containers[*].restartPolicyRules": warned([{"action": "Restart"}]),
-    "containers[*].securityContext.allowPrivilegeEscalation": enforced(f"{AGENT}/runtime/shim.py", False),
+    "containers[*].securityContext.allowPrivilegeEscalation": enforced(_SHIM, False),
     "containers[*].securityContext.appArmorProfile": warned(_PROFILE),
     "containers[*].securityContext.capabilities.add": warned(["NET_ADMIN"]),
     "containers[*].securityContext.capabilities.drop": enforced(_RIGHTS, ["ALL"]),
@@ -288,7 +289,7 @@ def test_a_side_car_is_not_warned_of() -> None:
 def test_no_field_is_warned_of_that_a_pod_has_not() -> None:
     known = tuple(path for path, row in POD_FIELDS.items() if row.state != "refused")
     known += tuple(path.replace("containers", "initContainers") for path in known)
-    assert [path for path in PATHS if not path.startswith(known)] == []
+    assert [path for path in UNENFORCED_PATHS if not path.startswith(known)] == []
 
 
 HARMLESS: Mapping[str, Any] = {

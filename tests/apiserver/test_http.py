@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 import pytest
 from support.polling import until
 
-from batholith.apiserver.http.connections import BODY_LIMIT, HEAD_LIMIT, Asked, Connections, Reply
+from batholith.apiserver.http.connections import (
+    MAX_BODY_SIZE,
+    MAX_HEADER_SIZE,
+    Connections,
+    HttpRequest,
+    HttpResponse,
+)
 from batholith.httpserver.limits import Limits
 
 TYPE = b"content-type: text/plain\r\n"
@@ -19,22 +25,22 @@ TYPE = b"content-type: text/plain\r\n"
 class Echo:
     """Answers with what it was asked; ``/stream`` streams until nobody listens any more."""
 
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[HttpRequest] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     held: asyncio.Event = field(default_factory=asyncio.Event)
     stream_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def __call__(self, asked: Asked) -> Reply:
+    async def __call__(self, asked: HttpRequest) -> HttpResponse:
         self.asked.append(asked)
         self.begun.set()
         if asked.path == "/held":
             await self.held.wait()
         if asked.path == "/stream":
-            return Reply(200, TYPE, stream=self._pieces(endless="endless" in asked.headers))
+            return HttpResponse(200, TYPE, stream=self._pieces(endless="endless" in asked.headers))
         if asked.path == "/unchanged":
-            return Reply(304, b"etag: x\r\n")
+            return HttpResponse(304, b"etag: x\r\n")
         text = f"{asked.method} {asked.path} {asked.query.decode()} {len(asked.body)}"
-        return Reply(200, TYPE, text.encode())
+        return HttpResponse(200, TYPE, text.encode())
 
     async def _pieces(self, *, endless: bool) -> AsyncGenerator[bytes]:
         try:
@@ -84,14 +90,14 @@ class Clock:
         return self.now
 
 
-def knows(asked: Asked) -> bool:
+def knows(asked: HttpRequest) -> bool:
     return "stranger" not in asked.headers
 
 
 @asynccontextmanager
 async def peer(*, limits: Limits | None = None, clock: Clock | None = None) -> AsyncIterator[Peer]:
     echo = Echo()
-    connections = Connections(echo, knows=knows, limits=limits, time=clock)
+    connections = Connections(echo, is_authenticated=knows, limits=limits, time=clock)
     listening = socket.create_server(("127.0.0.1", 0))
     address = listening.getsockname()
     connections.listen(listening)
@@ -161,8 +167,8 @@ async def test_a_body_may_come_in_chunks_after_leave_to_send_it() -> None:
 
 async def test_a_body_beyond_the_limit_is_named_and_not_kept() -> None:
     async with peer() as it:
-        it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (BODY_LIMIT + 1))
-        it.writer.write(b"x" * (BODY_LIMIT + 1))
+        it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_SIZE + 1))
+        it.writer.write(b"x" * (MAX_BODY_SIZE + 1))
         await it.answer()
         it.writer.write(b"GET /next HTTP/1.1\r\n\r\n")
         assert (await it.answer())[1] == "GET /next  0"
@@ -223,7 +229,7 @@ async def test_rubbish_is_refused_after_what_came_before_it() -> None:
 async def test_a_head_without_end_is_refused() -> None:
     async with peer() as it:
         # Not a byte more than it reads: what it had not read would break the connection.
-        it.writer.write(b"GET / HTTP/1.1\r\nx: ".ljust(HEAD_LIMIT + 1, b"y"))
+        it.writer.write(b"GET / HTTP/1.1\r\nx: ".ljust(MAX_HEADER_SIZE + 1, b"y"))
         assert (await it.rest()).startswith(b"HTTP/1.1 400 ")
     assert it.echo.asked == []
 
@@ -279,9 +285,9 @@ async def test_a_request_that_is_not_whole_is_not_carried_out(sent: bytes) -> No
 async def test_a_stranger_is_answered_before_the_body_comes_and_none_of_it_is_kept() -> None:
     async with peer() as it:
         head = b"POST /a HTTP/1.1\r\nstranger: 1\r\ncontent-length: %d\r\n\r\n"
-        it.writer.write(head % BODY_LIMIT)
+        it.writer.write(head % MAX_BODY_SIZE)
         assert (await it.answer())[1] == "POST /a  0"
-        it.writer.write(b"x" * BODY_LIMIT + b"GET /next HTTP/1.1\r\n\r\n")
+        it.writer.write(b"x" * MAX_BODY_SIZE + b"GET /next HTTP/1.1\r\n\r\n")
         assert (await it.answer())[1] == "GET /next  0"
         assert it.connections.buffered_bytes == 0
         assert [each.body for each in it.echo.asked] == [b"", b""]
@@ -290,7 +296,7 @@ async def test_a_stranger_is_answered_before_the_body_comes_and_none_of_it_is_ke
 async def test_a_body_beyond_the_limit_is_refused_before_it_comes() -> None:
     async with peer() as it:
         head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\nexpect: 100-continue\r\n\r\n"
-        it.writer.write(head % (BODY_LIMIT + 1))
+        it.writer.write(head % (MAX_BODY_SIZE + 1))
         assert "connection: close" in (await it.answer())[0]
         assert await it.rest() == b""
     assert [each.too_large for each in it.echo.asked] == [True]

@@ -20,7 +20,7 @@ from support.embedded_apiserver import (
 )
 from support.polling import PATIENCE, until_true
 
-from batholith.apiserver.custom.schema import Structural
+from batholith.apiserver.custom.schema import StructuralSchema
 from batholith.apiserver.errors.status import StatusError
 from batholith.apiserver.http import bodies, offload, yaml_process
 from batholith.apiserver.verbs.patches import json_patch
@@ -32,7 +32,7 @@ YAML = "application/yaml"
 
 
 def large(name: str, **labels: str) -> dict[str, Any]:
-    return {**config_map(name, **labels), "data": {"k": "," * (offload.LARGE + 1)}}
+    return {**config_map(name, **labels), "data": {"k": "," * (offload.OFFLOAD_THRESHOLD + 1)}}
 
 
 class Rule:
@@ -102,7 +102,7 @@ async def test_a_large_write_is_decided_on_the_newest_state(
     await server.create(MAPS, config_map("large"))
     rule.begun.clear()
     rule.go_on.clear()
-    patch = {"data": {"more": "x" * offload.LARGE}}
+    patch = {"data": {"more": "x" * offload.OFFLOAD_THRESHOLD}}
     request = server.request("PATCH", f"{MAPS}/large", patch, content_type=MERGE)
     async with under_way(request) as writing:
         await rule.reached()
@@ -240,8 +240,8 @@ async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> Answer:
 def test_a_kind_with_dear_patterns_has_large_bodies_sooner() -> None:
     def of(*patterns: str) -> int:
         text = {"type": "string", "allOf": [{"pattern": each} for each in patterns]}
-        return Structural({"type": "object", "properties": {"spec": text}}).large
+        return StructuralSchema({"type": "object", "properties": {"spec": text}}).offload_threshold
 
-    assert of("^[a-z]+$") == offload.LARGE
+    assert of("^[a-z]+$") == offload.OFFLOAD_THRESHOLD
     dear = "(a|b)*a((a|b){30}){30}"
-    assert of(dear, dear) < of(dear) < offload.LARGE
+    assert of(dear, dear) < of(dear) < offload.OFFLOAD_THRESHOLD

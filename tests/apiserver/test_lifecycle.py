@@ -26,10 +26,10 @@ from support.embedded_apiserver import (
 )
 from support.polling import until_true
 
-from batholith.apiserver.controllers.base import Tools, call_for
-from batholith.apiserver.controllers.event_ttl import KEEP, Sweeper
-from batholith.apiserver.storage.object_store import Shelf
-from batholith.apiserver.storage.stored_objects import Event
+from batholith.apiserver.controllers.base import ControllerContext, internal_request
+from batholith.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
+from batholith.apiserver.storage.object_store import ResourceStore
+from batholith.apiserver.storage.stored_objects import WatchEvent
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]
@@ -390,21 +390,21 @@ async def test_events_last_an_hour(tmp_path: Path) -> None:
 
 async def _let_events_pass(server: EmbeddedServer) -> None:
     handlers = server.running.app.handlers
-    tools = Tools(
+    tools = ControllerContext(
         writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
     )
-    sweeper = Sweeper(tools)
+    sweeper = EventTtlController(tools)
     clock = FakeClock()
     sweeper.queue.clock = clock
-    handlers.writer.registry.listeners.append(sweeper.observe)
+    handlers.writer.store.listeners.append(sweeper.on_event)
     events = "/api/v1/namespaces/default/events"
     about = {"kind": "Pod", "name": "p", "namespace": "default"}
     for name in ("old", "fresh"):
         body = {"metadata": {"name": name}, "involvedObject": about, "message": "m"}
         await server.create(events, body)
-        await clock.advance(KEEP / 2)
+        await clock.advance(EVENT_TTL / 2)
     await server.request("PATCH", f"{events}/fresh", {"count": 2}, content_type=MERGE)
-    await clock.advance(KEEP / 2)
+    await clock.advance(EVENT_TTL / 2)
     await sweeper.reconcile("events")
     left = await server.get(events)
     assert [item["metadata"]["name"] for item in left["items"]] == ["fresh"]
@@ -413,32 +413,32 @@ async def _let_events_pass(server: EmbeddedServer) -> None:
 async def test_an_event_that_is_written_while_others_expire_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.apiserver.controllers.event_ttl.PARSED", 2)
+    monkeypatch.setattr("batholith.apiserver.controllers.event_ttl.PARSED_SLICE_SIZE", 2)
     async with embedded_server(tmp_path) as server:
         handlers, clock = server.running.app.handlers, FakeClock()
-        sweeper = Sweeper(
-            Tools(
+        sweeper = EventTtlController(
+            ControllerContext(
                 writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
             )
         )
         sweeper.queue.clock = clock
-        handlers.writer.registry.listeners.append(sweeper.observe)
+        handlers.writer.store.listeners.append(sweeper.on_event)
         events = "/api/v1/namespaces/default/events"
         about = {"kind": "Pod", "name": "p", "namespace": "default"}
         for name in "abcde":
             body = {"metadata": {"name": name}, "involvedObject": about, "message": "m"}
             await server.create(events, body)
-        await clock.advance(KEEP)
+        await clock.advance(EVENT_TTL)
         written: list[str] = []
 
-        def write(shelf: Shelf, event: Event) -> None:
+        def write(shelf: ResourceStore, event: WatchEvent) -> None:
             """As soon as the first slice is gone."""
             if shelf.resource.plural == "events" and not written:
                 written.append(event.entry.name)
-                call = call_for(shelf.kind, ("default", "e"))
-                handlers.writer.put(call, lambda obj: {**obj, "message": "again"})
+                call = internal_request(shelf.kind, ("default", "e"))
+                handlers.writer.update_unchecked(call, lambda obj: {**obj, "message": "again"})
 
-        handlers.writer.registry.listeners.append(write)
+        handlers.writer.store.listeners.append(write)
         await sweeper.reconcile("events")
         left = await server.get(events)
         assert [item["metadata"]["name"] for item in left["items"]] == ["e"]

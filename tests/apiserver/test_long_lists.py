@@ -19,17 +19,17 @@ from support.embedded_apiserver import (
 )
 from support.polling import until_true
 
-from batholith.apiserver.controllers.garbage_collector import Collector
-from batholith.apiserver.http.auth import SYSTEM
-from batholith.apiserver.http.requests import Target
+from batholith.apiserver.controllers.garbage_collector import GarbageCollector
+from batholith.apiserver.http.auth import APISERVER_USER
+from batholith.apiserver.http.requests import ObjectPath
 from batholith.apiserver.printing import tables
 from batholith.apiserver.storage import object_store as registries
-from batholith.apiserver.storage.object_store import Registry
-from batholith.apiserver.storage.slices import PARSED, slices
-from batholith.apiserver.storage.stored_objects import Entry
+from batholith.apiserver.storage.object_store import ObjectStore
+from batholith.apiserver.storage.slices import PARSED_SLICE_SIZE, slices
+from batholith.apiserver.storage.stored_objects import StoredObject
 from batholith.apiserver.verbs import render
 from batholith.apiserver.verbs.render import Renderer
-from batholith.apiserver.verbs.writes import Call
+from batholith.apiserver.verbs.writes import WriteRequest
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -37,7 +37,7 @@ NAMESPACES = "/api/v1/namespaces"
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
 STREAM = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-MANY = 2 * PARSED + 50
+MANY = 2 * PARSED_SLICE_SIZE + 50
 
 
 class Turns:
@@ -86,8 +86,8 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield server
 
 
-def registry_of(server: EmbeddedServer) -> Registry:
-    return server.running.app.handlers.writer.registry
+def registry_of(server: EmbeddedServer) -> ObjectStore:
+    return server.running.app.handlers.writer.store
 
 
 async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
@@ -97,12 +97,12 @@ async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
     group, version = ("ex.io", "v1") if plural == "foos" else ("", "v1")
     kind = server.running.app.catalog.get(group, version, plural)
     assert kind is not None
-    call = Call(kind=kind, target=Target(namespace=namespace), user=SYSTEM)
+    call = WriteRequest(kind=kind, object_path=ObjectPath(namespace=namespace), user=APISERVER_USER)
     head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
     for number in range(MANY):
         body = {**head, "metadata": {"name": f"s{number:04d}", **metadata}}
         written = server.running.app.handlers.writer.create(call, body)
-    await written.settled()
+    await written.committed()
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ async def test_reads_of_many_objects_give_others_their_turn(
 ) -> None:
     await fill(server, SECRETS)
     monkeypatch.setattr(tables, "cells", turns.counted(tables.cells))
-    monkeypatch.setattr(Entry, "parse", turns.counted(Entry.parse))
+    monkeypatch.setattr(StoredObject, "parse", turns.counted(StoredObject.parse))
     if headers:  # what is stored goes out as it is, many at a time
         monkeypatch.setattr(Renderer, "_item", turns.counted(Renderer._item))
-    with turns.at_most(2 * PARSED, of=MANY):
+    with turns.at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         method = "DELETE" if "dryRun" in query else "GET"
         answer = await server.request(method, SECRETS + query, headers=headers)
     assert answer.status == 200
@@ -138,19 +138,19 @@ async def test_reads_of_many_objects_give_others_their_turn(
 async def test_deletions_of_many_objects_give_others_their_turn(
     server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Registry, "remove", turns.counted(Registry.remove))
+    monkeypatch.setattr(ObjectStore, "remove", turns.counted(ObjectStore.remove))
     await fill(server, SECRETS)
-    with turns.at_most(PARSED, of=MANY):
+    with turns.at_most(PARSED_SLICE_SIZE, of=MANY):
         answer = await server.request("DELETE", SECRETS)
     assert (answer.status, len(answer.body["items"])) == (200, MANY)
     await server.create(NAMESPACES, {"metadata": {"name": "n"}})
     await fill(server, "/api/v1/namespaces/n/secrets")
-    with turns.at_most(PARSED, of=MANY):
+    with turns.at_most(PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{NAMESPACES}/n")
         await until_gone(server, NAMESPACES, "n")
     await server.install(definition())
     await fill(server, FOOS)
-    with turns.at_most(PARSED, of=MANY):
+    with turns.at_most(PARSED_SLICE_SIZE, of=MANY):
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         await server.request("DELETE", f"{crds}/foos.ex.io")
         await until_gone(server, crds, "foos.ex.io")
@@ -165,16 +165,16 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
     reference |= {"uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
     await fill(server, SECRETS, ownerReferences=[reference])
     looked: Counter[str] = Counter()
-    true_check = Collector._check_owners
+    true_check = GarbageCollector._check_owners
 
-    def check(self: Collector, shelf: Any, entry: Entry) -> Any:
+    def check(self: GarbageCollector, shelf: Any, entry: StoredObject) -> Any:
         looked[entry.name] += 1
         return true_check(self, shelf, entry)
 
-    monkeypatch.setattr(Collector, "_check_owners", check)
-    monkeypatch.setattr(Registry, "remove", turns.counted(Registry.remove))
-    monkeypatch.setattr(Registry, "put", turns.counted(Registry.put))
-    with turns.at_most(2 * PARSED, of=MANY):
+    monkeypatch.setattr(GarbageCollector, "_check_owners", check)
+    monkeypatch.setattr(ObjectStore, "remove", turns.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "put", turns.counted(ObjectStore.put))
+    with turns.at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")
         await until_gone(server, MAPS, "owner")
 
@@ -194,7 +194,7 @@ async def test_a_list_in_slices_is_of_one_moment(
 ) -> None:
     await fill(server, SECRETS)
     registry = registry_of(server)
-    (shelf,) = (each for each in registry.shelves() if each.resource.plural == "secrets")
+    (shelf,) = (each for each in registry.resource_stores() if each.resource.plural == "secrets")
     names = iter([f"s{number:04d}" for number in range(MANY - 1, 0, -1)])
 
     async def slices_and_writes(*args: Any) -> AsyncGenerator[Any]:
@@ -251,12 +251,12 @@ async def test_pages_are_of_the_moment_of_the_first_until_that_is_forgotten(
 async def _pass(server: EmbeddedServer) -> None:
     """The time has come at which the past is forgotten."""
     registry = registry_of(server)
-    registry.next_forgetting = asyncio.get_running_loop().time()
+    registry.next_snapshot_expiry = asyncio.get_running_loop().time()
     # Any write wakes the store; this one is no change of what is listed.
     await server.create(MAPS, {"metadata": {"generateName": "wakes-"}})
 
     async def done() -> bool:
-        return registry.next_forgetting > asyncio.get_running_loop().time()
+        return registry.next_snapshot_expiry > asyncio.get_running_loop().time()
 
     await until_true(done)
 
@@ -264,7 +264,7 @@ async def _pass(server: EmbeddedServer) -> None:
 async def test_the_past_is_forgotten_when_nobody_writes(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "FORGET_EVERY", 0.001)
+    monkeypatch.setattr(registries, "SNAPSHOT_EXPIRY_INTERVAL", 0.001)
     registry = registry_of(server)
     await _pass(server)
 

@@ -17,10 +17,16 @@ from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
 from batholith.apiserver.storage import object_store as registries
 from batholith.apiserver.storage import watch
-from batholith.apiserver.storage.object_store import Registry, Shelf
-from batholith.apiserver.storage.sqlite import Store
-from batholith.apiserver.storage.stored_objects import DELETED, Entry, Event, new_uid, seal
-from batholith.apiserver.storage.watch import Selection, Watcher
+from batholith.apiserver.storage.object_store import ObjectStore, ResourceStore
+from batholith.apiserver.storage.sqlite import SqliteStore
+from batholith.apiserver.storage.stored_objects import (
+    DELETED,
+    StoredObject,
+    WatchEvent,
+    new_uid,
+    with_resource_version,
+)
+from batholith.apiserver.storage.watch import SelectionPredicate, Watcher
 from batholith.model.names import CONFIGMAPS
 from batholith.model.selectors import parse_label_selector
 
@@ -35,9 +41,9 @@ STEPS = st.lists(
 
 
 @asynccontextmanager
-async def open_registry(folder: Path) -> AsyncIterator[Registry]:
-    registry = Registry(Store(folder / "cluster.db"))
-    registry.shelf(KIND)
+async def open_registry(folder: Path) -> AsyncIterator[ObjectStore]:
+    registry = ObjectStore(SqliteStore(folder / "cluster.db"))
+    registry.resource_store(KIND)
     registry.replay()
     running = asyncio.create_task(registry.run())
     try:
@@ -54,7 +60,9 @@ def body(name: str, label: str = "") -> Json:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
 
-def write(registry: Registry, shelf: Shelf, name: str, label: str) -> "asyncio.Future[None]":
+def write(
+    registry: ObjectStore, shelf: ResourceStore, name: str, label: str
+) -> "asyncio.Future[None]":
     """Create, change (to another label) or, without a label, delete an object."""
     old = shelf.latest("default", name)
     if old is not None and not label:
@@ -62,7 +70,7 @@ def write(registry: Registry, shelf: Shelf, name: str, label: str) -> "asyncio.F
     return registry.put(shelf, body(name, label), old).done
 
 
-def state(entries: list[Entry]) -> dict[str, tuple[str, int]]:
+def state(entries: list[StoredObject]) -> dict[str, tuple[str, int]]:
     return {each.name: (each.labels.get("tier", ""), each.rv) for each in entries}
 
 
@@ -78,7 +86,7 @@ def test_every_past_is_remembered_and_every_watcher_ends_where_a_list_does(
 async def _check_history(folder: Path, steps: list[tuple[str, str, bool]]) -> None:
     moments: dict[int, dict[str, tuple[str, int]]] = {}
     async with open_registry(folder) as registry:
-        shelf = registry.shelf(KIND)
+        shelf = registry.resource_store(KIND)
         for name, label, flush in steps:
             done = write(registry, shelf, name, label)
             if flush:
@@ -92,27 +100,29 @@ async def _check_history(folder: Path, steps: list[tuple[str, str, bool]]) -> No
     # The same holds after a restart, from the log.
     async with open_registry(folder) as registry:
         assert registry.committed_rv >= last
-        shelf = registry.shelf(KIND)
+        shelf = registry.resource_store(KIND)
         assert state(shelf.ordered("default")) == moments[last]
         _compare(shelf, moments, last)
 
 
-def _check_order(shelf: Shelf) -> None:
+def _check_order(shelf: ResourceStore) -> None:
     """The order is kept up from change to change, in one namespace and over all."""
     wanted = sorted(shelf.entries(), key=lambda entry: entry.key)
     assert shelf.ordered("default") == shelf.ordered() == wanted
 
 
-def _compare(shelf: Shelf, moments: dict[int, dict[str, tuple[str, int]]], last: int) -> None:
+def _compare(
+    shelf: ResourceStore, moments: dict[int, dict[str, tuple[str, int]]], last: int
+) -> None:
     for rv, known in moments.items():
-        assert state(shelf.at(rv, "default")) == known
+        assert state(shelf.objects_at(rv, "default")) == known
         for wanted in ("x", "y"):
-            watcher = Watcher(Selection(labels=parse_label_selector(f"tier={wanted}")))
-            for event in shelf.since(rv):
-                watcher.see(event)
+            watcher = Watcher(SelectionPredicate(labels=parse_label_selector(f"tier={wanted}")))
+            for event in shelf.events_since(rv):
+                watcher.enqueue(event)
             mine = {name for name, (tier, _) in known.items() if tier == wanted}
             versions = [rv]
-            for seen_as, event in watcher.take():
+            for seen_as, event in watcher.drain():
                 assert (event.entry.name in mine) == (seen_as != "ADDED")
                 (mine.discard if seen_as == DELETED else mine.add)(event.entry.name)
                 versions.append(event.rv)
@@ -123,15 +133,15 @@ def _compare(shelf: Shelf, moments: dict[int, dict[str, tuple[str, int]]], last:
 async def test_what_cannot_be_written_never_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Store, changes: object, *, durable: bool) -> None:
+    def full(self: SqliteStore, changes: object, *, durable: bool) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
+        shelf = registry.resource_store(KIND)
         await write(registry, shelf, "a", "x")
         before = state(shelf.ordered())
         with monkeypatch.context() as broken:
-            broken.setattr(Store, "commit", full)
+            broken.setattr(SqliteStore, "commit", full)
             first = write(registry, shelf, "a", "y")
             on_top = write(registry, shelf, "a", "x")
             for done in (first, on_top):
@@ -146,25 +156,25 @@ async def test_what_cannot_be_written_never_happened(
 
 async def test_a_reader_sees_nothing_before_it_is_on_disk(tmp_path: Path) -> None:
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
-        watcher = Watcher(Selection())
-        shelf.hub.add(watcher)
+        shelf = registry.resource_store(KIND)
+        watcher = Watcher(SelectionPredicate())
+        shelf.broadcaster.add(watcher)
         done = write(registry, shelf, "a", "x")
         assert shelf.get("default", "a") is None
         assert shelf.latest("default", "a") is not None
-        assert watcher.take() == []
+        assert watcher.drain() == []
         await done
         assert shelf.get("default", "a") is not None
-        assert [seen_as for seen_as, _ in watcher.take()] == ["ADDED"]
+        assert [seen_as for seen_as, _ in watcher.drain()] == ["ADDED"]
 
 
 async def test_a_reader_may_wait_for_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "WAIT_FOR_VERSION", PATIENCE)
+    monkeypatch.setattr(registries, "FRESHNESS_TIMEOUT", PATIENCE)
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
-        waiting = asyncio.create_task(registry.reach(registry.committed_rv + 2))
+        shelf = registry.resource_store(KIND)
+        waiting = asyncio.create_task(registry.wait_until_fresh(registry.committed_rv + 2))
         await write(registry, shelf, "a", "x")
         assert not waiting.done()
         await write(registry, shelf, "b", "x")
@@ -172,30 +182,30 @@ async def test_a_reader_may_wait_for_a_version(
 
 
 async def test_history_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "HISTORY", 3)
+    monkeypatch.setattr(registries, "WATCH_HISTORY_SIZE", 3)
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
+        shelf = registry.resource_store(KIND)
         for name in "abcde":
             await write(registry, shelf, name, "x")
         newest = registry.committed_rv
-        assert [event.entry.name for event in shelf.since(newest - 3)] == ["c", "d", "e"]
+        assert [event.entry.name for event in shelf.events_since(newest - 3)] == ["c", "d", "e"]
         with pytest.raises(StatusError, match="too old resource version"):
-            shelf.since(newest - 4)
+            shelf.events_since(newest - 4)
 
 
 async def test_a_watcher_that_is_too_slow_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "QUEUE", 2)
+    monkeypatch.setattr(watch, "WATCHER_QUEUE_SIZE", 2)
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
-        watcher = Watcher(Selection())
-        shelf.hub.add(watcher)
+        shelf = registry.resource_store(KIND)
+        watcher = Watcher(SelectionPredicate())
+        shelf.broadcaster.add(watcher)
         for name in "abcd":
             await write(registry, shelf, name, "x")
         assert watcher.closed
         # What it gets is a beginning without a gap, from which it can resume.
-        assert [event.entry.name for _, event in watcher.take()] == ["a", "b"]
+        assert [event.entry.name for _, event in watcher.drain()] == ["a", "b"]
 
 
 async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
@@ -203,7 +213,7 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
 ) -> None:
     """A power cut may take relaxed writes with it: here the log loses its end."""
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
+        shelf = registry.resource_store(KIND)
         await write(registry, shelf, "a", "x")
         await write(registry, shelf, "b", "x")
         given = registry.committed_rv
@@ -219,7 +229,7 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
             target.close()
         source.close()
     async with open_registry(lost) as registry:
-        shelf = registry.shelf(KIND)
+        shelf = registry.resource_store(KIND)
         assert set(state(shelf.ordered())) == {"a"}
         await write(registry, shelf, "c", "x")
         assert registry.committed_rv > given
@@ -228,20 +238,20 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
 async def test_the_log_is_cut_and_old_watchers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.apiserver.storage.sqlite.LOG_KEPT", 2)
+    monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
     monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
+        shelf = registry.resource_store(KIND)
         for name in "abcde":
             await write(registry, shelf, name, "x")
         newest = registry.committed_rv
     async with open_registry(tmp_path) as registry:
-        shelf = registry.shelf(KIND)
-        assert [event.entry.name for event in shelf.since(newest - 2)] == ["d", "e"]
+        shelf = registry.resource_store(KIND)
+        assert [event.entry.name for event in shelf.events_since(newest - 2)] == ["d", "e"]
         with pytest.raises(StatusError, match="too old"):
-            shelf.since(newest - 3)
+            shelf.events_since(newest - 3)
 
 
 def test_an_event_is_encoded_once_for_all_watchers() -> None:
-    event = Event("ADDED", seal(KIND, body("a"), 1), None)
+    event = WatchEvent("ADDED", with_resource_version(KIND, body("a"), 1), None)
     assert event.line("ADDED") is event.line("ADDED")

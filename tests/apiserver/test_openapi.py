@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
-from batholith.apiserver.custom.kinds import custom_kind
+from batholith.apiserver.custom.kinds import custom_kinds
 from batholith.apiserver.discovery import openapi
 from batholith.model import crds as own_crds
 
-OWN = [kind for crd in own_crds.load() for kind in custom_kind(crd)]
+OWN = [kind for crd in own_crds.load() for kind in custom_kinds(crd)]
 KINDS = [*BUILT_IN, *OWN]
 
 

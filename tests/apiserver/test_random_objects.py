@@ -102,7 +102,7 @@ def test_every_object_of_the_right_shape_is_judged_and_none_breaks_the_server(
         assert merged["metadata"] == old["metadata"]
         info.before_update(new, old)
         info.validate(new, old)
-        assert len(tables.cells(info, new, NOW)) == len(tables.definitions(info))
+        assert len(tables.cells(info, new, NOW)) == len(tables.column_definitions(info))
 
     judge()
 

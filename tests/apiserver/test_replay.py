@@ -139,7 +139,7 @@ def _groups(entries: list[Json]) -> list[list[Json]]:
 async def test_we_answer_as_a_genuine_server_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_store, "WAIT_FOR_VERSION", 0.05)
+    monkeypatch.setattr(object_store, "FRESHNESS_TIMEOUT", 0.05)
     recorded = [msgspec.json.decode(line) for line in RECORDING.read_bytes().splitlines()]
     entries = [entry for entry in recorded if entry["n"] not in NOT_SENT]
     differ: dict[int, list[str]] = {}

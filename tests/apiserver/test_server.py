@@ -164,10 +164,10 @@ async def test_a_nodes_watcher_sees_its_pods_only(server: Server) -> None:
 
 
 async def test_a_forgotten_version_is_410_as_an_event(embedded: EmbeddedServer) -> None:
-    registry = embedded.running.app.handlers.writer.registry
+    registry = embedded.running.app.handlers.writer.store
     kind = embedded.running.app.catalog.get("", "v1", "configmaps")
     assert kind is not None
-    registry.shelf(kind).floor = registry.committed_rv
+    registry.resource_store(kind).oldest_version = registry.committed_rv
     async with embedded.watch(f"{MAPS}?watch=1&resourceVersion=1") as lines:
         assert lines.status == 200
         (event,) = await lines.rest()
@@ -377,7 +377,7 @@ async def test_long_lists_and_streams_are_whole(server: Server) -> None:
 
 async def test_a_watcher_that_hangs_up_is_forgotten(embedded: EmbeddedServer) -> None:
     app = embedded.running.app
-    hub = app.handlers.writer.registry.shelf(app.catalog.known(CONFIGMAPS)).hub
+    hub = app.handlers.writer.store.resource_store(app.catalog.require(CONFIGMAPS)).broadcaster
     async with embedded.watch(f"{MAPS}?watch=1") as lines:
         await lines.next()
         assert len(hub) == 1

@@ -10,9 +10,9 @@ from support.embedded_apiserver import MAPS, EmbeddedServer, config_map, embedde
 from support.polling import until_true
 
 from batholith.apiserver.controllers import base
-from batholith.apiserver.controllers.garbage_collector import Collector
-from batholith.apiserver.controllers.namespaces import Landlord
-from batholith.apiserver.storage.object_store import Registry
+from batholith.apiserver.controllers.garbage_collector import GarbageCollector
+from batholith.apiserver.controllers.namespaces import NamespaceController
+from batholith.apiserver.storage.object_store import ObjectStore
 from batholith.apiserver.storage.watch import Watcher
 from batholith.kube import supervision
 
@@ -50,7 +50,7 @@ async def test_the_store_goes_on_writing(
 ) -> None:
     supervision.TASK_RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
-        fail_once(Registry, "_write_group", error)
+        fail_once(ObjectStore, "_write_group", error)
         await server.create(MAPS, config_map("a"))
         await server.create(MAPS, config_map("b"))
         assert await restarts(server, "store")
@@ -70,15 +70,15 @@ async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: Base
 async def test_a_controller_that_missed_a_change_looks_at_everything(
     tmp_path: Path, fail_once: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "_START_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(base, "_RESYNC_DELAY", 0.0)
     supervision.TASK_RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
         owner = await server.create(MAPS, config_map("owner"))
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
         reference["uid"] = owner["metadata"]["uid"]
         await server.create(MAPS, {"metadata": {"name": "d", "ownerReferences": [reference]}})
-        fail_once(Collector, "observe", RuntimeError("boom"))
-        fail_once(Landlord, "observe", RuntimeError("boom"))
+        fail_once(GarbageCollector, "observe", RuntimeError("boom"))
+        fail_once(NamespaceController, "observe", RuntimeError("boom"))
         await server.request("DELETE", f"{MAPS}/owner")
         await until_gone(server, MAPS, "d")
         for task in ("garbage", "namespaces"):
@@ -95,12 +95,12 @@ async def test_a_watch_that_cannot_be_told_of_a_change_ends_alone(
     ):
         shelf = next(
             each
-            for each in server.running.app.handlers.writer.registry.shelves()
+            for each in server.running.app.handlers.writer.store.resource_stores()
             if each.resource.plural == "configmaps"
         )
 
         async def watched() -> bool:
-            return len(shelf.hub) == 2
+            return len(shelf.broadcaster) == 2
 
         await until_true(watched)
         fail_once(Watcher, "see", RuntimeError("boom"))

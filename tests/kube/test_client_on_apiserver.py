@@ -156,7 +156,7 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
 
     options = ClientOptions(timing=Timing(sleep=sleep))
     (port,) = free_ports(1)
-    async with running(Settings(data=tmp_path, port=port)) as first:
+    async with running(Settings(data_dir=tmp_path, port=port)) as first:
         access = load_credentials(str(first.kubeconfig))
         client = await Client(access, user_agent="t", options=options).__aenter__()
         await client.create(CONFIGMAPS, config_map("a"), namespace="default")
@@ -171,7 +171,7 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
         # The server's own map, too: it is made at any time.
         await until(lambda: "default/b" in cache and "default/kube-root-ca.crt" in cache)
     heard.clear()
-    async with running(Settings(data=tmp_path, port=port)):
+    async with running(Settings(data_dir=tmp_path, port=port)):
         await client.delete(CONFIGMAPS, "a", namespace="default")
         await client.create(CONFIGMAPS, config_map("c"), namespace="default")
         await until(lambda: "default/c" in cache)

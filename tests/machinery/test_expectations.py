@@ -68,7 +68,7 @@ class ControllerMachine(RuleBasedStateMachine):
         assert len(self.live) <= WANTED + self.timed_out
 
     def teardown(self) -> None:
-        if hasattr(self, "live") and self.timed_out == 0:
+        if hasattr(self, "is_watch") and self.timed_out == 0:
             while self.unseen:
                 self.notify(again=False)
             assert not self.expected.pending("job")

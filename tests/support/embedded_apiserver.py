@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 from support.polling import PATIENCE, until_true
 
-from batholith.apiserver.server import Running, Settings, running
+from batholith.apiserver.server import RunningServer, Settings, running
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.local.pki import Pki
@@ -189,7 +189,7 @@ class Lines:
 class EmbeddedServer(Server):
     """An embedded server in the test's own loop."""
 
-    running: Running
+    running: RunningServer
 
     async def settled(self) -> None:
         """Wait for what the server itself puts into a namespace, so that tests can count."""
@@ -210,7 +210,7 @@ async def embedded_server(
 ) -> AsyncIterator[EmbeddedServer]:
     """An API server for the length of the block; the same *tmp_path* again is a restart."""
     settings = Settings(
-        data=tmp_path, port=0, webhooks=webhooks, crds=crds, collect_garbage=collect_garbage
+        data_dir=tmp_path, port=0, webhooks=webhooks, crds=crds, collect_garbage=collect_garbage
     )
     async with running(settings) as server:
         context = ssl.create_default_context(cadata=server.pki.ca_data.decode())

@@ -11,9 +11,9 @@ from ..errors.fields import (
     not_supported,
     required,
 )
-from .resource_validation import check_resources
-from .value_sources import check_env_from, check_env_source
-from .volume_validation import check_mounts
+from .resource_validation import validate_resources
+from .value_sources import validate_env_from, validate_env_source
+from .volume_validation import validate_mounts
 
 Json = dict[str, Any]
 
@@ -37,10 +37,10 @@ _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "
 _NOT_NEGATIVE = "must be greater than or equal to 0"
 _LAST_PORT = 65535
 _LAST_ID = 2**31 - 1
-_LONGEST_PORT_NAME = 15
+_MAX_PORT_NAME_LENGTH = 15
 
 
-def check_container(
+def validate_container(
     container: Json, path: str, volumes: dict[str, Json], errors: list[FieldError]
 ) -> None:
     """Check what all containers have in common; *volumes* are those of the pod."""
@@ -50,25 +50,25 @@ def check_container(
     elif image.strip() != image:
         text = "must not have leading or trailing whitespace"
         errors.append(invalid(f"{path}.image", image, text))
-    _check_words(container, path, errors)
+    _validate_enums(container, path, errors)
     if ports := container.get("ports"):
-        _check_ports(ports, f"{path}.ports", errors)
+        _validate_ports(ports, f"{path}.ports", errors)
     if env := container.get("env"):
-        _check_env(env, f"{path}.env", errors)
+        _validate_env(env, f"{path}.env", errors)
     if sources := container.get("envFrom"):
-        check_env_from(sources, f"{path}.envFrom", errors)
+        validate_env_from(sources, f"{path}.envFrom", errors)
     if container.get("volumeMounts"):
-        check_mounts(container, f"{path}.volumeMounts", volumes, errors)
+        validate_mounts(container, f"{path}.volumeMounts", volumes, errors)
     if resources := container.get("resources"):
-        check_resources(resources, f"{path}.resources", errors)
+        validate_resources(resources, f"{path}.resources", errors)
     if rights := container.get("securityContext"):
-        check_identity(rights, f"{path}.securityContext", errors)
+        validate_run_as(rights, f"{path}.securityContext", errors)
         if (mount := rights.get("procMount", "Default")) not in _PROC_MOUNTS:
             place = f"{path}.securityContext.procMount"
             errors.append(not_supported(place, mount, _PROC_MOUNTS))
 
 
-def _check_words(container: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_enums(container: Json, path: str, errors: list[FieldError]) -> None:
     for key, allowed in (
         ("imagePullPolicy", _PULL),
         ("terminationMessagePolicy", _MESSAGE_POLICIES),
@@ -79,21 +79,23 @@ def _check_words(container: Json, path: str, errors: list[FieldError]) -> None:
             errors.append(not_supported(f"{path}.{key}", word, allowed))
 
 
-def check_life(container: Json, path: str, grace: int, errors: list[FieldError]) -> None:
+def validate_probes_and_hooks(
+    container: Json, path: str, grace: int, errors: list[FieldError]
+) -> None:
     """Check probes and hooks; *grace* is how long the pod may take to end, in seconds."""
     for name, hook in container.get("lifecycle", {}).items():
         if isinstance(hook, dict):
-            _check_handler(hook, f"{path}.lifecycle.{name}", errors)
+            _validate_handler(hook, f"{path}.lifecycle.{name}", errors)
             seconds = hook.get("sleep", {}).get("seconds", 0)
             if not 0 <= seconds <= grace:
                 text = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
                 errors.append(invalid(f"{path}.lifecycle.{name}.sleep", seconds, text))
     for name in _PROBES:
         if name in container:
-            _check_probe(container[name], f"{path}.{name}", errors)
+            _validate_probe(container[name], f"{path}.{name}", errors)
 
 
-def check_no_life(container: Json, path: str, errors: list[FieldError]) -> None:
+def validate_no_probes(container: Json, path: str, errors: list[FieldError]) -> None:
     """Check that a container that ends before the next one starts has neither probe nor hook."""
     text = "may not be set for init containers without restartPolicy=Always"
     errors += [
@@ -101,7 +103,9 @@ def check_no_life(container: Json, path: str, errors: list[FieldError]) -> None:
     ]
 
 
-def check_host_ports(container: Json, path: str, taken: set[str], errors: list[FieldError]) -> None:
+def validate_host_ports(
+    container: Json, path: str, taken: set[str], errors: list[FieldError]
+) -> None:
     """Check that no port of the node is given away twice; *taken* holds those that are."""
     for index, port in enumerate(container.get("ports", ())):
         if number := port.get("hostPort"):
@@ -111,39 +115,39 @@ def check_host_ports(container: Json, path: str, taken: set[str], errors: list[F
             taken.add(name)
 
 
-def check_identity(rights: Json, path: str, errors: list[FieldError]) -> None:
+def validate_run_as(security_context: Json, path: str, errors: list[FieldError]) -> None:
     """Check what the security contexts of pods and containers have in common."""
     for key in ("runAsUser", "runAsGroup"):
-        check_id(rights.get(key, 0), f"{path}.{key}", errors)
+        validate_id(security_context.get(key, 0), f"{path}.{key}", errors)
     for kind, spoken in (("seccompProfile", "seccomp"), ("appArmorProfile", "AppArmor")):
-        if kind in rights:
-            _check_profile(rights[kind], f"{path}.{kind}", spoken, errors)
+        if kind in security_context:
+            _validate_profile(security_context[kind], f"{path}.{kind}", spoken, errors)
 
 
-def check_id(number: int, path: str, errors: list[FieldError]) -> None:
+def validate_id(number: int, path: str, errors: list[FieldError]) -> None:
     """Check the number of a user or group."""
     if not 0 <= number <= _LAST_ID:
         text = f"must be between 0 and {_LAST_ID}, inclusive"
         errors.append(invalid(path, number, text))
 
 
-def _check_profile(profile: Json, path: str, spoken: str, errors: list[FieldError]) -> None:
-    kind = profile.get("type")
-    if not kind:
+def _validate_profile(profile: Json, path: str, kind: str, errors: list[FieldError]) -> None:
+    profile_type = profile.get("type")
+    if not profile_type:
         text = f"type is required when {path.rpartition('.')[2]} is set"
         errors.append(required(f"{path}.type", text))
-    elif kind not in _PROFILES:
-        errors.append(not_supported(f"{path}.type", kind, _PROFILES))
-    elif kind == "Localhost" and not profile.get("localhostProfile"):
-        text = f"must be set when {spoken} type is Localhost"
+    elif profile_type not in _PROFILES:
+        errors.append(not_supported(f"{path}.type", profile_type, _PROFILES))
+    elif profile_type == "Localhost" and not profile.get("localhostProfile"):
+        text = f"must be set when {kind} type is Localhost"
         errors.append(required(f"{path}.localhostProfile", text))
 
 
-def port_name_problems(name: str) -> list[str]:
+def port_name_errors(name: str) -> list[str]:
     """Say what is wrong with the name of a port."""
     problems = []
-    if len(name) > _LONGEST_PORT_NAME:
-        problems.append(f"must be no more than {_LONGEST_PORT_NAME} characters")
+    if len(name) > _MAX_PORT_NAME_LENGTH:
+        problems.append(f"must be no more than {_MAX_PORT_NAME_LENGTH} characters")
     letters = [each for each in name if each.isascii() and each.islower()]
     digits = [each for each in name if each.isascii() and each.isdigit()]
     if not name or len(letters) + len(digits) + name.count("-") != len(name):
@@ -158,12 +162,12 @@ def port_name_problems(name: str) -> list[str]:
     return problems
 
 
-def _check_ports(ports: list[Json], path: str, errors: list[FieldError]) -> None:
+def _validate_ports(ports: list[Json], path: str, errors: list[FieldError]) -> None:
     names = set()
     for index, port in enumerate(ports):
         place = f"{path}[{index}]"
         if name := port.get("name"):
-            problems = port_name_problems(name)
+            problems = port_name_errors(name)
             errors += [invalid(f"{place}.name", name, problem) for problem in problems]
             if name in names and not problems:
                 errors.append(duplicate(f"{place}.name", name))
@@ -172,18 +176,18 @@ def _check_ports(ports: list[Json], path: str, errors: list[FieldError]) -> None
             errors.append(required(f"{place}.containerPort"))
         for key in ("containerPort", "hostPort"):
             if number := port.get(key):
-                _check_number(number, f"{place}.{key}", errors)
+                _validate_number(number, f"{place}.{key}", errors)
         protocol = port.get("protocol")
         if protocol not in _PROTOCOLS:
             errors.append(not_supported(f"{place}.protocol", protocol, _PROTOCOLS))
 
 
-def _check_number(number: int, path: str, errors: list[FieldError]) -> None:
+def _validate_number(number: int, path: str, errors: list[FieldError]) -> None:
     if not 1 <= number <= _LAST_PORT:
         errors.append(invalid(path, number, f"must be between 1 and {_LAST_PORT}, inclusive"))
 
 
-def _check_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
+def _validate_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
     for index, variable in enumerate(env):
         place = f"{path}[{index}]"
         name = variable.get("name")
@@ -194,7 +198,7 @@ def _check_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
         source = variable.get("valueFrom")
         if source is None:
             continue
-        check_env_source(source, f"{place}.valueFrom", errors)
+        validate_env_source(source, f"{place}.valueFrom", errors)
         if not source:
             *most, last = (f"`{kind}`" for kind in _SOURCES)
             text = f"must specify one of: {', '.join(most)} or {last}"
@@ -207,7 +211,7 @@ def _check_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
             errors.append(invalid(f"{place}.valueFrom", "", text))
 
 
-def _check_handler(action: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_handler(action: Json, path: str, errors: list[FieldError]) -> None:
     """Check that a probe or a hook says in one way what is to be done."""
     handlers = [name for name in _HANDLERS if name in action]
     if not handlers:
@@ -218,21 +222,21 @@ def _check_handler(action: Json, path: str, errors: list[FieldError]) -> None:
     if kind == "exec" and not what.get("command"):
         errors.append(required(f"{place}.command"))
     elif kind in ("httpGet", "tcpSocket", "grpc"):
-        _check_port(what.get("port", 0), f"{place}.port", errors)
+        _validate_port(what.get("port", 0), f"{place}.port", errors)
     if kind == "httpGet":
-        _check_http(what, place, errors)
+        _validate_http(what, place, errors)
     text = "may not specify more than 1 handler type"
     errors += [forbidden(f"{path}.{extra}", text) for extra in handlers[1:]]
 
 
-def _check_port(port: int | str, path: str, errors: list[FieldError]) -> None:
+def _validate_port(port: int | str, path: str, errors: list[FieldError]) -> None:
     if isinstance(port, int):
-        _check_number(port, path, errors)
+        _validate_number(port, path, errors)
     else:
-        errors += [invalid(path, port, problem) for problem in port_name_problems(port)]
+        errors += [invalid(path, port, problem) for problem in port_name_errors(port)]
 
 
-def _check_http(action: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_http(action: Json, path: str, errors: list[FieldError]) -> None:
     if (scheme := action.get("scheme", "HTTP")) not in _SCHEMES:
         errors.append(not_supported(f"{path}.scheme", scheme, _SCHEMES))
     names = [header.get("name", "") for header in action.get("httpHeaders", ())]
@@ -243,8 +247,8 @@ def _check_http(action: Json, path: str, errors: list[FieldError]) -> None:
     ]
 
 
-def _check_probe(probe: Json, path: str, errors: list[FieldError]) -> None:
-    _check_handler(probe, path, errors)
+def _validate_probe(probe: Json, path: str, errors: list[FieldError]) -> None:
+    _validate_handler(probe, path, errors)
     errors += [
         invalid(f"{path}.{key}", probe[key], _NOT_NEGATIVE)
         for key in _PROBE_NUMBERS

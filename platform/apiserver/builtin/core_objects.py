@@ -14,7 +14,7 @@ from ..errors.fields import (
     required,
     too_long,
 )
-from .scheduling_validation import check_selector
+from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
 
@@ -28,7 +28,7 @@ _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOnc
 _PREEMPTION = ("Never", "PreemptLowerPriority")
 SYSTEM_PRIORITY_CLASSES = ("system-cluster-critical", "system-node-critical")
 _USER_PRIORITY_LIMIT = 1_000_000_000
-_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
+_TAINT_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
 
 def default_namespace(obj: Json) -> None:
@@ -37,7 +37,7 @@ def default_namespace(obj: Json) -> None:
         obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
 
 
-def begin_namespace(obj: Json) -> None:
+def prepare_namespace_for_create(obj: Json) -> None:
     """Keep a new namespace from vanishing before its content is gone."""
     default_namespace(obj)
     finalizers = obj.setdefault("spec", {}).setdefault("finalizers", [])
@@ -46,7 +46,7 @@ def begin_namespace(obj: Json) -> None:
     obj["status"] = {"phase": "Active"}
 
 
-def keep_namespace(obj: Json, old: Json) -> None:
+def prepare_namespace_for_update(obj: Json, old: Json) -> None:
     """Keep the finalizers of the spec: they have an address of their own."""
     if "spec" in old:
         obj["spec"] = old["spec"]
@@ -60,7 +60,7 @@ def default_node(obj: Json) -> None:
         status["allocatable"] = dict(status["capacity"])
 
 
-def check_node(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_node(obj: Json, old: Json | None) -> list[FieldError]:
     """Check the taints of a node."""
     errors = []
     seen = set()
@@ -69,8 +69,8 @@ def check_node(obj: Json, old: Json | None) -> list[FieldError]:
         key, effect = taint.get("key", ""), taint.get("effect", "")
         if problem := validation.qualified_name_problem(key):
             errors.append(invalid(f"{path}.key", key, problem))
-        if effect not in _EFFECTS:
-            errors.append(not_supported(f"{path}.effect", effect, _EFFECTS))
+        if effect not in _TAINT_EFFECTS:
+            errors.append(not_supported(f"{path}.effect", effect, _TAINT_EFFECTS))
         if (key, effect) in seen:
             text = "taints must be unique by key and effect pair"
             errors.append(invalid(path, key, text))
@@ -87,10 +87,10 @@ def default_secret(obj: Json) -> None:
             data[key] = base64.b64encode(text.encode()).decode()
 
 
-def check_config_map(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_config_map(obj: Json, old: Json | None) -> list[FieldError]:
     """Check keys, size and immutability of a ConfigMap."""
     data, binary = obj.get("data", {}), obj.get("binaryData", {})
-    errors = _check_keys(data, "data") + _check_keys(binary, "binaryData")
+    errors = _validate_keys(data, "data") + _validate_keys(binary, "binaryData")
     errors += [
         invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
         for key in data.keys() & binary.keys()
@@ -99,13 +99,13 @@ def check_config_map(obj: Json, old: Json | None) -> list[FieldError]:
     size += sum(len(text) * 3 // 4 for text in binary.values())
     if size > DATA_LIMIT:
         errors.append(too_long("", DATA_LIMIT))
-    return errors + _check_immutable(obj, old, ("data", "binaryData"))
+    return errors + _validate_immutable(obj, old, ("data", "binaryData"))
 
 
-def check_secret(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_secret(obj: Json, old: Json | None) -> list[FieldError]:
     """Check keys, size, type and immutability of a Secret."""
     data = obj.get("data", {})
-    errors = _check_keys(data, "data")
+    errors = _validate_keys(data, "data")
     if sum(len(text) * 3 // 4 for text in data.values()) > DATA_LIMIT:
         errors.append(too_long("data", DATA_LIMIT))
     for needed, keys in (
@@ -117,10 +117,10 @@ def check_secret(obj: Json, old: Json | None) -> list[FieldError]:
             errors += [required(f"data[{key}]") for key in keys if key not in data]
     if old is not None and obj.get("type") != old.get("type"):
         errors.append(invalid("type", obj.get("type"), IMMUTABLE))
-    return errors + _check_immutable(obj, old, ("data",))
+    return errors + _validate_immutable(obj, old, ("data",))
 
 
-def _check_keys(data: Json, path: str) -> list[FieldError]:
+def _validate_keys(data: Json, path: str) -> list[FieldError]:
     return [
         invalid(f"{path}[{key}]", key, problem)
         for key in data
@@ -128,7 +128,7 @@ def _check_keys(data: Json, path: str) -> list[FieldError]:
     ]
 
 
-def _check_immutable(obj: Json, old: Json | None, keys: tuple[str, ...]) -> list[FieldError]:
+def _validate_immutable(obj: Json, old: Json | None, keys: tuple[str, ...]) -> list[FieldError]:
     if old is None or not old.get("immutable"):
         return []
     text = "field is immutable when `immutable` is set"
@@ -159,12 +159,12 @@ def default_service(obj: Json) -> None:
         spec.setdefault("allocateLoadBalancerNodePorts", True)
 
 
-def begin_service(obj: Json) -> None:
+def prepare_service_for_create(obj: Json) -> None:
     """Give a new service an empty status."""
     obj["status"] = {"loadBalancer": {}}
 
 
-def keep_service(obj: Json, old: Json) -> None:
+def prepare_service_for_update(obj: Json, old: Json) -> None:
     """Keep the address that was given out when an update does not name it."""
     spec, before = obj.get("spec", {}), old.get("spec", {})
     if spec.get("type") == "ExternalName":
@@ -174,7 +174,7 @@ def keep_service(obj: Json, old: Json) -> None:
             spec[key] = before[key]
 
 
-def check_service(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_service(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a Service."""
     spec = obj.get("spec", {})
     kind = spec.get("type", "")
@@ -187,7 +187,7 @@ def check_service(obj: Json, old: Json | None) -> list[FieldError]:
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
         errors.append(required("spec.ports"))
     for index, port in enumerate(ports):
-        errors += _check_service_port(port, f"spec.ports[{index}]", named=len(ports) > 1)
+        errors += _validate_service_port(port, f"spec.ports[{index}]", named=len(ports) > 1)
     if old is not None:
         before = old.get("spec", {})
         same_kind = kind == before.get("type")
@@ -198,7 +198,7 @@ def check_service(obj: Json, old: Json | None) -> list[FieldError]:
     return errors
 
 
-def _check_service_port(port: Json, path: str, *, named: bool) -> list[FieldError]:
+def _validate_service_port(port: Json, path: str, *, named: bool) -> list[FieldError]:
     errors = []
     if named and not port.get("name"):
         errors.append(required(f"{path}.name"))
@@ -213,24 +213,24 @@ def _check_service_port(port: Json, path: str, *, named: bool) -> list[FieldErro
     return errors
 
 
-def default_claim(obj: Json) -> None:
+def default_pvc(obj: Json) -> None:
     """Complete a PersistentVolumeClaim."""
     obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
 
 
-def begin_claim(obj: Json) -> None:
+def prepare_pvc_for_create(obj: Json) -> None:
     """Let a new claim start as pending."""
     obj["status"] = {"phase": "Pending"}
 
 
-def begin_volume(obj: Json) -> None:
+def prepare_volume_for_create(obj: Json) -> None:
     """Let a new volume start as pending."""
     moment = times.format(datetime.now(UTC))
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": moment}
 
 
-def check_claim(obj: Json, old: Json | None) -> list[FieldError]:
-    """Check a PersistentVolumeClaim; see :func:`_changeable` for what may change."""
+def validate_pvc(obj: Json, old: Json | None) -> list[FieldError]:
+    """Check a PersistentVolumeClaim; see :func:`_mutable_fields` for what may change."""
     spec = obj.get("spec", {})
     errors = []
     modes = spec.get("accessModes", ())
@@ -245,7 +245,7 @@ def check_claim(obj: Json, old: Json | None) -> list[FieldError]:
         errors.append(required("spec.resources[storage]"))
     if old is not None:
         before = old.get("spec", {})
-        fixed = (spec.keys() | before.keys()) - _changeable(old)
+        fixed = (spec.keys() | before.keys()) - _mutable_fields(old)
         if any(spec.get(key) != before.get(key) for key in fixed):
             text = (
                 "spec is immutable after creation except resources.requests and "
@@ -258,7 +258,7 @@ def check_claim(obj: Json, old: Json | None) -> list[FieldError]:
     return errors
 
 
-def _changeable(claim: Json) -> set[str]:
+def _mutable_fields(claim: Json) -> set[str]:
     """Return the fields of the spec of *claim* that an update may change: each is set once, save
     the size of a bound claim.
     """
@@ -293,7 +293,7 @@ def default_volume(obj: Json) -> None:
         spec["hostPath"].setdefault("type", "")
 
 
-def check_volume(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_volume(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a PersistentVolume."""
     spec = obj.get("spec", {})
     errors = []
@@ -309,7 +309,7 @@ def default_priority_class(obj: Json) -> None:
     obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
-def check_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a PriorityClass; what it means never changes."""
     errors = []
     value = obj.get("value", 0)
@@ -331,7 +331,7 @@ def check_priority_class(obj: Json, old: Json | None) -> list[FieldError]:
     return errors
 
 
-def check_lease(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_lease(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a Lease."""
     spec = obj.get("spec", {})
     errors = []
@@ -344,7 +344,7 @@ def check_lease(obj: Json, old: Json | None) -> list[FieldError]:
     return errors
 
 
-def check_event(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_event(obj: Json, old: Json | None) -> list[FieldError]:
     """Check that an Event lies in the namespace of what it is about."""
     about = obj.get("involvedObject", {}).get("namespace", "")
     namespace = obj["metadata"].get("namespace", "")
@@ -366,11 +366,11 @@ def default_network_policy(obj: Json) -> None:
             port.setdefault("protocol", "TCP")
 
 
-def check_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_network_policy(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a NetworkPolicy."""
     spec = obj.get("spec", {})
     errors: list[FieldError] = []
-    check_selector(spec.get("podSelector", {}), "spec.podSelector", errors)
+    validate_selector(spec.get("podSelector", {}), "spec.podSelector", errors)
     for index, kind in enumerate(spec.get("policyTypes", ())):
         if kind not in ("Egress", "Ingress"):
             path = f"spec.policyTypes[{index}]"
@@ -393,7 +393,7 @@ def default_binding(obj: Json) -> None:
             subject.setdefault("apiGroup", _RBAC)
 
 
-def check_binding(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_binding(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a RoleBinding or ClusterRoleBinding, which stays bound to its role."""
     role = obj.get("roleRef", {})
     errors = [] if role.get("name") else [required("roleRef.name")]

@@ -41,7 +41,7 @@ def from_core(event: Json) -> Json:
     return {**shown, "apiVersion": API_VERSION}
 
 
-def check_event(event: Json, old: Json | None) -> list[FieldError]:
+def validate_event(event: Json, old: Json | None) -> list[FieldError]:
     """Check an event in its newer form, of which nothing but the series ever changes."""
     errors: list[FieldError] = []
     if (event.get("series") or {}).get("count", 2) < 2:

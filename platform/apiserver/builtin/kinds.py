@@ -4,11 +4,11 @@ from typing import Any
 
 from ...model import names
 from ...model.names import Resource
-from ..kinds.info import Column, KindInfo, Rules, Subresource
+from ..kinds.info import Column, KindInfo, RestStrategy, Subresource
 from . import event_conversion
-from .strategies import BuiltInRules
+from .strategies import BuiltInStrategy
 
-__all__ = ["BUILT_IN", "Column", "KindInfo", "Rules", "Subresource"]
+__all__ = ["BUILT_IN", "Column", "KindInfo", "RestStrategy", "Subresource"]
 
 _CREATE = ("create",)
 _READ_WRITE = ("get", "patch", "update")
@@ -35,7 +35,7 @@ def _kind(resource: Resource, **options: Any) -> KindInfo:
     parts = [known[part] if isinstance(part, str) else part for part in given]
     return KindInfo(
         resource=resource,
-        rules=BuiltInRules(resource),
+        strategy=BuiltInStrategy(resource),
         singular=resource.kind.lower(),
         list_kind=f"{resource.kind}List",
         subresources={part.name: part for part in parts},

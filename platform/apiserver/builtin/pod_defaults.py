@@ -137,7 +137,7 @@ def _default_volume(volume: Json) -> None:
         template["spec"].setdefault("volumeMode", "Filesystem")
 
 
-def begin_pod(pod: Json) -> None:
+def prepare_pod_for_create(pod: Json) -> None:
     """Give a new pod its first status; a gated one says so from the start."""
     spec = pod.get("spec", {})
     if spec.get("terminationGracePeriodSeconds", 0) < 0:

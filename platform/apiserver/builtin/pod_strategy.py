@@ -3,12 +3,12 @@
 from typing import Any
 
 from ..errors.fields import FieldError, forbidden, invalid
-from ..kinds.metadata import check_annotations
-from .pod_validation import check_pod_spec
+from ..kinds.metadata import validate_annotations
+from .pod_validation import validate_pod_spec
 
 Json = dict[str, Any]
 
-_ONLY = (
+_UPDATE_ERROR = (
     "pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
     "additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
@@ -17,26 +17,26 @@ _ONLY = (
 _CONTAINER_LISTS = ("containers", "initContainers")
 
 
-def keep_pod(pod: Json, old: Json) -> None:
+def prepare_pod_for_update(pod: Json, old: Json) -> None:
     """Keep the class by which a pod is guarded when memory runs short: it never changes."""
     kept = old.get("status", {}).get("qosClass")
     if kept and "status" in pod:
         pod["status"].setdefault("qosClass", kept)
 
 
-def check_pod(pod: Json, old: Json | None) -> list[FieldError]:
+def validate_pod(pod: Json, old: Json | None) -> list[FieldError]:
     """Check a pod, or with *old* what an update changes in it."""
     spec = pod.get("spec", {})
     if old is None:
-        return [*check_pod_spec(spec, "spec"), *_check_new(pod)]
+        return [*validate_pod_spec(spec, "spec"), *_validate_create(pod)]
     before = old.get("spec", {})
     if spec == before:
         # What was let in once is not judged again: status updates are most of the traffic.
-        return check_annotations(pod["metadata"].get("annotations"), "metadata.annotations")
-    return [*check_pod_spec(spec, "spec"), *_check_changes(spec, before)]
+        return validate_annotations(pod["metadata"].get("annotations"), "metadata.annotations")
+    return [*validate_pod_spec(spec, "spec"), *_validate_update(spec, before)]
 
 
-def _check_new(pod: Json) -> list[FieldError]:
+def _validate_create(pod: Json) -> list[FieldError]:
     """Check what is refused only while the pod is not there yet."""
     spec = pod.get("spec", {})
     errors = []
@@ -48,20 +48,20 @@ def _check_new(pod: Json) -> list[FieldError]:
     return errors
 
 
-def _check_changes(spec: Json, old: Json) -> list[FieldError]:
+def _validate_update(spec: Json, old: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     for name in _CONTAINER_LISTS:
         if len(spec.get(name) or ()) != len(old.get(name) or ()):
             text = "pod updates may not add or remove containers"
             return [forbidden(f"spec.{name}", text)]
-    errors += _check_deadline(spec, old)
-    errors += _check_gates(spec, old)
-    if _frozen(spec, old) != _frozen(old, old):
-        errors.append(forbidden("spec", _ONLY))
+    errors += _validate_deadline(spec, old)
+    errors += _validate_gates(spec, old)
+    if _immutable_part(spec, old) != _immutable_part(old, old):
+        errors.append(forbidden("spec", _UPDATE_ERROR))
     return errors
 
 
-def _check_deadline(spec: Json, old: Json) -> list[FieldError]:
+def _validate_deadline(spec: Json, old: Json) -> list[FieldError]:
     new_value, old_value = spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")
     if old_value is None or new_value == old_value:
         return []
@@ -74,7 +74,7 @@ def _check_deadline(spec: Json, old: Json) -> list[FieldError]:
     return []
 
 
-def _check_gates(spec: Json, old: Json) -> list[FieldError]:
+def _validate_gates(spec: Json, old: Json) -> list[FieldError]:
     before = [gate.get("name") for gate in old.get("schedulingGates", ())]
     added = [g.get("name") for g in spec.get("schedulingGates", ()) if g.get("name") not in before]
     if not added:
@@ -83,7 +83,7 @@ def _check_gates(spec: Json, old: Json) -> list[FieldError]:
     return [forbidden("spec.schedulingGates", text)]
 
 
-def _frozen(spec: Json, old: Json) -> Json:
+def _immutable_part(spec: Json, old: Json) -> Json:
     """Return what of *spec* must stay: the rest is taken out, or counted as it was in *old*."""
     apart = {"activeDeadlineSeconds", "schedulingGates", *_CONTAINER_LISTS}
     rest = {key: value for key, value in spec.items() if key not in apart}
@@ -97,11 +97,11 @@ def _frozen(spec: Json, old: Json) -> Json:
     if rest.get("terminationGracePeriodSeconds") == 1 and old["terminationGracePeriodSeconds"] < 0:
         rest["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
     if old.get("schedulingGates"):
-        _let_tighten(rest, old)
+        _allow_stricter(rest, old)
     return rest
 
 
-def _let_tighten(rest: Json, old: Json) -> None:
+def _allow_stricter(rest: Json, old: Json) -> None:
     """Let a gated pod narrow down where it may run: no selector of a node may be lost."""
     kept = old.get("nodeSelector", {})
     if kept.items() <= rest.get("nodeSelector", {}).items():

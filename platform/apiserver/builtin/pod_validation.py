@@ -14,17 +14,17 @@ from ..errors.fields import (
     not_supported,
     required,
 )
-from ..kinds.metadata import check_annotations, check_labels
+from ..kinds.metadata import validate_annotations, validate_labels
 from .container_validation import (
-    check_container,
-    check_host_ports,
-    check_id,
-    check_identity,
-    check_life,
-    check_no_life,
+    validate_container,
+    validate_host_ports,
+    validate_id,
+    validate_no_probes,
+    validate_probes_and_hooks,
+    validate_run_as,
 )
-from .scheduling_validation import check_placement
-from .volume_validation import check_source
+from .scheduling_validation import validate_scheduling
+from .volume_validation import validate_source
 
 Json = dict[str, Any]
 
@@ -44,64 +44,64 @@ _NAMES = (
     ("runtimeClassName", validation.dns_subdomain_problem),
 )
 _GRACE = 30
-_MOST_SERVERS = 3
-_MOST_SEARCHES = 32
+_MAX_NAMESERVERS = 3
+_MAX_SEARCH_PATHS = 32
 _LEADING_ZEROS = re.compile(r"\b0+(?=[0-9])", re.ASCII)
 
 
-def check_pod_spec(spec: Json, path: str) -> list[FieldError]:
+def validate_pod_spec(spec: Json, path: str) -> list[FieldError]:
     """Check the spec of a pod or of a template at *path*."""
     errors: list[FieldError] = []
-    volumes = _check_volumes(spec.get("volumes", ()), f"{path}.volumes", errors)
+    volumes = _validate_volumes(spec.get("volumes", ()), f"{path}.volumes", errors)
     if not spec.get("containers"):
         errors.append(required(f"{path}.containers"))
     seen: set[str] = set()
     for kind in _CONTAINER_LISTS:
         for index, container in enumerate(spec.get(kind) or ()):
             place = f"{path}.{kind}[{index}]"
-            _check_name(container.get("name"), f"{place}.name", seen, errors)
-            check_container(container, place, volumes, errors)
-    _check_lives(spec, path, errors)
-    _check_host_network(spec, path, errors)
-    _check_words(spec, path, errors)
-    _check_security(spec, path, errors)
-    _check_resolving(spec, path, errors)
-    check_placement(spec, path, errors)
+            _validate_name(container.get("name"), f"{place}.name", seen, errors)
+            validate_container(container, place, volumes, errors)
+    _validate_probes_and_hooks(spec, path, errors)
+    _validate_host_network(spec, path, errors)
+    _validate_enums(spec, path, errors)
+    _validate_security(spec, path, errors)
+    _validate_dns(spec, path, errors)
+    validate_scheduling(spec, path, errors)
     return errors
 
 
-def check_template(template: Json, path: str) -> list[FieldError]:
+def validate_template(template: Json, path: str) -> list[FieldError]:
     """Check a pod template: labels, annotations, spec."""
     metadata = template.get("metadata", {})
-    errors = check_labels(metadata.get("labels"), f"{path}.labels")
-    errors += check_annotations(metadata.get("annotations"), f"{path}.annotations")
+    errors = validate_labels(metadata.get("labels"), f"{path}.labels")
+    errors += validate_annotations(metadata.get("annotations"), f"{path}.annotations")
     spec = template.get("spec", {})
-    errors += check_pod_spec(spec, f"{path}.spec")
+    errors += validate_pod_spec(spec, f"{path}.spec")
     if spec.get("ephemeralContainers"):
         text = "ephemeral containers not allowed in pod template"
         errors.append(forbidden(f"{path}.spec.ephemeralContainers", text))
     return errors
 
 
-def _check_lives(spec: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_probes_and_hooks(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Check probes and hooks: containers that run before the others have none."""
     grace = spec.get("terminationGracePeriodSeconds", _GRACE)
     for index, container in enumerate(spec.get("containers") or ()):
-        check_life(container, f"{path}.containers[{index}]", grace, errors)
+        validate_probes_and_hooks(container, f"{path}.containers[{index}]", grace, errors)
     for index, container in enumerate(spec.get("initContainers") or ()):
         place = f"{path}.initContainers[{index}]"
         if container.get("restartPolicy") == "Always":
-            check_life(container, place, grace, errors)
+            validate_probes_and_hooks(container, place, grace, errors)
         else:
-            check_no_life(container, place, errors)
+            validate_no_probes(container, place, errors)
 
 
-def _check_host_network(spec: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_host_network(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Check the ports of the node that a pod takes; on the node's network all of them are."""
     taken: set[str] = set()
     for index, container in enumerate(spec.get("containers") or ()):
         place = f"{path}.containers[{index}]"
-        check_host_ports(container, place, taken, errors)
+        validate_host_ports(container, place, taken, errors)
         if not spec.get("hostNetwork"):
             continue
         for number, port in enumerate(container.get("ports", ())):
@@ -110,22 +110,22 @@ def _check_host_network(spec: Json, path: str, errors: list[FieldError]) -> None
                 errors.append(invalid(f"{place}.ports[{number}].hostPort", given, text))
     for index, container in enumerate(spec.get("initContainers") or ()):
         # One runs after the other.
-        check_host_ports(container, f"{path}.initContainers[{index}]", set(), errors)
+        validate_host_ports(container, f"{path}.initContainers[{index}]", set(), errors)
     if spec.get("hostNetwork") and spec.get("hostUsers") is False:
         errors.append(forbidden(f"{path}.hostNetwork", "when `hostUsers` is false"))
 
 
-def _check_security(spec: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_security(spec: Json, path: str, errors: list[FieldError]) -> None:
     rights, place = spec.get("securityContext", {}), f"{path}.securityContext"
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
         text = "ShareProcessNamespace and HostPID cannot both be enabled"
         errors.append(invalid(f"{place}.shareProcessNamespace", True, text))
     if not rights:
         return
-    check_identity(rights, place, errors)
-    check_id(rights.get("fsGroup", 0), f"{place}.fsGroup", errors)
+    validate_run_as(rights, place, errors)
+    validate_id(rights.get("fsGroup", 0), f"{place}.fsGroup", errors)
     for index, group in enumerate(rights.get("supplementalGroups", ())):
-        check_id(group, f"{place}.supplementalGroups[{index}]", errors)
+        validate_id(group, f"{place}.supplementalGroups[{index}]", errors)
     for key, allowed in (
         ("fsGroupChangePolicy", _GROUP_CHANGES),
         ("supplementalGroupsPolicy", _GROUP_POLICIES),
@@ -134,11 +134,11 @@ def _check_security(spec: Json, path: str, errors: list[FieldError]) -> None:
             _one_of(rights[key], f"{place}.{key}", allowed, errors)
 
 
-def _check_resolving(spec: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_dns(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Check how names are resolved within the pod."""
     for index, alias in enumerate(spec.get("hostAliases", ())):
         place = f"{path}.hostAliases[{index}]"
-        _check_address(alias.get("ip", ""), f"{place}.ip", errors)
+        _validate_address(alias.get("ip", ""), f"{place}.ip", errors)
         errors += [
             invalid(f"{place}.hostnames[{number}]", name, problem)
             for number, name in enumerate(alias.get("hostnames", ()))
@@ -153,18 +153,18 @@ def _check_resolving(spec: Json, path: str, errors: list[FieldError]) -> None:
             text = "must provide at least one DNS nameserver when `dnsPolicy` is None"
             errors.append(required(f"{place}.nameservers", text))
     if config:
-        _check_dns(config, place, errors)
+        _validate_dns_config(config, place, errors)
 
 
-def _check_dns(config: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_dns_config(config: Json, path: str, errors: list[FieldError]) -> None:
     servers, searches = config.get("nameservers", ()), config.get("searches", ())
-    if len(servers) > _MOST_SERVERS:
-        text = f"must not have more than {_MOST_SERVERS} nameservers"
+    if len(servers) > _MAX_NAMESERVERS:
+        text = f"must not have more than {_MAX_NAMESERVERS} nameservers"
         errors.append(invalid(f"{path}.nameservers", servers, text))
     for index, address in enumerate(servers):
-        _check_address(address, f"{path}.nameservers[{index}]", errors)
-    if len(searches) > _MOST_SEARCHES:
-        text = f"must not have more than {_MOST_SEARCHES} search paths"
+        _validate_address(address, f"{path}.nameservers[{index}]", errors)
+    if len(searches) > _MAX_SEARCH_PATHS:
+        text = f"must not have more than {_MAX_SEARCH_PATHS} search paths"
         errors.append(invalid(f"{path}.searches", searches, text))
     for index, search in enumerate(searches):
         name = search.removesuffix(".")
@@ -177,7 +177,7 @@ def _check_dns(config: Json, path: str, errors: list[FieldError]) -> None:
     ]
 
 
-def _check_address(text: str, path: str, errors: list[FieldError]) -> None:
+def _validate_address(text: str, path: str, errors: list[FieldError]) -> None:
     address = _address(text)
     if address is None:
         problem = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
@@ -196,7 +196,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _check_words(spec: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_enums(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Check the fields that hold one word or one number."""
     _one_of(spec.get("restartPolicy"), f"{path}.restartPolicy", _RESTART, errors)
     _one_of(spec.get("dnsPolicy"), f"{path}.dnsPolicy", _DNS, errors)
@@ -232,7 +232,7 @@ def _one_of(
     errors.append(not_supported(path, value, allowed) if value else required(path))
 
 
-def _check_name(name: str | None, path: str, seen: set[str], errors: list[FieldError]) -> None:
+def _validate_name(name: str | None, path: str, seen: set[str], errors: list[FieldError]) -> None:
     if not name:
         errors.append(required(path))
     elif problem := validation.dns_label_problem(name):
@@ -243,10 +243,12 @@ def _check_name(name: str | None, path: str, seen: set[str], errors: list[FieldE
         seen.add(name)
 
 
-def _check_volumes(volumes: Iterable[Json], path: str, errors: list[FieldError]) -> dict[str, Json]:
+def _validate_volumes(
+    volumes: Iterable[Json], path: str, errors: list[FieldError]
+) -> dict[str, Json]:
     names: set[str] = set()
     for index, volume in enumerate(volumes):
         place = f"{path}[{index}]"
-        _check_name(volume.get("name"), f"{place}.name", names, errors)
-        check_source(volume, place, errors)
+        _validate_name(volume.get("name"), f"{place}.name", names, errors)
+        validate_source(volume, place, errors)
     return {volume["name"]: volume for volume in volumes if "name" in volume}

@@ -13,22 +13,22 @@ _NATIVE = ("pods", "storage", "requests.cpu", "requests.memory", "limits.cpu", "
 """Names that are known, and not of what a container may have."""
 
 
-def check_resources(resources: Json, path: str, errors: list[FieldError]) -> None:
+def validate_resources(resources: Json, path: str, errors: list[FieldError]) -> None:
     """Check requests and limits: their names and amounts, and no request above its limit."""
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
-            _check_amount(name, text, f"{path}.{kind}[{name}]", errors)
+            _validate_amount(name, text, f"{path}.{kind}[{name}]", errors)
     for name, text in requests.items():
-        _check_request(name, text, limits.get(name), path, errors)
+        _validate_request(name, text, limits.get(name), path, errors)
     asked = limits.keys() | requests.keys()
     if not asked & {"cpu", "memory"} and any(name.startswith(_HUGE_PAGES) for name in asked):
         errors.append(forbidden(path, "HugePages require cpu or memory"))
 
 
-def _check_amount(name: str, text: str, path: str, errors: list[FieldError]) -> None:
+def _validate_amount(name: str, text: str, path: str, errors: list[FieldError]) -> None:
     if name not in COMPUTE:
-        errors += [invalid(path, name, problem) for problem in _name_problems(name)]
+        errors += [invalid(path, name, problem) for problem in _name_errors(name)]
     amount = quantity.parse(text)
     if amount < quantity.ZERO:
         errors.append(invalid(path, text, "must be greater than or equal to 0"))
@@ -48,7 +48,7 @@ def _is_multiple(amount: quantity.Quantity, name: str) -> bool:
     return size > 0 and amount.value() % size == 0
 
 
-def _name_problems(name: str) -> list[str]:
+def _name_errors(name: str) -> list[str]:
     problem = validation.qualified_name_problem(name)
     problems = [problem] if problem else []
     if "/" in name:
@@ -61,7 +61,7 @@ def _name_problems(name: str) -> list[str]:
     return problems
 
 
-def _check_request(
+def _validate_request(
     name: str, text: str, limit: str | None, path: str, errors: list[FieldError]
 ) -> None:
     elastic = may_overcommit(name)

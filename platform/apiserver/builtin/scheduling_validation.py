@@ -11,7 +11,7 @@ from ..errors.fields import (
     not_supported,
     required,
 )
-from ..kinds.metadata import check_labels
+from ..kinds.metadata import validate_labels
 
 Json = dict[str, Any]
 
@@ -24,25 +24,25 @@ _SPREAD_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 _SPREAD_POLICIES = ("Honor", "Ignore")
 _NODE_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
-_NEEDED = "requiredDuringSchedulingIgnoredDuringExecution"
-_WISHED = "preferredDuringSchedulingIgnoredDuringExecution"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def check_placement(spec: Json, path: str, errors: list[FieldError]) -> None:
+def validate_scheduling(spec: Json, path: str, errors: list[FieldError]) -> None:
     """Check what says where a pod may run."""
     if selector := spec.get("nodeSelector"):
-        errors += check_labels(selector, f"{path}.nodeSelector")
+        errors += validate_labels(selector, f"{path}.nodeSelector")
     for index, toleration in enumerate(spec.get("tolerations", ())):
-        _check_toleration(toleration, f"{path}.tolerations[{index}]", errors)
+        _validate_toleration(toleration, f"{path}.tolerations[{index}]", errors)
     if affinity := spec.get("affinity"):
-        _check_affinity(affinity, f"{path}.affinity", errors)
+        _validate_affinity(affinity, f"{path}.affinity", errors)
     if spreads := spec.get("topologySpreadConstraints"):
-        _check_spreads(spreads, f"{path}.topologySpreadConstraints", errors)
+        _validate_spreads(spreads, f"{path}.topologySpreadConstraints", errors)
     if gates := spec.get("schedulingGates"):
-        _check_gates(gates, f"{path}.schedulingGates", errors)
+        _validate_gates(gates, f"{path}.schedulingGates", errors)
 
 
-def _check_gates(gates: list[Json], path: str, errors: list[FieldError]) -> None:
+def _validate_gates(gates: list[Json], path: str, errors: list[FieldError]) -> None:
     seen: set[str] = set()
     for index, gate in enumerate(gates):
         name = gate.get("name", "")
@@ -53,17 +53,17 @@ def _check_gates(gates: list[Json], path: str, errors: list[FieldError]) -> None
         seen.add(name)
 
 
-def _check_spreads(spreads: list[Json], path: str, errors: list[FieldError]) -> None:
+def _validate_spreads(spreads: list[Json], path: str, errors: list[FieldError]) -> None:
     pairs = [(each.get("topologyKey"), each.get("whenUnsatisfiable")) for each in spreads]
     for index, (spread, pair) in enumerate(zip(spreads, pairs, strict=True)):
         place = f"{path}[{index}]"
-        _check_spread(spread, place, errors)
+        _validate_spread(spread, place, errors)
         if pair in pairs[index + 1 :]:
             where = f"{place}.{{topologyKey, whenUnsatisfiable}}"
             errors.append(duplicate(where, f"{{{pair[0]}, {pair[1]}}}"))
 
 
-def _check_spread(spread: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_spread(spread: Json, path: str, errors: list[FieldError]) -> None:
     positive = "must be greater than zero"
     if spread.get("maxSkew", 0) < 1:
         errors.append(invalid(f"{path}.maxSkew", spread.get("maxSkew", 0), positive))
@@ -83,11 +83,11 @@ def _check_spread(spread: Json, path: str, errors: list[FieldError]) -> None:
         for key in ("nodeAffinityPolicy", "nodeTaintsPolicy")
         if (policy := spread.get(key, "Honor")) not in _SPREAD_POLICIES
     ]
-    _check_label_keys(spread, "matchLabelKeys", path, errors)
-    check_selector(spread.get("labelSelector", {}), f"{path}.labelSelector", errors)
+    _validate_label_keys(spread, "matchLabelKeys", path, errors)
+    validate_selector(spread.get("labelSelector", {}), f"{path}.labelSelector", errors)
 
 
-def _check_label_keys(term: Json, kind: str, path: str, errors: list[FieldError]) -> None:
+def _validate_label_keys(term: Json, kind: str, path: str, errors: list[FieldError]) -> None:
     if not (keys := term.get(kind)):
         return
     if "labelSelector" not in term:
@@ -99,7 +99,7 @@ def _check_label_keys(term: Json, kind: str, path: str, errors: list[FieldError]
             errors.append(invalid(f"{path}.{kind}[{index}]", key, problem))
 
 
-def _check_toleration(toleration: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_toleration(toleration: Json, path: str, errors: list[FieldError]) -> None:
     key, operator = toleration.get("key"), toleration.get("operator", "Equal")
     if key and (problem := validation.qualified_name_problem(key)):
         errors.append(invalid(f"{path}.key", key, problem))
@@ -126,39 +126,39 @@ def _check_toleration(toleration: Json, path: str, errors: list[FieldError]) -> 
         errors.append(invalid(f"{path}.effect", effect or "", text))
 
 
-def _check_affinity(affinity: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_affinity(affinity: Json, path: str, errors: list[FieldError]) -> None:
     node = affinity.get("nodeAffinity", {})
-    needed = node.get(_NEEDED)
-    place = f"{path}.nodeAffinity.{_NEEDED}.nodeSelectorTerms"
+    needed = node.get(_REQUIRED)
+    place = f"{path}.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     if needed is not None:
         terms = needed.get("nodeSelectorTerms") or ()
         if not terms:
             errors.append(required(place, "must have at least one node selector term"))
         for index, term in enumerate(terms):
-            _check_node_term(term, f"{place}[{index}]", errors)
-            _check_label_values(term, f"{place}[{index}]", errors)
-    place = f"{path}.nodeAffinity.{_WISHED}"
-    for index, wish in enumerate(node.get(_WISHED, ())):
-        _check_weight(wish, f"{place}[{index}].weight", errors)
-        _check_node_term(wish.get("preference", {}), f"{place}[{index}].preference", errors)
+            _validate_node_term(term, f"{place}[{index}]", errors)
+            _validate_label_values(term, f"{place}[{index}]", errors)
+    place = f"{path}.nodeAffinity.{_PREFERRED}"
+    for index, wish in enumerate(node.get(_PREFERRED, ())):
+        _validate_weight(wish, f"{place}[{index}].weight", errors)
+        _validate_node_term(wish.get("preference", {}), f"{place}[{index}].preference", errors)
     for kind in ("podAffinity", "podAntiAffinity"):
-        _check_pod_affinity(affinity.get(kind, {}), f"{path}.{kind}", errors)
+        _validate_pod_affinity(affinity.get(kind, {}), f"{path}.{kind}", errors)
 
 
-def _check_weight(wish: Json, path: str, errors: list[FieldError]) -> None:
-    if not 1 <= wish.get("weight", 0) <= 100:
-        errors.append(invalid(path, wish.get("weight", 0), "must be in the range 1-100"))
+def _validate_weight(term: Json, path: str, errors: list[FieldError]) -> None:
+    if not 1 <= term.get("weight", 0) <= 100:
+        errors.append(invalid(path, term.get("weight", 0), "must be in the range 1-100"))
 
 
-def _check_node_term(term: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_node_term(term: Json, path: str, errors: list[FieldError]) -> None:
     for index, expression in enumerate(term.get("matchExpressions", ())):
         place = f"{path}.matchExpressions[{index}]"
-        check_expression(expression, place, _NODE_OPERATORS, errors)
+        validate_expression(expression, place, _NODE_OPERATORS, errors)
     for index, expression in enumerate(term.get("matchFields", ())):
-        _check_node_field(expression, f"{path}.matchFields[{index}]", errors)
+        _validate_node_field(expression, f"{path}.matchFields[{index}]", errors)
 
 
-def _check_label_values(term: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_label_values(term: Json, path: str, errors: list[FieldError]) -> None:
     """Check the values of expressions: only where they are no mere wishes."""
     for index, expression in enumerate(term.get("matchExpressions", ())):
         place = f"{path}.matchExpressions[{index}].values"
@@ -169,7 +169,7 @@ def _check_label_values(term: Json, path: str, errors: list[FieldError]) -> None
         ]
 
 
-def _check_node_field(expression: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_node_field(expression: Json, path: str, errors: list[FieldError]) -> None:
     """Check an expression about a field of nodes: their name is the only one."""
     operator, values = expression.get("operator", ""), expression.get("values") or ()
     if operator not in ("In", "NotIn"):
@@ -188,7 +188,7 @@ def _check_node_field(expression: Json, path: str, errors: list[FieldError]) -> 
     ]
 
 
-def check_expression(
+def validate_expression(
     expression: Json, path: str, operators: tuple[str, ...], errors: list[FieldError]
 ) -> None:
     """Check one expression of a selector of labels or nodes."""
@@ -208,37 +208,39 @@ def check_expression(
         errors.append(invalid(f"{path}.key", expression.get("key", ""), problem))
 
 
-def check_selector(selector: Json, path: str, errors: list[FieldError]) -> None:
+def validate_selector(selector: Json, path: str, errors: list[FieldError]) -> None:
     """Check a selector of labels."""
-    errors += check_labels(selector.get("matchLabels"), f"{path}.matchLabels")
+    errors += validate_labels(selector.get("matchLabels"), f"{path}.matchLabels")
     for index, expression in enumerate(selector.get("matchExpressions", ())):
         place = f"{path}.matchExpressions[{index}]"
-        check_expression(expression, place, _SELECTOR_OPERATORS, errors)
-    _check_label_values(selector, path, errors)
+        validate_expression(expression, place, _SELECTOR_OPERATORS, errors)
+    _validate_label_values(selector, path, errors)
 
 
-def _check_pod_affinity(affinity: Json, path: str, errors: list[FieldError]) -> None:
-    terms = [(term, f"{path}.{_NEEDED}[{i}]") for i, term in enumerate(affinity.get(_NEEDED, ()))]
-    for index, wish in enumerate(affinity.get(_WISHED, ())):
-        _check_weight(wish, f"{path}.{_WISHED}[{index}].weight", errors)
+def _validate_pod_affinity(affinity: Json, path: str, errors: list[FieldError]) -> None:
+    terms = [
+        (term, f"{path}.{_REQUIRED}[{i}]") for i, term in enumerate(affinity.get(_REQUIRED, ()))
+    ]
+    for index, wish in enumerate(affinity.get(_PREFERRED, ())):
+        _validate_weight(wish, f"{path}.{_PREFERRED}[{index}].weight", errors)
         terms.append(
-            (wish.get("podAffinityTerm", {}), f"{path}.{_WISHED}[{index}].podAffinityTerm")
+            (wish.get("podAffinityTerm", {}), f"{path}.{_PREFERRED}[{index}].podAffinityTerm")
         )
     for term, place in terms:
-        _check_pod_term(term, place, errors)
+        _validate_pod_term(term, place, errors)
 
 
-def _check_pod_term(term: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_pod_term(term: Json, path: str, errors: list[FieldError]) -> None:
     for kind in ("labelSelector", "namespaceSelector"):
         if selector := term.get(kind):
-            check_selector(selector, f"{path}.{kind}", errors)
+            validate_selector(selector, f"{path}.{kind}", errors)
     errors += [
         invalid(f"{path}.namespace", name, problem)
         for name in term.get("namespaces", ())
         if (problem := validation.dns_label_problem(name))
     ]
     for kind in ("matchLabelKeys", "mismatchLabelKeys"):
-        _check_label_keys(term, kind, path, errors)
+        _validate_label_keys(term, kind, path, errors)
     key = term.get("topologyKey", "")
     if not key:
         errors.append(required(f"{path}.topologyKey", "can not be empty"))

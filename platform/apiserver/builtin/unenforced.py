@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ...model.names import Resource
-from .unenforced_pods import pod_gaps
+from .unenforced_pods import unenforced_pod_fields
 
 Json = dict[str, Any]
 
 
-class Gap(NamedTuple):
+class UnenforcedKind(NamedTuple):
     """A kind of which no object has any effect."""
 
-    verb: str
+    missing_action: str
     """What the embedded cluster does not do with it: *enforced*, *run*, *used*."""
 
     advice: str
@@ -39,47 +39,55 @@ _STORAGE = "storage.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 _DEVICES = "resource.k8s.io"
 
-KINDS: Mapping[tuple[str, str], Gap] = {
-    ("", "Endpoints"): Gap(_USED, _NO_ENDPOINTS),
-    ("", "LimitRange"): Gap(_ENFORCED, "write requests and limits into the pods"),
-    ("", "ReplicationController"): Gap(_RUN, _NO_CONTROLLER),
-    ("", "ResourceQuota"): Gap(_ENFORCED, "limit a Queue by its spec.capability instead"),
-    ("", "ServiceAccount"): Gap(_USED, f"it has no tokens, and {_NO_ROLES}"),
-    ("apps", "DaemonSet"): Gap(_RUN, _NO_CONTROLLER),
-    ("apps", "Deployment"): Gap(_RUN, _NO_CONTROLLER),
-    ("apps", "ReplicaSet"): Gap(_RUN, _NO_CONTROLLER),
-    ("apps", "StatefulSet"): Gap(_RUN, _NO_CONTROLLER),
-    ("autoscaling", "HorizontalPodAutoscaler"): Gap(_RUN, "nothing is scaled automatically"),
-    ("batch", "CronJob"): Gap(_RUN, _NO_CONTROLLER),
-    ("batch", "Job"): Gap(_RUN, _NO_CONTROLLER),
-    ("certificates.k8s.io", "CertificateSigningRequest"): Gap("signed", "it has no signers"),
-    (_RBAC, "ClusterRole"): Gap(_ENFORCED, _NO_ROLES),
-    (_RBAC, "ClusterRoleBinding"): Gap(_ENFORCED, _NO_ROLES),
-    (_RBAC, "Role"): Gap(_ENFORCED, _NO_ROLES),
-    (_RBAC, "RoleBinding"): Gap(_ENFORCED, _NO_ROLES),
-    (_NETWORKING, "Ingress"): Gap("served", _NO_PROXY),
-    (_NETWORKING, "IngressClass"): Gap(_USED, _NO_PROXY),
-    (_NETWORKING, "NetworkPolicy"): Gap(_ENFORCED, "pods share the network of the machine"),
-    (_STORAGE, "CSIDriver"): Gap(_USED, _NO_DRIVERS),
-    (_STORAGE, "CSINode"): Gap(_USED, _NO_DRIVERS),
-    (_STORAGE, "CSIStorageCapacity"): Gap(_USED, _NO_DRIVERS),
-    (_STORAGE, "VolumeAttachment"): Gap(_USED, _NO_DRIVERS),
-    (_STORAGE, "VolumeAttributesClass"): Gap(_USED, _NO_DRIVERS),
-    (_ADMISSION, "MutatingWebhookConfiguration"): Gap("called", _NO_POLICIES),
-    (_ADMISSION, "ValidatingAdmissionPolicy"): Gap(_ENFORCED, _NO_POLICIES),
-    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): Gap(_ENFORCED, _NO_POLICIES),
-    (_ADMISSION, "ValidatingWebhookConfiguration"): Gap("called", _NO_POLICIES),
-    ("node.k8s.io", "RuntimeClass"): Gap(_USED, "pods are processes of the machine"),
-    ("discovery.k8s.io", "EndpointSlice"): Gap(_USED, _NO_ENDPOINTS),
-    (_DEVICES, "DeviceClass"): Gap(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceClaim"): Gap(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceClaimTemplate"): Gap(_USED, _NO_DEVICES),
-    (_DEVICES, "ResourceSlice"): Gap(_USED, _NO_DEVICES),
+UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
+    ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
+    ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
+    ("", "ReplicationController"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("", "ResourceQuota"): UnenforcedKind(
+        _ENFORCED, "limit a Queue by its spec.capability instead"
+    ),
+    ("", "ServiceAccount"): UnenforcedKind(_USED, f"it has no tokens, and {_NO_ROLES}"),
+    ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "Deployment"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "ReplicaSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "StatefulSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
+        _RUN, "nothing is scaled automatically"
+    ),
+    ("batch", "CronJob"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("batch", "Job"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
+        "signed", "it has no signers"
+    ),
+    (_RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
+    (_NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
+    (_NETWORKING, "NetworkPolicy"): UnenforcedKind(
+        _ENFORCED, "pods share the network of the machine"
+    ),
+    (_STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    (_ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (_ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
+    ("discovery.k8s.io", "EndpointSlice"): UnenforcedKind(_USED, _NO_ENDPOINTS),
+    (_DEVICES, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
+    (_DEVICES, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
+    (_DEVICES, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
+    (_DEVICES, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
 }
 """By group and kind. Kinds that are plain data on any cluster are not here."""
 
 
-def warnings_for(resource: Resource, obj: Json, old: Json | None) -> list[str]:
+def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[str]:
     """What in the new or changed *obj* has no effect, as texts for the client.
 
     Of an update, only what it brings: *old* is the object before it.
@@ -96,10 +104,11 @@ def warnings_for(resource: Resource, obj: Json, old: Json | None) -> list[str]:
 
 def kind_warning(resource: Resource) -> str:
     """The warning that any object of *resource* deserves; empty if it has an effect."""
-    gap = KINDS.get((resource.group, resource.kind))
+    gap = UNENFORCED_KINDS.get((resource.group, resource.kind))
     if gap is None:
         return ""
-    return f"{resource.kind} is stored but not {gap.verb} by the embedded cluster: {gap.advice}"
+    missing = f"{resource.kind} is stored but not {gap.missing_action} by the embedded cluster"
+    return f"{missing}: {gap.advice}"
 
 
 def field_warnings(resource: Resource, obj: Json) -> list[str]:
@@ -146,14 +155,14 @@ def _node(obj: Json) -> Found:
 
 
 def _pod(obj: Json) -> Found:
-    return pod_gaps([("spec", obj.get("spec"))])
+    return unenforced_pod_fields([("spec", obj.get("spec"))])
 
 
 def _volcano_job(obj: Json) -> Found:
     spec = _dict(obj.get("spec"))
     tasks = _list(spec.get("tasks"))
     templates = [_dict(_dict(task).get("template")).get("spec") for task in tasks]
-    yield from pod_gaps(
+    yield from unenforced_pod_fields(
         (f"spec.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
     )
     yield from _topology(obj)

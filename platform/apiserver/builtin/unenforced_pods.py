@@ -6,26 +6,28 @@ from typing import Any, NamedTuple
 
 _SHARED_NETWORK = "pods share the network of the machine"
 _NODE_ONLY = "the scheduler knows the affinity to nodes only"
-_OWN_SPACES = "each container has processes and IPC of its own, and the pod will not start"
+_OWN_NAMESPACES = "each container has processes and IPC of its own, and the pod will not start"
 _NO_TOKENS = "pods get no tokens of service accounts"
 _NOT_CONFINED = "containers run under the rules of the agent's own process"
 _UNCONFINED = ({"type": "Unconfined"},)
 _NO_PRIVILEGES = "no container has rights over the machine, and the pod will not start"
-_FEW_RIGHTS = "only rights over the pod's own users are given, and with others it will not start"
+_FEW_CAPABILITIES = (
+    "only rights over the pod's own users are given, and with others it will not start"
+)
 _NO_DEVICES = "no devices are allocated"
 _NO_TERMINAL = "nothing can be attached to a container"
 _NO_DRIVER = "the agent has no driver for it, and the pod will not start"
 
 
-class Row(NamedTuple):
+class UnenforcedField(NamedTuple):
     """A field that has no effect."""
 
     path: str
-    why: str
-    harmless: tuple[Any, ...] = ()
+    reason: str
+    no_op_values: tuple[Any, ...] = ()
     """Values that ask for nothing; empty ones never do."""
 
-    present: bool = False
+    even_if_empty: bool = False
     """Whether an empty value asks for something, too."""
 
 
@@ -37,76 +39,94 @@ _DRIVERS = (
 )  # fmt: skip
 
 _POD = (
-    Row("affinity.podAffinity", _NODE_ONLY),
-    Row("affinity.podAntiAffinity", _NODE_ONLY),
-    Row("automountServiceAccountToken", _NO_TOKENS),
-    Row("dnsConfig", "pods resolve names as the machine does"),
-    Row("hostIPC", _OWN_SPACES),
-    Row("hostPID", _OWN_SPACES),
-    Row("hostnameOverride", "use spec.hostname"),
-    Row("os.name", "containers are processes of Linux", ("linux",)),
-    Row("readinessGates", "a pod is ready when its containers are"),
-    Row("resourceClaims", _NO_DEVICES),
-    Row("resources", "only those of containers are counted"),
-    Row("runtimeClassName", "containers are processes of the machine"),
-    Row("schedulingGroup", "use a PodGroup of Volcano"),
-    Row("serviceAccountName", _NO_TOKENS, ("default",)),
-    Row("setHostnameAsFQDN", "the host name of a pod is its short name"),
-    Row("shareProcessNamespace", _OWN_SPACES),
-    Row("topologySpreadConstraints", "the scheduler does not spread pods"),
-    Row("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
-    Row("securityContext.fsGroup", "all users of a pod may write its volumes"),
-    Row("securityContext.fsGroupChangePolicy", "all users of a pod may write its volumes"),
-    Row("securityContext.seLinuxChangePolicy", _NOT_CONFINED),
-    Row("securityContext.seLinuxOptions", _NOT_CONFINED),
-    Row("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
-    Row("securityContext.supplementalGroups", "a container has one user and one group"),
-    Row("securityContext.supplementalGroupsPolicy", "a container has one user and one group"),
-    Row("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
-    Row("securityContext.windowsOptions", "containers are processes of Linux"),
-    Row("volumes[*].emptyDir.medium", "the folder lies on the disk of the machine"),
-    Row("volumes[*].emptyDir.sizeLimit", "the size of folders is not limited"),
-    Row("volumes[*].hostPath.type", "what lies at the path is not checked"),
-    Row("volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", present=True),
-    Row("volumes[*].projected.sources[*].podCertificate", "it is left out", present=True),
-    Row("volumes[*].projected.sources[*].serviceAccountToken", _NO_TOKENS, present=True),
-    *(Row(f"volumes[*].{name}", _NO_DRIVER, present=True) for name in _DRIVERS),
+    UnenforcedField("affinity.podAffinity", _NODE_ONLY),
+    UnenforcedField("affinity.podAntiAffinity", _NODE_ONLY),
+    UnenforcedField("automountServiceAccountToken", _NO_TOKENS),
+    UnenforcedField("dnsConfig", "pods resolve names as the machine does"),
+    UnenforcedField("hostIPC", _OWN_NAMESPACES),
+    UnenforcedField("hostPID", _OWN_NAMESPACES),
+    UnenforcedField("hostnameOverride", "use spec.hostname"),
+    UnenforcedField("os.name", "containers are processes of Linux", ("linux",)),
+    UnenforcedField("readinessGates", "a pod is ready when its containers are"),
+    UnenforcedField("resourceClaims", _NO_DEVICES),
+    UnenforcedField("resources", "only those of containers are counted"),
+    UnenforcedField("runtimeClassName", "containers are processes of the machine"),
+    UnenforcedField("schedulingGroup", "use a PodGroup of Volcano"),
+    UnenforcedField("serviceAccountName", _NO_TOKENS, ("default",)),
+    UnenforcedField("setHostnameAsFQDN", "the host name of a pod is its short name"),
+    UnenforcedField("shareProcessNamespace", _OWN_NAMESPACES),
+    UnenforcedField("topologySpreadConstraints", "the scheduler does not spread pods"),
+    UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField("securityContext.fsGroup", "all users of a pod may write its volumes"),
+    UnenforcedField(
+        "securityContext.fsGroupChangePolicy", "all users of a pod may write its volumes"
+    ),
+    UnenforcedField("securityContext.seLinuxChangePolicy", _NOT_CONFINED),
+    UnenforcedField("securityContext.seLinuxOptions", _NOT_CONFINED),
+    UnenforcedField("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField("securityContext.supplementalGroups", "a container has one user and one group"),
+    UnenforcedField(
+        "securityContext.supplementalGroupsPolicy", "a container has one user and one group"
+    ),
+    UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
+    UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
+    UnenforcedField("volumes[*].emptyDir.medium", "the folder lies on the disk of the machine"),
+    UnenforcedField("volumes[*].emptyDir.sizeLimit", "the size of folders is not limited"),
+    UnenforcedField("volumes[*].hostPath.type", "what lies at the path is not checked"),
+    UnenforcedField(
+        "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
+    ),
+    UnenforcedField(
+        "volumes[*].projected.sources[*].podCertificate", "it is left out", even_if_empty=True
+    ),
+    UnenforcedField(
+        "volumes[*].projected.sources[*].serviceAccountToken", _NO_TOKENS, even_if_empty=True
+    ),
+    *(UnenforcedField(f"volumes[*].{name}", _NO_DRIVER, even_if_empty=True) for name in _DRIVERS),
 )
 
 _CONTAINER = (
-    Row("lifecycle.stopSignal", "containers are stopped by SIGTERM", ("SIGTERM",)),
-    Row("livenessProbe.grpc", "probes by gRPC count as passed", present=True),
-    Row("readinessProbe.grpc", "probes by gRPC count as passed", present=True),
-    Row("startupProbe.grpc", "probes by gRPC count as passed", present=True),
-    Row("resizePolicy", "pods cannot be resized"),
-    Row("resources.claims", _NO_DEVICES),
-    Row("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
-    Row("restartPolicyRules", "use spec.restartPolicy"),
-    Row("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
-    Row(
+    UnenforcedField("lifecycle.stopSignal", "containers are stopped by SIGTERM", ("SIGTERM",)),
+    UnenforcedField("livenessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
+    UnenforcedField("readinessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
+    UnenforcedField("startupProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
+    UnenforcedField("resizePolicy", "pods cannot be resized"),
+    UnenforcedField("resources.claims", _NO_DEVICES),
+    UnenforcedField("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
+    UnenforcedField("restartPolicyRules", "use spec.restartPolicy"),
+    UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField(
         "securityContext.capabilities.add",
-        _FEW_RIGHTS,
+        _FEW_CAPABILITIES,
     ),
-    Row("securityContext.privileged", _NO_PRIVILEGES),
-    Row("securityContext.procMount", _NO_PRIVILEGES, ("Default",)),
-    Row("securityContext.seLinuxOptions", _NOT_CONFINED),
-    Row("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
-    Row("securityContext.windowsOptions", "containers are processes of Linux"),
-    Row("stdin", _NO_TERMINAL),
-    Row("stdinOnce", _NO_TERMINAL),
-    Row("tty", _NO_TERMINAL),
-    Row("env[*].valueFrom.fileKeyRef", "the container will not start", present=True),
-    Row("volumeDevices", "there are no block devices"),
-    Row("volumeMounts[*].mountPropagation", "mounts stay in their container", ("None",)),
-    Row("volumeMounts[*].recursiveReadOnly", "use readOnly", ("Disabled",)),
+    UnenforcedField("securityContext.privileged", _NO_PRIVILEGES),
+    UnenforcedField("securityContext.procMount", _NO_PRIVILEGES, ("Default",)),
+    UnenforcedField("securityContext.seLinuxOptions", _NOT_CONFINED),
+    UnenforcedField("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
+    UnenforcedField("stdin", _NO_TERMINAL),
+    UnenforcedField("stdinOnce", _NO_TERMINAL),
+    UnenforcedField("tty", _NO_TERMINAL),
+    UnenforcedField(
+        "env[*].valueFrom.fileKeyRef", "the container will not start", even_if_empty=True
+    ),
+    UnenforcedField("volumeDevices", "there are no block devices"),
+    UnenforcedField(
+        "volumeMounts[*].mountPropagation", "mounts stay in their container", ("None",)
+    ),
+    UnenforcedField("volumeMounts[*].recursiveReadOnly", "use readOnly", ("Disabled",)),
 )
 
-_MAIN = (Row("restartPolicy", "use spec.restartPolicy"),)
+_MAIN = (UnenforcedField("restartPolicy", "use spec.restartPolicy"),)
 """Fields of containers that mean something for init containers."""
 
 _OFF_HOST = (
-    Row("ports[*].hostPort", _SHARED_NETWORK + "; a port is open where the program opens it"),
-    Row("ports[*].hostIP", _SHARED_NETWORK + "; a port is open where the program opens it"),
+    UnenforcedField(
+        "ports[*].hostPort", _SHARED_NETWORK + "; a port is open where the program opens it"
+    ),
+    UnenforcedField(
+        "ports[*].hostIP", _SHARED_NETWORK + "; a port is open where the program opens it"
+    ),
 )
 """Fields of containers that are defaults if the pod asks for the network of its node."""
 
@@ -115,42 +135,46 @@ _OFF_HOST = (
 class _Node:
     """What is looked for below one place of an object."""
 
-    inside: dict[str, "_Node"] = field(default_factory=dict)
-    row: Row | None = None
+    children: dict[str, "_Node"] = field(default_factory=dict)
+    unenforced_field: UnenforcedField | None = None
 
 
-def _tree(rows: Iterable[Row]) -> _Node:
+def _tree(rows: Iterable[UnenforcedField]) -> _Node:
     root = _Node()
     for row in rows:
         node = root
         for key in row.path.replace("[*]", ".*").split("."):
-            node = node.inside.setdefault(key, _Node())
-        node.row = row
+            node = node.children.setdefault(key, _Node())
+        node.unenforced_field = row
     return root
 
 
-def _below(place: str, rows: Iterable[Row]) -> list[Row]:
-    return [row._replace(path=f"{place}[*].{row.path}") for row in rows]
+def _with_prefix(prefix: str, rows: Iterable[UnenforcedField]) -> list[UnenforcedField]:
+    return [row._replace(path=f"{prefix}[*].{row.path}") for row in rows]
 
 
 _PLAIN = (
     *_POD,
-    *_below("containers", (*_CONTAINER, *_MAIN)),
-    *_below("initContainers", _CONTAINER),
+    *_with_prefix("containers", (*_CONTAINER, *_MAIN)),
+    *_with_prefix("initContainers", _CONTAINER),
 )
 _ON_HOST_TREE = _tree(_PLAIN)
 _OFF_HOST_TREE = _tree(
-    (*_PLAIN, *_below("containers", _OFF_HOST), *_below("initContainers", _OFF_HOST))
+    (*_PLAIN, *_with_prefix("containers", _OFF_HOST), *_with_prefix("initContainers", _OFF_HOST))
 )
 
-PATHS: Mapping[str, str] = {
-    row.path: row.why
-    for row in (*_PLAIN, *_below("containers", _OFF_HOST), *_below("initContainers", _OFF_HOST))
+UNENFORCED_PATHS: Mapping[str, str] = {
+    row.path: row.reason
+    for row in (
+        *_PLAIN,
+        *_with_prefix("containers", _OFF_HOST),
+        *_with_prefix("initContainers", _OFF_HOST),
+    )
 }
 """All fields of a pod's ``spec`` that have no effect; ``[*]`` stands for any entry of a list."""
 
 
-def pod_gaps(specs: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
+def unenforced_pod_fields(specs: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
     """Where in these pods' specifications something has no effect, and why; each field once.
 
     A specification comes with its path.
@@ -164,23 +188,23 @@ def pod_gaps(specs: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
             what = row.path.replace("initContainers", "containers")
             if what not in seen:
                 seen.add(what)
-                yield found, row.why
+                yield found, row.reason
 
 
-def _walk(node: _Node, value: object, path: str) -> Iterator[tuple[str, Row]]:
-    row = node.row
-    if row is not None and _asks(row, value):
+def _walk(node: _Node, value: object, path: str) -> Iterator[tuple[str, UnenforcedField]]:
+    row = node.unenforced_field
+    if row is not None and _has_effect_requested(row, value):
         yield path, row
     if isinstance(value, dict):
-        for key, inner in node.inside.items():
+        for key, inner in node.children.items():
             if key in value:
                 yield from _walk(inner, value[key], f"{path}.{key}")
-    elif isinstance(value, list) and "*" in node.inside:
+    elif isinstance(value, list) and "*" in node.children:
         for index, each in enumerate(value):
-            yield from _walk(node.inside["*"], each, f"{path}[{index}]")
+            yield from _walk(node.children["*"], each, f"{path}[{index}]")
 
 
-def _asks(row: Row, value: object) -> bool:
-    if row.present:
+def _has_effect_requested(row: UnenforcedField, value: object) -> bool:
+    if row.even_if_empty:
         return value is not None
-    return bool(value) and value not in row.harmless
+    return bool(value) and value not in row.no_op_values

@@ -38,21 +38,21 @@ _HUGE_PAGES = ("limits.hugepages-", "requests.hugepages-")
 _BYTES = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
 
 
-def check_env_source(source: Json, path: str, errors: list[FieldError]) -> None:
+def validate_env_source(source: Json, path: str, errors: list[FieldError]) -> None:
     """Check what a variable takes its value from."""
     if "fieldRef" in source:
-        _check_field(source["fieldRef"], f"{path}.fieldRef", _ENV_FIELDS, errors)
+        _validate_field(source["fieldRef"], f"{path}.fieldRef", _ENV_FIELDS, errors)
     if "resourceFieldRef" in source:
-        _check_resource(source["resourceFieldRef"], f"{path}.resourceFieldRef", errors)
+        _validate_resource(source["resourceFieldRef"], f"{path}.resourceFieldRef", errors)
     for kind in ("configMapKeyRef", "secretKeyRef"):
         if kind in source:
-            _check_key(source[kind], f"{path}.{kind}", errors)
+            _validate_key(source[kind], f"{path}.{kind}", errors)
 
 
-def check_file_source(item: Json, path: str, errors: list[FieldError]) -> None:
+def validate_file_source(item: Json, path: str, errors: list[FieldError]) -> None:
     """Check what a file of a volume tells of the pod."""
     if "fieldRef" in item:
-        _check_field(item["fieldRef"], f"{path}.fieldRef", _FILE_FIELDS, errors)
+        _validate_field(item["fieldRef"], f"{path}.fieldRef", _FILE_FIELDS, errors)
         if "resourceFieldRef" in item:
             text = "fieldRef and resourceFieldRef can not be specified simultaneously"
             errors.append(invalid(path, "resource", text))
@@ -61,12 +61,12 @@ def check_file_source(item: Json, path: str, errors: list[FieldError]) -> None:
         if not item["resourceFieldRef"].get("containerName"):
             errors.append(required(f"{place}.containerName"))
         else:
-            _check_resource(item["resourceFieldRef"], place, errors)
+            _validate_resource(item["resourceFieldRef"], place, errors)
     else:
         errors.append(required(path, "one of fieldRef and resourceFieldRef is required"))
 
 
-def check_env_from(sources: list[Json], path: str, errors: list[FieldError]) -> None:
+def validate_env_from(sources: list[Json], path: str, errors: list[FieldError]) -> None:
     """Check the ConfigMaps and Secrets that all variables are taken from."""
     for index, source in enumerate(sources):
         prefix = source.get("prefix")
@@ -87,7 +87,7 @@ def check_env_from(sources: list[Json], path: str, errors: list[FieldError]) -> 
             errors.append(invalid(path, "", text))
 
 
-def _check_key(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_key(source: Json, path: str, errors: list[FieldError]) -> None:
     name, key = source.get("name", ""), source.get("key")
     if problem := validation.dns_subdomain_problem(name):
         errors.append(invalid(f"{path}.name", name, problem))
@@ -97,7 +97,7 @@ def _check_key(source: Json, path: str, errors: list[FieldError]) -> None:
         errors.append(invalid(f"{path}.key", key, problem))
 
 
-def _check_field(
+def _validate_field(
     source: Json, path: str, allowed: tuple[str, ...], errors: list[FieldError]
 ) -> None:
     place, field = f"{path}.fieldPath", source.get("fieldPath")
@@ -131,7 +131,7 @@ def _has_name(field: str) -> bool:
     return field in (*_ENV_FIELDS, *_FILE_FIELDS, *_OTHER_FIELDS, "spec.host")
 
 
-def _check_resource(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_resource(source: Json, path: str, errors: list[FieldError]) -> None:
     name = source.get("resource")
     if not name:
         errors.append(required(f"{path}.resource"))

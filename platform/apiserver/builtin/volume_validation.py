@@ -13,7 +13,7 @@ from ..errors.fields import (
     required,
     too_long,
 )
-from .value_sources import check_file_source
+from .value_sources import validate_file_source
 
 Json = dict[str, Any]
 Check = Callable[[Json, str, list[FieldError]], None]
@@ -33,11 +33,11 @@ _PULL = ("Always", "IfNotPresent", "Never")
 _PROPAGATION = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE = ("Disabled", "Enabled", "IfPossible")
 _MODE_LIMIT = 0o777
-_LEAST_TOKEN_SECONDS = 600
-_LONGEST_DRIVER = 63
+_MIN_TOKEN_SECONDS = 600
+_MAX_DRIVER_LENGTH = 63
 
 
-def check_source(volume: Json, path: str, errors: list[FieldError]) -> None:
+def validate_source(volume: Json, path: str, errors: list[FieldError]) -> None:
     """Check the source of a volume: the first that it names; more are an error."""
     kinds = [kind for kind in _CHECKS if kind in volume]
     kinds += sorted(volume.keys() - {"name", *kinds})
@@ -47,7 +47,7 @@ def check_source(volume: Json, path: str, errors: list[FieldError]) -> None:
     errors += [forbidden(f"{path}.{extra}", text) for extra in kinds[1:]]
 
 
-def path_problems(text: str) -> list[str]:
+def path_errors(text: str) -> list[str]:
     """Say what is wrong with a path that must stay below where it starts."""
     problems = ["must be a relative path"] if text.startswith("/") else []
     if ".." in text.split("/"):
@@ -55,13 +55,13 @@ def path_problems(text: str) -> list[str]:
     return problems
 
 
-def _check_empty_dir(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_empty_dir(source: Json, path: str, errors: list[FieldError]) -> None:
     if quantity.parse(source.get("sizeLimit", "0")) < quantity.ZERO:
         text = "SizeLimit field must be a valid resource quantity"
         errors.append(forbidden(f"{path}.sizeLimit", text))
 
 
-def _check_host_path(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_host_path(source: Json, path: str, errors: list[FieldError]) -> None:
     folder = source.get("path")
     if not folder:
         errors.append(required(f"{path}.path"))
@@ -72,48 +72,48 @@ def _check_host_path(source: Json, path: str, errors: list[FieldError]) -> None:
         errors.append(not_supported(f"{path}.type", kind, _HOST_PATHS))
 
 
-def _check_secret(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_secret(source: Json, path: str, errors: list[FieldError]) -> None:
     if not source.get("secretName"):
         errors.append(required(f"{path}.secretName"))
-    _check_mode(source, "defaultMode", path, errors)
-    _check_items(source, path, errors)
+    _validate_mode(source, "defaultMode", path, errors)
+    _validate_items(source, path, errors)
 
 
-def _check_config_map(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_config_map(source: Json, path: str, errors: list[FieldError]) -> None:
     if not source.get("name"):
         errors.append(required(f"{path}.name"))
-    _check_mode(source, "defaultMode", path, errors)
-    _check_items(source, path, errors)
+    _validate_mode(source, "defaultMode", path, errors)
+    _validate_items(source, path, errors)
 
 
-def _check_items(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_items(source: Json, path: str, errors: list[FieldError]) -> None:
     for index, item in enumerate(source.get("items", ())):
         place = f"{path}.items[{index}]"
         if not item.get("key"):
             errors.append(required(f"{place}.key"))
-        _check_file(item, place, errors)
-        _check_mode(item, "mode", place, errors)
+        _validate_file(item, place, errors)
+        _validate_mode(item, "mode", place, errors)
 
 
-def _check_file(item: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_file(item: Json, path: str, errors: list[FieldError]) -> None:
     """Check the path of a file that a volume is to hold."""
     target = item.get("path")
     if not target:
         errors.append(required(f"{path}.path"))
         return
-    problems = path_problems(target)
+    problems = path_errors(target)
     if target.startswith("..") and not target.startswith("../"):
         problems.append("must not start with '..'")
     errors += [invalid(f"{path}.path", target, problem) for problem in problems]
 
 
-def _check_mode(source: Json, key: str, path: str, errors: list[FieldError]) -> None:
+def _validate_mode(source: Json, key: str, path: str, errors: list[FieldError]) -> None:
     if not 0 <= source.get(key, 0) <= _MODE_LIMIT:
         text = "must be a number between 0 and 0777 (octal), both inclusive"
         errors.append(invalid(f"{path}.{key}", source[key], text))
 
 
-def _check_nfs(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_nfs(source: Json, path: str, errors: list[FieldError]) -> None:
     folder = source.get("path", "")
     if not source.get("server"):
         errors.append(required(f"{path}.server"))
@@ -123,39 +123,39 @@ def _check_nfs(source: Json, path: str, errors: list[FieldError]) -> None:
         errors.append(invalid(f"{path}.path", folder, "must be an absolute path"))
 
 
-def _check_claim(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_pvc(source: Json, path: str, errors: list[FieldError]) -> None:
     if not source.get("claimName"):
         errors.append(required(f"{path}.claimName"))
 
 
-def _check_downward(source: Json, path: str, errors: list[FieldError]) -> None:
-    _check_mode(source, "defaultMode", path, errors)
-    _check_downward_items(source, path, errors)
+def _validate_downward(source: Json, path: str, errors: list[FieldError]) -> None:
+    _validate_mode(source, "defaultMode", path, errors)
+    _validate_downward_items(source, path, errors)
 
 
-def _check_downward_items(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_downward_items(source: Json, path: str, errors: list[FieldError]) -> None:
     for item in source.get("items", ()):
-        _check_file(item, path, errors)
-        check_file_source(item, path, errors)
-        _check_mode(item, "mode", path, errors)
+        _validate_file(item, path, errors)
+        validate_file_source(item, path, errors)
+        _validate_mode(item, "mode", path, errors)
 
 
-def _check_projected(volume: Json, path: str, errors: list[FieldError]) -> None:
-    _check_mode(volume, "defaultMode", path, errors)
+def _validate_projected(volume: Json, path: str, errors: list[FieldError]) -> None:
+    _validate_mode(volume, "defaultMode", path, errors)
     for index, source in enumerate(volume.get("sources") or ()):
         place = f"{path}.sources[{index}]"
         for kind in ("secret", "configMap"):
             if kind in source:
                 if not source[kind].get("name"):
                     errors.append(required(f"{place}.{kind}.name"))
-                _check_items(source[kind], f"{place}.{kind}", errors)
+                _validate_items(source[kind], f"{place}.{kind}", errors)
         if "downwardAPI" in source:
-            _check_downward_items(source["downwardAPI"], f"{place}.downwardAPI", errors)
+            _validate_downward_items(source["downwardAPI"], f"{place}.downwardAPI", errors)
         if "serviceAccountToken" in source:
             token = source["serviceAccountToken"]
             if not token.get("path"):
                 errors.append(required(f"{path}.path"))
-            if token.get("expirationSeconds", _LEAST_TOKEN_SECONDS) < _LEAST_TOKEN_SECONDS:
+            if token.get("expirationSeconds", _MIN_TOKEN_SECONDS) < _MIN_TOKEN_SECONDS:
                 text = "may not specify a duration less than 10 minutes"
                 field = f"{place}.serviceAccountToken.expirationSeconds"
                 errors.append(invalid(field, token["expirationSeconds"], text))
@@ -164,18 +164,18 @@ def _check_projected(volume: Json, path: str, errors: list[FieldError]) -> None:
             errors.append(forbidden(place, text))
 
 
-def _check_csi(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_csi(source: Json, path: str, errors: list[FieldError]) -> None:
     driver = source.get("driver", "")
     if not driver:
         errors.append(required(f"{path}.driver"))
         return
-    if len(driver) > _LONGEST_DRIVER:
-        errors.append(too_long(f"{path}.driver", _LONGEST_DRIVER))
+    if len(driver) > _MAX_DRIVER_LENGTH:
+        errors.append(too_long(f"{path}.driver", _MAX_DRIVER_LENGTH))
     if problem := validation.dns_subdomain_problem(driver.lower()):
         errors.append(invalid(f"{path}.driver", driver, problem))
 
 
-def _check_ephemeral(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_ephemeral(source: Json, path: str, errors: list[FieldError]) -> None:
     place = f"{path}.volumeClaimTemplate"
     if "volumeClaimTemplate" not in source:
         errors.append(required(place))
@@ -194,7 +194,7 @@ def _check_ephemeral(source: Json, path: str, errors: list[FieldError]) -> None:
         errors.append(required(f"{place}.spec.resources[storage]"))
 
 
-def _check_image(source: Json, path: str, errors: list[FieldError]) -> None:
+def _validate_image(source: Json, path: str, errors: list[FieldError]) -> None:
     if not source.get("reference"):
         errors.append(required(f"{path}.reference"))
     if (policy := source.get("pullPolicy", "Always")) not in _PULL:
@@ -202,22 +202,22 @@ def _check_image(source: Json, path: str, errors: list[FieldError]) -> None:
 
 
 _CHECKS: dict[str, Check] = {
-    "emptyDir": _check_empty_dir,
-    "hostPath": _check_host_path,
-    "secret": _check_secret,
-    "nfs": _check_nfs,
-    "persistentVolumeClaim": _check_claim,
-    "downwardAPI": _check_downward,
-    "configMap": _check_config_map,
-    "projected": _check_projected,
-    "csi": _check_csi,
-    "ephemeral": _check_ephemeral,
-    "image": _check_image,
+    "emptyDir": _validate_empty_dir,
+    "hostPath": _validate_host_path,
+    "secret": _validate_secret,
+    "nfs": _validate_nfs,
+    "persistentVolumeClaim": _validate_pvc,
+    "downwardAPI": _validate_downward,
+    "configMap": _validate_config_map,
+    "projected": _validate_projected,
+    "csi": _validate_csi,
+    "ephemeral": _validate_ephemeral,
+    "image": _validate_image,
 }
 """By source, in the order in which they are looked for."""
 
 
-def check_mounts(
+def validate_mounts(
     container: Json, path: str, volumes: dict[str, Json], errors: list[FieldError]
 ) -> None:
     """Check what of *volumes* a container mounts, and where."""
@@ -235,14 +235,16 @@ def check_mounts(
         places.add(target)
         for key in ("subPath", "subPathExpr"):
             below = mount.get(key, "")
-            errors += [invalid(f"{path}.{key}", below, text) for text in path_problems(below)]
+            errors += [invalid(f"{path}.{key}", below, text) for text in path_errors(below)]
         if mount.get("subPath") and mount.get("subPathExpr"):
             text = "subPathExpr and subPath are mutually exclusive"
             errors.append(invalid(f"{path}[{index}].subPathExpr", mount["subPathExpr"], text))
-        _check_manner(mount, path, container, errors)
+        _validate_propagation(mount, path, container, errors)
 
 
-def _check_manner(mount: Json, path: str, container: Json, errors: list[FieldError]) -> None:
+def _validate_propagation(
+    mount: Json, path: str, container: Json, errors: list[FieldError]
+) -> None:
     way = mount.get("mountPropagation", "None")
     if way not in _PROPAGATION:
         errors.append(not_supported(f"{path}.mountPropagation", way, _PROPAGATION))

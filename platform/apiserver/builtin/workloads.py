@@ -4,8 +4,8 @@ from typing import Any
 
 from ..errors.fields import IMMUTABLE, FieldError, invalid, not_supported, required
 from .pod_defaults import default_template
-from .pod_validation import check_template
-from .scheduling_validation import check_selector
+from .pod_validation import validate_template
+from .scheduling_validation import validate_selector
 
 Json = dict[str, Any]
 
@@ -94,7 +94,7 @@ def default_job_spec(spec: Json) -> None:
     spec.setdefault("manualSelector", False)
 
 
-def begin_job(obj: Json) -> None:
+def prepare_job_for_create(obj: Json) -> None:
     """Give a Job a selector of its own, by its uid, and the labels that it selects by."""
     spec, metadata = obj["spec"], obj["metadata"]
     template = spec.get("template")
@@ -124,17 +124,17 @@ def default_job_template(spec: Json) -> None:
     default_template(spec.get("template", {}))
 
 
-def check_workload(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_workload(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a kind that keeps pods of one template running."""
     spec = obj.get("spec", {})
-    errors = _check_counts(spec)
+    errors = _validate_counts(spec)
     template = spec.get("template", {})
     if obj.get("kind") != "ReplicationController":
-        errors += _check_selects(spec, template)
+        errors += _validate_selector(spec, template)
         if old is not None and spec.get("selector") != old.get("spec", {}).get("selector"):
             errors.append(invalid("spec.selector", spec.get("selector"), IMMUTABLE))
     if old is None or template != old.get("spec", {}).get("template"):
-        errors += check_template(template, "spec.template")
+        errors += validate_template(template, "spec.template")
         policy = template.get("spec", {}).get("restartPolicy", "Always")
         if policy != "Always":
             place = "spec.template.spec.restartPolicy"
@@ -142,18 +142,18 @@ def check_workload(obj: Json, old: Json | None) -> list[FieldError]:
     return errors
 
 
-def _check_counts(spec: Json) -> list[FieldError]:
+def _validate_counts(spec: Json) -> list[FieldError]:
     return [
         invalid(f"spec.{key}", spec[key], _NOT_NEGATIVE) for key in _COUNTS if spec.get(key, 0) < 0
     ]
 
 
-def _check_selects(spec: Json, template: Json) -> list[FieldError]:
+def _validate_selector(spec: Json, template: Json) -> list[FieldError]:
     selector = spec.get("selector")
     if not selector:
         return [required("spec.selector")]
     errors: list[FieldError] = []
-    check_selector(selector, "spec.selector", errors)
+    validate_selector(selector, "spec.selector", errors)
     labels = template.get("metadata", {}).get("labels", {})
     if not selector.get("matchLabels", {}).items() <= labels.items():
         text = "`selector` does not match template `labels`"
@@ -161,14 +161,14 @@ def _check_selects(spec: Json, template: Json) -> list[FieldError]:
     return errors
 
 
-def check_job(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_job(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a batch Job."""
     spec = obj.get("spec", {})
-    errors = _check_counts(spec)
+    errors = _validate_counts(spec)
     if old is not None:
-        errors += _check_job_update(spec, old.get("spec", {}))
+        errors += _validate_job_update(spec, old.get("spec", {}))
     if old is None or spec.get("template") != old.get("spec", {}).get("template"):
-        errors += check_template(spec.get("template", {}), "spec.template")
+        errors += validate_template(spec.get("template", {}), "spec.template")
         policy = spec.get("template", {}).get("spec", {}).get("restartPolicy")
         if policy not in ("OnFailure", "Never"):
             text = 'Required value: valid values: "OnFailure", "Never"'
@@ -177,7 +177,7 @@ def check_job(obj: Json, old: Json | None) -> list[FieldError]:
     return errors
 
 
-def _check_job_update(spec: Json, old: Json) -> list[FieldError]:
+def _validate_job_update(spec: Json, old: Json) -> list[FieldError]:
     fixed = ["selector", "completionMode"]
     if spec.get("completionMode") != "Indexed":
         fixed.append("completions")
@@ -191,7 +191,7 @@ def _check_job_update(spec: Json, old: Json) -> list[FieldError]:
     ]
 
 
-def check_cron_job(obj: Json, old: Json | None) -> list[FieldError]:
+def validate_cron_job(obj: Json, old: Json | None) -> list[FieldError]:
     """Check a CronJob."""
     spec = obj.get("spec", {})
     errors = [] if spec.get("schedule") else [required("spec.schedule")]
@@ -200,4 +200,4 @@ def check_cron_job(obj: Json, old: Json | None) -> list[FieldError]:
         given = spec.get("concurrencyPolicy")
         errors.append(not_supported("spec.concurrencyPolicy", given, policies))
     template = spec.get("jobTemplate", {}).get("spec", {}).get("template", {})
-    return errors + check_template(template, "spec.jobTemplate.spec.template")
+    return errors + validate_template(template, "spec.jobTemplate.spec.template")

@@ -13,53 +13,57 @@ from ...kube.supervision import TASK_RESTARTS, supervise
 from ...machinery.controller import ShardedQueue, run_workers
 from ...model.names import Resource
 from ..discovery.catalog import Catalog
-from ..http.requests import Json, Target
+from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
-from ..storage.object_store import Shelf
-from ..storage.stored_objects import Event
+from ..storage.object_store import ResourceStore
+from ..storage.stored_objects import WatchEvent
 from ..verbs.deletes import Deleter
-from ..verbs.writes import Call, Change, Writer, Written
+from ..verbs.writes import UpdateFunc, Writer, WriteRequest, WriteResult
 
 log = logging.getLogger(__name__)
 
-_START_AGAIN_AFTER = 1.0
+_RESYNC_DELAY = 1.0
 """Seconds after which a controller that missed a change looks at everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class ControllerContext:
     """What keepers read and write with."""
 
     writer: Writer
     deleter: Deleter
     catalog: Catalog
 
-    def shelf(self, resource: Resource) -> Shelf:
+    def resource_store(self, resource: Resource) -> ResourceStore:
         """The shelf of a built-in resource."""
-        return self.writer.registry.shelf(self.catalog.known(resource))
+        return self.writer.store.resource_store(self.catalog.require(resource))
 
-    def create(self, resource: Resource, namespace: str, obj: Json) -> Written:
+    def create(self, resource: Resource, namespace: str, obj: Json) -> WriteResult:
         """Make an object of a built-in resource."""
-        target = Target(namespace=namespace)
-        return self.writer.create(Call(kind=self.catalog.known(resource), target=target), obj)
+        target = ObjectPath(namespace=namespace)
+        return self.writer.create(
+            WriteRequest(kind=self.catalog.require(resource), object_path=target), obj
+        )
 
-    def change(self, kind: KindInfo, key: tuple[str, str], change: Change) -> Written:
+    def update_unchecked(
+        self, kind: KindInfo, key: tuple[str, str], change: UpdateFunc
+    ) -> WriteResult:
         """Change an object as it is, its status and finalizers too."""
-        return self.writer.put(call_for(kind, key), change)
+        return self.writer.update_unchecked(internal_request(kind, key), change)
 
 
-class Keeper(ABC):
+class Controller(ABC):
     """A controller inside the server."""
 
     name: str
     workers = 1
 
-    def __init__(self, tools: Tools) -> None:
-        self.tools = tools
+    def __init__(self, context: ControllerContext) -> None:
+        self.context = context
         self.queue = ShardedQueue(name=self.name, shards=self.workers)
 
     @abstractmethod
-    def observe(self, shelf: Shelf, event: Event) -> None:
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Look at a committed change; only queues keys."""
 
     @abstractmethod
@@ -67,33 +71,33 @@ class Keeper(ABC):
         """Bring what *key* names nearer to what it should be."""
 
     @abstractmethod
-    def start(self) -> None:
+    def enqueue_all(self) -> None:
         """Queue whatever may need a look after a restart."""
 
-    def notice(self, shelf: Shelf, event: Event) -> None:
+    def handle_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Look at a committed change; one that cannot be understood is made up for by a restart."""
         try:
-            self.observe(shelf, event)
+            self.on_event(resource_store, event)
         except Exception:
             log.exception("cannot observe a change", extra={"controller": self.name})
             TASK_RESTARTS[self.name] += 1
-            asyncio.get_running_loop().call_later(_START_AGAIN_AFTER, self._start_again)
+            asyncio.get_running_loop().call_later(_RESYNC_DELAY, self._resync)
 
-    def _start_again(self) -> None:
+    def _resync(self) -> None:
         try:
-            self.start()
+            self.enqueue_all()
         except Exception:
             log.exception("cannot take in what is stored", extra={"controller": self.name})
-            asyncio.get_running_loop().call_later(_START_AGAIN_AFTER, self._start_again)
+            asyncio.get_running_loop().call_later(_RESYNC_DELAY, self._resync)
 
     async def run(self) -> None:
         """Work until cancelled."""
         await supervise(self.name, lambda: run_workers(self.queue, self.reconcile))
 
 
-def call_for(kind: KindInfo, key: tuple[str, str]) -> Call:
+def internal_request(kind: KindInfo, key: tuple[str, str]) -> WriteRequest:
     """A call of our own about one object."""
-    return Call(kind=kind, target=Target(namespace=key[0], name=key[1]))
+    return WriteRequest(kind=kind, object_path=ObjectPath(namespace=key[0], name=key[1]))
 
 
 def without_finalizer(obj: Json, finalizer: str) -> Json:

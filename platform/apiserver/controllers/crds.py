@@ -1,127 +1,129 @@
 """Custom resource definitions come to life, and take their objects with them when they go."""
 
 from ...model import names
-from ..custom.crds import CLEANUP_FINALIZER, is_established, settled_status, terminating_status
-from ..custom.kinds import custom_kind
+from ..custom.crds import CLEANUP_FINALIZER, is_established, reconciled_status, terminating_status
+from ..custom.kinds import custom_kinds
 from ..http import offload
 from ..http.requests import Json
 from ..kinds.info import KindInfo
-from ..storage.object_store import Shelf
-from ..storage.stored_objects import DELETED, Entry, Event
+from ..storage.object_store import ResourceStore
+from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
 from ..verbs.writes import now
-from .base import Keeper, Tools, call_for, without_finalizer
+from .base import Controller, ControllerContext, internal_request, without_finalizer
 
-_SMALL = 8 * 1024
+_INLINE_COMPILE_SIZE = 8 * 1024
 """Bytes of a definition that is compiled at once: its patterns are, since it was checked."""
 
 
-class Definer(Keeper):
+class CrdController(Controller):
     """Serves what definitions describe; the key is the definition's name."""
 
     name = "definitions"
 
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
-        self._kind = tools.catalog.known(names.CRDS)
-        self._shelf = tools.shelf(names.CRDS)
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._kind = context.catalog.require(names.CRDS)
+        self._crds = context.resource_store(names.CRDS)
         self._compiled: dict[str, Json] = {}
         """The ``spec`` of each definition that is served."""
 
-    def observe(self, shelf: Shelf, event: Event) -> None:
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Queue definitions that change, or whose last object may be gone."""
-        if shelf is self._shelf:
+        if resource_store is self._crds:
             self.queue.add(event.entry.name)
             if event.type == DELETED:
                 # A name may be free for another definition now.
-                for entry in shelf.entries():
+                for entry in resource_store.entries():
                     self.queue.add(entry.name)
-        elif shelf.kind.custom and event.type == DELETED and not len(shelf):
-            self.queue.add(_name_of(shelf))
+        elif resource_store.kind.custom and event.type == DELETED and not len(resource_store):
+            self.queue.add(_crd_name(resource_store))
 
-    def start(self) -> None:
+    def enqueue_all(self) -> None:
         """Serve what was established before; queue everything."""
-        for entry in self._shelf.ordered():
+        for entry in self._crds.ordered():
             obj = entry.parse()
             if is_established(obj):
-                self._serve(entry.name, custom_kind(obj))
+                self._serve(entry.name, custom_kinds(obj))
             if entry.deleting:
-                self.tools.catalog.terminating.add(entry.name)
+                self.context.catalog.terminating_crds.add(entry.name)
             self.queue.add(entry.name)
 
     async def reconcile(self, key: str) -> float | None:
         """Serve a definition, or end it."""
-        entry = self._shelf.latest("", key)
+        entry = self._crds.latest("", key)
         if entry is None:
-            self._withdraw(key)
+            self._unserve(key)
         elif entry.deleting:
-            await self._end(entry)
+            await self._finalize(entry)
         else:
-            await self._settle(entry)
+            await self._sync(entry)
         return None
 
-    async def _settle(self, entry: Entry) -> None:
+    async def _sync(self, entry: StoredObject) -> None:
         obj = entry.parse()
-        others = [each.parse() for each in self._shelf.heads()]
-        status = settled_status(obj, others, now())
+        others = [each.parse() for each in self._crds.latest_entries()]
+        status = reconciled_status(obj, others, now())
         if is_established({"status": status}):
             # Whoever waits for Established uses the kinds at once.
             await self._compile(entry, obj)
-        written = self.tools.change(
+        written = self.context.update_unchecked(
             self._kind, entry.key, lambda current: {**current, "status": status}
         )
-        await written.settled()
+        await written.committed()
 
-    async def _compile(self, entry: Entry, obj: Json) -> None:
+    async def _compile(self, entry: StoredObject, obj: Json) -> None:
         if self._compiled.get(entry.name) == obj["spec"]:
             return
-        if len(entry.data) <= _SMALL:
-            kinds = custom_kind(obj)
+        if len(entry.data) <= _INLINE_COMPILE_SIZE:
+            kinds = custom_kinds(obj)
         else:
-            kinds = await offload.run(lambda: custom_kind(obj))
+            kinds = await offload.run_in_thread(lambda: custom_kinds(obj))
         self._serve(entry.name, kinds)
         self._compiled[entry.name] = obj["spec"]
 
-    async def _end(self, entry: Entry) -> None:
-        self.tools.catalog.terminating.add(entry.name)
+    async def _finalize(self, entry: StoredObject) -> None:
+        self.context.catalog.terminating_crds.add(entry.name)
         if CLEANUP_FINALIZER not in (entry.parse()["metadata"].get("finalizers") or ()):
             return
         remaining = await self._delete_instances(entry)
         if remaining:
-            written = self.tools.change(self._kind, entry.key, _in_progress)
+            written = self.context.update_unchecked(self._kind, entry.key, _in_progress)
         else:
-            written = self.tools.change(
+            written = self.context.update_unchecked(
                 self._kind, entry.key, lambda obj: without_finalizer(obj, CLEANUP_FINALIZER)
             )
-        await written.settled()
+        await written.committed()
 
-    async def _delete_instances(self, entry: Entry) -> int:
-        kinds = self.tools.catalog.defined(entry.name)
+    async def _delete_instances(self, entry: StoredObject) -> int:
+        kinds = self.context.catalog.crd_kinds(entry.name)
         if not kinds:
             return 0
-        shelf = self.tools.writer.registry.shelf(kinds[0])
-        going = [each for each in shelf.heads() if not each.deleting]
-        await self.tools.deleter.delete_each(call_for(kinds[0], ("", "")), going, DeleteOptions())
+        shelf = self.context.writer.store.resource_store(kinds[0])
+        going = [each for each in shelf.latest_entries() if not each.deleting]
+        await self.context.deleter.delete_each(
+            internal_request(kinds[0], ("", "")), going, DeleteOptions()
+        )
         return len(shelf)
 
     def _serve(self, name: str, kinds: list[KindInfo]) -> None:
-        self.tools.catalog.define(name, tuple(kinds))
-        registry = self.tools.writer.registry
+        self.context.catalog.add_crd(name, tuple(kinds))
+        registry = self.context.writer.store
         for kind in kinds:
-            shelf = registry.shelf(kind)
+            shelf = registry.resource_store(kind)
             if kind.storage_version == kind.resource.version:
                 shelf.kind = kind
 
-    def _withdraw(self, name: str) -> None:
+    def _unserve(self, name: str) -> None:
         self._compiled.pop(name, None)
-        self.tools.catalog.terminating.discard(name)
-        for kind in self.tools.catalog.undefine(name):
-            self.tools.writer.registry.forget(kind)
+        self.context.catalog.terminating_crds.discard(name)
+        for kind in self.context.catalog.remove_crd(name):
+            self.context.writer.store.remove_resource(kind)
 
 
 def _in_progress(obj: Json) -> Json:
     return {**obj, "status": terminating_status(obj, now(), in_progress=True)}
 
 
-def _name_of(shelf: Shelf) -> str:
-    return f"{shelf.resource.plural}.{shelf.resource.group}"
+def _crd_name(resource_store: ResourceStore) -> str:
+    return f"{resource_store.resource.plural}.{resource_store.resource.group}"

@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 from ..errors.status import StatusError
 from ..http.requests import Json
-from ..storage.object_store import Shelf
-from ..storage.slices import PARSED, slices
-from ..storage.stored_objects import DELETED, Entry, Event, Owner
+from ..storage.object_store import ResourceStore
+from ..storage.slices import PARSED_SLICE_SIZE, slices
+from ..storage.stored_objects import DELETED, OwnerRef, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
-from ..verbs.writes import FOREGROUND, ORPHAN, Written
-from .base import Keeper, Tools, call_for, without_finalizer
+from ..verbs.writes import FOREGROUND, ORPHAN, WriteResult
+from .base import Controller, ControllerContext, internal_request, without_finalizer
 
-_GONE = "gone|"
+_DELETED_OWNER_PREFIX = "gone|"
 """Before the uid of an owner that is gone: the key under which its dependents are looked at."""
 
-_BY_OWN_CLOCK = frozenset({("", "events")})
+_IGNORED_RESOURCES = frozenset({("", "events")})
 
 
-class Spot(NamedTuple):
+class ObjectKey(NamedTuple):
     """Where an object is kept."""
 
     group: str
@@ -32,95 +32,97 @@ class Spot(NamedTuple):
     name: str
 
     @property
-    def key(self) -> str:
+    def queue_key(self) -> str:
         """The queue's key."""
         return "|".join(self)
 
 
-class Collector(Keeper):
+class GarbageCollector(Controller):
     """Deletes what nobody owns any more; the key is where the object is."""
 
     name = "garbage"
     workers = 16
 
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
-        self._spots: dict[str, Spot] = {}
-        self._dependents: dict[str, dict[Spot, bool]] = {}
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._object_keys: dict[str, ObjectKey] = {}
+        self._dependents: dict[str, dict[ObjectKey, bool]] = {}
         """By owner; whether the dependent holds up the end of an owner that waits for it."""
 
-        self._holding: Counter[str] = Counter()
+        self._blocking_counts: Counter[str] = Counter()
         """How many dependents of an owner do."""
 
-        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._resource_stores: dict[tuple[str, str], ResourceStore] = {}
 
-    def observe(self, shelf: Shelf, event: Event) -> None:
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Keep the picture, and queue whom the change may concern."""
-        resource = shelf.resource
-        if (resource.group, resource.plural) in _BY_OWN_CLOCK:
+        resource = resource_store.resource
+        if (resource.group, resource.plural) in _IGNORED_RESOURCES:
             return
-        self._shelves[resource.group, resource.plural] = shelf
+        self._resource_stores[resource.group, resource.plural] = resource_store
         entry, previous = event.entry, event.previous
-        spot = Spot(resource.group, resource.plural, entry.namespace, entry.name)
+        spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
         if previous is not None and previous.owners != entry.owners:
             self._unlink(spot, previous)
             for owner in previous.owners:
-                self._look_again(owner)
+                self._enqueue_unblocked_owner(owner)
         if event.type == DELETED:
             self._unlink(spot, entry)
-            self._spots.pop(entry.uid, None)
+            self._object_keys.pop(entry.uid, None)
             if entry.uid in self._dependents:
-                self.queue.add(_GONE + entry.uid)
+                self.queue.add(_DELETED_OWNER_PREFIX + entry.uid)
             for owner in entry.owners:
-                self._look_again(owner)
+                self._enqueue_unblocked_owner(owner)
             return
-        self._add(spot, entry)
+        self._link(spot, entry)
         if entry.deleting or (previous is None and entry.owners) or _owners_changed(event):
-            self.queue.add(spot.key)
+            self.queue.add(spot.queue_key)
 
-    def start(self) -> None:
+    def enqueue_all(self) -> None:
         """Take in everything that is stored, instead of what was known before."""
-        for known in (self._spots, self._dependents, self._holding):
+        for known in (self._object_keys, self._dependents, self._blocking_counts):
             known.clear()
-        for shelf in self.tools.writer.registry.shelves():
+        for shelf in self.context.writer.store.resource_stores():
             resource = shelf.resource
-            if (resource.group, resource.plural) in _BY_OWN_CLOCK:
+            if (resource.group, resource.plural) in _IGNORED_RESOURCES:
                 continue
-            self._shelves[resource.group, resource.plural] = shelf
+            self._resource_stores[resource.group, resource.plural] = shelf
             for entry in shelf.entries():
-                spot = Spot(resource.group, resource.plural, entry.namespace, entry.name)
-                self._add(spot, entry)
+                spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
+                self._link(spot, entry)
                 if entry.owners or entry.deleting:
-                    self.queue.add(spot.key)
+                    self.queue.add(spot.queue_key)
 
-    def _add(self, spot: Spot, entry: Entry) -> None:
-        self._spots[entry.uid] = spot
+    def _link(self, object_key: ObjectKey, entry: StoredObject) -> None:
+        self._object_keys[entry.uid] = object_key
         for owner in entry.owners:
             dependents = self._dependents.setdefault(owner.uid, {})
-            self._holding[owner.uid] += owner.blocks - dependents.get(spot, False)
-            dependents[spot] = owner.blocks
+            self._blocking_counts[owner.uid] += owner.blocks_deletion - dependents.get(
+                object_key, False
+            )
+            dependents[object_key] = owner.blocks_deletion
 
-    def _unlink(self, spot: Spot, entry: Entry) -> None:
+    def _unlink(self, object_key: ObjectKey, entry: StoredObject) -> None:
         for owner in entry.owners:
             dependents = self._dependents.get(owner.uid)
-            if dependents is not None and spot in dependents:
-                self._holding[owner.uid] -= dependents.pop(spot)
+            if dependents is not None and object_key in dependents:
+                self._blocking_counts[owner.uid] -= dependents.pop(object_key)
                 if not dependents:
-                    del self._dependents[owner.uid], self._holding[owner.uid]
+                    del self._dependents[owner.uid], self._blocking_counts[owner.uid]
 
-    def _look_again(self, owner: Owner) -> None:
+    def _enqueue_unblocked_owner(self, owner: OwnerRef) -> None:
         """Queue an owner that nothing holds up any more."""
-        spot = self._spots.get(owner.uid)
-        if spot is not None and not self._holding.get(owner.uid):
-            self.queue.add(spot.key)
+        spot = self._object_keys.get(owner.uid)
+        if spot is not None and not self._blocking_counts.get(owner.uid):
+            self.queue.add(spot.queue_key)
 
     async def reconcile(self, key: str) -> float | None:
         """Release, keep or delete one object, or all dependents of one that is gone."""
-        if key.startswith(_GONE):
-            await self._end_dependents(key.removeprefix(_GONE))
+        if key.startswith(_DELETED_OWNER_PREFIX):
+            await self._delete_dependents(key.removeprefix(_DELETED_OWNER_PREFIX))
             return None
-        spot = Spot(*key.split("|"))
-        shelf = self._shelves.get((spot.group, spot.plural))
+        spot = ObjectKey(*key.split("|"))
+        shelf = self._resource_stores.get((spot.group, spot.plural))
         entry = shelf.latest(spot.namespace, spot.name) if shelf else None
         if shelf is None or entry is None:
             return None
@@ -130,38 +132,42 @@ class Collector(Keeper):
             elif entry.owners:
                 written = self._check_owners(shelf, entry)
                 if written is not None:
-                    await written.settled()
+                    await written.committed()
         except StatusError as error:
             if error.reason not in ("NotFound", "Conflict"):
                 raise
             self.queue.add(key)
         return None
 
-    def _check_owners(self, shelf: Shelf, entry: Entry) -> Written | None:
+    def _check_owners(
+        self, resource_store: ResourceStore, entry: StoredObject
+    ) -> WriteResult | None:
         """Delete the object if no owner is left; else forget the owners that are gone."""
-        absent, waiting, solid = self._sort_owners(shelf, entry)
+        absent, waiting, solid = self._classify_references(resource_store, entry)
         if solid:
             # One of them lives on: the object stays, but holds up no one's end.
             leaving = {owner.uid for owner in (*absent, *waiting)}
             if not leaving:
                 return None
-            call = call_for(shelf.kind, entry.key)
-            return self.tools.writer.put(call, lambda obj: _disowned(obj, leaving))
+            call = internal_request(resource_store.kind, entry.key)
+            return self.context.writer.update_unchecked(
+                call, lambda obj: _without_owners(obj, leaving)
+            )
         if not (absent or waiting):
             return None
         has_dependents = bool(self._dependents.get(entry.uid))
         policy = "Foreground" if waiting and has_dependents else "Background"
-        call = call_for(shelf.kind, entry.key)
-        options = DeleteOptions(uid=entry.uid, policy=policy)
-        return self.tools.deleter.delete(call, options)
+        call = internal_request(resource_store.kind, entry.key)
+        options = DeleteOptions(uid=entry.uid, propagation_policy=policy)
+        return self.context.deleter.delete(call, options)
 
-    def _sort_owners(
-        self, shelf: Shelf, entry: Entry
-    ) -> tuple[list[Owner], list[Owner], list[Owner]]:
+    def _classify_references(
+        self, resource_store: ResourceStore, entry: StoredObject
+    ) -> tuple[list[OwnerRef], list[OwnerRef], list[OwnerRef]]:
         """Owners that are gone, that wait for their dependents to go, and that are here to stay."""
         absent, waiting, solid = [], [], []
         for owner in entry.owners:
-            found = self._find_owner(shelf, entry, owner)
+            found = self._find_owner(resource_store, entry, owner)
             if found is None:
                 absent.append(owner)
             elif found == "misplaced":
@@ -173,15 +179,17 @@ class Collector(Keeper):
                 solid.append(owner)
         return absent, waiting, solid
 
-    def _find_owner(self, shelf: Shelf, entry: Entry, owner: Owner) -> str | None:
-        spot = self._spots.get(owner.uid)
+    def _find_owner(
+        self, resource_store: ResourceStore, entry: StoredObject, owner: OwnerRef
+    ) -> str | None:
+        spot = self._object_keys.get(owner.uid)
         if spot is None:
             return None
-        holder = self._shelves.get((spot.group, spot.plural))
+        holder = self._resource_stores.get((spot.group, spot.plural))
         found = holder.latest(spot.namespace, spot.name) if holder else None
         if holder is None or found is None or found.uid != owner.uid:
             return None
-        if spot.namespace and not shelf.resource.namespaced:
+        if spot.namespace and not resource_store.resource.namespaced:
             return "misplaced"
         if spot.namespace and spot.namespace != entry.namespace:
             return None
@@ -189,44 +197,48 @@ class Collector(Keeper):
             return "waiting"
         return "here"
 
-    async def _finish_deletion(self, shelf: Shelf, entry: Entry) -> None:
+    async def _finish_deletion(self, resource_store: ResourceStore, entry: StoredObject) -> None:
         finalizers = _finalizers(entry)
-        call = call_for(shelf.kind, entry.key)
+        call = internal_request(resource_store.kind, entry.key)
         if ORPHAN in finalizers:
             await self._orphan_dependents(entry.uid)
-            written = self.tools.writer.put(call, lambda obj: without_finalizer(obj, ORPHAN))
-            await written.settled()
+            written = self.context.writer.update_unchecked(
+                call, lambda obj: without_finalizer(obj, ORPHAN)
+            )
+            await written.committed()
         elif FOREGROUND in finalizers:
-            await self._end_dependents(entry.uid)
-            if not self._holding.get(entry.uid):
-                written = self.tools.writer.put(
+            await self._delete_dependents(entry.uid)
+            if not self._blocking_counts.get(entry.uid):
+                written = self.context.writer.update_unchecked(
                     call, lambda obj: without_finalizer(obj, FOREGROUND)
                 )
-                await written.settled()
+                await written.committed()
 
     async def _orphan_dependents(self, uid: str) -> None:
-        def let_go(shelf: Shelf, dependent: Entry) -> Written:
-            call = call_for(shelf.kind, dependent.key)
-            return self.tools.writer.put(call, lambda obj: _disowned(obj, {uid}))
+        def orphan(resource_store: ResourceStore, dependent: StoredObject) -> WriteResult:
+            call = internal_request(resource_store.kind, dependent.key)
+            return self.context.writer.update_unchecked(
+                call, lambda obj: _without_owners(obj, {uid})
+            )
 
-        await self._with_dependents(uid, let_go)
+        await self._for_each_dependent(uid, orphan)
 
-    async def _end_dependents(self, uid: str) -> None:
+    async def _delete_dependents(self, uid: str) -> None:
         """Begin to delete what belongs to an owner alone, and let the rest go."""
 
-        def end(shelf: Shelf, dependent: Entry) -> Written | None:
-            return None if dependent.deleting else self._check_owners(shelf, dependent)
+        def delete(resource_store: ResourceStore, dependent: StoredObject) -> WriteResult | None:
+            return None if dependent.deleting else self._check_owners(resource_store, dependent)
 
-        await self._with_dependents(uid, end)
+        await self._for_each_dependent(uid, delete)
 
-    async def _with_dependents(
-        self, uid: str, work: Callable[[Shelf, Entry], Written | None]
+    async def _for_each_dependent(
+        self, uid: str, work: Callable[[ResourceStore, StoredObject], WriteResult | None]
     ) -> None:
         """Do something with each dependent of an owner, slice by slice."""
-        async for part in slices(list(self._dependents.get(uid, ())), PARSED):
+        async for part in slices(list(self._dependents.get(uid, ())), PARSED_SLICE_SIZE):
             writes = []
             for spot in part:
-                shelf = self._shelves[spot.group, spot.plural]
+                shelf = self._resource_stores[spot.group, spot.plural]
                 dependent = shelf.latest(spot.namespace, spot.name)
                 if dependent is None or all(owner.uid != uid for owner in dependent.owners):
                     continue
@@ -235,21 +247,21 @@ class Collector(Keeper):
                 except StatusError as error:
                     if error.reason not in ("NotFound", "Conflict"):
                         raise
-                    self.queue.add(spot.key)
+                    self.queue.add(spot.queue_key)
             for written in writes:
                 if written is not None:
-                    await written.settled()
+                    await written.committed()
 
 
-def _owners_changed(event: Event) -> bool:
+def _owners_changed(event: WatchEvent) -> bool:
     return event.previous is not None and event.previous.owners != event.entry.owners
 
 
-def _finalizers(entry: Entry) -> list[str]:
+def _finalizers(entry: StoredObject) -> list[str]:
     return entry.parse()["metadata"].get("finalizers") or []
 
 
-def _disowned(obj: Json, uids: set[str]) -> Json:
+def _without_owners(obj: Json, uids: set[str]) -> Json:
     metadata = dict(obj["metadata"])
     owners = metadata.get("ownerReferences") or ()
     metadata["ownerReferences"] = [each for each in owners if each.get("uid") not in uids]

@@ -2,11 +2,11 @@
 
 from ...model import names
 from ..http.requests import Json
-from ..storage.object_store import Shelf
-from ..storage.stored_objects import DELETED, Entry, Event
+from ..storage.object_store import ResourceStore
+from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
 from ..verbs.options import DeleteOptions
 from ..verbs.writes import now
-from .base import Keeper, Tools, call_for
+from .base import Controller, ControllerContext, internal_request
 
 FINALIZER = "kubernetes"
 _ROOT_CA = "kube-root-ca.crt"
@@ -14,49 +14,49 @@ _CA_FILE = "ca.crt"
 _ACCOUNT = "default"
 
 
-class Landlord(Keeper):
+class NamespaceController(Controller):
     """Furnishes namespaces and clears them when they are deleted; the key is the name."""
 
     name = "namespaces"
 
-    def __init__(self, tools: Tools, *, ca: bytes) -> None:
-        super().__init__(tools)
+    def __init__(self, context: ControllerContext, *, ca: bytes) -> None:
+        super().__init__(context)
         self._ca = ca.decode()
-        self._kind = tools.catalog.known(names.NAMESPACES)
-        self._shelf = tools.shelf(names.NAMESPACES)
-        self._config_maps = tools.shelf(names.CONFIGMAPS)
+        self._kind = context.catalog.require(names.NAMESPACES)
+        self._namespaces = context.resource_store(names.NAMESPACES)
+        self._config_maps = context.resource_store(names.CONFIGMAPS)
 
-    def observe(self, shelf: Shelf, event: Event) -> None:
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
         """Queue namespaces that change, lose something, or whose fixtures change."""
-        if shelf is self._shelf:
+        if resource_store is self._namespaces:
             self.queue.add(event.entry.name)
-        elif shelf is self._config_maps and event.entry.name == _ROOT_CA:
+        elif resource_store is self._config_maps and event.entry.name == _ROOT_CA:
             self.queue.add(event.entry.namespace)
         elif event.type == DELETED and event.entry.namespace:
-            space = self._shelf.get("", event.entry.namespace)
+            space = self._namespaces.get("", event.entry.namespace)
             if space is None:
                 return
             # The last object of its resource is gone: the only progress that counts.
-            emptied = space.name not in shelf.spaces
+            emptied = space.name not in resource_store.by_namespace
             if (space.deleting and emptied) or event.entry.name == _ACCOUNT:
                 self.queue.add(space.name)
 
-    def start(self) -> None:
+    def enqueue_all(self) -> None:
         """Queue all namespaces."""
-        for entry in self._shelf.ordered():
+        for entry in self._namespaces.ordered():
             self.queue.add(entry.name)
 
     async def reconcile(self, key: str) -> float | None:
         """Furnish or clear one namespace."""
-        entry = self._shelf.latest("", key)
+        entry = self._namespaces.latest("", key)
         if entry is None:
             return None
         if entry.deleting:
-            return await self._clear(entry)
-        await self._furnish(entry)
+            return await self._finalize(entry)
+        await self._ensure_defaults(entry)
         return None
 
-    async def _furnish(self, space: Entry) -> None:
+    async def _ensure_defaults(self, namespace: StoredObject) -> None:
         fixtures: tuple[tuple[names.Resource, Json], ...] = (
             (names.SERVICEACCOUNTS, {"metadata": {"name": _ACCOUNT}}),
             (
@@ -65,49 +65,56 @@ class Landlord(Keeper):
             ),
         )
         for resource, obj in fixtures:
-            if self.tools.shelf(resource).latest(space.name, obj["metadata"]["name"]) is None:
-                await self.tools.create(resource, space.name, obj).settled()
-        found = self._config_maps.latest(space.name, _ROOT_CA)
+            if (
+                self.context.resource_store(resource).latest(
+                    namespace.name, obj["metadata"]["name"]
+                )
+                is None
+            ):
+                await self.context.create(resource, namespace.name, obj).committed()
+        found = self._config_maps.latest(namespace.name, _ROOT_CA)
         if found is not None and found.parse().get("data") != {_CA_FILE: self._ca}:
-            kind = self.tools.catalog.known(names.CONFIGMAPS)
-            await self.tools.change(kind, found.key, self._with_ca).settled()
+            kind = self.context.catalog.require(names.CONFIGMAPS)
+            await self.context.update_unchecked(kind, found.key, self._with_ca).committed()
 
     def _with_ca(self, config_map: Json) -> Json:
         return {**config_map, "data": {_CA_FILE: self._ca}}
 
-    async def _clear(self, space: Entry) -> float | None:
-        remaining, kept = await self._delete_content(space.name)
+    async def _finalize(self, namespace: StoredObject) -> float | None:
+        remaining, kept = await self._delete_content(namespace.name)
         if remaining:
             conditions = _conditions(remaining, kept)
 
             def told(obj: Json) -> Json:
                 return _with_conditions(obj, conditions)
 
-            await self.tools.change(self._kind, space.key, told).settled()
+            await self.context.update_unchecked(self._kind, namespace.key, told).committed()
             return None
-        if FINALIZER in ((space.parse().get("spec") or {}).get("finalizers") or ()):
-            await self.tools.change(self._kind, space.key, _released).settled()
+        if FINALIZER in ((namespace.parse().get("spec") or {}).get("finalizers") or ()):
+            await self.context.update_unchecked(
+                self._kind, namespace.key, _without_finalizer
+            ).committed()
         return None
 
     async def _delete_content(self, namespace: str) -> tuple[int, int]:
         """Delete all that is left; returns how much that is, and how much finalizers keep."""
         shelves = [
-            (kind, self.tools.writer.registry.shelf(kind))
-            for kind in self.tools.catalog.stored()
+            (kind, self.context.writer.store.resource_store(kind))
+            for kind in self.context.catalog.stored_kinds()
             if kind.resource.namespaced
         ]
         kept = 0
         for kind, shelf in shelves:
-            entries = list(shelf.spaces.get(namespace, {}).values())
-            kept += sum(entry.held for entry in entries)
+            entries = list(shelf.by_namespace.get(namespace, {}).values())
+            kept += sum(entry.has_finalizers for entry in entries)
             going = [entry for entry in entries if not entry.deleting]
-            call = call_for(kind, (namespace, ""))
-            await self.tools.deleter.delete_each(call, going, DeleteOptions())
-        remaining = sum(len(shelf.spaces.get(namespace, ())) for _, shelf in shelves)
+            call = internal_request(kind, (namespace, ""))
+            await self.context.deleter.delete_each(call, going, DeleteOptions())
+        remaining = sum(len(shelf.by_namespace.get(namespace, ())) for _, shelf in shelves)
         return remaining, kept
 
 
-def _released(obj: Json) -> Json:
+def _without_finalizer(obj: Json) -> Json:
     spec = obj.get("spec") or {}
     left = [name for name in spec.get("finalizers") or () if name != FINALIZER]
     kept = {key: value for key, value in spec.items() if key != "finalizers"}

@@ -13,9 +13,9 @@ from ...model.selectors import from_struct
 
 Json = dict[str, Any]
 
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-COMPLETED = "pv.kubernetes.io/bind-completed"
-BY_US = "pv.kubernetes.io/bound-by-controller"
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 
 
@@ -30,7 +30,7 @@ class Bind:
 class Provision:
     """Make a folder volume for the claim."""
 
-    reclaim: str = "Delete"
+    reclaim_policy: str = "Delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Wait:
     message: str
 
 
-def reference_of(volume: Json) -> Json:
+def claim_ref(volume: Json) -> Json:
     """What a volume says of the claim that it is for; empty if it is for any."""
     return volume["spec"].get("claimRef") or {}
 
 
-def is_for(volume: Json, claim: Json) -> bool:
+def is_bound_to(volume: Json, claim: Json) -> bool:
     """Whether a volume is bound to a claim, or kept for it by name."""
-    meta, about = claim["metadata"], reference_of(volume)
+    meta, about = claim["metadata"], claim_ref(volume)
     if (about.get("namespace"), about.get("name")) != (meta["namespace"], meta["name"]):
         return False
     return about.get("uid", "") in ("", meta["uid"])
@@ -59,7 +59,7 @@ def default_class(classes: Iterable[Json]) -> str:
     chosen = [
         (each["metadata"].get("creationTimestamp", ""), each["metadata"]["name"])
         for each in classes
-        if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+        if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS_ANNOTATION) == "true"
     ]
     return max(chosen)[1] if chosen else ""
 
@@ -73,28 +73,28 @@ def decide(
         return Wait("ProvisioningFailed", "block devices are not supported: a volume is a folder")
     wanted = spec.get("volumeName")
     if wanted:
-        return _decide_named(claim, wanted, volumes.get(wanted))
-    fitting = [each for each in volumes.values() if _mismatch(claim, each) is None]
-    kept = [each for each in fitting if is_for(each, claim)]
-    free = [each for each in fitting if not reference_of(each) and _selects(spec, each)]
+        return _decide_for_named_volume(claim, wanted, volumes.get(wanted))
+    fitting = [each for each in volumes.values() if _mismatch_reason(claim, each) is None]
+    kept = [each for each in fitting if is_bound_to(each, claim)]
+    free = [each for each in fitting if not claim_ref(each) and _matches_selector(spec, each)]
     if found := kept or free:
         return Bind(min(found, key=lambda each: (_size(each), each["metadata"]["name"])))
-    return _decide_new(spec, classes)
+    return _decide_provisioning(spec, classes)
 
 
-def _decide_named(claim: Json, wanted: str, volume: Json | None) -> Bind | Wait:
+def _decide_for_named_volume(claim: Json, wanted: str, volume: Json | None) -> Bind | Wait:
     if volume is None:
         return Wait("FailedBinding", f'volume "{wanted}" not found')
-    if reference_of(volume) and not is_for(volume, claim):
+    if claim_ref(volume) and not is_bound_to(volume, claim):
         return Wait("FailedBinding", f'volume "{wanted}" already bound to a different claim.')
-    problem = _mismatch(claim, volume)
+    problem = _mismatch_reason(claim, volume)
     if problem is not None:
         text = f'Cannot bind to requested volume "{wanted}": {problem}'
         return Wait("VolumeMismatch", text)
     return Bind(volume)
 
 
-def _decide_new(spec: Json, classes: Mapping[str, Json]) -> Provision | Wait:
+def _decide_provisioning(spec: Json, classes: Mapping[str, Json]) -> Provision | Wait:
     name = spec.get("storageClassName", "")
     if not name:
         text = "no persistent volumes available for this claim and no storage class is set"
@@ -109,13 +109,13 @@ def _decide_new(spec: Json, classes: Mapping[str, Json]) -> Provision | Wait:
             f'"{provisioner}" or manually by the system administrator'
         )
         return Wait("ExternalProvisioning", text)
-    problem = _class_gap(chosen) or _claim_gap(spec)
+    problem = _unsupported_class(chosen) or _unsupported_claim(spec)
     if problem:
         return Wait("ProvisioningFailed", problem)
     return Provision(chosen.get("reclaimPolicy", "Delete"))
 
 
-def _class_gap(chosen: Json) -> str:
+def _unsupported_class(chosen: Json) -> str:
     """What a class asks for that a folder cannot give."""
     name = chosen["metadata"]["name"]
     if chosen.get("volumeBindingMode") == "WaitForFirstConsumer":
@@ -129,7 +129,7 @@ def _class_gap(chosen: Json) -> str:
     return ""
 
 
-def _claim_gap(spec: Json) -> str:
+def _unsupported_claim(spec: Json) -> str:
     """What a claim asks for that a new folder cannot give."""
     for key in ("selector", "dataSource", "dataSourceRef", "volumeAttributesClassName"):
         if spec.get(key):
@@ -139,7 +139,7 @@ def _claim_gap(spec: Json) -> str:
     return ""
 
 
-def _mismatch(claim: Json, volume: Json) -> str | None:
+def _mismatch_reason(claim: Json, volume: Json) -> str | None:
     """Why a volume cannot serve a claim."""
     wanted, offered = claim["spec"], volume["spec"]
     if "deletionTimestamp" in volume["metadata"]:
@@ -161,7 +161,7 @@ def _size(volume: Json) -> quantity.Quantity:
     return quantity.parse(volume["spec"]["capacity"]["storage"])
 
 
-def _selects(spec: Json, volume: Json) -> bool:
+def _matches_selector(spec: Json, volume: Json) -> bool:
     if spec.get("selector") is None:
         return True
     wanted = from_struct(msgspec.convert(spec["selector"], LabelSelector))

@@ -14,7 +14,7 @@ CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 _SCOPES = ("Cluster", "Namespaced")
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
-_FIXED = (("group",), ("scope",), ("names", "plural"), ("names", "kind"))
+_IMMUTABLE = (("group",), ("scope",), ("names", "plural"), ("names", "kind"))
 
 
 def default_crd(crd: Json) -> None:
@@ -29,7 +29,7 @@ def default_crd(crd: Json) -> None:
         names.setdefault("listKind", f"{names['kind']}List")
 
 
-def first_status(crd: Json) -> Json:
+def initial_status(crd: Json) -> Json:
     """Return the status that a new definition starts with."""
     versions = crd.get("spec", {}).get("versions") or ()
     return {
@@ -39,7 +39,7 @@ def first_status(crd: Json) -> Json:
     }
 
 
-def check_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
+def validate_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
     """Check a definition, and with *old* also the update from it; metadata apart from its name.
 
     The schemas that it holds are checked too: structural, and every default a valid value.
@@ -50,11 +50,11 @@ def check_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
     name = crd["metadata"].get("name", "")
     if name != f"{names.get('plural', '')}.{spec.get('group', '')}":
         errors.append(invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
-    errors += _check_identity(spec, names)
+    errors += _validate_identity(spec, names)
     versions = spec.get("versions") or []
     for index, version in enumerate(versions):
         alone = len(versions) == 1
-        errors += _check_version(version, f"spec.versions[{index}]", alone=alone)
+        errors += _validate_version(version, f"spec.versions[{index}]", alone=alone)
     if sum(bool(version.get("storage")) for version in versions) != 1:
         text = "must have exactly one version marked as storage version"
         errors.append(invalid("spec.versions", versions, text))
@@ -65,11 +65,11 @@ def check_crd(crd: Json, old: Json | None = None) -> list[FieldError]:
     if len(set(seen)) != len(seen):
         errors.append(invalid("spec.versions", seen, "must contain unique version names"))
     if old is not None:
-        errors += _check_fixed(spec, old.get("spec") or {})
+        errors += _validate_immutable(spec, old.get("spec") or {})
     return errors
 
 
-def _check_identity(spec: Json, names: Json) -> list[FieldError]:
+def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
     errors = []
     group = spec.get("group", "")
     if not group:
@@ -93,7 +93,7 @@ def _check_identity(spec: Json, names: Json) -> list[FieldError]:
     return errors
 
 
-def _check_version(version: Json, path: str, *, alone: bool) -> list[FieldError]:
+def _validate_version(version: Json, path: str, *, alone: bool) -> list[FieldError]:
     errors = []
     if problem := validation.dns_label_1035_problem(version.get("name", "")):
         errors.append(invalid(f"{path}.name", version.get("name", ""), problem))
@@ -107,18 +107,18 @@ def _check_version(version: Json, path: str, *, alone: bool) -> list[FieldError]
         place = "spec.validation" if alone else f"{path}.schema"
         errors += schema_errors(schema, f"{place}.openAPIV3Schema")
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
-        errors += _check_column(column, f"{path}.additionalPrinterColumns[{index}]")
+        errors += _validate_column(column, f"{path}.additionalPrinterColumns[{index}]")
     for index, field in enumerate(version.get("selectableFields") or ()):
         place = f"{path}.selectableFields[{index}].jsonPath"
-        errors += _check_path(field.get("jsonPath", ""), place)
+        errors += _validate_path(field.get("jsonPath", ""), place)
     scale = (version.get("subresources") or {}).get("scale")
     if scale is not None:
         for key in ("specReplicasPath", "statusReplicasPath"):
-            errors += _check_path(scale.get(key, ""), f"{path}.subresources.scale.{key}")
+            errors += _validate_path(scale.get(key, ""), f"{path}.subresources.scale.{key}")
     return errors
 
 
-def _check_column(column: Json, path: str) -> list[FieldError]:
+def _validate_column(column: Json, path: str) -> list[FieldError]:
     errors = [
         required(f"{path}.{key}") for key in ("name", "type", "jsonPath") if not column.get(key)
     ]
@@ -132,7 +132,7 @@ def _check_column(column: Json, path: str) -> list[FieldError]:
     return errors
 
 
-def _check_path(text: str, path: str) -> list[FieldError]:
+def _validate_path(text: str, path: str) -> list[FieldError]:
     if not text:
         return [required(path)]
     try:
@@ -142,9 +142,9 @@ def _check_path(text: str, path: str) -> list[FieldError]:
     return []
 
 
-def _check_fixed(spec: Json, old: Json) -> list[FieldError]:
+def _validate_immutable(spec: Json, old: Json) -> list[FieldError]:
     errors = []
-    for keys in _FIXED:
+    for keys in _IMMUTABLE:
         new_value: Any = spec
         old_value: Any = old
         for key in keys:
@@ -161,17 +161,17 @@ def is_established(crd: Json) -> bool:
     return any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
 
 
-def settled_status(crd: Json, others: Iterable[Json], now: str) -> Json:
+def reconciled_status(crd: Json, others: Iterable[Json], now: str) -> Json:
     """Return the status that *crd* should have among all *others*: names, then establishment.
 
     *others* may contain *crd* itself; *now* is the time for conditions that change. The result
     equals the old status if nothing is to be changed.
     """
     spec, old = crd["spec"], crd.get("status") or {}
-    accepted, (reason, text) = _accept(crd, others)
+    accepted, (reason, text) = _accept_names(crd, others)
     fine = not reason
     conditions = {each["type"]: each for each in old.get("conditions") or ()}
-    _set(
+    _set_condition(
         conditions,
         ("NamesAccepted", fine, reason or "NoConflicts", text or "no conflicts found"),
         now,
@@ -179,9 +179,11 @@ def settled_status(crd: Json, others: Iterable[Json], now: str) -> Json:
     was = conditions.get("Established", {}).get("status") == "True"
     if fine and not was:
         message = "the initial names have been accepted"
-        _set(conditions, ("Established", True, "InitialNamesAccepted", message), now)
+        _set_condition(conditions, ("Established", True, "InitialNamesAccepted", message), now)
     elif not fine and not was:
-        _set(conditions, ("Established", False, "NotAccepted", "not all names are accepted"), now)
+        _set_condition(
+            conditions, ("Established", False, "NotAccepted", "not all names are accepted"), now
+        )
     stored = list(old.get("storedVersions") or ())
     current = [v["name"] for v in spec["versions"] if v.get("storage") and v["name"] not in stored]
     return {
@@ -202,12 +204,14 @@ def terminating_status(crd: Json, now: str, *, in_progress: bool = False) -> Jso
             "InstanceDeletionPending",
             "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
         )
-    _set(conditions, ("Terminating", True, *told), now)
+    _set_condition(conditions, ("Terminating", True, *told), now)
     return {**status, "conditions": list(conditions.values())}
 
 
-def _set(conditions: dict[str, Json], told: tuple[str, bool, str, str], now: str) -> None:
-    kind, holds, reason, message = told
+def _set_condition(
+    conditions: dict[str, Json], condition: tuple[str, bool, str, str], now: str
+) -> None:
+    kind, holds, reason, message = condition
     old = conditions.get(kind, {})
     status = "True" if holds else "False"
     changed = old.get("status") != status
@@ -220,7 +224,7 @@ def _set(conditions: dict[str, Json], told: tuple[str, bool, str, str], now: str
     }
 
 
-def _accept(crd: Json, others: Iterable[Json]) -> tuple[Json, tuple[str, str]]:
+def _accept_names(crd: Json, others: Iterable[Json]) -> tuple[Json, tuple[str, str]]:
     """Return the names that are free, and the first conflict as (reason, message)."""
     names, group = crd["spec"]["names"], crd["spec"]["group"]
     taken: set[str] = set()

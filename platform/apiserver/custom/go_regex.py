@@ -11,11 +11,11 @@ _OPTIONS.log_errors = False
 # Where the groups are does not matter, and finding them takes half of the time.
 _OPTIONS.never_capture = True
 
-_SHORT, _REMEMBERED = 64, 128
+_MAX_CACHED_LENGTH, _CACHE_SIZE = 64, 128
 """Characters of a text, and how many texts a pattern remembers: quantities and names recur, and a
 call of RE2 costs 7 µs."""
 
-_GO_WORDS = {
+_GO_ERRORS = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid perl operator": "invalid or unsupported Perl syntax",
     "invalid repetition size": "invalid repeat count",
@@ -46,12 +46,12 @@ def compile_go(pattern: str) -> Callable[[str], object]:
     """
     search: Callable[[str], object] = _compile(pattern).search
 
-    @functools.lru_cache(maxsize=_REMEMBERED)
+    @functools.lru_cache(maxsize=_CACHE_SIZE)
     def search_short(text: str) -> bool:
         return search(text) is not None
 
     def matches(text: str) -> bool:
-        return search_short(text) if len(text) <= _SHORT else search(text) is not None
+        return search_short(text) if len(text) <= _MAX_CACHED_LENGTH else search(text) is not None
 
     return matches
 
@@ -65,5 +65,5 @@ def _compile(pattern: str) -> Any:
         return re2.compile(pattern, _OPTIONS)
     except re2.error as error:
         code, _, expression = error.args[0].decode(errors="replace").partition(": ")
-        words = _GO_WORDS.get(code, code)
+        words = _GO_ERRORS.get(code, code)
         raise ValueError(f"error parsing regexp: {words}: `{expression}`") from error

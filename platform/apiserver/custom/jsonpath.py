@@ -13,7 +13,7 @@ import msgspec
 
 Step = Callable[[Any], Iterator[Any]]
 
-_LONGEST = 8192
+_MAX_LENGTH = 8192
 """Characters of a path."""
 
 # No two neighbours may match the same signs: the time to fail must not grow with their product.
@@ -55,8 +55,8 @@ def fields(path: str) -> tuple[str, ...]:
 
 
 def _steps(path: str) -> list[re.Match[str]]:
-    if len(path) > _LONGEST:
-        raise ValueError(f"a JSON path is longer than {_LONGEST} characters")
+    if len(path) > _MAX_LENGTH:
+        raise ValueError(f"a JSON path is longer than {_MAX_LENGTH} characters")
     text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$")
     if text and text[0] not in ".[":
         text = f".{text}"

@@ -6,13 +6,13 @@ from ...model import validation
 from ...model.names import Resource
 from ..errors.fields import FieldError, MalformedError, invalid
 from ..kinds.info import CUSTOM_VERBS, Column, KindInfo, Subresource
-from ..kinds.metadata import check_metadata
-from ..kinds.typed_json import read_metadata
+from ..kinds.metadata import validate_metadata
+from ..kinds.typed_json import decode_metadata
 from . import jsonpath
-from .crds import check_crd, served_versions
-from .schema import Structural
+from .crds import served_versions, validate_crd
+from .schema import StructuralSchema
 
-__all__ = ["check_crd", "custom_kind"]
+__all__ = ["custom_kinds", "validate_crd"]
 
 _READ_WRITE = ("get", "patch", "update")
 _AGE = Column(name="Age", type="date", json_path=".metadata.creationTimestamp")
@@ -33,10 +33,12 @@ _UNCHECKED = FieldError(
 )
 
 
-class CustomRules:
+class CustomResourceStrategy:
     """The rules of one version of a custom kind."""
 
-    def __init__(self, resource: Resource, schema: Structural, replicas: tuple[str, ...]) -> None:
+    def __init__(
+        self, resource: Resource, schema: StructuralSchema, replicas: tuple[str, ...]
+    ) -> None:
         self._resource = resource
         self._schema = schema
         self._replicas = replicas
@@ -47,17 +49,17 @@ class CustomRules:
         Raises:
             MalformedError: metadata cannot be decoded.
         """
-        unknown = read_metadata(obj.get("metadata"), self._resource)
+        unknown = decode_metadata(obj.get("metadata"), self._resource)
         return unknown + self._schema.prune(obj)
 
     def default(self, obj: dict[str, Any]) -> None:
         """Fill in the defaults of the schema."""
         self._schema.default(obj)
 
-    def begin(self, obj: dict[str, Any]) -> None:
+    def prepare_for_create(self, obj: dict[str, Any]) -> None:
         """Leave a new object as it is: a custom kind has no first status."""
 
-    def keep(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+    def prepare_for_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Leave an updated object as it is: nothing outlives its removal."""
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[FieldError]:
@@ -65,7 +67,7 @@ class CustomRules:
         errors = []
         if obj.get("kind") != self._resource.kind:
             errors.append(invalid("kind", obj.get("kind"), f"must be {self._resource.kind}"))
-        errors += check_metadata(
+        errors += validate_metadata(
             obj["metadata"],
             validation.dns_subdomain_problem,
             namespaced=self._resource.namespaced,
@@ -91,10 +93,10 @@ class CustomRules:
         return []
 
 
-def custom_kind(crd: dict[str, Any]) -> list[KindInfo]:
+def custom_kinds(crd: dict[str, Any]) -> list[KindInfo]:
     """Describe the kind of *crd* once for each version that is served, preferred first.
 
-    The definition must have passed :func:`check_crd` and be defaulted.
+    The definition must have passed :func:`validate_crd` and be defaulted.
 
     Raises:
         MalformedError: the definition has no version to store.
@@ -103,10 +105,10 @@ def custom_kind(crd: dict[str, Any]) -> list[KindInfo]:
     stored = next((v["name"] for v in spec["versions"] if v.get("storage")), None)
     if stored is None:
         raise MalformedError("no version is marked as storage version")
-    return [_describe(spec, version, stored) for version in served_versions(spec)]
+    return [_kind_info(spec, version, stored) for version in served_versions(spec)]
 
 
-def _describe(spec: dict[str, Any], version: dict[str, Any], stored: str) -> KindInfo:
+def _kind_info(spec: dict[str, Any], version: dict[str, Any], stored: str) -> KindInfo:
     names = spec["names"]
     resource = Resource(
         spec["group"],
@@ -119,10 +121,10 @@ def _describe(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Kin
     scale = parts.get("scale") or {}
     openapi = version["schema"]["openAPIV3Schema"]
     replicas = jsonpath.fields(scale["specReplicasPath"]) if scale else ()
-    schema = Structural(openapi)
+    schema = StructuralSchema(openapi)
     return KindInfo(
         resource=resource,
-        rules=CustomRules(resource, schema, replicas),
+        strategy=CustomResourceStrategy(resource, schema, replicas),
         singular=names.get("singular") or names["kind"].lower(),
         list_kind=names.get("listKind") or f"{names['kind']}List",
         short_names=tuple(names.get("shortNames") or ()),
@@ -136,7 +138,7 @@ def _describe(spec: dict[str, Any], version: dict[str, Any], stored: str) -> Kin
         openapi=openapi,
         scale_paths=scale,
         storage_version=stored,
-        large=schema.large,
+        offload_threshold=schema.offload_threshold,
         generation="all",
     )
 

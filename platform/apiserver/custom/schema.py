@@ -1,8 +1,8 @@
 """Structural schemas of custom kinds, compiled to closures: one a node and task.
 
-:func:`compile_schema` turns the OpenAPI of a definition into a :class:`Structural` that cleans,
-completes and checks objects. The checks of single values are in :mod:`.value_checks`; whether a
-schema is structural at all is judged in :mod:`.structural`.
+:func:`compile_schema` turns the OpenAPI of a definition into a :class:`StructuralSchema` that
+cleans, completes and checks objects. The checks of single values are in :mod:`.value_checks`;
+whether a schema is structural at all is judged in :mod:`.structural`.
 """
 
 import copy
@@ -24,14 +24,14 @@ Default = Callable[[Any], None]
 
 _HEAD = ("apiVersion", "kind")
 
-_LARGE = 64 * 1024
+_OFFLOAD_THRESHOLD = 64 * 1024
 _STEPS = 4_000_000
 """Steps of matching patterns that take some 25 ms."""
 
-__all__ = ["FieldError", "Structural", "compile_schema", "schema_errors"]
+__all__ = ["FieldError", "StructuralSchema", "compile_schema", "schema_errors"]
 
 
-class Structural:
+class StructuralSchema:
     """A compiled schema. Objects are plain JSON dicts and are changed in place."""
 
     def __init__(self, openapi: Schema) -> None:
@@ -41,7 +41,7 @@ class Structural:
         self.has_rules = _has_rules(openapi)
         """Whether the schema holds rules in CEL."""
 
-        self.large = min(_LARGE, _STEPS // max(_matching_steps(openapi), 1))
+        self.offload_threshold = min(_OFFLOAD_THRESHOLD, _STEPS // max(_matching_steps(openapi), 1))
         """Bytes from which on checking an object may take too long for the event loop."""
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
@@ -60,7 +60,7 @@ class Structural:
         return errors
 
 
-def compile_schema(openapi: Schema) -> Structural:
+def compile_schema(openapi: Schema) -> StructuralSchema:
     """Compile the schema of a whole object.
 
     Raises:
@@ -68,7 +68,7 @@ def compile_schema(openapi: Schema) -> Structural:
     """
     if errors := schema_errors(openapi, "openAPIV3Schema"):
         raise ValueError(errors[0].message)
-    return Structural(openapi)
+    return StructuralSchema(openapi)
 
 
 def schema_errors(openapi: Schema, path: str) -> list[FieldError]:

@@ -13,8 +13,8 @@ from .go_regex import compile_go
 Schema = Mapping[str, Any]
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
-_JUNCTORS = ("allOf", "anyOf", "oneOf")
-_NOT_BELOW_JUNCTORS = (
+_LOGICAL_KEYS = ("allOf", "anyOf", "oneOf")
+_NOT_BELOW_LOGICAL = (
     "additionalProperties",
     "default",
     "description",
@@ -54,18 +54,18 @@ def _walk(schema: Schema, path: str, errors: list[FieldError]) -> None:
     if schema.get("uniqueItems"):
         text = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
         errors.append(forbidden(f"{path}.uniqueItems", text))
-    _check_type(schema, path, errors)
-    _check_pattern(schema, path, errors)
-    _check_list_type(schema, path, errors)
+    _validate_type(schema, path, errors)
+    _validate_pattern(schema, path, errors)
+    _validate_list_type(schema, path, errors)
     for name, branches in _branches(schema):
         for index, branch in enumerate(branches):
             place = f"{path}.{name}" if name == "not" else f"{path}.{name}[{index}]"
-            _walk_junctor(branch, schema, place, errors)
+            _walk_logical(branch, schema, place, errors)
     _walk_children(schema, path, errors)
 
 
 def _branches(schema: Schema) -> list[tuple[str, list[Schema]]]:
-    found = [(name, list(schema[name])) for name in _JUNCTORS if schema.get(name)]
+    found = [(name, list(schema[name])) for name in _LOGICAL_KEYS if schema.get(name)]
     return [*found, ("not", [schema["not"]])] if schema.get("not") else found
 
 
@@ -95,7 +95,7 @@ def _require_type(node: Schema, path: str, text: str, errors: list[FieldError]) 
         errors.append(required(f"{path}.type", text))
 
 
-def _check_type(schema: Schema, path: str, errors: list[FieldError]) -> None:
+def _validate_type(schema: Schema, path: str, errors: list[FieldError]) -> None:
     kind = schema.get("type")
     if kind and kind not in _TYPES:
         errors.append(not_supported(f"{path}.type", kind, _TYPES))
@@ -118,7 +118,7 @@ def _check_type(schema: Schema, path: str, errors: list[FieldError]) -> None:
             errors.append(required(f"{path}.properties", text))
 
 
-def _check_pattern(schema: Schema, path: str, errors: list[FieldError]) -> None:
+def _validate_pattern(schema: Schema, path: str, errors: list[FieldError]) -> None:
     if pattern := schema.get("pattern"):
         try:
             compile_go(pattern)
@@ -127,7 +127,7 @@ def _check_pattern(schema: Schema, path: str, errors: list[FieldError]) -> None:
             errors.append(invalid(f"{path}.pattern", pattern, text))
 
 
-def _check_list_type(schema: Schema, path: str, errors: list[FieldError]) -> None:
+def _validate_list_type(schema: Schema, path: str, errors: list[FieldError]) -> None:
     kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys")
     where = f"{path}.x-kubernetes-list-type"
     if kind and kind not in ("atomic", "set", "map"):
@@ -144,10 +144,10 @@ def _check_list_type(schema: Schema, path: str, errors: list[FieldError]) -> Non
             text = "must not be empty if x-kubernetes-list-type is map"
             errors.append(required(where, text))
         else:
-            _check_map_keys(schema, path, errors)
+            _validate_map_keys(schema, path, errors)
 
 
-def _check_map_keys(schema: Schema, path: str, errors: list[FieldError]) -> None:
+def _validate_map_keys(schema: Schema, path: str, errors: list[FieldError]) -> None:
     keys = schema["x-kubernetes-list-map-keys"]
     items = schema.get("items") or {}
     properties = items.get("properties", {})
@@ -164,26 +164,26 @@ def _check_map_keys(schema: Schema, path: str, errors: list[FieldError]) -> None
             errors.append(required(f"{path}.items.properties[{key}].default", text))
 
 
-def _walk_junctor(node: Schema, typed: Schema, path: str, errors: list[FieldError]) -> None:
+def _walk_logical(node: Schema, typed: Schema, path: str, errors: list[FieldError]) -> None:
     """Check a branch of a junctor: it may only narrow what *typed*, the node itself, declares."""
     # Of all typed branches only the two of int-or-string are allowed.
     allowed = ("type",) if typed.get("x-kubernetes-int-or-string") else ()
     errors += [
         forbidden(f"{path}.{key}", "must be empty to be structural")
-        for key in _NOT_BELOW_JUNCTORS
+        for key in _NOT_BELOW_LOGICAL
         if node.get(key) and key not in allowed
     ]
     properties = typed.get("properties", {})
     for key, child in node.get("properties", {}).items():
         place = f"{path}.properties[{key}]"
         if key in properties:
-            _walk_junctor(child, properties[key], place, errors)
+            _walk_logical(child, properties[key], place, errors)
         elif not isinstance(typed.get("additionalProperties"), dict):
             outer = place.replace(".allOf", "").replace(".anyOf", "").replace(".oneOf", "")
             errors.append(required(place, f"because it is defined in {outer}"))
     if isinstance(node.get("items"), dict):
-        _walk_junctor(node["items"], typed.get("items") or {}, f"{path}.items", errors)
+        _walk_logical(node["items"], typed.get("items") or {}, f"{path}.items", errors)
     for name, branches in _branches(node):
         for index, branch in enumerate(branches):
             place = f"{path}.{name}" if name == "not" else f"{path}.{name}[{index}]"
-            _walk_junctor(branch, typed, place, errors)
+            _walk_logical(branch, typed, place, errors)

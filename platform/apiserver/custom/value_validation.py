@@ -30,7 +30,7 @@ Check = Callable[[Any, str, list[FieldError], Any], None]
 Compile = Callable[[Mapping[str, Any]], Check]
 
 _INT32 = (-(2**31), 2**31 - 1)
-_EITHER = [{"type": "integer"}, {"type": "string"}]
+_INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 _GO_NAMES = {
     dict: "object",
     list: "array",
@@ -53,7 +53,7 @@ class ValueChecks(NamedTuple):
     """The checks of a node itself."""
 
     of_type: Check
-    junctors: list[Check]
+    logical: list[Check]
     of_value: list[Check]
     """For values of the right type alone."""
 
@@ -62,7 +62,7 @@ def value_checks(schema: Mapping[str, Any], compile_node: Compile) -> ValueCheck
     """Make the checks of a node itself."""
     makers = (_enum, _bounds, _lengths, _pattern, _format, _sizes, _uniqueness)
     of_value = [made for make in makers if (made := make(schema))]
-    return ValueChecks(_type_check(schema), _junctors(schema, compile_node), of_value)
+    return ValueChecks(_type_check(schema), _logical_checks(schema, compile_node), of_value)
 
 
 def _where(path: str) -> str:
@@ -255,20 +255,20 @@ def _uniqueness(schema: Mapping[str, Any]) -> Check | None:
     return check
 
 
-def _junctors(schema: Mapping[str, Any], compile_node: Compile) -> list[Check]:
+def _logical_checks(schema: Mapping[str, Any], compile_node: Compile) -> list[Check]:
     makers = (("anyOf", _any_of), ("oneOf", _one_of), ("allOf", _all_of))
     made = [
         make([compile_node(branch) for branch in schema[name]])
         for name, make in makers
         if schema.get(name)
     ]
-    if schema.get("x-kubernetes-int-or-string") and schema.get("anyOf") == _EITHER:
+    if schema.get("x-kubernetes-int-or-string") and schema.get("anyOf") == _INT_OR_STRING:
         # What the type allows, these branches allow: quantities are many, so spare them.
-        made[0] = _unless_either(made[0])
+        made[0] = _unless_int_or_string(made[0])
     return [*made, _not(compile_node(schema["not"]))] if "not" in schema else made
 
 
-def _unless_either(rest: Check) -> Check:
+def _unless_int_or_string(rest: Check) -> Check:
     def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
         if type(value) is not str and not _is_whole(value):
             rest(value, path, errors, old)

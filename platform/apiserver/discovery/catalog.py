@@ -22,7 +22,7 @@ class Catalog:
         self._custom: dict[str, tuple[KindInfo, ...]] = {}
         self._by_path: dict[Path, KindInfo] = {}
         self._documents: dict[str, tuple[bytes, str]] = {}
-        self.terminating: set[str] = set()
+        self.terminating_crds: set[str] = set()
         """Definitions that are on their way out: their kinds take no new objects."""
 
         self._refresh()
@@ -31,7 +31,7 @@ class Catalog:
         """The kind served under a path."""
         return self._by_path.get((group, version, plural))
 
-    def known(self, resource: Resource) -> KindInfo:
+    def require(self, resource: Resource) -> KindInfo:
         """The kind of a resource that is always there.
 
         Raises:
@@ -43,7 +43,7 @@ class Catalog:
         """All kinds, in the order in which clients are told."""
         return list(self._by_path.values())
 
-    def stored(self) -> list[KindInfo]:
+    def stored_kinds(self) -> list[KindInfo]:
         """One kind for each resource that holds objects: custom kinds in their stored version."""
         found = {}
         for kind in self._by_path.values():
@@ -55,18 +55,18 @@ class Catalog:
             found[resource.group, resource.plural] = kind
         return list(found.values())
 
-    def define(self, name: str, kinds: tuple[KindInfo, ...]) -> None:
+    def add_crd(self, name: str, kinds: tuple[KindInfo, ...]) -> None:
         """Serve the kinds of the definition *name* instead of what it described before."""
         self._custom[name] = kinds
         self._refresh()
 
-    def undefine(self, name: str) -> tuple[KindInfo, ...]:
+    def remove_crd(self, name: str) -> tuple[KindInfo, ...]:
         """Serve no longer what the definition *name* described; returns what that was."""
         gone = self._custom.pop(name, ())
         self._refresh()
         return gone
 
-    def defined(self, name: str) -> tuple[KindInfo, ...]:
+    def crd_kinds(self, name: str) -> tuple[KindInfo, ...]:
         """What is served because of the definition *name*."""
         return self._custom.get(name, ())
 
@@ -83,7 +83,7 @@ class Catalog:
         key = f"{path}?{aggregated}"
         found = self._documents.get(key)
         if found is None:
-            made = self._make(path, aggregated, address)
+            made = self._build_document(path, aggregated, address)
             if made is None:
                 return None
             body = msgspec.json.encode(made) + b"\n"
@@ -91,7 +91,7 @@ class Catalog:
             self._documents[key] = found
         return found
 
-    def _make(self, path: str, aggregated: bool, address: str) -> Json | None:
+    def _build_document(self, path: str, aggregated: bool, address: str) -> Json | None:
         kinds = self.kinds()
         parts = path.strip("/").split("/")
         match parts:

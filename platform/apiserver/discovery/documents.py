@@ -21,12 +21,12 @@ def aggregated(kinds: Sequence[KindInfo], *, core: bool) -> Json:
                 {
                     "version": version,
                     "freshness": "Current",
-                    "resources": [_discovered(kind) for kind in members],
+                    "resources": [_aggregated_resource(kind) for kind in members],
                 }
                 for version, members in versions.items()
             ],
         }
-        for group, versions in _grouped(kinds).items()
+        for group, versions in _by_group_version(kinds).items()
         if (group == "") is core
     ]
     return {
@@ -48,13 +48,15 @@ def api_versions(address: str) -> Json:
 
 def group_list(kinds: Sequence[KindInfo]) -> Json:
     """Answer ``/apis``."""
-    groups = [_group(group, versions) for group, versions in _grouped(kinds).items() if group]
+    groups = [
+        _group(group, versions) for group, versions in _by_group_version(kinds).items() if group
+    ]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
 def group(kinds: Sequence[KindInfo], name: str) -> Json | None:
     """Answer ``/apis/<name>``; ``None`` if nothing is served there."""
-    versions = _grouped(kinds).get(name)
+    versions = _by_group_version(kinds).get(name)
     if not versions or not name:
         return None
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
@@ -65,12 +67,12 @@ def resource_list(kinds: Sequence[KindInfo], api_version: str) -> Json | None:
     members = [kind for kind in kinds if kind.resource.api_version == api_version]
     if not members:
         return None
-    resources = [entry for kind in members for entry in _listed(kind)]
+    resources = [entry for kind in members for entry in _api_resources(kind)]
     head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version}
     return {**head, "resources": resources}
 
 
-def _grouped(kinds: Iterable[KindInfo]) -> dict[str, dict[str, list[KindInfo]]]:
+def _by_group_version(kinds: Iterable[KindInfo]) -> dict[str, dict[str, list[KindInfo]]]:
     """Sort kinds by group and version, both in order of their first appearance."""
     groups: dict[str, dict[str, list[KindInfo]]] = {}
     for kind in kinds:
@@ -84,7 +86,7 @@ def _group(name: str, versions: Mapping[str, object]) -> Json:
     return {"name": name, "versions": entries, "preferredVersion": entries[0]}
 
 
-def _discovered(kind: KindInfo) -> Json:
+def _aggregated_resource(kind: KindInfo) -> Json:
     resource = kind.resource
     entry: Json = {
         "resource": resource.plural,
@@ -113,7 +115,7 @@ def _kind_of(group_name: str, version: str, kind: str) -> Json:
     return {"group": group_name, "version": version, "kind": kind}
 
 
-def _listed(kind: KindInfo) -> list[Json]:
+def _api_resources(kind: KindInfo) -> list[Json]:
     resource = kind.resource
     entry: Json = {
         "name": resource.plural,
@@ -128,10 +130,10 @@ def _listed(kind: KindInfo) -> list[Json]:
         entry["categories"] = list(kind.categories)
     if "get" in kind.verbs:
         entry["storageVersionHash"] = _storage_hash(kind)
-    return [entry, *(_listed_part(kind, part) for part in kind.subresources.values())]
+    return [entry, *(_subresource(kind, part) for part in kind.subresources.values())]
 
 
-def _listed_part(kind: KindInfo, part: Subresource) -> Json:
+def _subresource(kind: KindInfo, part: Subresource) -> Json:
     resource = kind.resource
     entry: Json = {
         "name": f"{resource.plural}/{part.name}",

@@ -32,7 +32,7 @@ class MalformedError(Exception):
     """The body is no object of this kind at all: 400, before any field is looked at closely."""
 
 
-def show(value: Any) -> str:
+def quote(value: Any) -> str:
     """Write *value* the way error texts quote it: text in quotes, all else as JSON."""
     return msgspec.json.encode(value).decode()
 
@@ -45,18 +45,18 @@ def required(path: str, detail: str = "") -> FieldError:
 
 def invalid(path: str, value: Any, detail: str) -> FieldError:
     """A field has a value that it may not have."""
-    return FieldError("FieldValueInvalid", path, f"Invalid value: {show(value)}: {detail}")
+    return FieldError("FieldValueInvalid", path, f"Invalid value: {quote(value)}: {detail}")
 
 
 def wrong_type(path: str, value: Any, detail: str) -> FieldError:
     """A field has a value of another type."""
-    return FieldError("FieldValueTypeInvalid", path, f"Invalid value: {show(value)}: {detail}")
+    return FieldError("FieldValueTypeInvalid", path, f"Invalid value: {quote(value)}: {detail}")
 
 
 def not_supported(path: str, value: Any, allowed: Iterable[str]) -> FieldError:
     """A field has a value outside a fixed set."""
-    names = ", ".join(show(name) for name in allowed)
-    text = f"Unsupported value: {show(value)}: supported values: {names}"
+    names = ", ".join(quote(name) for name in allowed)
+    text = f"Unsupported value: {quote(value)}: supported values: {names}"
     return FieldError("FieldValueNotSupported", path, text)
 
 
@@ -67,12 +67,12 @@ def forbidden(path: str, detail: str) -> FieldError:
 
 def duplicate(path: str, value: Any) -> FieldError:
     """An entry of a list repeats an earlier one."""
-    return FieldError("FieldValueDuplicate", path, f"Duplicate value: {show(value)}")
+    return FieldError("FieldValueDuplicate", path, f"Duplicate value: {quote(value)}")
 
 
 def not_found(path: str, value: Any) -> FieldError:
     """A field names something that does not exist."""
-    return FieldError("FieldValueNotFound", path, f"Not found: {show(value)}")
+    return FieldError("FieldValueNotFound", path, f"Not found: {quote(value)}")
 
 
 def too_long(path: str, limit: int) -> FieldError:

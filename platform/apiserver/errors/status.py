@@ -74,17 +74,17 @@ def unauthorized() -> StatusError:
 
 
 def forbidden(
-    resource: Resource, name: str, why: str, *, causes: Sequence[dict[str, str]] = ()
+    resource: Resource, name: str, reason: str, *, causes: Sequence[dict[str, str]] = ()
 ) -> StatusError:
     """403: the object exists or could exist, but this may not be done to it."""
     details = details_of(resource, name)
     if causes:
         details["causes"] = list(causes)
-    text = f'{qualified(resource)} "{name}" is forbidden: {why}'
+    text = f'{qualified(resource)} "{name}" is forbidden: {reason}'
     return StatusError(403, "Forbidden", text, details=details)
 
 
-def no_impersonation(user: str, header: str) -> StatusError:
+def impersonation_unsupported(user: str, header: str) -> StatusError:
     """403: the client wants to be taken for another user."""
     text = (
         f'User "{user}" cannot impersonate: the embedded cluster does not support impersonation '
@@ -99,16 +99,16 @@ def not_found(resource: Resource, name: str) -> StatusError:
     return StatusError(404, "NotFound", text, details=details_of(resource, name))
 
 
-def no_such_path(resource: Resource | None = None, name: str = "") -> StatusError:
+def path_not_found(resource: Resource | None = None, name: str = "") -> StatusError:
     """404: no such resource at all, or no such part of an object."""
     details = details_of(resource, name) if resource else None
     text = "the server could not find the requested resource"
     return StatusError(404, "NotFound", text, details=details)
 
 
-def not_offered(resource: Resource, part: str) -> StatusError:
+def unsupported_subresource(resource: Resource, subresource: str) -> StatusError:
     """501: a part of an object that a whole Kubernetes has and this server has not."""
-    text = f"the embedded cluster does not offer {part!r} of {resource.plural}"
+    text = f"the embedded cluster does not offer {subresource!r} of {resource.plural}"
     if resource.plural == "pods":
         text += "; a pod's log is what it lets you see"
     return StatusError(501, "NotImplemented", text)
@@ -133,13 +133,13 @@ def already_exists(resource: Resource, name: str) -> StatusError:
     return StatusError(409, "AlreadyExists", text, details=details_of(resource, name))
 
 
-def conflict(resource: Resource, name: str, why: str, *, kind: str = "") -> StatusError:
+def conflict(resource: Resource, name: str, reason: str, *, kind: str = "") -> StatusError:
     """409: the object is not in the state that the client thinks."""
-    text = f'Operation cannot be fulfilled on {qualified(resource)} "{name}": {why}'
+    text = f'Operation cannot be fulfilled on {qualified(resource)} "{name}": {reason}'
     return StatusError(409, "Conflict", text, details=details_of(resource, name, kind=kind))
 
 
-def stale(resource: Resource, name: str) -> StatusError:
+def stale_write(resource: Resource, name: str) -> StatusError:
     """409: somebody wrote in between."""
     why = (
         "the object has been modified; please apply your changes to the latest version and "
@@ -165,22 +165,22 @@ def too_busy() -> StatusError:
     return StatusError(429, "TooManyRequests", text, details={"retryAfterSeconds": 1})
 
 
-def unsupported_media(accepted: Sequence[str], why: str = "") -> StatusError:
+def unsupported_media(accepted: Sequence[str], reason: str = "") -> StatusError:
     """415: a body in a form that we do not read; *why*, if it could be expected."""
-    said = why or "the body of the request was in an unknown format"
+    said = reason or "the body of the request was in an unknown format"
     text = f"{said} - accepted media types include: {', '.join(accepted)}"
     return StatusError(415, "UnsupportedMediaType", text)
 
 
 def invalid(
-    resource: Resource, name: str, errors: Sequence[FieldError], *, said: str = ""
+    resource: Resource, name: str, errors: Sequence[FieldError], *, kind_name: str = ""
 ) -> StatusError:
     """422: fields of the object are wrong; *said* names it otherwise than by its kind."""
     messages = [error.message for error in errors]
     text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
-    said = said or resource.kind
-    kind = f"{said}.{resource.group}" if resource.group else said
-    details = details_of(resource, name, kind=said)
+    kind_name = kind_name or resource.kind
+    kind = f"{kind_name}.{resource.group}" if resource.group else kind_name
+    details = details_of(resource, name, kind=kind_name)
     details["causes"] = [
         {"reason": error.reason, "message": error.detail, "field": error.field} for error in errors
     ]
@@ -192,20 +192,20 @@ def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
     return invalid(Resource("meta.k8s.io", "v1", "", kind), "", errors)
 
 
-def version_too_large(wanted: int, current: int) -> StatusError:
+def version_too_large(requested: int, current: int) -> StatusError:
     """504: the client has seen a future that we have not reached."""
     text = "Too large resource version"
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": text}],
         "retryAfterSeconds": 1,
     }
-    message = f"Timeout: {text}: {wanted}, current: {current}"
+    message = f"Timeout: {text}: {requested}, current: {current}"
     return StatusError(504, "Timeout", message, details=details)
 
 
-def cannot_store(why: str) -> StatusError:
+def cannot_store(reason: str) -> StatusError:
     """500: the disk refused the write, and nothing of it happened."""
-    return StatusError(500, "InternalError", f"cannot store: {why}")
+    return StatusError(500, "InternalError", f"cannot store: {reason}")
 
 
 def disk_full() -> StatusError:
@@ -213,9 +213,9 @@ def disk_full() -> StatusError:
     return StatusError(507, "InternalError", "cannot store: disk full")
 
 
-def outcome_unknown(why: str) -> StatusError:
+def outcome_unknown(reason: str) -> StatusError:
     """504: the write may have happened or not."""
-    return StatusError(504, "Timeout", f"cannot tell whether the write was stored: {why}")
+    return StatusError(504, "Timeout", f"cannot tell whether the write was stored: {reason}")
 
 
 def internal(message: str) -> StatusError:

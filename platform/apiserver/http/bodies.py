@@ -23,13 +23,13 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip() or JSON
 
 
-async def without_yaml(request: Request) -> None:
+async def convert_large_yaml(request: Request) -> None:
     """Turn a large body from YAML into JSON, by a process of its own.
 
     Raises:
         StatusError: 400, it cannot be read.
     """
-    if media_type(request) == YAML and len(request.body) > offload.LARGE_YAML:
+    if media_type(request) == YAML and len(request.body) > offload.YAML_OFFLOAD_THRESHOLD:
         request.body = await offload.yaml_to_json(request.body)
         request.headers = {**request.headers, "content-type": JSON}
 
@@ -40,8 +40,8 @@ async def decode_ahead(request: Request, *, kind: KindInfo | None = None) -> Non
     Raises:
         StatusError: 400, 413 or 415.
     """
-    if len(request.body) > offload.LARGE:
-        request.decoded = await offload.run(lambda: decode_body(request, kind=kind))
+    if len(request.body) > offload.OFFLOAD_THRESHOLD:
+        request.decoded = await offload.run_in_thread(lambda: decode_body(request, kind=kind))
 
 
 def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
@@ -54,7 +54,7 @@ def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
         obj, request.decoded = request.decoded, None
         return obj
     media = media_type(request)
-    read = _READERS.get(media)
+    read = _DECODERS.get(media)
     if read is None or (media == PROTOBUF and kind is not None and kind.custom):
         custom = kind is not None and kind.custom
         raise unsupported_media(ACCEPTED[:2] if custom else ACCEPTED)
@@ -66,7 +66,7 @@ def decode_body(request: Request, *, kind: KindInfo | None = None) -> Json:
     return obj
 
 
-def section(obj: Json, key: str) -> Json:
+def get_object(obj: Json, key: str) -> Json:
     """The object under *key*, empty if there is none.
 
     Raises:
@@ -105,7 +105,7 @@ def parse_json(body: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unrecognized(error) from error
     if opened > MAX_DEPTH:
-        check_shape(value)
+        check_depth_and_size(value)
     return value
 
 
@@ -129,7 +129,7 @@ def _separators(body: bytes, start: int, end: int) -> int:
     return sum(body.count(sign, start, end) for sign in (b",", b"{", b"["))
 
 
-def check_shape(value: Any) -> None:
+def check_depth_and_size(value: Any) -> None:
     """Refuse what is nested too deep, or holds too much, to be handled in time.
 
     Raises:
@@ -151,8 +151,8 @@ def check_shape(value: Any) -> None:
         depth += 1
 
 
-def _unrecognized(why: object) -> StatusError:
-    return bad_request(f"the object provided is unrecognized: {why}")
+def _unrecognized(reason: object) -> StatusError:
+    return bad_request(f"the object provided is unrecognized: {reason}")
 
 
 def _too_deep() -> StatusError:
@@ -167,7 +167,7 @@ def _too_many() -> StatusError:
 def _parse_yaml(body: bytes) -> Any:
     try:
         return parse_json(yaml_process.to_json(body))
-    except yaml_process.Unreadable as error:
+    except yaml_process.DECODE_ERRORS as error:
         raise _unrecognized(error) from error
 
 
@@ -177,11 +177,11 @@ def _parse_protobuf(body: bytes) -> Any:
     except protobuf.ProtobufError as error:
         raise bad_request(f"the body is no protobuf object: {error}") from error
     if len(body) > MAX_DEPTH:
-        check_shape(value)
+        check_depth_and_size(value)
     return value
 
 
-_READERS: dict[str, Callable[[bytes], Any]] = {
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
     JSON: parse_json,
     YAML: _parse_yaml,
     PROTOBUF: _parse_protobuf,
@@ -191,7 +191,7 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 def duplicate_fields(body: bytes) -> list[str]:
     """Paths of the keys that an object of a JSON document has twice: plain decoding hides them."""
     found: list[str] = []
-    _find_doubled(json.loads(body, object_pairs_hook=_Pairs), "", found)
+    _find_duplicates(json.loads(body, object_pairs_hook=_Pairs), "", found)
     return found
 
 
@@ -199,7 +199,7 @@ class _Pairs(list[tuple[str, Any]]):
     """The members of a JSON object, as they were sent."""
 
 
-def _find_doubled(value: Any, path: str, found: list[str]) -> None:
+def _find_duplicates(value: Any, path: str, found: list[str]) -> None:
     if isinstance(value, _Pairs):
         seen = set()
         for key, member in value:
@@ -207,7 +207,7 @@ def _find_doubled(value: Any, path: str, found: list[str]) -> None:
             if key in seen:
                 found.append(inner)
             seen.add(key)
-            _find_doubled(member, inner, found)
+            _find_duplicates(member, inner, found)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _find_doubled(item, f"{path}[{index}]", found)
+            _find_duplicates(item, f"{path}[{index}]", found)

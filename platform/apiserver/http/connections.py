@@ -25,13 +25,13 @@ from ..errors.status import StatusError, too_large
 
 log = logging.getLogger(__name__)
 
-BODY_LIMIT = 3 * 1024 * 1024
+MAX_BODY_SIZE = 3 * 1024 * 1024
 """Bytes that a request may send."""
 
-HEAD_LIMIT = 64 * 1024
+MAX_HEADER_SIZE = 64 * 1024
 """Bytes that may come before a request's body."""
 
-_AHEAD = 4
+_MAX_PIPELINED = 4
 """Requests that may wait behind the one that is being answered."""
 
 _REASONS = {400: "BadRequest", 408: "Timeout", 429: "TooManyRequests"}
@@ -42,7 +42,7 @@ _STATUS_LINES = {
 }
 
 
-class Asked(msgspec.Struct):
+class HttpRequest(msgspec.Struct):
     """One request as it came."""
 
     method: str = ""
@@ -58,11 +58,11 @@ class Asked(msgspec.Struct):
     """The body was longer than BODY_LIMIT, and is not here."""
 
     keep_alive: bool = True
-    chunks: bool = True
+    accepts_chunked: bool = True
     """Whether the client understands an answer in chunks."""
 
 
-class Reply(msgspec.Struct):
+class HttpResponse(msgspec.Struct):
     """An answer: *body* at once, or *stream* piece by piece until it ends."""
 
     status: int
@@ -73,11 +73,11 @@ class Reply(msgspec.Struct):
     stream: AsyncGenerator[bytes] | None = None
 
 
-Answer = Callable[[Asked], Awaitable[Reply]]
+RequestHandler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 """Answers a request; must not raise."""
 
 
-Knows = Callable[[Asked], bool]
+CredentialCheck = Callable[[HttpRequest], bool]
 """Whether a request, whose body has not come yet, brings credentials that are good."""
 
 
@@ -86,17 +86,17 @@ class Connections(Listener):
 
     def __init__(
         self,
-        answer: Answer,
+        handler: RequestHandler,
         *,
-        knows: Knows = lambda _: True,
+        is_authenticated: CredentialCheck = lambda _: True,
         limits: Limits | None = None,
         metrics: ListenerMetrics | None = None,
         time: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(name="apiserver", limits=limits, metrics=metrics, time=time)
-        self.answer = answer
-        self.knows = knows
-        self._second = 0
+        self.handler = handler
+        self.is_authenticated = is_authenticated
+        self._date_second = 0
         self._date = b""
 
     def create_connection(self) -> "Connection":
@@ -105,7 +105,7 @@ class Connections(Listener):
 
     def error_content(self, status: int) -> tuple[str, bytes]:
         """A ``Status`` object."""
-        error = too_large(BODY_LIMIT)
+        error = too_large(MAX_BODY_SIZE)
         if status != error.code:
             error = StatusError(status, _REASONS.get(status, ""), explain(status))
         return "application/json", error.body() + b"\n"
@@ -113,18 +113,18 @@ class Connections(Listener):
     def date(self) -> bytes:
         """The ``Date`` header."""
         second = int(time.time())
-        if second != self._second:
-            self._second = second
+        if second != self._date_second:
+            self._date_second = second
             self._date = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
         return self._date
 
-    async def close(self, seconds: float) -> None:
+    async def close(self, timeout: float) -> None:
         """Let answers under way finish, for that many *seconds*, and hang up."""
         self.stop()
-        works = [each.shut_down() for each in self._open if isinstance(each, Connection)]
+        works = [each.start_shutdown() for each in self._open if isinstance(each, Connection)]
         running = [work for work in works if work is not None]
         if running:
-            _, late = await asyncio.wait(running, timeout=seconds)
+            _, late = await asyncio.wait(running, timeout=timeout)
             for work in late:
                 work.cancel()
             if late:
@@ -141,35 +141,35 @@ class Connection(LimitedConnection):
     def __init__(self, listener: Connections) -> None:
         super().__init__(listener)
         self._parser = HttpRequestParser(self)
-        self._asked = Asked()
+        self._incoming = HttpRequest()
         self._url = b""
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._in_head = False
+        self._body_chunks: list[bytes] = []
+        self._body_size = 0
+        self._in_headers = False
         self._in_body = False
-        self._dropping = False
+        self._discarding_body = False
         """The body that comes is not wanted: its request is refused already."""
-        self._head_size = 0
+        self._header_size = 0
         self._last_status = 0
         """Of a refusal that ends the connection."""
-        self._deaf = False
+        self._ignoring_input = False
         """What still comes is not read."""
-        self._queue: deque[Asked] = deque()
-        self._queued = 0
+        self._queue: deque[HttpRequest] = deque()
+        self._queued_bytes = 0
         """Bytes of bodies in the queue."""
-        self._answering = False
+        self._handling = False
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._streaming = False
         self._closing = False
-        self._work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
         super().connection_made(transport)
         if not self.listener.closed:
-            self._work = self._loop.create_task(self._serve())
+            self._task = self._loop.create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; a request that is being decided is still carried out, a stream is not."""
@@ -177,14 +177,14 @@ class Connection(LimitedConnection):
         self._closing = True
         _wake(self._waiter)
         _wake(self._writable)
-        if self._streaming and self._work is not None:
-            self._work.cancel()
+        if self._streaming and self._task is not None:
+            self._task.cancel()
 
-    def shut_down(self) -> "asyncio.Task[None] | None":
+    def start_shutdown(self) -> "asyncio.Task[None] | None":
         """Take no more requests; returns the task that ends when all is answered."""
         self._closing = True
         _wake(self._waiter)
-        return self._work
+        return self._task
 
     def pause_writing(self) -> None:
         """The client reads more slowly than we write."""
@@ -199,52 +199,54 @@ class Connection(LimitedConnection):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
-        if self._deaf:
+        if self._ignoring_input:
             return
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self._deaf = True  # what follows is of another protocol
+            self._ignoring_input = True  # what follows is of another protocol
         except HttpParserError:
             self.listener.count_rejection("malformed")
             self.reject(400)
             return
-        if self._in_head:
-            self._head_size += len(data)
-            if self._head_size > HEAD_LIMIT:
+        if self._in_headers:
+            self._header_size += len(data)
+            if self._header_size > MAX_HEADER_SIZE:
                 self.listener.count_rejection("header_too_large")
                 self.reject(400)
                 return
-        if self._queue and not (self._in_head or self._in_body or self._answering):
+        if self._queue and not (self._in_headers or self._in_body or self._handling):
             # The usual case, a whole request; `since` does not matter while it is answered.
             self.phase, self.deadline = Phase.RESPONDING, math.inf
         else:
-            self._settle()
+            self._update_phase()
 
     def eof_received(self) -> None:
         """Refuse a request whose rest will not come; nothing of it is carried out."""
-        if self._deaf or not (self._in_head or (self._in_body and not self._dropping)):
+        if self._ignoring_input or not (
+            self._in_headers or (self._in_body and not self._discarding_body)
+        ):
             return
         self.listener.count_rejection("truncated")
-        self._deaf = True
-        if not (self._answering or self._queue):
+        self._ignoring_input = True
+        if not (self._handling or self._queue):
             self.transport.write(self.listener.rejection_response(400))
 
     def reject(self, status: int) -> None:
         """Drop what has come of a request, and close after *status*, if any, is sent."""
         self._last_status = status
-        self._closing = self._deaf = True
-        self._in_head = self._in_body = False
-        self._pieces = []
+        self._closing = self._ignoring_input = True
+        self._in_headers = self._in_body = False
+        self._body_chunks = []
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             self._queue.clear()
         _wake(self._waiter)
 
-    def _settle(self) -> None:
+    def _update_phase(self) -> None:
         """Begin the phase that the connection is in now, and tell how much it holds."""
-        if self._answering or self._queue:
+        if self._handling or self._queue:
             phase = Phase.RESPONDING
-        elif self._in_head:
+        elif self._in_headers:
             phase = Phase.HEADER
         elif self._in_body:
             phase = Phase.BODY
@@ -255,18 +257,18 @@ class Connection(LimitedConnection):
         if phase is not self.phase and self.phase is not Phase.CLOSING:
             self.enter_phase(phase)
         held = 0
-        if self._in_head or self._in_body or self._answering:
-            held = self._queued + (self._head_size if self._in_head else 0)
-            if self._in_body and not self._dropping:
-                held += self._size
+        if self._in_headers or self._in_body or self._handling:
+            held = self._queued_bytes + (self._header_size if self._in_headers else 0)
+            if self._in_body and not self._discarding_body:
+                held += self._body_size
         if held != self.buffered_bytes:
             self.listener.set_buffered_bytes(self, held)
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._asked = Asked()
-        self._url, self._pieces, self._size = b"", [], 0
-        self._in_head, self._head_size = True, 0
+        self._incoming = HttpRequest()
+        self._url, self._body_chunks, self._body_size = b"", [], 0
+        self._in_headers, self._header_size = True, 0
 
     def on_url(self, piece: bytes) -> None:
         """Part of the request's line."""
@@ -274,12 +276,12 @@ class Connection(LimitedConnection):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
-        self._asked.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """What comes now is the body."""
-        asked, parser = self._asked, self._parser
-        self._in_head = False
+        asked, parser = self._incoming, self._parser
+        self._in_headers = False
         asked.method = parser.get_method().decode("ascii")
         url = self._url
         path, _, asked.query = url.partition(b"?")
@@ -289,17 +291,17 @@ class Connection(LimitedConnection):
         asked.path = path.decode(errors="replace")
         if b"%" in path:
             asked.path = unquote(asked.path)
-        asked.chunks = parser.get_http_version() == "1.1"
+        asked.accepts_chunked = parser.get_http_version() == "1.1"
         asked.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
-        self._judge(asked)
+        self._handle_headers(asked)
 
-    def _judge(self, asked: Asked) -> None:
+    def _handle_headers(self, http_request: HttpRequest) -> None:
         """Answer before the body comes, if it makes no difference, or leave the client to send."""
-        length = asked.headers.get("content-length", "0")
-        bodiless = length == "0" and "transfer-encoding" not in asked.headers
+        length = http_request.headers.get("content-length", "0")
+        bodiless = length == "0" and "transfer-encoding" not in http_request.headers
         if bodiless and self.authenticated:
             return
-        known = self.listener.knows(asked)
+        known = self.listener.is_authenticated(http_request)
         if known:
             self.authenticated = True
         if bodiless:
@@ -309,115 +311,117 @@ class Connection(LimitedConnection):
             self.reject(400)
             return
         self._in_body = True
-        asked.too_large = int(length) > BODY_LIMIT
-        expects = asked.headers.get("expect", "").lower() == "100-continue"
-        if asked.too_large or not known:
+        http_request.too_large = int(length) > MAX_BODY_SIZE
+        expects = http_request.headers.get("expect", "").lower() == "100-continue"
+        if http_request.too_large or not known:
             if expects:  # whether the body comes at all is the client's choice
-                asked.keep_alive = False
-            self._drop(asked)
+                http_request.keep_alive = False
+            self._enqueue_without_body(http_request)
         elif expects:
             self.transport.write(_CONTINUE)
 
-    def _drop(self, asked: Asked) -> None:
+    def _enqueue_without_body(self, http_request: HttpRequest) -> None:
         """Have a request answered without its body."""
-        self._dropping = True
-        self._pieces, self._size = [], 0
-        self._enqueue(asked)
+        self._discarding_body = True
+        self._body_chunks, self._body_size = [], 0
+        self._enqueue(http_request)
 
     def on_body(self, piece: bytes) -> None:
         """Part of the body."""
-        self._size += len(piece)
-        if self._dropping:
-            if self._size > 2 * BODY_LIMIT and not self._deaf:
+        self._body_size += len(piece)
+        if self._discarding_body:
+            if self._body_size > 2 * MAX_BODY_SIZE and not self._ignoring_input:
                 self.reject(0)  # a client that does not stop is not waited for
-        elif self._size > BODY_LIMIT:
-            self._asked.too_large = True
-            self._drop(self._asked)
+        elif self._body_size > MAX_BODY_SIZE:
+            self._incoming.too_large = True
+            self._enqueue_without_body(self._incoming)
         else:
-            self._pieces.append(piece)
+            self._body_chunks.append(piece)
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         self._in_body = False
-        if self._dropping or self._deaf:
-            self._dropping = False
+        if self._discarding_body or self._ignoring_input:
+            self._discarding_body = False
             return
-        pieces = self._pieces
-        self._asked.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._pieces = []
-        self._enqueue(self._asked)
+        pieces = self._body_chunks
+        self._incoming.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._body_chunks = []
+        self._enqueue(self._incoming)
 
-    def _enqueue(self, asked: Asked) -> None:
-        self._queue.append(asked)
-        self._queued += len(asked.body)
-        if len(self._queue) > _AHEAD:
+    def _enqueue(self, http_request: HttpRequest) -> None:
+        self._queue.append(http_request)
+        self._queued_bytes += len(http_request.body)
+        if len(self._queue) > _MAX_PIPELINED:
             self.transport.pause_reading()
         _wake(self._waiter)
 
     async def _serve(self) -> None:
         try:
             while (asked := await self._next()) is not None:
-                self._answering = True
-                reply = await self.listener.answer(asked)
+                self._handling = True
+                reply = await self.listener.handler(asked)
                 await self._send(asked, reply)
-                self._answering = False
+                self._handling = False
                 if not asked.keep_alive:
                     break
-                self._settle()
+                self._update_phase()
         except BaseException:
             self.close()
             raise
-        self._end()
+        self._finish()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         """Close; a client that still sends gets a little time to read why."""
         if self._last_status:
             self.transport.write(self.listener.rejection_response(self._last_status))
         if self._last_status or self._in_body:
-            self._deaf = True
+            self._ignoring_input = True
             self.half_close()
         else:
             self.close()
 
-    async def _next(self) -> Asked | None:
+    async def _next(self) -> HttpRequest | None:
         while not self._queue:
             if self._closing:
                 return None
             self._waiter = self._loop.create_future()
             await self._waiter
             self._waiter = None
-        if len(self._queue) > _AHEAD:
+        if len(self._queue) > _MAX_PIPELINED:
             self.transport.resume_reading()
         asked = self._queue.popleft()
-        self._queued -= len(asked.body)
+        self._queued_bytes -= len(asked.body)
         return asked
 
-    async def _send(self, asked: Asked, reply: Reply) -> None:
-        parts = [_STATUS_LINES[reply.status], self.listener.date(), reply.headers]
+    async def _send(self, http_request: HttpRequest, http_response: HttpResponse) -> None:
+        parts = [_STATUS_LINES[http_response.status], self.listener.date(), http_response.headers]
         if self._closing:
-            asked.keep_alive = False
-        has_body = asked.method != "HEAD" and reply.status not in _BODILESS
-        if reply.stream is not None:
-            await self._stream(asked, parts, reply.stream)
+            http_request.keep_alive = False
+        has_body = http_request.method != "HEAD" and http_response.status not in _BODILESS
+        if http_response.stream is not None:
+            await self._stream(http_request, parts, http_response.stream)
             return
-        if reply.status not in _BODILESS:
-            parts.append(b"content-length: %d\r\n" % len(reply.body))
-        parts.append(b"\r\n" if asked.keep_alive else b"connection: close\r\n\r\n")
+        if http_response.status not in _BODILESS:
+            parts.append(b"content-length: %d\r\n" % len(http_response.body))
+        parts.append(b"\r\n" if http_request.keep_alive else b"connection: close\r\n\r\n")
         if has_body:
-            parts.append(reply.body)
+            parts.append(http_response.body)
         self.transport.write(b"".join(parts))
         if self._writable is not None:
             await self._writable
 
-    async def _stream(self, asked: Asked, head: list[bytes], stream: AsyncGenerator[bytes]) -> None:
+    async def _stream(
+        self, http_request: HttpRequest, head: list[bytes], stream: AsyncGenerator[bytes]
+    ) -> None:
         """Send pieces until they end; cancelled when the client hangs up."""
-        if asked.chunks:
+        if http_request.accepts_chunked:
             head.append(b"transfer-encoding: chunked\r\n")
         else:
-            asked.keep_alive = False
-        head.append(b"\r\n" if asked.keep_alive else b"connection: close\r\n\r\n")
+            http_request.keep_alive = False
+        head.append(b"\r\n" if http_request.keep_alive else b"connection: close\r\n\r\n")
         self.transport.write(b"".join(head))
-        if asked.method == "HEAD":
+        if http_request.method == "HEAD":
             await stream.aclose()
             return
         self._streaming = True
@@ -425,17 +429,21 @@ class Connection(LimitedConnection):
             async with aclosing(stream) as pieces:
                 async for piece in pieces:
                     if piece:
-                        chunk = b"%x\r\n%b\r\n" % (len(piece), piece) if asked.chunks else piece
+                        chunk = (
+                            b"%x\r\n%b\r\n" % (len(piece), piece)
+                            if http_request.accepts_chunked
+                            else piece
+                        )
                         self.transport.write(chunk)
                     if self._writable is not None:
                         await self._writable
         except Exception:
             log.exception("a stream broke off")
-            asked.keep_alive = False
+            http_request.keep_alive = False
             return
         finally:
             self._streaming = False
-        if asked.chunks:
+        if http_request.accepts_chunked:
             self.transport.write(b"0\r\n\r\n")
 
 

@@ -7,14 +7,14 @@ from ..errors.status import not_acceptable
 from .requests import JSON, PROTOBUF, YAML, parse_query
 
 ACCEPTED = (JSON, YAML, PROTOBUF)
-STREAMS = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
+STREAM_TYPES = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OutputFormat:
     """How an answer is to look."""
 
-    shape: str = ""
+    as_kind: str = ""
     """``""`` for the objects themselves, else Table, PartialObjectMetadata or its List."""
 
     yaml: bool = False
@@ -25,27 +25,27 @@ class Form:
         return YAML if self.yaml else JSON
 
 
-PLAIN = Form()
-_SHAPES = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataList"))
+PLAIN_JSON = OutputFormat()
+_AS_KINDS = frozenset(("Table", "PartialObjectMetadata", "PartialObjectMetadataList"))
 
 
 @lru_cache(maxsize=512)
-def accepted(accept: str, *, streaming: bool = False) -> Form:
+def negotiate(accept: str, *, streaming: bool = False) -> OutputFormat:
     """The first form of an ``Accept`` header that we can produce.
 
     Raises:
         StatusError: 406, there is none.
     """
     if not accept:
-        return PLAIN
+        return PLAIN_JSON
     for _, _, media, parameters in sorted(_clauses(accept)):
-        form = _form(media, parameters)
+        form = _output_format(media, parameters)
         if form is not None and not (form.yaml and streaming):
             return form
-    raise not_acceptable(STREAMS if streaming else ACCEPTED)
+    raise not_acceptable(STREAM_TYPES if streaming else ACCEPTED)
 
 
-def wants_indented(query: bytes, user_agent: str) -> bool:
+def wants_pretty(query: bytes, user_agent: str) -> bool:
     """Whether a person will read the answer: the client says so, or is a tool for people."""
     said = parse_query(query).get("pretty") if b"pretty" in query else None
     if said:
@@ -66,17 +66,17 @@ def _clauses(accept: str) -> list[tuple[float, int, str, dict[str, str]]]:
     return found
 
 
-def _form(media: str, parameters: dict[str, str]) -> Form | None:
+def _output_format(media: str, parameters: dict[str, str]) -> OutputFormat | None:
     shape = parameters.get("as", "")
     if shape and (
-        shape not in _SHAPES
+        shape not in _AS_KINDS
         or parameters.get("g") != "meta.k8s.io"
         or parameters.get("v") not in ("v1", "v1beta1")
     ):
         return None
     if media in (JSON, "*/*", "application/*"):
-        return Form(shape)
-    return Form(shape, yaml=True) if media == YAML else None
+        return OutputFormat(shape)
+    return OutputFormat(shape, yaml=True) if media == YAML else None
 
 
 def wants_aggregated(accept: str) -> bool:

@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 from ..errors.status import bad_request, internal
 from . import yaml_process
 
-LARGE = 64 * 1024
+OFFLOAD_THRESHOLD = 64 * 1024
 """Bytes of a body from which on it is handled off the loop."""
 
-LARGE_YAML = 8 * 1024
+YAML_OFFLOAD_THRESHOLD = 8 * 1024
 """The same for YAML, which takes some fifty times as long."""
 
-_PROCESSES = 2
+_MAX_PROCESSES = 2
 """Processes that convert YAML at a time."""
 
 _CHUNK = 256 * 1024
@@ -32,7 +32,7 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="large")
 _slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = WeakKeyDictionary()
 
 
-async def run(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Do *work* in a thread."""
     return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
@@ -43,7 +43,7 @@ async def yaml_to_json(body: bytes) -> bytes:
     Raises:
         StatusError: 400, it cannot be read.
     """
-    async with _converting("load") as process:
+    async with _yaml_process("load") as process:
         out, problem = await process.communicate(body)
         if process.returncode == 1:
             raise bad_request(f"the object provided is unrecognized: {problem.decode()}")
@@ -58,7 +58,7 @@ async def json_to_yaml(data: bytes) -> bytes:
     Raises:
         StatusError: 500.
     """
-    async with _converting("dump") as process:
+    async with _yaml_process("dump") as process:
         out, _ = await process.communicate(data)
         if process.returncode:
             raise internal(_FAILED)
@@ -71,7 +71,7 @@ async def yaml_items(parts: Iterable[bytes]) -> AsyncGenerator[bytes]:
     Raises:
         StatusError: 500.
     """
-    async with _converting("dump-items") as process:
+    async with _yaml_process("dump-items") as process:
         given, told = process.stdin, process.stdout
         if given is None or told is None:
             raise internal(_FAILED)
@@ -96,11 +96,11 @@ async def yaml_items(parts: Iterable[bytes]) -> AsyncGenerator[bytes]:
 
 
 @contextlib.asynccontextmanager
-async def _converting(what: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _yaml_process(command: str) -> AsyncIterator[asyncio.subprocess.Process]:
     loop = asyncio.get_running_loop()
-    async with _slots.setdefault(loop, asyncio.Semaphore(_PROCESSES)):
+    async with _slots.setdefault(loop, asyncio.Semaphore(_MAX_PROCESSES)):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", yaml_process.__name__, what),
+            *(sys.executable, "-P", "-m", yaml_process.__name__, command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

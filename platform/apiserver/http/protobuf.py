@@ -102,7 +102,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     return value, position + 1
 
 
-class _Plan:
+class _MessagePlan:
     """How the fields of one message are read; made once, filled at first use."""
 
     def __init__(self, message: str) -> None:
@@ -116,7 +116,7 @@ class _Plan:
                 self.inlined[field.number] = field.type
 
 
-_plan = functools.cache(_Plan)
+_plan = functools.cache(_MessagePlan)
 
 
 def _read_message(message: str, data: memoryview) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _base64(raw: memoryview) -> str:
     return base64.b64encode(raw).decode()
 
 
-def _moment(raw: memoryview) -> datetime | None:
+def _timestamp(raw: memoryview) -> datetime | None:
     parts = dict(_fields(raw))
     if not parts:
         return None
@@ -177,12 +177,12 @@ def _moment(raw: memoryview) -> datetime | None:
 
 
 def _time(raw: memoryview) -> str | None:
-    moment = _moment(raw)
+    moment = _timestamp(raw)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else None
 
 
 def _micro_time(raw: memoryview) -> str | None:
-    moment = _moment(raw)
+    moment = _timestamp(raw)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment else None
 
 

@@ -36,12 +36,12 @@ class Request(msgspec.Struct, kw_only=True):
     warnings: list[str] = msgspec.field(default_factory=list)
     """Said in ``Warning`` headers of the answer."""
 
-    def flag(self, name: str) -> bool:
+    def bool_param(self, name: str) -> bool:
         """A boolean parameter; once it is there, only *false* and *0* mean no."""
         value = self.query.get(name)
         return value is not None and value.lower() not in ("false", "0")
 
-    def number(self, name: str) -> int | None:
+    def int_param(self, name: str) -> int | None:
         """A whole number among the parameters.
 
         Raises:
@@ -75,11 +75,11 @@ class Response(msgspec.Struct, kw_only=True):
     content_type: str = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes] | None = None
-    live: bool = False
+    is_watch: bool = False
     """The stream goes on for as long as the client listens."""
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectPath(msgspec.Struct, frozen=True, kw_only=True):
     """What the path of a request names."""
 
     namespace: str = ""

@@ -12,12 +12,14 @@ from .requests import Json
 AUDIENCE = "https://kubernetes.default.svc"
 """For whom our tokens are good: the server itself."""
 
-_FREEDOM = "every user with a token may do everything"
-_ONE_OF_THEM = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+_ALLOWED_REASON = "every user with a token may do everything"
+_ATTRIBUTES_CONFLICT = (
+    "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+)
 
 
 def review(
-    resource: Resource, obj: Json, *, namespace: str, asking: User, known: Authenticator
+    resource: Resource, obj: Json, *, namespace: str, user: User, authenticator: Authenticator
 ) -> Json:
     """Answer a TokenReview, SelfSubjectReview or one of the access reviews.
 
@@ -29,27 +31,27 @@ def review(
     given = obj.get("spec")
     spec: Json = given if isinstance(given, dict) else {}
     if resource.kind == "TokenReview":
-        status = _review_token(spec, known)
+        status = _review_token(spec, authenticator)
     elif resource.kind == "SelfSubjectReview":
-        status = {"userInfo": asking.info()}
+        status = {"userInfo": user.to_user_info()}
     elif resource.kind == "SelfSubjectRulesReview":
         status = _rules(spec)
     else:
         errors = _check_access(resource.kind, spec, namespace)
         if errors:
             raise invalid(Resource(resource.group, resource.version, "", ""), "", errors)
-        status = {"allowed": True, "reason": _FREEDOM}
+        status = {"allowed": True, "reason": _ALLOWED_REASON}
     return {**obj, "status": status}
 
 
-def _review_token(spec: Json, known: Authenticator) -> Json:
+def _review_token(spec: Json, authenticator: Authenticator) -> Json:
     token = str(spec.get("token") or "")
     if not token:
         raise bad_request("token is required for TokenReview in authentication")
-    found = known.user(token)
+    found = authenticator.authenticate_token(token)
     if found is None or AUDIENCE not in (spec.get("audiences") or [AUDIENCE]):
         return {"user": {}, "error": "invalid bearer token"}
-    return {"authenticated": True, "user": found.info(), "audiences": [AUDIENCE]}
+    return {"authenticated": True, "user": found.to_user_info(), "audiences": [AUDIENCE]}
 
 
 def _rules(spec: Json) -> Json:
@@ -66,7 +68,7 @@ def _check_access(kind: str, spec: Json, namespace: str) -> list[FieldError]:
     errors = []
     asked, other = (spec.get(f"{each}Attributes") for each in ("resource", "nonResource"))
     if asked is None and other is None:
-        errors.append(invalid_field("spec.resourceAttributes", None, _ONE_OF_THEM))
+        errors.append(invalid_field("spec.resourceAttributes", None, _ATTRIBUTES_CONFLICT))
     if asked is not None and other is not None:
         text = "cannot be specified in combination with resourceAttributes"
         errors.append(invalid_field("spec.nonResourceAttributes", other, text))
@@ -78,8 +80,8 @@ def _check_access(kind: str, spec: Json, namespace: str) -> list[FieldError]:
     return errors
 
 
-def _check_local(asked: Any, namespace: str) -> list[FieldError]:
-    said = asked.get("namespace", "") if isinstance(asked, dict) else namespace
+def _check_local(attributes: Any, namespace: str) -> list[FieldError]:
+    said = attributes.get("namespace", "") if isinstance(attributes, dict) else namespace
     if said == namespace:
         return []
     text = "must match metadata.namespace"

@@ -2,21 +2,21 @@
 
 from typing import NamedTuple
 
-from .requests import Target
+from .requests import ObjectPath
 
 
-class Place(NamedTuple):
+class RequestInfo(NamedTuple):
     """A path under ``/api`` or ``/apis`` that names a resource."""
 
     group: str
     version: str
     plural: str
-    target: Target
+    object_path: ObjectPath
     watch: bool = False
     """It is one of the old paths that always watch."""
 
 
-def locate(path: str) -> Place | None:
+def parse_path(path: str) -> RequestInfo | None:
     """What *path* names: a collection, an object or a part of one; ``None`` if none of these."""
     parts = path.strip("/").split("/")
     if parts[0] == "api":
@@ -31,14 +31,14 @@ def locate(path: str) -> Place | None:
     watch = rest[0] == "watch" and len(rest) > 1
     if watch:
         rest = rest[1:]
-    found = _within(group, rest)
+    found = _parse_resource(group, rest)
     if found is None:
         return None
     plural, target = found
-    return Place(group, version, plural, target, watch)
+    return RequestInfo(group, version, plural, target, watch)
 
 
-def _within(group: str, parts: list[str]) -> tuple[str, Target] | None:
+def _parse_resource(group: str, parts: list[str]) -> tuple[str, ObjectPath] | None:
     namespace = ""
     # /namespaces/x and /namespaces/x/status are about the namespace, anything longer is in it.
     if (
@@ -50,4 +50,4 @@ def _within(group: str, parts: list[str]) -> tuple[str, Target] | None:
     if len(parts) > 3 or not all(parts):
         return None
     plural, name, subresource = (*parts, "", "")[:3]
-    return plural, Target(namespace=namespace, name=name, subresource=subresource)
+    return plural, ObjectPath(namespace=namespace, name=name, subresource=subresource)

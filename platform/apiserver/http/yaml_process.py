@@ -23,12 +23,12 @@ _CPU_SECONDS = 60
 _loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
-Unreadable = (yaml.YAMLError, TypeError, ValueError, RecursionError, msgspec.MsgspecError)
+DECODE_ERRORS = (yaml.YAMLError, TypeError, ValueError, RecursionError, msgspec.MsgspecError)
 """What :func:`to_json` may raise."""
 
 
 def to_json(body: bytes) -> bytes:
-    """Turn YAML into JSON; what it raises is in ``Unreadable``."""
+    """Turn YAML into JSON; what it raises is in ``DECODE_ERRORS``."""
     _check(body)
     return msgspec.json.encode(yaml.load(body, Loader=_loader))  # noqa: S506
 
@@ -60,28 +60,28 @@ def _check(body: bytes) -> None:
 
 def from_json(data: bytes) -> bytes:
     """Turn JSON into YAML."""
-    return _dumped(msgspec.json.decode(data))
+    return _dump(msgspec.json.decode(data))
 
 
-def _dumped(value: Any) -> bytes:
+def _dump(value: Any) -> bytes:
     text: str = yaml.dump(value, Dumper=_dumper, sort_keys=True)
     return text.encode()
 
 
-def main(what: str) -> int:
+def main(command: str) -> int:
     """Convert standard input to standard output; what is wrong with it goes to standard error."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     given, told = sys.stdin.buffer, sys.stdout.buffer
     try:
-        if what == "load":
+        if command == "load":
             told.write(to_json(given.read()))
-        elif what == "dump":
+        elif command == "dump":
             told.write(from_json(given.read()))
         else:
             for line in given:
-                told.write(_dumped([msgspec.json.decode(line)]))
-    except (*Unreadable, MemoryError) as error:
+                told.write(_dump([msgspec.json.decode(line)]))
+    except (*DECODE_ERRORS, MemoryError) as error:
         sys.stderr.write(str(error) or type(error).__name__)
         return 1
     return 0

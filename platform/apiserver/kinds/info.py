@@ -45,7 +45,7 @@ class Column:
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class Rules(Protocol):
+class RestStrategy(Protocol):
     """How objects of one kind are cleaned, completed and checked."""
 
     def prune(self, obj: dict[str, Any]) -> list[str]:
@@ -64,11 +64,11 @@ class Rules(Protocol):
         """Check *obj*, and with *old* also the change from it; metadata is included."""
         ...
 
-    def begin(self, obj: dict[str, Any]) -> None:
+    def prepare_for_create(self, obj: dict[str, Any]) -> None:
         """Set what a new object starts with beyond its defaults, e.g. its first phase."""
         ...
 
-    def keep(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+    def prepare_for_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Put back into the updated *obj* what an update may leave out but never changes."""
         ...
 
@@ -78,7 +78,7 @@ class KindInfo:
     """All that the server needs to know to serve one kind in one version."""
 
     resource: Resource
-    rules: Rules
+    strategy: RestStrategy
     singular: str
     list_kind: str
     short_names: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class KindInfo:
     storage_version: str = ""
     """Of a custom kind: the version that is stored; all others are served from it."""
 
-    large: int = 64 * 1024
+    offload_threshold: int = 64 * 1024
     """Bytes of a body from which on checking an object takes too long for the event loop."""
 
     generation: str = "never"
@@ -123,7 +123,7 @@ class KindInfo:
     stored_as: Resource | None = None
     """The resource that holds the objects when this one is a second view of them."""
 
-    view: tuple[Convert, Convert] | None = None
+    conversion: tuple[Convert, Convert] | None = None
     """Of a second view: how an object is turned into its stored form, and back."""
 
     @property
@@ -155,8 +155,8 @@ class KindInfo:
 
     def to_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
         """Return *obj* in the version in which it is kept; it may be changed."""
-        if self.view is not None:
-            return self.view[0](obj)
+        if self.conversion is not None:
+            return self.conversion[0](obj)
         resource = self.resource
         version = self.storage_version or resource.version
         obj["apiVersion"] = f"{resource.group}/{version}" if resource.group else version
@@ -164,8 +164,8 @@ class KindInfo:
 
     def from_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
         """Return the stored *obj* in this version; it may be changed."""
-        if self.view is not None:
-            return self.view[1](obj)
+        if self.conversion is not None:
+            return self.conversion[1](obj)
         obj["apiVersion"] = self.resource.api_version
         return obj
 
@@ -175,21 +175,21 @@ class KindInfo:
         Raises:
             MalformedError: the object cannot be decoded as this kind.
         """
-        unknown = self.rules.prune(obj)
-        self.rules.default(obj)
+        unknown = self.strategy.prune(obj)
+        self.strategy.default(obj)
         return unknown
 
-    def renew(self, stored: dict[str, Any]) -> None:
+    def normalize_stored(self, stored: dict[str, Any]) -> None:
         """Let an object that an older version of ours stored show what is written out today.
 
         Otherwise an update would seem to change what its writer never saw.
         """
         if not self.custom:
-            self.rules.prune(stored)
+            self.strategy.prune(stored)
 
     def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
         """Check a prepared object; with *old* the update from it."""
-        return self.rules.validate(obj, old)
+        return self.strategy.validate(obj, old)
 
     def before_create(self, obj: dict[str, Any]) -> None:
         """Give a prepared new object its generation and its first status.
@@ -200,27 +200,27 @@ class KindInfo:
             obj.pop("status", None)
         if self.generation != "never":
             obj["metadata"]["generation"] = 1
-        self.rules.begin(obj)
+        self.strategy.prepare_for_create(obj)
 
     def before_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Keep what a write of the main resource may not touch, and count the generation."""
         if self.has_status:
-            _take(obj, old, "status")
+            _restore(obj, old, "status")
         _keep_metadata(obj["metadata"], old["metadata"])
-        self.rules.keep(obj, old)
-        self.count_generation(obj, old)
+        self.strategy.prepare_for_update(obj, old)
+        self.update_generation(obj, old)
 
-    def count_generation(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+    def update_generation(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Let the generation tell whether *obj* wants something else than *old* did."""
-        generation = old["metadata"].get("generation", 0) + self._counts(obj, old)
+        generation = old["metadata"].get("generation", 0) + self._is_generation_change(obj, old)
         if generation:
             obj["metadata"]["generation"] = generation
 
     def before_status_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
         """Keep everything that a write of ``/status`` may not touch."""
         for key in (*old, *obj):
-            if key not in _OF_STATUS:
-                _take(obj, old, key)
+            if key not in _STATUS_WRITE_FIELDS:
+                _restore(obj, old, key)
         metadata = obj["metadata"]
         if self.custom:
             fields = metadata.get("managedFields")
@@ -232,10 +232,10 @@ class KindInfo:
                 metadata["resourceVersion"] = version
         else:
             _keep_metadata(metadata, old["metadata"])
-            _take(metadata, old["metadata"], "ownerReferences")
-        self.rules.keep(obj, old)
+            _restore(metadata, old["metadata"], "ownerReferences")
+        self.strategy.prepare_for_update(obj, old)
 
-    def _counts(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
+    def _is_generation_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
         if self.generation == "never":
             return False
         if self.generation == "spec":
@@ -244,11 +244,11 @@ class KindInfo:
         return any(obj.get(key) != old.get(key) for key in (obj.keys() | old.keys()) - apart)
 
 
-_OF_STATUS = frozenset({"status", "metadata", "apiVersion", "kind"})
+_STATUS_WRITE_FIELDS = frozenset({"status", "metadata", "apiVersion", "kind"})
 """What a write of ``/status`` brings along; the rest stays as it is."""
 
 
-def _take(obj: dict[str, Any], old: dict[str, Any], key: str) -> None:
+def _restore(obj: dict[str, Any], old: dict[str, Any], key: str) -> None:
     """Give *obj* the value that *old* has for *key*, or none."""
     if key in old:
         obj[key] = old[key]
@@ -264,7 +264,7 @@ def _keep_metadata(metadata: dict[str, Any], old: dict[str, Any]) -> None:
         "deletionGracePeriodSeconds",
         "selfLink",
     ):
-        _take(metadata, old, key)
+        _restore(metadata, old, key)
     for key in ("uid", "namespace", "name"):
         if not metadata.get(key):
-            _take(metadata, old, key)
+            _restore(metadata, old, key)

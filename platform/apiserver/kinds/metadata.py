@@ -15,7 +15,7 @@ ANNOTATION_LIMIT = 256 * 1024
 """Bytes that all annotations of one object may take together."""
 
 
-def check_labels(labels: Any, path: str) -> list[FieldError]:
+def validate_labels(labels: Any, path: str) -> list[FieldError]:
     """Check keys and values of a map of labels."""
     errors = []
     for key, value in (labels or {}).items():
@@ -26,7 +26,7 @@ def check_labels(labels: Any, path: str) -> list[FieldError]:
     return errors
 
 
-def check_annotations(annotations: Any, path: str) -> list[FieldError]:
+def validate_annotations(annotations: Any, path: str) -> list[FieldError]:
     """Check keys and the total size of a map of annotations."""
     errors = []
     size = 0
@@ -39,7 +39,7 @@ def check_annotations(annotations: Any, path: str) -> list[FieldError]:
     return errors
 
 
-def check_metadata(
+def validate_metadata(
     metadata: dict[str, Any],
     name_rule: NameRule,
     *,
@@ -49,23 +49,23 @@ def check_metadata(
     """Check the metadata of an object; with *old*, also that what is fixed was not changed."""
     if metadata == old:
         return []
-    errors = [*_check_name(metadata, name_rule)]
+    errors = [*_validate_name(metadata, name_rule)]
     if not namespaced and metadata.get("namespace"):
         errors.append(forbidden("metadata.namespace", "not allowed on this type"))
     if labels := metadata.get("labels"):
-        errors += check_labels(labels, "metadata.labels")
+        errors += validate_labels(labels, "metadata.labels")
     if annotations := metadata.get("annotations"):
-        errors += check_annotations(annotations, "metadata.annotations")
+        errors += validate_annotations(annotations, "metadata.annotations")
     if owners := metadata.get("ownerReferences"):
-        errors += _check_owners(owners)
+        errors += _validate_owners(owners)
     if finalizers := metadata.get("finalizers"):
-        errors += _check_finalizers(finalizers)
+        errors += _validate_finalizers(finalizers)
     if old is not None:
-        errors += _check_unchanged(metadata, old)
+        errors += _validate_unchanged(metadata, old)
     return errors
 
 
-def _check_name(metadata: dict[str, Any], name_rule: NameRule) -> list[FieldError]:
+def _validate_name(metadata: dict[str, Any], name_rule: NameRule) -> list[FieldError]:
     errors = []
     prefix = metadata.get("generateName")
     # A dash may end the prefix because characters will follow it.
@@ -79,7 +79,7 @@ def _check_name(metadata: dict[str, Any], name_rule: NameRule) -> list[FieldErro
     return errors
 
 
-def _check_owners(owners: list[dict[str, Any]]) -> list[FieldError]:
+def _validate_owners(owners: list[dict[str, Any]]) -> list[FieldError]:
     path = "metadata.ownerReferences"
     errors = [
         invalid(f"{path}.{key}", "", "must not be empty")
@@ -97,7 +97,7 @@ def _check_owners(owners: list[dict[str, Any]]) -> list[FieldError]:
     return errors
 
 
-def _check_finalizers(finalizers: list[str]) -> list[FieldError]:
+def _validate_finalizers(finalizers: list[str]) -> list[FieldError]:
     errors = []
     for index, name in enumerate(finalizers):
         path = f"metadata.finalizers[{index}]"
@@ -109,7 +109,7 @@ def _check_finalizers(finalizers: list[str]) -> list[FieldError]:
     return errors
 
 
-def check_known_finalizers(finalizers: list[str]) -> list[FieldError]:
+def validate_known_finalizers(finalizers: list[str]) -> list[FieldError]:
     """Check that what is no domain's is one of Kubernetes' own; custom kinds are not so strict."""
     return [
         invalid(
@@ -122,7 +122,7 @@ def check_known_finalizers(finalizers: list[str]) -> list[FieldError]:
     ]
 
 
-def _check_unchanged(metadata: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:
+def _validate_unchanged(metadata: dict[str, Any], old: dict[str, Any]) -> list[FieldError]:
     errors = [
         invalid(f"metadata.{key}", metadata.get(key, ""), IMMUTABLE)
         for key in ("name", "namespace", "uid")

@@ -49,7 +49,7 @@ def _failure(message: str) -> PatchError:
     return PatchError(422, "Invalid", message)
 
 
-def _show(value: Json) -> str:
+def _quote(value: Json) -> str:
     inside = " ".join(f"{key}:{value[key]}" for key in sorted(value))
     return f"map[{inside}]"
 
@@ -61,7 +61,7 @@ def _merge_map(message: str, document: Json, patch: Json) -> Json:
     if directive == "delete":
         return {}
     if directive not in (None, "merge"):
-        raise _failure(f"unknown patch type: {directive} in map: {_show(patch)}")
+        raise _failure(f"unknown patch type: {directive} in map: {_quote(patch)}")
     merged = dict(document)
     if (retain := patch.get(_RETAIN)) is not None:
         if not isinstance(retain, list):
@@ -144,7 +144,7 @@ def _id(item: Any, merge_key: str) -> str:
     if merge_key == PRIMITIVES:
         return msgspec.json.encode(item).decode()
     if not isinstance(item, dict) or merge_key not in item:
-        shown = _show(item) if isinstance(item, dict) else str(item)
+        shown = _quote(item) if isinstance(item, dict) else str(item)
         raise _failure(f"map: {shown} does not contain declared merge key: {merge_key}")
     return msgspec.json.encode(item[merge_key]).decode()
 

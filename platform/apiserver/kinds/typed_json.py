@@ -59,7 +59,7 @@ class _WrongTypeError(Exception):
         return f"json: {self.text} into Go struct field {where} of type {self.go_type}"
 
 
-def read_object(obj: dict[str, Any], resource: Resource) -> list[str]:
+def decode_object(obj: dict[str, Any], resource: Resource) -> list[str]:
     """Read a whole object in place and return the paths of the unknown fields.
 
     Raises:
@@ -68,15 +68,15 @@ def read_object(obj: dict[str, Any], resource: Resource) -> list[str]:
     return _read(go_types.message_name(resource.api_version, resource.kind), obj, resource, "")
 
 
-def read_metadata(metadata: Any, resource: Resource) -> list[str]:
-    """Read the metadata of a custom object in place; as :func:`read_object` otherwise."""
+def decode_metadata(metadata: Any, resource: Resource) -> list[str]:
+    """Read the metadata of a custom object in place; as :func:`decode_object` otherwise."""
     return [] if metadata is None else _read(go_types.OBJECT_META, metadata, resource, "metadata")
 
 
-def complete(obj: dict[str, Any], resource: Resource) -> None:
+def add_zero_values(obj: dict[str, Any], resource: Resource) -> None:
     """Put in what Go writes out even if it is empty: at the top of *obj*, and in its status.
 
-    For what was changed after :func:`read_object`; all else it has seen to already.
+    For what was changed after :func:`decode_object`; all else it has seen to already.
     """
     message = go_types.message_name(resource.api_version, resource.kind)
     _fill(obj, _shown(message))

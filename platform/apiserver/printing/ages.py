@@ -12,12 +12,12 @@ _DAY = 24 * _HOUR
 _YEAR = 365 * _DAY
 
 
-def age(moment: str | None, now: datetime) -> str:
+def age(timestamp: str | None, now: datetime) -> str:
     """Return the age of a time of the wire; a missing or unreadable one is ``<unknown>``."""
-    if not moment:
+    if not timestamp:
         return UNKNOWN
     try:
-        return duration((now - times.parse(moment)).total_seconds())
+        return duration((now - times.parse(timestamp)).total_seconds())
     except ValueError:
         return UNKNOWN
 

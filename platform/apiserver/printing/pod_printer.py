@@ -89,9 +89,9 @@ def _is_initialized(status: Json) -> bool:
     return any((c.get("type"), c.get("status")) == ("Initialized", "True") for c in held)
 
 
-def _exit(ended: Json) -> str:
-    signal = ended.get("signal")
-    return f"Signal:{signal}" if signal else f"ExitCode:{ended.get('exitCode', 0)}"
+def _exit(terminated: Json) -> str:
+    signal = terminated.get("signal")
+    return f"Signal:{signal}" if signal else f"ExitCode:{terminated.get('exitCode', 0)}"
 
 
 def _main_status(status: Json, reason: str) -> str:

@@ -20,7 +20,7 @@ _PRINTERS: Mapping[tuple[str, str], Printer] = {**PRINTERS, **WORKLOAD_PRINTERS}
 _NUMBERS = {"integer": int, "number": float}
 
 
-def definitions(kind: KindInfo) -> list[Json]:
+def column_definitions(kind: KindInfo) -> list[Json]:
     """Return the ``columnDefinitions`` of a table of *kind*."""
     if kind.custom:
         return [_definition("Name"), *(_custom_definition(column) for column in kind.columns)]

@@ -13,7 +13,7 @@ from sqlalchemy import (
     create_engine,
 )
 
-_PAGE = 8192
+_PAGE_SIZE = 8192
 _metadata = MetaData()
 _objects = Table(
     "objects",
@@ -51,7 +51,7 @@ def create(path: Path) -> None:
     engine = create_engine(f"sqlite:///{draft}")
     with engine.begin() as connection:
         # Objects of some kilobytes fit these pages; with them a write takes half the time.
-        connection.exec_driver_sql(f"PRAGMA page_size={_PAGE}")
+        connection.exec_driver_sql(f"PRAGMA page_size={_PAGE_SIZE}")
         _metadata.create_all(connection)
     engine.dispose()
     draft.chmod(0o600)

@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar
 
-from .stored_objects import Entry
-from .watch import Selection
+from .stored_objects import StoredObject
+from .watch import SelectionPredicate
 
-SLICE = 500
+SLICE_SIZE = 500
 """Objects that are looked at before others have their turn."""
 
-PARSED = 100
+PARSED_SLICE_SIZE = 100
 """The same where each object is parsed or made anew."""
 
 T = TypeVar("T")
 
 
-async def slices(items: Sequence[T], size: int = SLICE) -> AsyncGenerator[Sequence[T]]:
+async def slices(items: Sequence[T], size: int = SLICE_SIZE) -> AsyncGenerator[Sequence[T]]:
     """Parts of *items*, which must not change; others have their turn before each but the first."""
     for start in range(0, len(items), size):
         if start:
@@ -25,13 +25,13 @@ async def slices(items: Sequence[T], size: int = SLICE) -> AsyncGenerator[Sequen
 
 
 async def select(
-    entries: Sequence[Entry], selection: Selection, *, limit: int = 0
-) -> Sequence[Entry]:
+    entries: Sequence[StoredObject], selection: SelectionPredicate, *, limit: int = 0
+) -> Sequence[StoredObject]:
     """Those of *entries* that are wanted, one more than *limit* at most."""
-    if not selection.selective:
+    if not selection.has_selectors:
         return entries
-    found: list[Entry] = []
-    async for part in slices(entries, PARSED if selection.fields else SLICE):
+    found: list[StoredObject] = []
+    async for part in slices(entries, PARSED_SLICE_SIZE if selection.fields else SLICE_SIZE):
         found += [entry for entry in part if selection.matches(entry)]
         if limit and len(found) > limit:
             return found[: limit + 1]

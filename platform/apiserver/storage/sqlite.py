@@ -19,35 +19,35 @@ from typing import NamedTuple
 
 from ...kube.private_files import GROUP_OTHER_WRITE, open_private
 from . import disk_reserve
-from .disk_reserve import Reserve
+from .disk_reserve import DiskReserve
 
 log = logging.getLogger(__name__)
 
-RESERVED_BLOCK = 100_000
+VERSION_BLOCK_SIZE = 100_000
 """Resource versions that are promised at a time."""
 
-LOG_KEPT = 50_000
+MAX_LOG_ENTRIES = 50_000
 """Changes that a restarted server can still tell its watchers about."""
 
-LOG_KEPT_WHEN_FULL = 1
+MAX_LOG_ENTRIES_WHEN_FULL = 1
 """The same while the disk is full: watchers can list again."""
 
-COMPACTED_AT_ONCE = 2_000
+COMPACTION_BATCH_SIZE = 2_000
 """Changes that one transaction forgets, so that writes need not wait long."""
 
 _CHECKPOINT, _CHECKPOINT_WHEN_FULL = 4_000, 100
 """Pages of the write-ahead log that are moved into the database together."""
 
-_PUT = (
+_UPSERT = (
     "INSERT INTO objects (grp, plural, ns, name, rv, data) VALUES (?,?,?,?,?,?) "
     "ON CONFLICT (grp, plural, ns, name) DO UPDATE SET rv=excluded.rv, data=excluded.data"
 )
-_DROP = "DELETE FROM objects WHERE grp=? AND plural=? AND ns=? AND name=?"
+_DELETE = "DELETE FROM objects WHERE grp=? AND plural=? AND ns=? AND name=?"
 _APPEND = "INSERT INTO log (rv, grp, plural, ns, name, type, data) VALUES (?,?,?,?,?,?,?)"
-_REMEMBER = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
+_SET_META = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
 
 
-class Change(NamedTuple):
+class LogEntry(NamedTuple):
     """One row of the log."""
 
     rv: int
@@ -67,38 +67,38 @@ class DiskFullError(Exception):
 
 
 class OutcomeUnknownError(Exception):
-    """The transaction may or may not be in the file; :meth:`Store.holds` can tell."""
+    """The transaction may or may not be in the file; :meth:`Store.contains_version` can tell."""
 
 
-class Store:
+class SqliteStore:
     """The tables, written by whoever calls :meth:`commit`, from one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with contextlib.suppress(FileNotFoundError):
             os.close(open_private(path, forbidden=GROUP_OTHER_WRITE))
-        self._make_tables()
-        self._reserve = Reserve(path.with_suffix(".reserve"))
+        self._create_tables()
+        self._disk_reserve = DiskReserve(path.with_suffix(".reserve"))
         self.full = False
         """There is space for deletions alone."""
 
         self._connection = self._open()
         path.chmod(0o600)
-        self.look_for_space()
-        self._reserved = self._meta("reserved")
-        self._compacted = self._meta("compacted")
+        self.check_disk_space()
+        self._reserved_rv = self._meta("reserved")
+        self._compacted_rv = self._meta("compacted")
         newest = self._connection.execute("SELECT max(rv) FROM log").fetchone()[0] or 0
-        self._last = max(self._reserved, newest)
+        self._last_rv = max(self._reserved_rv, newest)
 
     @property
     def last_rv(self) -> int:
         """A version that is not older than any that was ever given out."""
-        return self._last
+        return self._last_rv
 
     @property
     def compacted_rv(self) -> int:
         """The log knows every change after this version."""
-        return self._compacted
+        return self._compacted_rv
 
     def objects(self, group: str, plural: str) -> Iterator[bytes]:
         """All stored objects of one resource."""
@@ -106,12 +106,12 @@ class Store:
         for (data,) in self._connection.execute(query, (group, plural)):
             yield data
 
-    def changes(self) -> Iterator[Change]:
+    def log_entries(self) -> Iterator[LogEntry]:
         """The log, oldest first."""
         query = "SELECT rv, grp, plural, ns, name, type, data FROM log ORDER BY rv"
-        return map(Change._make, self._connection.execute(query))
+        return map(LogEntry._make, self._connection.execute(query))
 
-    def commit(self, changes: Sequence[Change], *, durable: bool) -> None:
+    def commit(self, changes: Sequence[LogEntry], *, durable: bool) -> None:
         """Write *changes*, in ascending order of version, as one transaction.
 
         Args:
@@ -124,7 +124,7 @@ class Store:
             OutcomeUnknownError: the disk failed at the end.
         """
         last = changes[-1].rv
-        disk_reserve = last + RESERVED_BLOCK if last >= self._reserved else None
+        disk_reserve = last + VERSION_BLOCK_SIZE if last >= self._reserved_rv else None
         self._set_synchronous("FULL" if durable or disk_reserve else "NORMAL")
         latest = {change[1:5]: change for change in changes}
         gone = [key for key, change in latest.items() if change.type == "DELETED"]
@@ -136,13 +136,13 @@ class Store:
         with self._transaction() as run:
             run.executemany(_APPEND, changes)
             if kept:
-                run.executemany(_PUT, kept)
+                run.executemany(_UPSERT, kept)
             if gone:
-                run.executemany(_DROP, gone)
+                run.executemany(_DELETE, gone)
             if disk_reserve:
-                run.execute(_REMEMBER, ("reserved", disk_reserve))
-        self._reserved = disk_reserve or self._reserved
-        self._last = last
+                run.execute(_SET_META, ("reserved", disk_reserve))
+        self._reserved_rv = disk_reserve or self._reserved_rv
+        self._last_rv = last
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -161,13 +161,13 @@ class Store:
             except sqlite3.Error as rollback:
                 raise OutcomeUnknownError(str(error)) from rollback
             if is_full:
-                self._make_do()
+                self._enter_full_mode()
                 raise DiskFullError from error
             if ending:
                 raise OutcomeUnknownError(str(error)) from error
             raise
 
-    def holds(self, rv: int) -> bool:
+    def contains_version(self, rv: int) -> bool:
         """Tell whether the change to version *rv* is in the file, after :meth:`commit` failed.
 
         Raises:
@@ -179,24 +179,24 @@ class Store:
         self._connection = self._open()
         found = self._connection.execute("SELECT 1 FROM log WHERE rv=?", (rv,)).fetchone()
         if found is not None:
-            self._last = rv
+            self._last_rv = rv
             # The log was not synchronized; the database will be.
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         return found is not None
 
-    def _make_do(self) -> None:
+    def _enter_full_mode(self) -> None:
         """Use the space that was kept back, and as little of it as can be."""
         if not self.full:
             log.error("the disk is full", extra={"path": str(self._path)})
         self.full = True
-        self._reserve.release()
+        self._disk_reserve.release()
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
             self._set_checkpoint(_CHECKPOINT_WHEN_FULL)
 
-    def look_for_space(self) -> None:
+    def check_disk_space(self) -> None:
         """Find out whether there is space for more than deletions; from the writing thread."""
-        was_full, self.full = self.full, not (self._reserve.hold() or self._has_free_pages())
+        was_full, self.full = self.full, not (self._disk_reserve.ensure() or self._has_free_pages())
         if self.full != was_full:
             self._set_checkpoint(_CHECKPOINT_WHEN_FULL if self.full else _CHECKPOINT)
             log.warning(
@@ -208,7 +208,7 @@ class Store:
         """Whether the database has, in itself, as much space as is otherwise kept back."""
         (pages,) = self._connection.execute("PRAGMA freelist_count").fetchone()
         (size,) = self._connection.execute("PRAGMA page_size").fetchone()
-        return bool(pages * size >= disk_reserve.SIZE)
+        return bool(pages * size >= disk_reserve.RESERVE_SIZE)
 
     def compact(self) -> bool:
         """Forget some of the oldest changes; call it now and then, from the writing thread.
@@ -220,7 +220,7 @@ class Store:
             sqlite3.Error, DiskFullError, OutcomeUnknownError: nothing was forgotten, or all the
                 same.
         """
-        kept = LOG_KEPT_WHEN_FULL if self.full else LOG_KEPT
+        kept = MAX_LOG_ENTRIES_WHEN_FULL if self.full else MAX_LOG_ENTRIES
         run = self._connection
         limit = run.execute(
             "SELECT rv FROM log ORDER BY rv DESC LIMIT 1 OFFSET ?", (kept,)
@@ -229,19 +229,19 @@ class Store:
             return False
         oldest = run.execute(
             "SELECT rv FROM log WHERE rv <= ? ORDER BY rv LIMIT 1 OFFSET ?",
-            (*limit, COMPACTED_AT_ONCE),
+            (*limit, COMPACTION_BATCH_SIZE),
         ).fetchone()
         upto = (oldest or limit)[0]
         with self._transaction():
             run.execute("DELETE FROM log WHERE rv <= ?", (upto,))
-            run.execute(_REMEMBER, ("compacted", upto))
-        self._compacted = upto
+            run.execute(_SET_META, ("compacted", upto))
+        self._compacted_rv = upto
         return oldest is not None
 
     def close(self) -> None:
         """Close the file after an orderly end: what was reserved and not used is given back."""
         try:
-            self._connection.execute(_REMEMBER, ("reserved", self._last))
+            self._connection.execute(_SET_META, ("reserved", self._last_rv))
         except sqlite3.Error:
             log.warning("cannot give reserved versions back", exc_info=True)
         self._connection.close()
@@ -272,7 +272,7 @@ class Store:
     def _set_checkpoint(self, pages: int) -> None:
         self._connection.execute(f"PRAGMA wal_autocheckpoint={pages}").close()
 
-    def _make_tables(self) -> None:
+    def _create_tables(self) -> None:
         if self._path.exists():
             return
         # Importing SQLAlchemy takes longer than the rest of a start, and is needed only once.
@@ -284,7 +284,7 @@ class Store:
         row = self._connection.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
         return row[0] if row else 0
 
-    def _set_synchronous(self, wanted: str) -> None:
-        if wanted != self._synchronous:
-            self._connection.execute(f"PRAGMA synchronous={wanted}").close()
-            self._synchronous = wanted
+    def _set_synchronous(self, mode: str) -> None:
+        if mode != self._synchronous:
+            self._connection.execute(f"PRAGMA synchronous={mode}").close()
+            self._synchronous = mode

@@ -1,6 +1,6 @@
 """Stored objects and the events that change them.
 
-An :class:`Entry` keeps an object as JSON bytes, ready for any client, beside the few parsed
+An :class:`StoredObject` keeps an object as JSON bytes, ready for any client, beside the few parsed
 values that selection and ownership need. Nothing here is ever changed after it was made: a write
 makes a new entry, so readers need no copies and no locks.
 """
@@ -21,17 +21,17 @@ _NODE_LABEL = "spec.nodeName"
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
 
-class Owner(NamedTuple):
+class OwnerRef(NamedTuple):
     """What an owner reference says, as far as the garbage collector cares."""
 
     uid: str
     api_version: str
     kind: str
     name: str
-    blocks: bool
+    blocks_deletion: bool
 
 
-class Entry:
+class StoredObject:
     """One object at one resource version."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Entry:
         "_kind",
         "data",
         "deleting",
-        "held",
+        "has_finalizers",
         "labels",
         "name",
         "namespace",
@@ -58,8 +58,8 @@ class Entry:
         self.uid: str = metadata.get("uid", "")
         self.labels: Mapping[str, str] = metadata.get("labels") or _NONE
         self.deleting = "deletionTimestamp" in metadata
-        self.held = bool(metadata.get("finalizers"))
-        self.owners = tuple(map(_owner, metadata.get("ownerReferences") or ()))
+        self.has_finalizers = bool(metadata.get("finalizers"))
+        self.owners = tuple(map(_owner_ref, metadata.get("ownerReferences") or ()))
         self.node: str = ""
         if _NODE_LABEL in kind.field_labels:
             self.node = (obj.get("spec") or {}).get("nodeName", "")
@@ -67,7 +67,7 @@ class Entry:
         self._fields: dict[str, str] | None = None
 
     @classmethod
-    def load(cls, kind: KindInfo, data: bytes) -> "Entry":
+    def load(cls, kind: KindInfo, data: bytes) -> "StoredObject":
         """The entry whose bytes are *data*, as they were stored."""
         return cls(kind, _decoder.decode(data), data)
 
@@ -97,10 +97,10 @@ class Entry:
         return self._fields.get(label, "")
 
 
-def seal(kind: KindInfo, obj: dict[str, Any], rv: int) -> Entry:
+def with_resource_version(kind: KindInfo, obj: dict[str, Any], rv: int) -> StoredObject:
     """Give *obj* its resource version and make it an entry."""
     obj["metadata"]["resourceVersion"] = str(rv)
-    return Entry(kind, obj, encode(obj))
+    return StoredObject(kind, obj, encode(obj))
 
 
 def encode(obj: dict[str, Any]) -> bytes:
@@ -124,8 +124,8 @@ def new_uid() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
-def _owner(reference: dict[str, Any]) -> Owner:
-    return Owner(
+def _owner_ref(reference: dict[str, Any]) -> OwnerRef:
+    return OwnerRef(
         reference.get("uid", ""),
         reference.get("apiVersion", ""),
         reference.get("kind", ""),
@@ -134,12 +134,12 @@ def _owner(reference: dict[str, Any]) -> Owner:
     )
 
 
-class Event:
+class WatchEvent:
     """One committed change: *entry* is the object after it (its last state, if deleted)."""
 
     __slots__ = ("_lines", "entry", "previous", "type")
 
-    def __init__(self, type: str, entry: Entry, previous: Entry | None) -> None:  # noqa: A002
+    def __init__(self, type: str, entry: StoredObject, previous: StoredObject | None) -> None:  # noqa: A002
         self.type = type
         self.entry = entry
         self.previous = previous
@@ -150,24 +150,24 @@ class Event:
         """The resource version that the change made."""
         return self.entry.rv
 
-    def object_for(self, seen_as: str) -> bytes:
+    def object_for(self, event_type: str) -> bytes:
         """The object to show to a watcher for whom the change is a *seen_as*.
 
         A watcher whose selector no longer matches sees a deletion: the content that it knew, at
         the version of the change.
         """
-        if seen_as != DELETED or self.type == DELETED or self.previous is None:
+        if event_type != DELETED or self.type == DELETED or self.previous is None:
             return self.entry.data
         obj = self.previous.parse()
         obj["metadata"]["resourceVersion"] = str(self.entry.rv)
         return encode(obj)
 
-    def line(self, seen_as: str) -> bytes:
+    def line(self, event_type: str) -> bytes:
         """The line of a watch stream; made once for all watchers."""
-        line = self._lines.get(seen_as)
+        line = self._lines.get(event_type)
         if line is None:
-            line = watch_line(seen_as, self.object_for(seen_as))
-            self._lines[seen_as] = line
+            line = watch_line(event_type, self.object_for(event_type))
+            self._lines[event_type] = line
         return line
 
 

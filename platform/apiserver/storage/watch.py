@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...model.selectors import FieldRequirement, Selector
-from .stored_objects import ADDED, DELETED, MODIFIED, Entry, Event
+from .stored_objects import ADDED, DELETED, MODIFIED, StoredObject, WatchEvent
 
 log = logging.getLogger(__name__)
 
-QUEUE = 10_000
+WATCHER_QUEUE_SIZE = 10_000
 """Changes that may wait for a slow watcher before it is cut off (it resumes or relists)."""
 
 Bucket = tuple[str, str]
@@ -25,14 +25,14 @@ _ALL: Bucket = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectionPredicate:
     """Which objects of a resource a reader wants."""
 
     namespace: str = ""
     labels: Selector | None = None
     fields: tuple[FieldRequirement, ...] = ()
 
-    def matches(self, entry: Entry) -> bool:
+    def matches(self, entry: StoredObject) -> bool:
         """Whether *entry* is wanted."""
         if self.namespace and entry.namespace != self.namespace:
             return False
@@ -41,7 +41,7 @@ class Selection:
         return all(each.matches(entry.field(each.path)) for each in self.fields)
 
     @property
-    def selective(self) -> bool:
+    def has_selectors(self) -> bool:
         """Whether it looks at more than the namespace."""
         return self.labels is not None or bool(self.fields)
 
@@ -58,22 +58,22 @@ class Selection:
 class Watcher:
     """One watch stream's place: what it wants and what it has not sent yet."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: SelectionPredicate) -> None:
         self.selection = selection
-        self._takes_all = not (selection.namespace or selection.selective)
+        self._unfiltered = not (selection.namespace or selection.has_selectors)
         self.closed = False
         """Nothing more will come: the watcher was too slow, or the server ends."""
-        self._queue: deque[tuple[str, Event]] = deque()
+        self._queue: deque[tuple[str, WatchEvent]] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def see(self, event: Event) -> None:
+    def enqueue(self, event: WatchEvent) -> None:
         """Queue *event* as this watcher is to see it, if at all."""
-        if seen_as := self.seen_as(event):
+        if seen_as := self.event_type_for(event):
             self._add(seen_as, event)
 
-    def seen_as(self, event: Event) -> str:
+    def event_type_for(self, event: WatchEvent) -> str:
         """What *event* is to this watcher; empty if it does not concern it."""
-        if self._takes_all:
+        if self._unfiltered:
             return event.type
         selection = self.selection
         after = event.type != DELETED and selection.matches(event.entry)
@@ -82,11 +82,11 @@ class Watcher:
             return MODIFIED if before else ADDED
         return DELETED if before else ""
 
-    def _add(self, seen_as: str, event: Event) -> None:
-        if len(self._queue) >= QUEUE:
+    def _add(self, event_type: str, event: WatchEvent) -> None:
+        if len(self._queue) >= WATCHER_QUEUE_SIZE:
             self.close()
         if not self.closed:
-            self._queue.append((seen_as, event))
+            self._queue.append((event_type, event))
             self.wake()
 
     def wake(self) -> None:
@@ -107,14 +107,14 @@ class Watcher:
         await self._waiter
         self._waiter = None
 
-    def take(self) -> list[tuple[str, Event]]:
+    def drain(self) -> list[tuple[str, WatchEvent]]:
         """All that is queued."""
         taken = list(self._queue)
         self._queue.clear()
         return taken
 
 
-class Hub:
+class Broadcaster:
     """The watchers of one resource."""
 
     def __init__(self) -> None:
@@ -131,15 +131,15 @@ class Hub:
         if self._closed:
             watcher.close()
 
-        def leave() -> None:
+        def remove() -> None:
             bucket = self._buckets.get(place, {})
             bucket.pop(watcher, None)
             if not bucket:
                 self._buckets.pop(place, None)
 
-        return leave
+        return remove
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: WatchEvent) -> None:
         """Tell the watchers that *event* may concern."""
         buckets = self._buckets
         if not buckets:
@@ -153,7 +153,7 @@ class Hub:
             if place in buckets:
                 for watcher in buckets[place]:
                     try:
-                        watcher.see(event)
+                        watcher.enqueue(event)
                     except Exception:
                         # It cannot go on with a gap; its client lists again.
                         log.exception("cannot tell a watcher of a change")

@@ -9,18 +9,18 @@ import msgspec
 from ...model import names, times
 from ..custom.crds import CLEANUP_FINALIZER, terminating_status
 from ..errors.status import conflict, details_of, forbidden
-from ..http.requests import Json, Target
-from ..storage.object_store import Pending, Shelf
-from ..storage.slices import PARSED, select, slices
-from ..storage.stored_objects import Entry, encode
-from ..storage.watch import Selection
-from .admission import Attempt
+from ..http.requests import Json, ObjectPath
+from ..storage.object_store import PendingWrite, ResourceStore
+from ..storage.slices import PARSED_SLICE_SIZE, select, slices
+from ..storage.stored_objects import StoredObject, encode
+from ..storage.watch import SelectionPredicate
+from .admission import AdmissionAttributes
 from .options import DeleteOptions
-from .writes import FOREGROUND, ORPHAN, Call, Writer, Written, is_finished, now
+from .writes import FOREGROUND, ORPHAN, Writer, WriteRequest, WriteResult, is_deletion_complete, now
 
-_PROTECTED = frozenset(("default", "kube-system", "kube-public"))
+_PROTECTED_NAMESPACES = frozenset(("default", "kube-system", "kube-public"))
 _FINALIZER_OF = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
-_DEFAULT_GRACE = 30
+_DEFAULT_GRACE_PERIOD = 30
 
 
 class Deleter:
@@ -29,98 +29,116 @@ class Deleter:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    def delete(self, call: Call, options: DeleteOptions) -> Written:
+    def delete(self, write_request: WriteRequest, options: DeleteOptions) -> WriteResult:
         """Delete the object that the call names, or begin to.
 
         Raises:
             StatusError: 403, 404, 409.
         """
-        shelf, entry = self._writer.current(call)
-        kind = call.kind
-        _check_conditions(call, entry, options)
-        if kind.resource == names.NAMESPACES and entry.name in _PROTECTED:
+        shelf, entry = self._writer.get_latest(write_request)
+        kind = write_request.kind
+        _check_preconditions(write_request, entry, options)
+        if kind.resource == names.NAMESPACES and entry.name in _PROTECTED_NAMESPACES:
             raise forbidden(kind.resource, entry.name, "this namespace may not be deleted")
         old = entry.parse()
         self._writer.admission.validate(
-            Attempt(
+            AdmissionAttributes(
                 operation="DELETE",
                 kind=kind,
                 namespace=entry.namespace,
                 name=entry.name,
-                old=old,
-                user=call.user.name,
+                old_object=old,
+                user=write_request.user.name,
             ),
             None,
         )
         obj = {**old, "metadata": dict(old["metadata"])}
-        _mark_policy(obj, options.policy)
-        _mark_deleted(call, obj, options.grace)
+        _set_propagation_finalizer(obj, options.propagation_policy)
+        _set_deletion_timestamp(write_request, obj, options.grace_period)
         if options.dry_run:
-            return Written(encode(obj), removed=is_finished(obj), uid=entry.uid)
-        return self._decide(call, shelf, entry, old=old, obj=obj)
+            return WriteResult(encode(obj), removed=is_deletion_complete(obj), uid=entry.uid)
+        return self._write_deletion(write_request, shelf, entry, old=old, obj=obj)
 
-    def _decide(self, call: Call, shelf: Shelf, entry: Entry, *, old: Json, obj: Json) -> Written:
-        registry = self._writer.registry
-        if is_finished(obj):
-            if "deletionTimestamp" not in old["metadata"] and call.kind.resource != names.PODS:
+    def _write_deletion(
+        self,
+        write_request: WriteRequest,
+        resource_store: ResourceStore,
+        entry: StoredObject,
+        *,
+        old: Json,
+        obj: Json,
+    ) -> WriteResult:
+        registry = self._writer.store
+        if is_deletion_complete(obj):
+            if (
+                "deletionTimestamp" not in old["metadata"]
+                and write_request.kind.resource != names.PODS
+            ):
                 # Gone at once: its last state is the one that everybody knew.
                 obj = old
-            removed = registry.remove(shelf, obj, entry)
-            return _written(removed, removed=True)
+            removed = registry.remove(resource_store, obj, entry)
+            return _to_result(removed, removed=True)
         if obj == old:
-            settled = registry.settled(shelf, entry)
-            return Written(entry.data, settled, uid=entry.uid)
-        return _written(registry.put(shelf, obj, entry))
+            settled = registry.pending_commit(resource_store, entry)
+            return WriteResult(entry.data, settled, uid=entry.uid)
+        return _to_result(registry.put(resource_store, obj, entry))
 
     async def delete_collection(
-        self, call: Call, selection: Selection, options: DeleteOptions, *, limit: int = 0
-    ) -> Sequence[Entry]:
+        self,
+        write_request: WriteRequest,
+        selection: SelectionPredicate,
+        options: DeleteOptions,
+        *,
+        limit: int = 0,
+    ) -> Sequence[StoredObject]:
         """Delete a selection; returns the objects as they were.
 
         Raises:
             StatusError: 403.
         """
-        shelf = self._writer.registry.shelf(call.kind)
+        shelf = self._writer.store.resource_store(write_request.kind)
         wanted = await select(shelf.ordered(selection.namespace), selection, limit=limit)
         if limit:
             wanted = wanted[:limit]
-        await self.delete_each(call, wanted, options)
+        await self.delete_each(write_request, wanted, options)
         return wanted
 
     async def delete_each(
-        self, call: Call, entries: Sequence[Entry], options: DeleteOptions
+        self, write_request: WriteRequest, entries: Sequence[StoredObject], options: DeleteOptions
     ) -> None:
         """Delete those of *entries* that are still there, slice by slice.
 
         Raises:
             StatusError: 403, 409; some of them are deleted then.
         """
-        shelf = self._writer.registry.shelf(call.kind)
-        async for part in slices(entries, PARSED):
+        shelf = self._writer.store.resource_store(write_request.kind)
+        async for part in slices(entries, PARSED_SLICE_SIZE):
             deletions = []
             for entry in part:
                 latest = shelf.latest(*entry.key)
                 if latest is not None and latest.uid == entry.uid:
-                    target = Target(namespace=entry.namespace, name=entry.name)
-                    deletions.append(self.delete(_aimed(call, target), options))
+                    target = ObjectPath(namespace=entry.namespace, name=entry.name)
+                    deletions.append(self.delete(_with_object_path(write_request, target), options))
             for written in deletions:
-                await written.settled()
+                await written.committed()
 
 
-def deletion_status(call: Call, written: Written) -> Json:
+def deletion_status(write_request: WriteRequest, written: WriteResult) -> Json:
     """What a deletion that took effect answers, for kinds that do not return the object."""
-    details = details_of(call.kind.resource, call.target.name)
+    details = details_of(write_request.kind.resource, write_request.object_path.name)
     details["uid"] = written.uid
     head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     return {**head, "details": details}
 
 
-def _aimed(call: Call, target: Target) -> Call:
-    return msgspec.structs.replace(call, target=target)
+def _with_object_path(write_request: WriteRequest, object_path: ObjectPath) -> WriteRequest:
+    return msgspec.structs.replace(write_request, object_path=object_path)
 
 
-def _check_conditions(call: Call, entry: Entry, options: DeleteOptions) -> None:
-    resource = call.kind.resource
+def _check_preconditions(
+    write_request: WriteRequest, entry: StoredObject, options: DeleteOptions
+) -> None:
+    resource = write_request.kind.resource
     said = replace(resource, plural=resource.kind)
     if options.uid is not None and options.uid != entry.uid:
         why = (
@@ -128,15 +146,15 @@ def _check_conditions(call: Call, entry: Entry, options: DeleteOptions) -> None:
             f"({entry.uid}). The object might have been deleted and then recreated"
         )
         raise conflict(said, entry.name, why, kind=resource.kind)
-    if options.version is not None and options.version != str(entry.rv):
+    if options.resource_version is not None and options.resource_version != str(entry.rv):
         why = (
-            f"the ResourceVersion in the precondition ({options.version}) does not match the "
-            f"ResourceVersion in record ({entry.rv}). The object might have been modified"
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match "
+            f"the ResourceVersion in record ({entry.rv}). The object might have been modified"
         )
         raise conflict(said, entry.name, why, kind=resource.kind)
 
 
-def _mark_policy(obj: Json, policy: str) -> None:
+def _set_propagation_finalizer(obj: Json, policy: str) -> None:
     """Give the object the finalizer that asks the garbage collector for what *policy* says."""
     if not policy:
         return
@@ -151,15 +169,17 @@ def _mark_policy(obj: Json, policy: str) -> None:
         metadata.pop("finalizers", None)
 
 
-def _mark_deleted(call: Call, obj: Json, grace: int | None) -> None:
+def _set_deletion_timestamp(
+    write_request: WriteRequest, obj: Json, grace_period: int | None
+) -> None:
     metadata = obj["metadata"]
-    kind = call.kind
-    seconds = _pod_grace(obj, grace) if kind.resource == names.PODS else 0
+    kind = write_request.kind
+    seconds = _pod_grace_period(obj, grace_period) if kind.resource == names.PODS else 0
     if "deletionTimestamp" not in metadata:
         moment = datetime.now(UTC) + timedelta(seconds=seconds)
         metadata["deletionTimestamp"] = times.format(moment)
         if kind.resource == names.CRDS:
-            _mark_definition(obj)
+            _mark_crd_terminating(obj)
             return
         if kind.resource == names.NAMESPACES:
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
@@ -169,29 +189,33 @@ def _mark_deleted(call: Call, obj: Json, grace: int | None) -> None:
             metadata["generation"] += 1
         return
     before = metadata.get("deletionGracePeriodSeconds", 0)
-    if kind.resource == names.PODS and seconds < before and (grace is not None or not seconds):
+    if (
+        kind.resource == names.PODS
+        and seconds < before
+        and (grace_period is not None or not seconds)
+    ):
         metadata["deletionGracePeriodSeconds"] = seconds
         earlier = times.parse(metadata["deletionTimestamp"]) - timedelta(seconds=before - seconds)
         metadata["deletionTimestamp"] = times.format(earlier)
 
 
-def _mark_definition(obj: Json) -> None:
+def _mark_crd_terminating(obj: Json) -> None:
     finalizers = obj["metadata"].get("finalizers") or []
     if CLEANUP_FINALIZER not in finalizers:
         obj["metadata"]["finalizers"] = [*finalizers, CLEANUP_FINALIZER]
     obj["status"] = terminating_status(obj, now())
 
 
-def _pod_grace(pod: Json, asked: int | None) -> int:
+def _pod_grace_period(pod: Json, requested: int | None) -> int:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
-    seconds = asked
+    seconds = requested
     if seconds is None:
-        seconds = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)
+        seconds = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_PERIOD)
     return 1 if seconds < 0 else int(seconds)
 
 
-def _written(pending: Pending, *, removed: bool = False) -> Written:
+def _to_result(pending: PendingWrite, *, removed: bool = False) -> WriteResult:
     entry = pending.entry
-    return Written(entry.data, pending.done, removed, entry.uid)
+    return WriteResult(entry.data, pending.done, removed, entry.uid)

@@ -9,12 +9,12 @@ import msgspec
 from ...model.meta import LabelSelector
 from ...model.selectors import Selector, from_struct
 from ..errors.status import StatusError
-from ..http.requests import Json, Target
+from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
-from ..storage.stored_objects import Entry
-from .writes import Call, Writer, now
+from ..storage.stored_objects import StoredObject
+from .writes import Writer, WriteRequest, now
 
-_FREE_PHASES = ("Pending", "Succeeded", "Failed")
+_UNGUARDED_PHASES = ("Pending", "Succeeded", "Failed")
 """Of pods that are evicted whatever their budget says."""
 
 _RETRY_SECONDS = 10
@@ -23,16 +23,16 @@ ALLOWED, SYNC_FAILED = "DisruptionAllowed", "SyncFailed"
 """The condition of a budget, and its reason where the pods cannot be counted."""
 
 
-def spend(writer: Writer, kind: KindInfo, pod: Entry, *, dry_run: bool) -> None:
+def consume_disruption(writer: Writer, kind: KindInfo, pod: StoredObject, *, dry_run: bool) -> None:
     """Take the eviction of *pod* from the budget that it is under, if there is one.
 
     Raises:
         StatusError: 429 the budget keeps the pod; 500 it is under several budgets.
     """
     content = pod.parse()
-    if pod.deleting or (content.get("status") or {}).get("phase", "Pending") in _FREE_PHASES:
+    if pod.deleting or (content.get("status") or {}).get("phase", "Pending") in _UNGUARDED_PHASES:
         return
-    shelf = writer.registry.shelf(kind)
+    shelf = writer.store.resource_store(kind)
     found = [each for each in shelf.ordered(pod.namespace) if selector_of(each).matches(pod.labels)]
     if not found:
         return
@@ -47,21 +47,24 @@ def spend(writer: Writer, kind: KindInfo, pod: Entry, *, dry_run: bool) -> None:
     if latest is None:
         return
     budget = latest.parse()
-    if _is_spare(content, budget):
+    if _is_evictable_unready(content, budget):
         return
-    check(budget)
+    check_disruption_allowed(budget)
     if not dry_run:
-        target = Target(namespace=pod.namespace, name=found[0].name)
-        writer.put(Call(kind=kind, target=target), lambda old: _spent(old, pod.name))
+        target = ObjectPath(namespace=pod.namespace, name=found[0].name)
+        writer.update_unchecked(
+            WriteRequest(kind=kind, object_path=target),
+            lambda old: _with_disrupted_pod(old, pod.name),
+        )
 
 
-def selector_of(budget: Entry) -> Selector:
+def selector_of(budget: StoredObject) -> Selector:
     """What says which pods are under *budget*."""
     wanted = (budget.parse().get("spec") or {}).get("selector")
     return from_struct(None if wanted is None else msgspec.convert(wanted, LabelSelector))
 
 
-def _is_spare(pod: Json, budget: Json) -> bool:
+def _is_evictable_unready(pod: Json, budget: Json) -> bool:
     """Say whether a pod is not ready anyway and does not count, for enough others are."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     if any((each["type"], each["status"]) == ("Ready", "True") for each in conditions):
@@ -73,7 +76,7 @@ def _is_spare(pod: Json, budget: Json) -> bool:
     return bool(0 < wanted <= status.get("currentHealthy", 0))
 
 
-def check(budget: Json) -> None:
+def check_disruption_allowed(budget: Json) -> None:
     """See whether one more pod may go.
 
     Raises:
@@ -82,26 +85,28 @@ def check(budget: Json) -> None:
     name, status = budget["metadata"]["name"], budget.get("status") or {}
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         text = f"The disruption budget {name} is still being processed by the server."
-        raise _kept(text, retryAfterSeconds=_RETRY_SECONDS)
+        raise _eviction_denied(text, retryAfterSeconds=_RETRY_SECONDS)
     if status.get("disruptionsAllowed", 0) <= 0:
         for each in status.get("conditions") or ():
             if (each["type"], each.get("reason")) == (ALLOWED, SYNC_FAILED):
                 why = "does not allow evicting pods currently because it failed sync"
-                raise _kept(f"The disruption budget {name} {why}: {each.get('message', '')}")
+                raise _eviction_denied(
+                    f"The disruption budget {name} {why}: {each.get('message', '')}"
+                )
         needs, has = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
         why = f"needs {needs} healthy pods and has {has}"
         if has > needs:
             why = "does not allow evicting pods"
-        raise _kept(f"The disruption budget {name} {why} currently")
+        raise _eviction_denied(f"The disruption budget {name} {why} currently")
 
 
-def _kept(cause: str, **details: object) -> StatusError:
+def _eviction_denied(cause: str, **details: object) -> StatusError:
     causes = [{"reason": "DisruptionBudget", "message": cause}]
     text = "Cannot evict pod as it would violate the pod's disruption budget."
     return StatusError(429, "TooManyRequests", text, details={"causes": causes, **details})
 
 
-def _spent(budget: Json, pod: str) -> Json:
+def _with_disrupted_pod(budget: Json, pod: str) -> Json:
     """The budget with one disruption less."""
     status: Json = budget.get("status") or {}
     left = status["disruptionsAllowed"] - 1

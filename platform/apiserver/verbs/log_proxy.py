@@ -30,7 +30,7 @@ class LogSource:
     """Passed on as they are."""
 
 
-class LogRelay:
+class LogProxy:
     """The client side of the agents' HTTPS, with our certificate."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -57,8 +57,8 @@ class LogRelay:
         if answer.status != 200:
             body = await answer.read()
             answer.release()
-            raise _refusal(answer.status, body)
-        return _pieces(answer)
+            raise _error_from_response(answer.status, body)
+        return _stream_body(answer)
 
     async def close(self) -> None:
         """Hang up."""
@@ -66,15 +66,15 @@ class LogRelay:
             await self._session.close()
 
 
-async def _pieces(answer: "aiohttp.ClientResponse") -> AsyncGenerator[bytes]:
+async def _stream_body(response: "aiohttp.ClientResponse") -> AsyncGenerator[bytes]:
     try:
-        async for piece in answer.content.iter_any():
+        async for piece in response.content.iter_any():
             yield piece
     finally:
-        answer.close()
+        response.close()
 
 
-def _refusal(status: int, body: bytes) -> StatusError:
+def _error_from_response(status: int, body: bytes) -> StatusError:
     """An agent refuses with a Status object or with plain text."""
     try:
         said = msgspec.json.decode(body)

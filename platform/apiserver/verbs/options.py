@@ -13,12 +13,12 @@ from ...model.selectors import SelectorError, parse_field_selector, parse_label_
 from ..errors.fields import FieldError, forbidden, invalid, not_supported, too_long
 from ..errors.status import StatusError, bad_request, invalid_options
 from ..http.bodies import decode_body
-from ..http.requests import Json, Request, Target
+from ..http.requests import Json, ObjectPath, Request
 from ..kinds.info import KindInfo
-from ..storage.watch import Selection
+from ..storage.watch import SelectionPredicate
 
 EXACT, NOT_OLDER = "Exact", "NotOlderThan"
-_LONGEST_MANAGER = 128
+_MAX_MANAGER_LENGTH = 128
 _POLICIES = ("Foreground", "Background", "Orphan")
 
 
@@ -26,21 +26,23 @@ _POLICIES = ("Foreground", "Background", "Orphan")
 class ReadOptions:
     """What a LIST or WATCH asks for."""
 
-    selection: Selection
-    version: int | None
+    selection: SelectionPredicate
+    resource_version: int | None
     """``resourceVersion``; ``None`` if not given."""
 
-    match: str
+    resource_version_match: str
     limit: int
-    after: tuple[int, str] | None
+    continue_from: tuple[int, str] | None
     """Version and last key of the page before."""
 
-    initial_events: bool | None
+    send_initial_events: bool | None
     bookmarks: bool
     timeout: int | None
 
 
-def read_options(request: Request, kind: KindInfo, target: Target, *, watch: bool) -> ReadOptions:
+def read_options(
+    request: Request, kind: KindInfo, object_path: ObjectPath, *, watch: bool
+) -> ReadOptions:
     """Read and check the options of a LIST or WATCH.
 
     Raises:
@@ -49,7 +51,7 @@ def read_options(request: Request, kind: KindInfo, target: Target, *, watch: boo
     query = request.query
     version = _version(query.get("resourceVersion", ""), watch=watch)
     match = query.get("resourceVersionMatch", "")
-    initial = request.flag("sendInitialEvents") if "sendInitialEvents" in query else None
+    initial = request.bool_param("sendInitialEvents") if "sendInitialEvents" in query else None
     token = query.get("continue", "")
     errors = _check_match(match, version, initial, watch=watch)
     if errors:
@@ -57,14 +59,14 @@ def read_options(request: Request, kind: KindInfo, target: Target, *, watch: boo
     if token and version:
         raise bad_request("specifying resource version is not allowed when using continue")
     return ReadOptions(
-        selection=_selection(request, kind, target),
-        version=version,
-        match=match,
-        limit=max(request.number("limit") or 0, 0),
-        after=_read_token(token) if token else None,
-        initial_events=initial,
-        bookmarks=request.flag("allowWatchBookmarks"),
-        timeout=request.number("timeoutSeconds"),
+        selection=_selection(request, kind, object_path),
+        resource_version=version,
+        resource_version_match=match,
+        limit=max(request.int_param("limit") or 0, 0),
+        continue_from=_decode_continue(token) if token else None,
+        send_initial_events=initial,
+        bookmarks=request.bool_param("allowWatchBookmarks"),
+        timeout=request.int_param("timeoutSeconds"),
     )
 
 
@@ -120,7 +122,7 @@ def _version(text: str, *, watch: bool) -> int | None:
     raise bad_request(f"invalid resource version: {problem}")
 
 
-def _selection(request: Request, kind: KindInfo, target: Target) -> Selection:
+def _selection(request: Request, kind: KindInfo, object_path: ObjectPath) -> SelectionPredicate:
     labels = request.query.get("labelSelector", "")
     fields = request.query.get("fieldSelector", "")
     try:
@@ -134,16 +136,18 @@ def _selection(request: Request, kind: KindInfo, target: Target) -> Selection:
             raise bad_request(f"field label not supported: {each.path}")
         path = kind.stored_labels.get(each.path, each.path)
         renamed.append(each._replace(path=path))
-    return Selection(namespace=target.namespace, labels=selector, fields=tuple(renamed))
+    return SelectionPredicate(
+        namespace=object_path.namespace, labels=selector, fields=tuple(renamed)
+    )
 
 
-def make_token(version: int, key: str) -> str:
+def encode_continue(version: int, key: str) -> str:
     """The ``continue`` of a page that ends with *key*."""
     body = msgspec.json.encode({"v": "meta.k8s.io/v1", "rv": version, "start": f"{key}\0"})
     return base64.urlsafe_b64encode(body).decode().rstrip("=")
 
 
-def _read_token(token: str) -> tuple[int, str]:
+def _decode_continue(token: str) -> tuple[int, str]:
     try:
         body = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         read = msgspec.json.decode(body)
@@ -201,7 +205,9 @@ def write_options(request: Request, kind: str) -> WriteOptions:
 def _check_manager(name: str) -> list[FieldError]:
     """Check the name under which a client writes, which is kept nowhere."""
     where = "fieldManager"
-    errors = [too_long(where, _LONGEST_MANAGER)] if len(name.encode()) > _LONGEST_MANAGER else []
+    errors = (
+        [too_long(where, _MAX_MANAGER_LENGTH)] if len(name.encode()) > _MAX_MANAGER_LENGTH else []
+    )
     for index, sign in enumerate(name):
         if not sign.isprintable():
             text = f"invalid character U+{ord(sign):04X} (at position {index})"
@@ -229,12 +235,12 @@ def check_timeout(query: Mapping[str, str]) -> None:
 class DeleteOptions:
     """How a deletion is to be done."""
 
-    grace: int | None = None
+    grace_period: int | None = None
     """Seconds; ``None`` leaves it to the object."""
 
     uid: str | None = None
-    version: str | None = None
-    policy: str = ""
+    resource_version: str | None = None
+    propagation_policy: str = ""
     dry_run: bool = False
 
 
@@ -243,7 +249,7 @@ class _Preconditions(Part, frozen=True):
     resource_version: str | None = None
 
 
-class _SentOptions(Part, frozen=True):
+class _DeleteOptionsBody(Part, frozen=True):
     """DeleteOptions on the wire."""
 
     grace_period_seconds: int | None = None
@@ -253,26 +259,26 @@ class _SentOptions(Part, frozen=True):
     dry_run: list[str] | None = None
 
 
-def _sent_options(body: Json) -> _SentOptions:
+def _decode_delete_options(body: Json) -> _DeleteOptionsBody:
     try:
-        return msgspec.convert(body, _SentOptions)
+        return msgspec.convert(body, _DeleteOptionsBody)
     except msgspec.ValidationError as error:
         raise bad_request(f"the body cannot be handled as DeleteOptions: {error}") from error
 
 
-def sent_delete_options(body: Json) -> DeleteOptions:
+def parse_delete_options(body: Json) -> DeleteOptions:
     """The options that stand inside another object, such as an Eviction.
 
     Raises:
         StatusError: 400.
     """
-    sent = _sent_options(body)
+    sent = _decode_delete_options(body)
     conditions = sent.preconditions or _Preconditions()
     return DeleteOptions(
-        grace=sent.grace_period_seconds,
+        grace_period=sent.grace_period_seconds,
         uid=conditions.uid,
-        version=conditions.resource_version,
-        policy=sent.propagation_policy or "",
+        resource_version=conditions.resource_version,
+        propagation_policy=sent.propagation_policy or "",
         dry_run=bool(sent.dry_run),
     )
 
@@ -286,12 +292,12 @@ def delete_options(request: Request) -> DeleteOptions:
     body = decode_body(request) if request.body.strip() else {}
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"the body is of kind {body['kind']!r}, not DeleteOptions")
-    sent = _sent_options(body)
+    sent = _decode_delete_options(body)
     query = request.query
     policy = sent.propagation_policy or query.get("propagationPolicy", "")
     orphan = sent.orphan_dependents
     if orphan is None and "orphanDependents" in query:
-        orphan = request.flag("orphanDependents")
+        orphan = request.bool_param("orphanDependents")
     dry_run = sent.dry_run or [name for name in (query.get("dryRun"),) if name is not None]
     errors = []
     if policy and orphan is not None:
@@ -307,9 +313,9 @@ def delete_options(request: Request) -> DeleteOptions:
         policy = "Orphan" if orphan else "Background"
     grace, conditions = sent.grace_period_seconds, sent.preconditions or _Preconditions()
     return DeleteOptions(
-        grace=request.number("gracePeriodSeconds") if grace is None else grace,
+        grace_period=request.int_param("gracePeriodSeconds") if grace is None else grace,
         uid=conditions.uid,
-        version=conditions.resource_version,
-        policy=policy,
+        resource_version=conditions.resource_version,
+        propagation_policy=policy,
         dry_run=bool(dry_run),
     )

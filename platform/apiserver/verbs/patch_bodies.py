@@ -3,11 +3,11 @@
 from functools import partial
 
 from ..errors.status import StatusError, bad_request, unsupported_media
-from ..http.bodies import check_shape, media_type, parse_json
+from ..http.bodies import check_depth_and_size, media_type, parse_json
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
 from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
-from .writes import Change
+from .writes import UpdateFunc
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -15,7 +15,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 
 
-def check_media(request: Request, kind: KindInfo) -> str:
+def check_content_type(request: Request, kind: KindInfo) -> str:
     """Return which kind of patch a request brings.
 
     Raises:
@@ -42,13 +42,13 @@ def patch_size(request: Request) -> int:
     return len(body)
 
 
-def read_patch(request: Request, kind: KindInfo) -> Change:
+def read_patch(request: Request, kind: KindInfo) -> UpdateFunc:
     """The change that a PATCH request asks for.
 
     Raises:
         StatusError: 400, 413 or 415; the change itself raises 400, 413 or 422.
     """
-    media = check_media(request, kind)
+    media = check_content_type(request, kind)
     try:
         body = parse_json(request.body)
     except StatusError as error:
@@ -62,7 +62,7 @@ def _apply(media: str, kind: KindInfo, body: object, current: Json) -> Json:
         if media == JSON_PATCH:
             changed = json_patch(current, body)
             # Alone of the three it can make a document deeper than both.
-            check_shape(changed)
+            check_depth_and_size(changed)
         elif media == MERGE_PATCH:
             changed = merge_patch(current, body)
         else:

@@ -11,12 +11,12 @@ import msgspec
 
 from ..errors.status import bad_request
 from ..http import offload, yaml_process
-from ..http.negotiation import PLAIN, Form
+from ..http.negotiation import PLAIN_JSON, OutputFormat
 from ..http.requests import YAML, Json, Response
 from ..kinds.info import KindInfo
 from ..printing import tables
-from ..storage.slices import PARSED, SLICE, slices
-from ..storage.stored_objects import Event, in_version, watch_line
+from ..storage.slices import PARSED_SLICE_SIZE, SLICE_SIZE, slices
+from ..storage.stored_objects import WatchEvent, in_version, watch_line
 
 _META = "meta.k8s.io/v1"
 _PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": _META}
@@ -26,7 +26,7 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
     """Shows stored objects of one kind in one form."""
 
     kind: KindInfo
-    form: Form = PLAIN
+    output_format: OutputFormat = PLAIN_JSON
     include: str = ""
     """What table rows carry of their objects: Metadata (also ``""``), Object or None."""
 
@@ -36,75 +36,86 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             StatusError: 400.
         """
-        if self.form.shape == "Table" and self.include not in ("", "None", "Metadata", "Object"):
+        if self.output_format.as_kind == "Table" and self.include not in (
+            "",
+            "None",
+            "Metadata",
+            "Object",
+        ):
             text = (
                 "Unable to convert to Table as requested: includeObject: Invalid value: "
                 f"\"{self.include}\": must be 'Metadata', 'Object', 'None', or empty"
             )
             raise bad_request(text)
 
-    def one(self, data: bytes, *, status: int = 200) -> Response:
+    def render_object(self, data: bytes, *, status: int = 200) -> Response:
         """An answer with one object."""
         self.check()
-        body = self._shaped(data)
-        if self.form.yaml:
-            return _in_yaml(body, status=status)
+        body = self._transform(data)
+        if self.output_format.yaml:
+            return _yaml_response(body, status=status)
         return Response(status=status, body=body + b"\n")
 
-    def many(self, objects: Sequence[bytes], metadata: Json) -> Response:
+    def render_list(self, objects: Sequence[bytes], metadata: Json) -> Response:
         """An answer with a list of objects, in pieces if there are many of them."""
         self.check()
-        plain = self.form.shape == "" and not self.form.yaml
-        if len(objects) > (SLICE if plain else PARSED):
-            made = self._yaml_pieces if self.form.yaml else self._pieces
-            return Response(stream=made(objects, metadata), content_type=self.form.content_type)
+        plain = self.output_format.as_kind == "" and not self.output_format.yaml
+        if len(objects) > (SLICE_SIZE if plain else PARSED_SLICE_SIZE):
+            made = self._yaml_list_chunks if self.output_format.yaml else self._list_chunks
+            return Response(
+                stream=made(objects, metadata), content_type=self.output_format.content_type
+            )
         body = self._list_head(metadata) + b",".join(map(self._item, objects)) + b"]}"
-        return _in_yaml(body) if self.form.yaml else Response(body=body + b"\n")
+        return _yaml_response(body) if self.output_format.yaml else Response(body=body + b"\n")
 
-    async def _pieces(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
+    async def _list_chunks(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
         yield self._list_head(metadata)
         between = b""
-        async for part in slices(objects, PARSED if self.form.shape else SLICE):
+        async for part in slices(
+            objects, PARSED_SLICE_SIZE if self.output_format.as_kind else SLICE_SIZE
+        ):
             yield between + b",".join(map(self._item, part))
             between = b","
         yield b"]}\n"
 
-    async def _yaml_pieces(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
+    async def _yaml_list_chunks(
+        self, objects: Sequence[bytes], metadata: Json
+    ) -> AsyncGenerator[bytes]:
         """The same in YAML: its keys in order, the list among them as it comes."""
         whole = msgspec.json.decode(self._list_head(metadata) + b"]}")
         (key,) = (key for key, value in whole.items() if value == [])
         before = {each: value for each, value in whole.items() if each < key}
         after = {each: value for each, value in whole.items() if each > key}
         yield yaml_process.from_json(msgspec.json.encode(before)) + f"{key}:\n".encode()
-        async with aclosing(offload.yaml_items(map(self._line, objects))) as pieces:
+        async with aclosing(offload.yaml_items(map(self._item_line, objects))) as pieces:
             async for piece in pieces:
                 yield piece
         if after:
             yield yaml_process.from_json(msgspec.json.encode(after))
 
-    def _line(self, data: bytes) -> bytes:
+    def _item_line(self, data: bytes) -> bytes:
         return self._item(data) + b"\n"
 
     def _item(self, data: bytes) -> bytes:
         """One object in a list."""
-        if self.form.shape == "Table":
+        if self.output_format.as_kind == "Table":
             return msgspec.json.encode(self._row(data))
-        if self.form.shape:
+        if self.output_format.as_kind:
             metadata = msgspec.json.decode(data)["metadata"]
             return msgspec.json.encode({**_PARTIAL, "metadata": metadata})
         return self._in_version(data)
 
-    def line(self, seen_as: str, event: Event, *, first: bool) -> bytes:
+    def line(self, event_type: str, event: WatchEvent, *, first: bool) -> bytes:
         """The line of a watch stream for *event*; *first* tables name their columns."""
         kind = self.kind
         as_stored = kind.storage_version in ("", kind.resource.version) and not kind.stored_as
-        if self.form == PLAIN and as_stored:
-            return event.line(seen_as)
-        return watch_line(seen_as, self.object(event.object_for(seen_as), first=first))
+        if self.output_format == PLAIN_JSON and as_stored:
+            return event.line(event_type)
+        return watch_line(event_type, self.object(event.object_for(event_type), first=first))
 
     def object(self, data: bytes, *, first: bool = False) -> bytes:
         """One object of a watch stream."""
-        return self._shaped(data, columns=first)
+        return self._transform(data, columns=first)
 
     def bookmark(self, version: int, *, initial_end: bool = False, first: bool = False) -> bytes:
         """The line that says how far a watch stream has come."""
@@ -113,22 +124,22 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         resource = self.kind.resource
         obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
-        if self.form.shape == "Table":
+        if self.output_format.as_kind == "Table":
             row: Json = {"cells": [], "object": {**_PARTIAL, "metadata": metadata}}
             obj = self._table([row], {"resourceVersion": str(version)}, columns=first)
-        elif self.form.shape:
+        elif self.output_format.as_kind:
             obj = {**_PARTIAL, "metadata": metadata}
         return watch_line("BOOKMARK", msgspec.json.encode(obj))
 
     def _in_version(self, data: bytes) -> bytes:
-        if self.kind.view is not None:
+        if self.kind.conversion is not None:
             return msgspec.json.encode(self.kind.from_stored(msgspec.json.decode(data)))
         return in_version(data, self.kind.resource.api_version)
 
-    def _shaped(self, data: bytes, *, columns: bool = True) -> bytes:
-        if not self.form.shape:
+    def _transform(self, data: bytes, *, columns: bool = True) -> bytes:
+        if not self.output_format.as_kind:
             return self._in_version(data)
-        if self.form.shape == "Table":
+        if self.output_format.as_kind == "Table":
             version = msgspec.json.decode(data)["metadata"].get("resourceVersion", "")
             metadata = {"resourceVersion": version} if version else {}
             return msgspec.json.encode(self._table([self._row(data)], metadata, columns=columns))
@@ -150,15 +161,15 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
             "kind": "Table",
             "apiVersion": _META,
             "metadata": metadata,
-            "columnDefinitions": tables.definitions(self.kind) if columns else None,
+            "columnDefinitions": tables.column_definitions(self.kind) if columns else None,
             "rows": rows,
         }
 
     def _list_head(self, metadata: Json) -> bytes:
         """A list up to its first item."""
-        if self.form.shape == "Table":
+        if self.output_format.as_kind == "Table":
             empty = self._table([], metadata)
-        elif self.form.shape:
+        elif self.output_format.as_kind:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": _META}
             empty = {**head, "metadata": metadata, "items": []}
         else:
@@ -170,9 +181,9 @@ class Renderer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(empty).removesuffix(b"]}")
 
 
-def _in_yaml(data: bytes, *, status: int = 200) -> Response:
+def _yaml_response(data: bytes, *, status: int = 200) -> Response:
     """An answer in YAML, made by a process of its own if it is large."""
-    if len(data) > offload.LARGE_YAML:
+    if len(data) > offload.YAML_OFFLOAD_THRESHOLD:
         return Response(status=status, stream=_yaml_stream(data), content_type=YAML)
     return Response(status=status, body=yaml_process.from_json(data), content_type=YAML)
 

@@ -6,11 +6,11 @@ import msgspec
 
 from ..errors.fields import invalid as invalid_field
 from ..errors.status import bad_request, invalid
-from ..http.bodies import section
+from ..http.bodies import get_object
 from ..http.requests import Json, Request
 from ..kinds.info import KindInfo
 from . import patch_bodies
-from .writes import Change
+from .writes import UpdateFunc
 
 _BUILT_IN = {
     "specReplicasPath": ".spec.replicas",
@@ -18,7 +18,7 @@ _BUILT_IN = {
 }
 
 
-def show(kind: KindInfo, obj: Json) -> bytes:
+def get_scale(kind: KindInfo, obj: Json) -> bytes:
     """The Scale of an object."""
     return msgspec.json.encode(_scale(kind, obj)) + b"\n"
 
@@ -27,11 +27,11 @@ def _scale(kind: KindInfo, obj: Json) -> Json:
     paths = kind.scale_paths or _BUILT_IN
     metadata = obj["metadata"]
     shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    status: Json = {"replicas": _read(obj, paths["statusReplicasPath"]) or 0}
+    status: Json = {"replicas": _get_path(obj, paths["statusReplicasPath"]) or 0}
     selector = _selector(kind, obj)
     if selector:
         status["selector"] = selector
-    wanted = _read(obj, paths["specReplicasPath"])
+    wanted = _get_path(obj, paths["specReplicasPath"])
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
@@ -41,12 +41,12 @@ def _scale(kind: KindInfo, obj: Json) -> Json:
     }
 
 
-def wanted_replicas(kind: KindInfo, obj: Json) -> int:
+def desired_replicas(kind: KindInfo, obj: Json) -> int:
     """How many replicas an object asks for."""
-    return int(_read(obj, (kind.scale_paths or _BUILT_IN)["specReplicasPath"]) or 0)
+    return int(_get_path(obj, (kind.scale_paths or _BUILT_IN)["specReplicasPath"]) or 0)
 
 
-def put(kind: KindInfo, body: Json) -> Change:
+def update_scale(kind: KindInfo, body: Json) -> UpdateFunc:
     """The change that a sent Scale asks for."""
 
     def change(obj: Json) -> Json:
@@ -55,7 +55,7 @@ def put(kind: KindInfo, body: Json) -> Change:
     return change
 
 
-def read_patch(request: Request, kind: KindInfo) -> Change:
+def patch_scale(request: Request, kind: KindInfo) -> UpdateFunc:
     """The change that a patch of the Scale asks for.
 
     Raises:
@@ -70,28 +70,28 @@ def read_patch(request: Request, kind: KindInfo) -> Change:
 
 
 def _with_replicas(kind: KindInfo, obj: Json, body: Json) -> Json:
-    replicas = section(body, "spec").get("replicas", 0)
+    replicas = get_object(body, "spec").get("replicas", 0)
     if not isinstance(replicas, int):
         raise bad_request("spec.replicas of a Scale is a whole number")
     if replicas < 0:
         text = "must be greater than or equal to 0"
         error = invalid_field("spec.replicas", replicas, text)
         raise invalid(kind.resource, obj["metadata"]["name"], [error])
-    version = section(body, "metadata").get("resourceVersion")
+    version = get_object(body, "metadata").get("resourceVersion")
     metadata = {**obj["metadata"], "resourceVersion": version} if version else obj["metadata"]
     path = (kind.scale_paths or _BUILT_IN)["specReplicasPath"].strip(".").split(".")
-    changed: Json = _put({**obj, "metadata": metadata}, path, replicas)
+    changed: Json = _set_path({**obj, "metadata": metadata}, path, replicas)
     return changed
 
 
-def _put(value: Any, path: list[str], wanted: int) -> Any:
+def _set_path(value: Any, path: list[str], replicas: int) -> Any:
     if not path:
-        return wanted
+        return replicas
     inside = value if isinstance(value, dict) else {}
-    return {**inside, path[0]: _put(inside.get(path[0]), path[1:], wanted)}
+    return {**inside, path[0]: _set_path(inside.get(path[0]), path[1:], replicas)}
 
 
-def _read(obj: Any, path: str) -> Any:
+def _get_path(obj: Any, path: str) -> Any:
     for key in path.strip(".").split("."):
         obj = obj.get(key) if isinstance(obj, dict) else None
     return obj
@@ -99,6 +99,6 @@ def _read(obj: Any, path: str) -> Any:
 
 def _selector(kind: KindInfo, obj: Json) -> str:
     if path := kind.scale_paths.get("labelSelectorPath"):
-        return str(_read(obj, path) or "")
-    labels = _read(obj, ".spec.selector.matchLabels") or {}
+        return str(_get_path(obj, path) or "")
+    labels = _get_path(obj, ".spec.selector.matchLabels") or {}
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -66,7 +66,7 @@ class EventRecorderStats:
 
 
 class EventRecorder:
-    """Records events in the name of *component*; :meth:`run` writes them."""
+    """Records events in the name of *component*; :meth:`run_in_thread` writes them."""
 
     def __init__(
         self,

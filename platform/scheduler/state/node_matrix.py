@@ -169,7 +169,7 @@ class Snapshot:
         self._move(request, slots, -1)
 
     def give(self, request: IntVector, slots: Iterable[int]) -> None:
-        """The exact opposite of :meth:`take`."""
+        """The exact opposite of :meth:`drain`."""
         self._move(request, slots, 1)
 
     def capacity(self, request: IntVector, slots: IntVector | None = None) -> IntVector:
