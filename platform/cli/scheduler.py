@@ -112,8 +112,8 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
     conf.load(text)  # what is wrong with it is told now, not when we come to lead
     return SchedulerSettings(
         conf=text,
-        gang_names=tuple(flags.scheduler_name),
-        single_names=("default-scheduler",) if flags.default_scheduler else (),
+        gang_scheduler_names=tuple(flags.scheduler_name),
+        pod_scheduler_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
         queue_gates=featuregate.is_open(flags.feature_gates, featuregate.QUEUE_GATES),
         registry=registry,

@@ -1,6 +1,6 @@
 """The states of a queue, each a class whose edges are data.
 
-An *edge* is where an action leads; :meth:`StateRules.settle` is where a state leads by itself,
+An *edge* is where an action leads; :meth:`StateRules.refresh` is where a state leads by itself,
 given the number of PodGroups that lie in the queue, in whatever phase.
 """
 

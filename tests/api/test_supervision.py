@@ -69,7 +69,7 @@ async def test_a_sweep_that_fails_is_started_again(
             body = await rest.command("suspend")
         await client.delete(JOBS, "train", namespace="default")
         before = TASK_RESTARTS["command sweep"]
-        monkeypatch.setattr(CommandStore, "open", fails_once)
+        monkeypatch.setattr(CommandStore, "on_session_open", fails_once)
         async with (
             starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
             rest_at(url, server, client) as rest,

@@ -138,7 +138,7 @@ async def test_reads_of_many_objects_give_others_their_turn(
 async def test_deletions_of_many_objects_give_others_their_turn(
     server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ObjectStore, "remove", turns.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "remove_task", turns.counted(ObjectStore.remove))
     await fill(server, SECRETS)
     with turns.at_most(PARSED_SLICE_SIZE, of=MANY):
         answer = await server.request("DELETE", SECRETS)
@@ -172,7 +172,7 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
         return true_check(self, shelf, entry)
 
     monkeypatch.setattr(GarbageCollector, "_check_owners", check)
-    monkeypatch.setattr(ObjectStore, "remove", turns.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "remove_task", turns.counted(ObjectStore.remove))
     monkeypatch.setattr(ObjectStore, "put", turns.counted(ObjectStore.put))
     with turns.at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")

@@ -27,11 +27,12 @@ from batholith.model.names import (
     QUEUES,
 )
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
-from batholith.scheduler.writers.status_updater import Pauses
+from batholith.scheduler.writers.status_updater import WriteIntervals
 
 Json = dict[str, Any]
 QUICK = SchedulerSettings(
-    single_names=("default-scheduler",), pauses=Pauses(group=0.05, pod=0.05, queue=0.05)
+    pod_scheduler_names=("default-scheduler",),
+    write_intervals=WriteIntervals(podgroup=0.05, pod=0.05, queue=0.05),
 )
 
 
@@ -241,7 +242,7 @@ async def test_a_starting_gang_costs_few_writes_of_its_group(server: Server) -> 
                 seen.append(await lines.next())
     phases = [each["object"].get("status", {}).get("phase") for each in seen]
     assert phases[-1] == "Running"
-    pauses = (time.monotonic() - began) / settings.pauses.group
+    pauses = (time.monotonic() - began) / settings.write_intervals.podgroup
     assert len(seen) <= 1 + 4 + pauses, phases
 
 
@@ -307,7 +308,7 @@ async def is_told(server: Server, name: str) -> bool:
 async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
     server: Server,
 ) -> None:
-    settings = SchedulerSettings(inline_tasks=3, bindings=4)
+    settings = SchedulerSettings(inline_cycle_max_tasks=3, max_bindings_in_flight=4)
     async with scheduling(server, settings=settings):
         await add_group(server, "g", 20)
         await asyncio.gather(*(add_pod(server, f"g-{i}", "g") for i in range(20)))

@@ -16,7 +16,7 @@ from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
 from batholith.scheduler.framework.session import Placement
-from batholith.scheduler.writers.binder import FIRST_PAUSE, Binder
+from batholith.scheduler.writers.binder import INITIAL_BACKOFF, Binder
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ class Bench:
             client,
             recorder=self.notes,
             clock=self.clock,
-            at_once=4,
+            max_in_flight=4,
             forget=self.forgotten.append,
         )
 
@@ -88,7 +88,7 @@ async def test_a_refused_pod_keeps_its_place_for_a_moment(server: Server) -> Non
         await until(lambda: bench.notes.events)
         assert bench.forgotten == []
         await until(bench.binder.queue.delayed_count)
-        await bench.clock.advance(FIRST_PAUSE)
+        await bench.clock.advance(INITIAL_BACKOFF)
         await until(lambda: bench.forgotten)
     assert await node_of(server) == ""
     assert bench.forgotten == ["of-an-earlier-one"]
@@ -112,6 +112,6 @@ async def test_a_pod_that_is_gone_gives_its_place_back(server: Server) -> None:
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", "gone", "a")])
         await until(bench.binder.queue.delayed_count)
-        await bench.clock.advance(FIRST_PAUSE)
+        await bench.clock.advance(INITIAL_BACKOFF)
         await until(lambda: bench.forgotten)
     assert bench.forgotten == ["gone"]

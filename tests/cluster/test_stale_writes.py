@@ -34,11 +34,11 @@ from batholith.model.names import (
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
 from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
-from batholith.scheduler.writers.status_updater import Pauses
+from batholith.scheduler.writers.status_updater import WriteIntervals
 
 Json = dict[str, Any]
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
-QUICK = SchedulerSettings(pauses=Pauses(group=0.05, pod=0.05, queue=0.05))
+QUICK = SchedulerSettings(write_intervals=WriteIntervals(podgroup=0.05, pod=0.05, queue=0.05))
 
 
 def jobs(client: Client) -> Controller:

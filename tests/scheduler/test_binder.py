@@ -19,7 +19,9 @@ async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_
 ) -> None:
     clock, notes, forgotten = FakeClock(), Notes(), list[str]()
     async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
-        binder = Binder(client, recorder=notes, clock=clock, at_once=1, forget=forgotten.append)
+        binder = Binder(
+            client, recorder=notes, clock=clock, max_in_flight=1, forget=forgotten.append
+        )
         api.fail(answer, path="/binding")
         working = asyncio.create_task(binder.run())
         binder.bind([Placement("d", "p", "uid", "n")])

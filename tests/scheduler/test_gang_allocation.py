@@ -17,9 +17,9 @@ def test_a_gang_that_fits_is_placed_in_one_cycle() -> None:
 def test_a_gang_that_does_not_fit_leaves_no_trace_and_says_why_with_numbers() -> None:
     world = World()
     world.add(node("a", cpu=14), group("g", 4), *(pod(f"j-t-{i}", "g", cpu=5) for i in range(4)))
-    before = world.cluster.snapshot.idle.copy()
+    before = world.cluster.node_matrix.idle.copy()
     assert world.decide() == {}
-    assert (world.cluster.snapshot.idle == before).all()
+    assert (world.cluster.node_matrix.idle == before).all()
     told = "0/1 nodes are unavailable: 1 Insufficient cpu (requested 5, free 4)."
     assert world.message("g") == told
 
@@ -35,8 +35,8 @@ def test_further_pods_are_placed_as_far_as_they_fit() -> None:
     world = World()
     world.add(node("a"), group("g", 2), *(pod(f"j-t-{i}", "g", role="t", cpu=2) for i in range(6)))
     assert set(world.decide()) == {"j-t-0", "j-t-1", "j-t-2", "j-t-3"}
-    finding = world.cluster.gangs["ns/g"].finding
-    assert finding is not None and finding.misfits["t"].task == "j-t-4"
+    finding = world.cluster.gangs["ns/g"].diagnosis
+    assert finding is not None and finding.fit_errors["t"].task_name == "j-t-4"
 
 
 def test_further_pods_of_two_gangs_take_turns() -> None:
@@ -111,10 +111,10 @@ def test_a_placement_stands_until_the_cluster_confirms_or_refuses_it() -> None:
     assert world.decide() == {"g-0": "a"}
     world.add(pod("g-0", "g"))  # an update from before the binding
     assert world.decide() == {}
-    world.cluster.forget_placement("uid-g-0")
+    world.cluster.forget("uid-g-0")
     assert len(world.decide()) == 1
     world.add(pod("g-0", "g", on="a"))
-    assert world.cluster.gangs["ns/g"].tally.allocated == 1
+    assert world.cluster.gangs["ns/g"].counts.allocated == 1
 
 
 def test_the_end_of_a_pod_lets_the_next_gang_in() -> None:
@@ -132,12 +132,12 @@ def test_a_pod_that_merely_starts_to_run_opens_nothing() -> None:
     world = World()
     world.add(node("a"), group("g", 1), pod("g-0", "g", cpu=8), group("h", 1), pod("h-0", "h"))
     assert world.decide() == {"g-0": "a"}
-    openings = world.cluster.openings
+    openings = world.cluster.capacity_generation
     world.add(pod("g-0", "g", cpu=8, on="a"), pod("g-0", "g", cpu=8, on="a", phase="Running"))
     world.add(pod("g-0", "g", cpu=8, on="a", phase="Running", leaving=True))
-    assert world.cluster.openings == openings
+    assert world.cluster.capacity_generation == openings
     world.remove(pod("g-0", "g", cpu=8, on="a", phase="Running"))
-    assert world.cluster.openings > openings
+    assert world.cluster.capacity_generation > openings
     assert world.decide() == {"h-0": "a"}
 
 
@@ -163,7 +163,7 @@ def test_a_group_that_is_deleted_leaves_its_pods_waiting_without_a_word() -> Non
     assert world.decide() == {}
     world.remove(group("g", 1))
     assert world.decide() == {}
-    assert world.cluster.gangs["ns/g"].finding is None
+    assert world.cluster.gangs["ns/g"].diagnosis is None
     world.remove(pod("g-0", "g", cpu=9))
     world.decide()
     assert world.cluster.gangs == {}
@@ -180,7 +180,7 @@ def test_a_pod_that_was_merely_told_something_is_not_tried_again() -> None:
     told = msgspec.structs.replace(told, status=PodStatus(phase="Pending", conditions=(condition,)))
     world.add(told)
     assert gang.version == tried
-    assert gang.tasks["uid-g-0"].told == ("R", "m")
+    assert gang.tasks["uid-g-0"].reported_condition == ("R", "m")
 
 
 @pytest.mark.parametrize(

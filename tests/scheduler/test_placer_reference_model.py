@@ -8,8 +8,8 @@ from support.scheduler import World, group, node, oracle_fits, pod
 from batholith.model.pod_resources import ContainerNeeds, Resources
 from batholith.scheduler import conf
 from batholith.scheduler.framework import feasibility
-from batholith.scheduler.framework.feasibility import Masks
-from batholith.scheduler.framework.framework import Rules
+from batholith.scheduler.framework.feasibility import FeasibilityCache
+from batholith.scheduler.framework.framework import Framework
 from batholith.scheduler.state import equivalence
 from batholith.scheduler.state.core_types import Node, Pod, PodSpec, Taint, Toleration
 from batholith.scheduler.state.resources import CPU, MEMORY, PODS, amounts, pod_request
@@ -29,19 +29,19 @@ def _conf(order: str) -> str:
 
 def _naive(found: list[Node], wanted: list[Pod], text: str) -> list[str]:
     """Place pod by pod: of the nodes with room the best, by name among equals."""
-    rules = Rules(conf.load(text))
+    rules = Framework(conf.load(text))
     world = World(text)
     world.add(*found)
-    snapshot = world.cluster.snapshot
-    for opener in rules.openers:
-        opener.open(world.cluster)
+    snapshot = world.cluster.node_matrix
+    for opener in rules.session_open:
+        opener.on_session_open(world.cluster)
     where = []
     for each in wanted:
-        shape = world.cluster.shapes.of(each.spec)
-        request = shape.vector(snapshot.dimensions)
+        shape = world.cluster.eq_classes.get(each.spec)
+        request = shape.request_vector(snapshot.resource_index)
         best: tuple[int, str] | None = None
         for candidate in sorted(found, key=lambda one: one.metadata.name):
-            slot = snapshot.node_slot(candidate.metadata.name)
+            slot = snapshot.index_of(candidate.metadata.name)
             assert slot is not None
             room = (snapshot.idle[:, slot] >= request).all()
             if not room or not oracle_fits(each, candidate):
@@ -53,7 +53,7 @@ def _naive(found: list[Node], wanted: list[Pod], text: str) -> list[str]:
                 best = (int(points * 2**16), candidate.metadata.name)
         if best is None:
             break
-        snapshot.charge(best[1], request)
+        snapshot.add_pod(best[1], request)
         where.append(best[1])
     return where
 
@@ -118,25 +118,25 @@ def test_masks_follow_nodes_as_a_naive_look_would(
     labels: list[str], again: list[tuple[int, str]], zone: str, tolerant: bool
 ) -> None:
     world = World()
-    rules = Rules(conf.load())
-    followed = Masks(world.cluster.snapshot, rules.filters)
+    rules = Framework(conf.load())
+    followed = FeasibilityCache(world.cluster.node_matrix, rules.filters)
     asked = pod(
         "p",
         selector={"zone": zone} if zone else {},
         tolerations=(Toleration(operator="Exists"),) if tolerant else (),
     )
-    shape = world.cluster.shapes.of(asked.spec)
+    shape = world.cluster.eq_classes.get(asked.spec)
     there: dict[str, Node] = {}
     for i, label in [*enumerate(labels), *again]:
         taints = (Taint(key="t", effect="NoExecute"),) if label == "b" else ()
         name = f"n{i}"
         there[name] = node(name, labels={"zone": label}, taints=taints, cordoned=i % 5 == 4)
         world.add(there[name])
-        mask = followed.of(shape)
+        mask = followed.get(shape)
         for found in there.values():
-            slot = world.cluster.snapshot.node_slot(found.metadata.name)
+            slot = world.cluster.node_matrix.index_of(found.metadata.name)
             assert slot is not None
-            assert mask.allowed[slot] == oracle_fits(asked, found)
+            assert mask.feasible[slot] == oracle_fits(asked, found)
 
 
 def test_init_containers_count_by_their_peak() -> None:
@@ -156,8 +156,8 @@ def test_init_containers_count_by_their_peak() -> None:
 def test_shapes_and_masks_that_were_forgotten_come_back_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(equivalence, "_MOST", 2)
-    monkeypatch.setattr(feasibility, "_MOST", 1)
+    monkeypatch.setattr(equivalence, "_MAX_ENTRIES", 2)
+    monkeypatch.setattr(feasibility, "_MAX_ENTRIES", 1)
     world = World()
     world.add(node("a", cpu=100, labels={"zone": "0"}), group("g", 4))
     world.add(*(pod(f"g-t-{i}", "g", cpu=i + 1, selector={"zone": "0"}) for i in range(4)))
@@ -166,4 +166,4 @@ def test_shapes_and_masks_that_were_forgotten_come_back_the_same(
     world.remove(pod("g-t-0", "g", cpu=1, on="a"))
     assert world.decide() == {}
     world.add(pod("g-t-1", "g", cpu=2, selector={"zone": "0"}, on="a"))
-    assert world.cluster.snapshot.used()["cpu"] == 9000
+    assert world.cluster.node_matrix.used()["cpu"] == 9000

@@ -9,14 +9,14 @@ from support.scheduler import World, group, node, pod
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 from batholith.scheduler.state.gangs import Gang
 from batholith.scheduler.writers.podgroup_status import (
-    GRACE,
-    GRACE_SHARE,
-    LONGEST_GRACE,
-    NOTE_PAUSE,
-    Report,
-    report,
-    same,
-    stamped,
+    CONDITION_INTERVAL,
+    GRACE_PERIOD_FRACTION,
+    MAX_MEMBER_GRACE_PERIOD,
+    MEMBER_GRACE_PERIOD,
+    PodGroupReport,
+    build_report,
+    is_equal_status,
+    with_transition_times,
 )
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -34,11 +34,11 @@ class Story(World):
     def gang(self) -> Gang:
         return self.cluster.gangs["ns/g"]
 
-    def told(self, seconds: float = 0.0, *, busy: bool = False) -> Report:
+    def told(self, seconds: float = 0.0, *, busy: bool = False) -> PodGroupReport:
         """What stands after the next cycle, *seconds* later."""
         self.now += seconds
         self.decision()
-        return report(self.gang, now=self.now, busy=busy)
+        return build_report(self.gang, now=self.now, busy=busy)
 
     def phase(self) -> str:
         return self.told().status.phase
@@ -69,7 +69,7 @@ def test_the_usual_course_of_a_group() -> None:
 def test_nothing_is_said_against_a_group_that_was_just_admitted_and_has_no_pods() -> None:
     """Volcano warns of every group before its pods exist."""
     told = Story(3).told()
-    assert (told.status.phase, told.status.conditions, told.notes) == ("Inqueue", (), ())
+    assert (told.status.phase, told.status.conditions, told.pod_conditions) == ("Inqueue", (), ())
 
 
 def test_a_group_whose_pods_are_being_made_is_not_called_short_at_once() -> None:
@@ -77,11 +77,11 @@ def test_a_group_whose_pods_are_being_made_is_not_called_short_at_once() -> None
     story.told()
     story.add(pod("x", "g"))
     told = story.told()
-    assert told.status.conditions == () and told.notes == ()
-    assert told.again_in == GRACE
-    later = story.told(GRACE)
+    assert told.status.conditions == () and told.pod_conditions == ()
+    assert told.requeue_after == MEMBER_GRACE_PERIOD
+    later = story.told(MEMBER_GRACE_PERIOD)
     assert later.status.conditions[0].reason == "NotEnoughTasks"
-    assert later.notes[0].message == "1 of the 2 pods that the group needs exist"
+    assert later.pod_conditions[0].message == "1 of the 2 pods that the group needs exist"
 
 
 def test_a_running_group_short_of_a_member_is_unknown_until_the_next_one_is_placed() -> None:
@@ -153,7 +153,7 @@ def test_a_failed_member_makes_a_full_gang_unknown_and_says_so() -> None:
     story.start("x", "y")
     story.add(pod("y", "g", on="a", phase="Failed"))
     story.told()
-    told = story.told(GRACE)
+    told = story.told(MEMBER_GRACE_PERIOD)
     assert told.status.phase == "Unknown"
     message = "1/2 tasks in gang unschedulable: 1 of the 2 pods that the group needs exist"
     assert told.status.conditions[-1].message == message
@@ -174,7 +174,7 @@ def test_a_group_that_ends_is_not_called_unschedulable() -> None:
     story.told()
     for name in ("x", "y"):
         story.add(pod(name, "g", on="a", phase="Running", leaving=True))
-    told = story.told(GRACE)
+    told = story.told(MEMBER_GRACE_PERIOD)
     assert told.status.phase == "Running"
     assert [each.type for each in told.status.conditions] == ["Scheduled"]
 
@@ -185,7 +185,7 @@ def test_a_group_that_lost_all_its_pods_is_pending_again() -> None:
     assert story.phase() == "Running"
     story.remove(pod("x", "g", on="a", phase="Running"))
     assert story.phase() == "Pending"
-    story.cluster.touch(story.gang)
+    story.cluster.mark_changed(story.gang)
     assert story.phase() == "Inqueue"
 
 
@@ -194,7 +194,7 @@ def test_an_elastic_group_stays_running_with_a_failed_member() -> None:
     story = Story(2)
     story.start("x", "y")
     story.add(pod("z", "g", on="a", phase="Failed"))
-    status = story.told(GRACE).status
+    status = story.told(MEMBER_GRACE_PERIOD).status
     assert (status.phase, status.running, status.failed) == ("Running", 2, 1)
 
 
@@ -202,7 +202,7 @@ def test_pods_are_told_what_keeps_them() -> None:
     story = Story(4)
     story.told()
     story.add(*(pod(f"j-t-{i}", "g", role="t", cpu=20) for i in range(5)))
-    notes = {note.name: note for note in story.told().notes}
+    notes = {note.name: note for note in story.told().pod_conditions}
     assert [notes[f"j-t-{i}"].reason for i in range(5)] == [
         "Schedulable",
         "Schedulable",
@@ -218,22 +218,24 @@ def test_quirk_p18_a_refusal_at_the_door_is_told_to_pods_too() -> None:
     world = World()
     world.add(group("g", 1, phase="", resources={"cpu": 1}), pod("g-0", "g"))
     world.decision()
-    told = report(world.cluster.gangs["ns/g"], now=0.0)
+    told = build_report(world.cluster.gangs["ns/g"], now=0.0)
     assert told.status.phase == "Pending"
-    assert "overused cpu (requested 1, free 0)" in told.notes[0].message
+    assert "overused cpu (requested 1, free 0)" in told.pod_conditions[0].message
     assert "overused cpu" in told.status.conditions[0].message
 
 
 def test_conditions_keep_their_time_as_long_as_they_say_the_same() -> None:
     first = PodGroupStatus(conditions=(PodGroupCondition(type="A", status="True", reason="r"),))
-    standing = PodGroupStatus(conditions=stamped(first, PodGroupStatus(), now=NOW, transition="1"))
+    standing = PodGroupStatus(
+        conditions=with_transition_times(first, PodGroupStatus(), now=NOW, transition="1")
+    )
     assert standing.conditions[0].last_transition_time == "2026-01-02T03:04:05Z"
     later = NOW.replace(year=2027)
-    assert stamped(first, standing, now=later, transition="2") == standing.conditions
+    assert with_transition_times(first, standing, now=later, transition="2") == standing.conditions
     other = PodGroupStatus(conditions=(PodGroupCondition(type="A", status="True", reason="s"),))
-    again = stamped(other, standing, now=later, transition="2")[0]
+    again = with_transition_times(other, standing, now=later, transition="2")[0]
     assert (again.transition_id, again.last_transition_time) == ("2", "2027-01-02T03:04:05Z")
-    assert same(first, standing) and not same(other, standing)
+    assert is_equal_status(first, standing) and not is_equal_status(other, standing)
 
 
 _STEPS = st.lists(
@@ -259,7 +261,7 @@ def test_phases_and_counts_are_true_whatever_the_pods_do(
             story.add(pod(name, "g", phase=phase, on="" if phase == "Pending" else "a"))
         if "ns/g" not in story.cluster.gangs:
             continue
-        told = story.told(GRACE)
+        told = story.told(MEMBER_GRACE_PERIOD)
         status = told.status
         phases = [each.status.phase for each in story.seen.values()]
         assert status.running == phases.count("Running")
@@ -267,12 +269,12 @@ def test_phases_and_counts_are_true_whatever_the_pods_do(
             phases.count("Succeeded"),
             phases.count("Failed"),
         )
-        if told.again_in is not None:
+        if told.requeue_after is not None:
             continue  # members are missing since now, so the phase has not moved yet
         if status.phase == "Completed":
             ended = phases.count("Succeeded") + phases.count("Failed")
             assert "Running" not in phases and ended >= max(minimum, 1)
-            assert not story.gang.tally.allocated
+            assert not story.gang.counts.allocated
         if status.phase == "Unknown":
             assert "Running" in phases
 
@@ -282,19 +284,19 @@ def test_pods_that_keep_coming_keep_a_group_from_being_called_short() -> None:
     story.told()
     for i in range(4):
         story.add(pod(f"j-t-{i}", "g"))
-        assert story.told(GRACE * 0.75).notes == ()
-    assert len(story.told(GRACE).notes) == 4
+        assert story.told(MEMBER_GRACE_PERIOD * 0.75).pod_conditions == ()
+    assert len(story.told(MEMBER_GRACE_PERIOD).pod_conditions) == 4
 
 
 def test_each_pod_is_looked_at_once_in_a_while_only() -> None:
     story = Story(1)
     story.told()
     story.add(pod("j-t-0", "g", cpu=100))
-    assert story.told().notes
+    assert story.told().pod_conditions
     story.add(node("b"))
-    again = story.told(NOTE_PAUSE / 2)
-    assert again.notes == () and again.again_in == NOTE_PAUSE / 2
-    assert story.told(NOTE_PAUSE / 2).notes
+    again = story.told(CONDITION_INTERVAL / 2)
+    assert again.pod_conditions == () and again.requeue_after == CONDITION_INTERVAL / 2
+    assert story.told(CONDITION_INTERVAL / 2).pod_conditions
 
 
 def test_members_that_have_been_coming_for_long_may_pause_for_longer() -> None:
@@ -303,10 +305,10 @@ def test_members_that_have_been_coming_for_long_may_pause_for_longer() -> None:
     story.told()
     for i in range(20):
         story.add(pod(f"j-t-{i}", "g"))
-        assert story.told(GRACE * 0.9).notes == ()
-    filled = 19 * GRACE * 0.9
-    assert story.told(GRACE_SHARE * filled * 0.9).notes == ()
-    assert len(story.told(GRACE_SHARE * filled * 0.2).notes) == 20
+        assert story.told(MEMBER_GRACE_PERIOD * 0.9).pod_conditions == ()
+    filled = 19 * MEMBER_GRACE_PERIOD * 0.9
+    assert story.told(GRACE_PERIOD_FRACTION * filled * 0.9).pod_conditions == ()
+    assert len(story.told(GRACE_PERIOD_FRACTION * filled * 0.2).pod_conditions) == 20
 
 
 def test_no_gap_is_explained_for_ever() -> None:
@@ -314,9 +316,9 @@ def test_no_gap_is_explained_for_ever() -> None:
     story.told()
     for i in range(80):
         story.add(pod(f"j-t-{i}", "g"))
-        story.told(GRACE * 0.9)
-    assert GRACE_SHARE * 79 * 0.9 * GRACE > LONGEST_GRACE
-    assert len(story.told(LONGEST_GRACE).notes) == 80
+        story.told(MEMBER_GRACE_PERIOD * 0.9)
+    assert GRACE_PERIOD_FRACTION * 79 * 0.9 * MEMBER_GRACE_PERIOD > MAX_MEMBER_GRACE_PERIOD
+    assert len(story.told(MAX_MEMBER_GRACE_PERIOD).pod_conditions) == 80
 
 
 def test_while_much_is_going_on_a_group_may_be_filled_slowly() -> None:
@@ -324,5 +326,5 @@ def test_while_much_is_going_on_a_group_may_be_filled_slowly() -> None:
     story.told()
     story.add(pod("j-t-0", "g"))
     story.told(busy=True)
-    assert story.told(LONGEST_GRACE * 0.9, busy=True).notes == ()
-    assert len(story.told(LONGEST_GRACE * 0.2, busy=True).notes) == 1
+    assert story.told(MAX_MEMBER_GRACE_PERIOD * 0.9, busy=True).pod_conditions == ()
+    assert len(story.told(MAX_MEMBER_GRACE_PERIOD * 0.2, busy=True).pod_conditions) == 1

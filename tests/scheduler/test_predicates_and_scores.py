@@ -6,22 +6,22 @@ from support.scheduler import World, group, node, pod
 from batholith.scheduler.state.core_types import (
     Affinity,
     NodeAffinity,
-    NodeRequirement,
-    NodeTerm,
-    NodeTerms,
-    PreferredTerm,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PreferredSchedulingTerm,
     Taint,
     Toleration,
 )
 
 
-def needs(*requirements: NodeRequirement, by_field: bool = False) -> Affinity:
+def needs(*requirements: NodeSelectorRequirement, by_field: bool = False) -> Affinity:
     term = (
-        NodeTerm(match_fields=requirements)
+        NodeSelectorTerm(match_fields=requirements)
         if by_field
-        else NodeTerm(match_expressions=requirements)
+        else NodeSelectorTerm(match_expressions=requirements)
     )
-    terms = NodeTerms(node_selector_terms=(term,))
+    terms = NodeSelector(node_selector_terms=(term,))
     return Affinity(
         node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=terms)
     )
@@ -44,7 +44,7 @@ def needs(*requirements: NodeRequirement, by_field: bool = False) -> Affinity:
 def test_required_affinity(operator: str, values: tuple[str, ...], expected: set[str]) -> None:
     world = World()
     world.add(node("has-x", labels={"l": "x"}), node("has-5", labels={"l": "5"}), node("has-none"))
-    asked = needs(NodeRequirement(key="l", operator=operator, values=values))
+    asked = needs(NodeSelectorRequirement(key="l", operator=operator, values=values))
     world.add(*(group(f"g{i}", 1) for i in range(3)))
     world.add(*(pod(f"p{i}", f"g{i}", cpu=8, affinity=asked) for i in range(3)))
     assert set(world.decide().values()) == expected
@@ -53,7 +53,7 @@ def test_required_affinity(operator: str, values: tuple[str, ...], expected: set
 def test_affinity_by_name_of_the_node() -> None:
     world = World()
     world.add(node("a"), node("b"), group("g", 1))
-    asked = NodeRequirement(key="metadata.name", operator="In", values=("b",))
+    asked = NodeSelectorRequirement(key="metadata.name", operator="In", values=("b",))
     world.add(pod("p", "g", affinity=needs(asked, by_field=True)))
     assert world.decide() == {"p": "b"}
 
@@ -136,10 +136,12 @@ def test_without_nodes_the_message_says_so() -> None:
 
 def test_preferred_affinity_decides_among_equals() -> None:
     world = World()
-    liked = NodeTerm(match_expressions=(NodeRequirement(key="l", operator="Exists"),))
+    liked = NodeSelectorTerm(
+        match_expressions=(NodeSelectorRequirement(key="l", operator="Exists"),)
+    )
     wish = NodeAffinity(
         preferred_during_scheduling_ignored_during_execution=(
-            PreferredTerm(weight=1, preference=liked),
+            PreferredSchedulingTerm(weight=1, preference=liked),
         )
     )
     world.add(node("a"), node("b", labels={"l": ""}), group("g", 1))

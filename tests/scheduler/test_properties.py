@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.scheduler import World, group, node, oracle_fits, pod
 
 from batholith.model.podgroup import PodGroup
-from batholith.scheduler.state.cache import Cluster
+from batholith.scheduler.state.cache import SchedulerCache
 from batholith.scheduler.state.core_types import Node, Pod, Taint, Toleration
 from batholith.scheduler.state.resources import CPU, PODS
 
@@ -79,7 +79,7 @@ def test_no_node_is_ever_overcommitted_in_anything(
 ) -> None:
     world = world_of(found, wanted)
     world.decide()
-    assert (world.cluster.snapshot.idle >= 0).all()
+    assert (world.cluster.node_matrix.idle >= 0).all()
 
 
 @SMALL
@@ -114,17 +114,17 @@ def test_whoever_is_refused_could_not_have_been_placed_after_all(
     """A gang of like pods is only refused if a naive count over what is left has no room for it."""
     world = world_of(found, wanted)
     placed = world.decide()
-    snapshot = world.cluster.snapshot
+    snapshot = world.cluster.node_matrix
     for minimum, pods in wanted:
         if any(each.metadata.name in placed for each in pods):
             continue
-        shapes = {world.cluster.shapes.of(each.spec) for each in pods}
+        shapes = {world.cluster.eq_classes.get(each.spec) for each in pods}
         if len(shapes) > 1:
             continue
-        request = shapes.pop().vector(snapshot.dimensions)
+        request = shapes.pop().request_vector(snapshot.resource_index)
         room = 0
         for each in found:
-            slot = snapshot.node_slot(each.metadata.name)
+            slot = snapshot.index_of(each.metadata.name)
             if oracle_fits(pods[0], each):
                 idle = snapshot.idle[:, slot]
                 room += min(int(i // r) for i, r in zip(idle, request, strict=True) if r)
@@ -154,11 +154,11 @@ def test_undoing_a_trial_restores_every_bit(
     found: list[Node], wanted: list[tuple[int, list[Pod]]]
 ) -> None:
     world = world_of(found, [(len(pods) + 100, pods) for _, pods in wanted])
-    idle = world.cluster.snapshot.idle.copy()
+    idle = world.cluster.node_matrix.idle.copy()
     queue = world.cluster.queue_named("default")
     allocated = dict(queue.allocated)
     assert world.decide() == {}
-    grown = world.cluster.snapshot.idle
+    grown = world.cluster.node_matrix.idle
     assert (grown[: len(idle)] == idle).all() and not grown[len(idle) :].any()
     assert queue.allocated == allocated
 
@@ -177,26 +177,26 @@ def test_the_snapshot_after_any_events_is_the_one_built_anew(data: st.DataObject
         fresh.add(group(f"g{g}", 1))
     fresh.add(*live.values())
     assert _columns(world.cluster) == _columns(fresh.cluster)
-    world.cluster.settle()
-    fresh.cluster.settle()
+    world.cluster.refresh()
+    fresh.cluster.refresh()
     for name, queue in world.cluster.queues.items():
         other = fresh.cluster.queue_named(name)
         assert (queue.allocated, queue.requested) == (other.allocated, other.requested)
     for key, gang in fresh.cluster.gangs.items():
-        assert gang.tally.counts == world.cluster.gangs[key].tally.counts
-        assert gang.waiting.keys() == world.cluster.gangs[key].waiting.keys()
-    world.cluster.snapshot.validate()
+        assert gang.counts.by_status == world.cluster.gangs[key].counts.by_status
+        assert gang.pending_tasks.keys() == world.cluster.gangs[key].pending_tasks.keys()
+    world.cluster.node_matrix.validate()
 
 
-def _columns(cluster: Cluster) -> dict[str, tuple[dict[str, int], dict[str, int], bool]]:
-    snapshot = cluster.snapshot
+def _columns(cluster: SchedulerCache) -> dict[str, tuple[dict[str, int], dict[str, int], bool]]:
+    snapshot = cluster.node_matrix
     found = {}
     for name in filter(None, snapshot.names):
-        slot = snapshot.node_slot(name)
+        slot = snapshot.index_of(name)
         assert slot is not None
         found[name] = (
-            snapshot.dimensions.amounts(snapshot.allocatable[:, slot]),
-            snapshot.dimensions.amounts(snapshot.idle[:, slot]),
+            snapshot.resource_index.amounts(snapshot.allocatable[:, slot]),
+            snapshot.resource_index.amounts(snapshot.idle[:, slot]),
             bool(snapshot.alive[slot]),
         )
     return found
@@ -260,7 +260,7 @@ def test_a_node_that_has_more_than_it_offers_takes_nobody() -> None:
     world.add(node("a", cpu=4), pod("x", on="a", cpu=4, scheduler="other", phase="Running"))
     world.add(node("a", cpu=2), group("g", 1), pod("g-0", "g", cpu=0, memory="1Mi"))
     assert world.decide() == {}
-    assert world.cluster.snapshot.idle[CPU, 0] == -2000
+    assert world.cluster.node_matrix.idle[CPU, 0] == -2000
 
 
 def test_a_pod_of_a_node_not_heard_of_is_charged_when_it_comes() -> None:
@@ -269,5 +269,5 @@ def test_a_pod_of_a_node_not_heard_of_is_charged_when_it_comes() -> None:
     world.add(group("g", 1), pod("g-0", "g"))
     world.add(node("late"))
     assert world.decide() == {}
-    slot = world.cluster.snapshot.node_slot("late")
-    assert np.array_equal(world.cluster.snapshot.idle[[CPU, PODS], slot], [0, 109])
+    slot = world.cluster.node_matrix.index_of("late")
+    assert np.array_equal(world.cluster.node_matrix.idle[[CPU, PODS], slot], [0, 109])

@@ -6,28 +6,34 @@ from support.scheduler import World, group, node, pod
 
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.scheduler.state.core_types import (
-    Claim,
-    ClaimRef,
-    ClaimSpec,
-    ClaimStatus,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus,
+    PersistentVolumeClaimVolumeSource,
     Pod,
-    PodVolume,
+    Volume,
 )
 
 
-def claim(name: str, phase: str = "Bound", *, volume: str = "v", owner: str = "") -> Claim:
+def claim(
+    name: str, phase: str = "Bound", *, volume: str = "v", owner: str = ""
+) -> PersistentVolumeClaim:
     owners = (OwnerReference(api_version="v1", kind="Pod", name="p", uid=owner),) if owner else ()
     meta = ObjectMeta(name=name, namespace="ns", uid=f"claim-{name}", owner_references=owners)
-    return Claim(meta, ClaimSpec(volume), ClaimStatus(phase))
+    return PersistentVolumeClaim(
+        meta, PersistentVolumeClaimSpec(volume), PersistentVolumeClaimStatus(phase)
+    )
 
 
-def mounting(made: Pod, *volumes: PodVolume) -> Pod:
+def mounting(made: Pod, *volumes: Volume) -> Pod:
     spec = msgspec.structs.replace(made.spec, volumes=volumes)
     return msgspec.structs.replace(made, spec=spec)
 
 
-def named(claim_name: str) -> PodVolume:
-    return PodVolume(name="d", persistent_volume_claim=ClaimRef(claim_name=claim_name))
+def named(claim_name: str) -> Volume:
+    return Volume(
+        name="d", persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name=claim_name)
+    )
 
 
 def test_a_gang_waits_for_a_claim_and_is_placed_as_soon_as_that_is_bound() -> None:
@@ -37,13 +43,13 @@ def test_a_gang_waits_for_a_claim_and_is_placed_as_soon_as_that_is_bound() -> No
     assert world.decide() == {}
     assert world.message("g") == 'persistentvolumeclaim "c" not found'
     pending = claim("c", "Pending", volume="")
-    world.cluster.claim(None, pending)
-    assert world.cluster.has_news()
+    world.cluster.update_pvc(None, pending)
+    assert world.cluster.has_changes()
     assert world.decide() == {}
     assert 'persistentvolumeclaim "c" is not bound' in world.message("g")
     assert "WaitForFirstConsumer" in world.message("g")
-    world.cluster.claim(pending, claim("c"))
-    assert world.cluster.has_news()
+    world.cluster.update_pvc(pending, claim("c"))
+    assert world.cluster.has_changes()
     assert set(world.decide()) == {"g-0", "g-1", "g-2"}
 
 
@@ -52,12 +58,12 @@ def test_pods_whose_claims_are_bound_do_not_wait_for_others(cpu: int) -> None:
     world = World()
     members = (mounting(pod(f"g-{i}", "g", cpu=cpu), named(f"c{i}")) for i in range(4))
     world.add(node("a"), group("g", 2), *members)
-    world.cluster.claim(None, claim("c0"))
-    world.cluster.claim(None, claim("c3"))
+    world.cluster.update_pvc(None, claim("c0"))
+    world.cluster.update_pvc(None, claim("c3"))
     assert set(world.decide()) == {"g-0", "g-3"}
     assert world.decide() == {}
     assert 'claim "c1" not found' in world.message("g")
-    world.cluster.claim(None, claim("c2"))
+    world.cluster.update_pvc(None, claim("c2"))
     assert set(world.decide()) == {"g-2"}
 
 
@@ -65,26 +71,24 @@ def test_a_claim_of_another_gang_wakes_nobody() -> None:
     world = World()
     world.add(node("a"), group("g", 1), mounting(pod("g-0", "g"), named("c")))
     world.decide()
-    world.cluster.has_news()
-    world.cluster.claim(None, claim("other"))
-    assert not world.cluster.has_news()
+    world.cluster.has_changes()
+    world.cluster.update_pvc(None, claim("other"))
+    assert not world.cluster.has_changes()
 
 
 def test_the_claim_of_an_ephemeral_volume_must_be_the_pod_s_own() -> None:
     world = World()
-    world.add(
-        node("a"), mounting(pod("p", scheduler="default-scheduler"), PodVolume("d", None, {}))
-    )
+    world.add(node("a"), mounting(pod("p", scheduler="default-scheduler"), Volume("d", None, {})))
     assert world.decide() == {}
     strange = claim("p-d")
-    world.cluster.claim(None, strange)
+    world.cluster.update_pvc(None, strange)
     assert world.decide() == {}
     (gang,) = world.cluster.gangs.values()
-    assert gang.finding is not None
-    assert [each.message for each in gang.finding.misfits.values()] == [
+    assert gang.diagnosis is not None
+    assert [each.message for each in gang.diagnosis.fit_errors.values()] == [
         'persistentvolumeclaim "p-d" was not made for pod "p"'
     ]
-    world.cluster.claim(strange, claim("p-d", owner="uid-p"))
+    world.cluster.update_pvc(strange, claim("p-d", owner="uid-p"))
     assert set(world.decide()) == {"p"}
 
 
@@ -92,9 +96,9 @@ def test_a_claim_that_goes_or_is_lost_is_named() -> None:
     world = World()
     world.add(node("a"), group("g", 1), mounting(pod("g-0", "g"), named("c")))
     lost = claim("c", "Lost")
-    world.cluster.claim(None, lost)
+    world.cluster.update_pvc(None, lost)
     assert world.decide() == {}
     assert world.message("g") == 'persistentvolumeclaim "c" has lost its volume "v"'
-    world.cluster.claim(lost, None)
+    world.cluster.update_pvc(lost, None)
     assert world.decide() == {}
     assert world.message("g") == 'persistentvolumeclaim "c" not found'

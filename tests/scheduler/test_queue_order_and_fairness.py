@@ -7,7 +7,7 @@ from support.scheduler import World, group, node, pod, queue
 
 from batholith.model.meta import ObjectMeta
 from batholith.scheduler import conf
-from batholith.scheduler.plugins.proportion import Portion, divide
+from batholith.scheduler.plugins.proportion import QueueAttr, compute_deserved
 from batholith.scheduler.state.core_types import PriorityClass
 
 
@@ -98,7 +98,7 @@ def test_a_group_of_a_queue_that_does_not_exist_is_told_so() -> None:
     world = World()
     world.add(node("a"), group("g", 1, phase="", queue="nowhere"), pod("g-0", "g"))
     assert world.decide() == {}
-    finding = world.cluster.gangs["ns/g"].finding
+    finding = world.cluster.gangs["ns/g"].diagnosis
     assert finding is not None
     assert (finding.reason, finding.message) == ("QueueNotFound", 'queue "nowhere" does not exist')
     world.add(queue("nowhere"))
@@ -129,7 +129,7 @@ def test_higher_priority_goes_first_whatever_its_age() -> None:
     gold = PriorityClass(metadata=ObjectMeta(name="gold"), value=1000)
     world.add(node("a"), group("old", 1, created="2025-01-01T00:00:00Z"))
     world.add(group("new", 1, priority_class="gold"))
-    world.cluster.priority_class(None, gold)
+    world.cluster.update_priority_class(None, gold)
     world.add(pod("old-0", "old", cpu=8), pod("new-0", "new", cpu=8))
     assert set(world.decide()) == {"new-0"}
 
@@ -138,9 +138,9 @@ def test_groups_without_a_class_have_the_default_one() -> None:
     world = World()
     usual = PriorityClass(metadata=ObjectMeta(name="usual"), value=7, global_default=True)
     world.add(group("g", 1))
-    world.cluster.priority_class(None, usual)
+    world.cluster.update_priority_class(None, usual)
     assert world.cluster.gangs["ns/g"].priority == 7
-    world.cluster.priority_class(usual, None)
+    world.cluster.update_priority_class(usual, None)
     assert world.cluster.gangs["ns/g"].priority == 0
 
 
@@ -202,8 +202,8 @@ def test_the_queue_of_higher_priority_is_served_first() -> None:
 def test_a_division_keeps_to_what_there_is_and_to_every_limit(
     queues: list[tuple[int, int, int]], there: int
 ) -> None:
-    portions = [Portion(w, {"cpu": asked}, {}, {"cpu": most}) for w, asked, most in queues]
-    divide(portions, {"cpu": there})
+    portions = [QueueAttr(w, {"cpu": asked}, {}, {"cpu": most}) for w, asked, most in queues]
+    compute_deserved(portions, {"cpu": there})
     given_out = [portion.deserved.get("cpu", 0) for portion in portions]
     assert sum(given_out) <= there
     wanted = [min(asked, most) for _, asked, most in queues]

@@ -5,7 +5,7 @@ from support.scheduler import World, group, node, pod, queue
 from batholith.model.names import QUEUE_GATE
 from batholith.scheduler.framework.session import Decision
 from batholith.scheduler.state.core_types import Pod
-from batholith.scheduler.writers.podgroup_status import report
+from batholith.scheduler.writers.podgroup_status import build_report
 
 MINE = (QUEUE_GATE,)
 
@@ -16,7 +16,7 @@ def gated(name: str, group: str = "g", *, gates: tuple[str, ...] = MINE, cpu: in
 
 
 def let_in(decision: Decision) -> list[str]:
-    return [task.name for task in decision.lifted]
+    return [task.name for task in decision.ungated]
 
 
 def limited(cpu: int) -> World:
@@ -34,15 +34,17 @@ def test_a_gang_is_told_by_whose_gates_it_is_held_back() -> None:
     told = "g-1 and 1 more: held back by the scheduling gates x.io/a, x.io/b"
     assert world.message("g") == told
     gang = world.cluster.gangs["ns/g"]
-    first = report(gang, now=0.0)
+    first = build_report(gang, now=0.0)
     assert not first.status.conditions, "whoever lifts them may only be about to"
-    said = report(gang, now=9.0)
+    said = build_report(gang, now=9.0)
     assert [each.reason for each in said.status.conditions] == ["SchedulingGated"]
     assert said.status.conditions[0].message == f"3/3 tasks in gang unschedulable: {told}"
-    assert [note.name for note in said.notes] == ["g-0"], "a gated pod has a condition of its own"
+    assert [note.name for note in said.pod_conditions] == ["g-0"], (
+        "a gated pod has a condition of its own"
+    )
     world.add(pod("g-1", "g"), pod("g-2", "g"))
     assert set(world.decide()) == {"g-0", "g-1", "g-2"}
-    assert gang.finding is None
+    assert gang.diagnosis is None
 
 
 def test_a_role_that_is_held_back_holds_back_the_gang() -> None:
@@ -58,7 +60,7 @@ def test_pods_beyond_the_minimum_may_be_held_back() -> None:
     world = World()
     world.add(node("a"), group("g", 1), pod("g-0", "g"), pod("g-1", "g", gates=("x.io/a",)))
     assert set(world.decide()) == {"g-0"}
-    assert world.cluster.gangs["ns/g"].finding is None
+    assert world.cluster.gangs["ns/g"].diagnosis is None
 
 
 def test_the_gate_of_the_queue_goes_when_the_queue_has_room() -> None:
@@ -69,7 +71,7 @@ def test_the_gate_of_the_queue_goes_when_the_queue_has_room() -> None:
     assert let_in(world.decision()) == [], "once is enough"
     world.add(pod("g-0", "g", vetted=True))
     assert world.decide() == {}, "the other one's gate is there still"
-    assert world.cluster.gangs["ns/g"].finding is None
+    assert world.cluster.gangs["ns/g"].diagnosis is None
     world.add(pod("g-1", "g", vetted=True))
     assert set(world.decide()) == {"g-0", "g-1"}
 

@@ -29,8 +29,8 @@ async def test_a_change_that_cannot_be_taken_note_of_keeps_nothing_from_the_othe
         raise RuntimeError("a mistake")
 
     async with running(scheduler):
-        scheduler._put(fail)
-        scheduler._put(lambda: heard.append("the next"))
+        scheduler._enqueue_event(fail)
+        scheduler._enqueue_event(lambda: heard.append("the next"))
         await until(lambda: heard)
         assert caplog.messages == ["cannot take note of a change"]
 
@@ -43,7 +43,7 @@ async def test_a_cycle_that_fails_ends_the_scheduler_aloud(
     def fail() -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(scheduler._core, "compute_pod_actions", fail)
+    monkeypatch.setattr(scheduler._cycle_runner, "compute_pod_actions", fail)
     with pytest.RaisesGroup(
         pytest.RaisesExc(RuntimeError, match="a mistake"), flatten_subgroups=True
     ):

@@ -13,8 +13,8 @@ from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODGROUPS, QUEUES
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.model.queue import Queue
-from batholith.scheduler.writers.podgroup_status import READY, SCHEDULED, Report
-from batholith.scheduler.writers.status_updater import Pauses, Scribe
+from batholith.scheduler.writers.podgroup_status import READY, SCHEDULED, PodGroupReport
+from batholith.scheduler.writers.status_updater import StatusUpdater, WriteIntervals
 
 
 @pytest.mark.parametrize("crowd", [False, True])
@@ -22,9 +22,9 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
     monkeypatch: pytest.MonkeyPatch, crowd: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if crowd else 0.0)
-    pauses = Pauses(group=0.0, busy_group=1000.0)
+    pauses = WriteIntervals(podgroup=0.0, podgroup_max=1000.0)
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
-        scribe = Scribe(client, recorder=None, clock=SystemClock(), pauses=pauses)
+        scribe = StatusUpdater(client, recorder=None, clock=SystemClock(), write_intervals=pauses)
 
         def standing() -> dict[str, Any]:
             status: dict[str, Any] = api.objects(PODGROUPS)["d/g"].get("status", {})
@@ -32,7 +32,7 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
 
         async def tell(**status: Any) -> None:
             group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
-            scribe.tell(Report("d/g", group, PodGroupStatus(**status)), {})
+            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(**status)), {})
 
         api.put(PODGROUPS, "g")
         writing = asyncio.create_task(scribe.run())
@@ -53,14 +53,14 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
 
 async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
-        pauses = Pauses(group=1000.0, busy_group=1000.0)
-        scribe = Scribe(client, recorder=None, clock=SystemClock(), pauses=pauses)
+        pauses = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0)
+        scribe = StatusUpdater(client, recorder=None, clock=SystemClock(), write_intervals=pauses)
         writing = asyncio.create_task(scribe.run())
         api.put(PODGROUPS, "g")
         group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
         placed = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
         for phase, conditions in (("Inqueue", ()), ("Inqueue", (placed,)), ("Running", (placed,))):
-            scribe.tell(Report("d/g", group, PodGroupStatus(phase, conditions)), {})
+            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(phase, conditions)), {})
             if not conditions:
                 await until(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         await until(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
@@ -88,13 +88,13 @@ class SlowWrite(Client):
 async def test_a_slow_write_does_not_delay_other_statuses() -> None:
     """With a shard per worker some of the other groups would wait behind the slow one."""
     async with FakeApi() as api, SlowWrite(api, "g-0") as client:
-        scribe = Scribe(client, recorder=None, clock=SystemClock())
+        scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
         names = [f"g-{number}" for number in range(64)]
         for name in names:
             api.put(PODGROUPS, name)
             group = await client.get(PODGROUPS, name, namespace="d", view=PodGroup)
-            scribe.tell(Report(f"d/{name}", group, PodGroupStatus(phase="Inqueue")), {})
+            scribe.submit(PodGroupReport(f"d/{name}", group, PodGroupStatus(phase="Inqueue")), {})
 
         def written() -> set[str]:
             groups = api.objects(PODGROUPS)
@@ -113,29 +113,29 @@ class Overtaken(Client):
     def __init__(self, api: FakeApi) -> None:
         super().__init__(api.credentials, user_agent="test")
         self.api = api
-        self.scribe: Scribe | None = None
+        self.scribe: StatusUpdater | None = None
 
     async def patch(self, *args: Any, **kwargs: Any) -> Any:
         answer = await super().patch(*args, **kwargs)
         scribe, self.scribe = self.scribe, None
         if scribe is not None:
             self.api.put(QUEUES, "q", status={"allocated": {"cpu": "7"}})
-            scribe.seen_queue(await self.get(QUEUES, "q", view=Queue))
+            scribe.observe_queue(await self.get(QUEUES, "q", view=Queue))
         return answer
 
 
 async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> None:
     async with FakeApi() as api, Overtaken(api) as client:
         api.put(QUEUES, "q", spec={"weight": 1})
-        scribe = Scribe(
+        scribe = StatusUpdater(
             client,
             recorder=None,
             clock=SystemClock(),
-            pauses=Pauses(queue=0.01),
+            write_intervals=WriteIntervals(queue=0.01),
         )
         client.scribe = scribe
         running = asyncio.create_task(scribe.run())
-        scribe.allocated(await client.get(QUEUES, "q", view=Queue), {"cpu": 2000, "memory": 0})
+        scribe.set_allocated(await client.get(QUEUES, "q", view=Queue), {"cpu": 2000, "memory": 0})
         await until(lambda: client.scribe is None)
         await until(
             lambda: api.objects(QUEUES)["q"]["status"]["allocated"] == {"cpu": "2", "memory": "0"}
@@ -149,13 +149,13 @@ async def test_that_a_queue_has_a_second_writer_is_no_reason_to_warn(
 ) -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         api.put(QUEUES, "q", spec={"weight": 1})
-        scribe = Scribe(client, recorder=None, clock=SystemClock())
+        scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
         stale = await client.get(QUEUES, "q", view=Queue)
         api.put(QUEUES, "q", status={"state": "Open"})
-        scribe.allocated(stale, {"cpu": 2000, "memory": 0})
+        scribe.set_allocated(stale, {"cpu": 2000, "memory": 0})
         await until(lambda: api.count("PATCH"))
-        scribe.seen_queue(await client.get(QUEUES, "q", view=Queue))
+        scribe.observe_queue(await client.get(QUEUES, "q", view=Queue))
         await until(lambda: "allocated" in api.objects(QUEUES)["q"]["status"])
         writing.cancel()
         await asyncio.wait([writing])
@@ -168,11 +168,11 @@ async def test_what_goes_wrong_about_a_jobs_gang_is_told_by_the_jobs_key(
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "controller": True}
         api.put(PODGROUPS, "g", metadata={"ownerReferences": [{**owner, "name": "j", "uid": "1"}]})
-        scribe = Scribe(client, recorder=None, clock=SystemClock())
+        scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
         group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
         api.fail(500, method="PATCH")
-        scribe.tell(Report("d/g", group, PodGroupStatus("Running")), {})
+        scribe.submit(PodGroupReport("d/g", group, PodGroupStatus("Running")), {})
         await until(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         writing.cancel()
         await asyncio.wait([writing])

@@ -6,16 +6,16 @@ from batholith.model.pod_resources import ContainerNeeds, Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
-from batholith.scheduler.framework.framework import Rules
-from batholith.scheduler.framework.session import Core, Decision
-from batholith.scheduler.state.cache import Cluster
+from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.framework.session import CycleRunner, Decision
+from batholith.scheduler.state.cache import SchedulerCache
 from batholith.scheduler.state.core_types import (
     Affinity,
-    Gate,
     Node,
     NodeSpec,
     NodeStatus,
     Pod,
+    PodSchedulingGate,
     PodSpec,
     PodStatus,
     Taint,
@@ -84,7 +84,7 @@ def pod(
             node_selector=selector or {},
             affinity=affinity,
             tolerations=tolerations,
-            scheduling_gates=tuple(Gate(name=gate) for gate in gates),
+            scheduling_gates=tuple(PodSchedulingGate(name=gate) for gate in gates),
         ),
         status=PodStatus(phase=phase),
     )
@@ -144,9 +144,9 @@ class World:
         queue_gates: bool = False,
     ) -> None:
         read = conf.load(text)
-        self.cluster = Cluster(single_names=(single,), queue_gates=queue_gates)
-        self.core = Core(self.cluster, Rules(read), read.actions)
-        self.cluster.queue(None, queue())
+        self.cluster = SchedulerCache(pod_scheduler_names=(single,), queue_gates=queue_gates)
+        self.core = CycleRunner(self.cluster, Framework(read), read.actions)
+        self.cluster.update_queue(None, queue())
         self.seen: dict[str, Pod] = {}
 
     def add(self, *objects: Node | Pod | PodGroup | Queue) -> None:
@@ -154,27 +154,27 @@ class World:
         for each in objects:
             match each:
                 case Node():
-                    self.cluster.node(None, each)
+                    self.cluster.update_node(None, each)
                 case Pod():
-                    self.cluster.pod(self.seen.get(each.metadata.uid), each)
+                    self.cluster.update_pod(self.seen.get(each.metadata.uid), each)
                     self.seen[each.metadata.uid] = each
                 case PodGroup():
-                    self.cluster.group(None, each)
+                    self.cluster.update_podgroup(None, each)
                 case Queue():
-                    self.cluster.queue(None, each)
+                    self.cluster.update_queue(None, each)
 
     def remove(self, gone: Node | Pod | PodGroup | Queue) -> None:
         """Let an object go."""
         match gone:
             case Node():
-                self.cluster.node(gone, None)
+                self.cluster.update_node(gone, None)
             case Pod():
-                self.cluster.pod(gone, None)
+                self.cluster.update_pod(gone, None)
                 self.seen.pop(gone.metadata.uid, None)
             case PodGroup():
-                self.cluster.group(gone, None)
+                self.cluster.update_podgroup(gone, None)
             case Queue():
-                self.cluster.queue(gone, None)
+                self.cluster.update_queue(gone, None)
 
     def decide(self) -> dict[str, str]:
         """Run a cycle; returns the node of each pod that was placed in it."""
@@ -182,16 +182,16 @@ class World:
 
     def decision(self) -> Decision:
         """Run a cycle and check that the snapshot still holds together."""
-        decision = self.core.decide()
-        self.cluster.snapshot.validate()
+        decision = self.core.run_once()
+        self.cluster.node_matrix.validate()
         return decision
 
     def message(self, group: str) -> str:
         """Why a group waits: what refused it, or what its first misfit was told."""
-        finding = self.cluster.gangs[f"ns/{group}"].finding
+        finding = self.cluster.gangs[f"ns/{group}"].diagnosis
         if finding is None:
             return ""
-        return finding.message or next(iter(finding.misfits.values())).message
+        return finding.message or next(iter(finding.fit_errors.values())).message
 
 
 def oracle_fits(asked: Pod, there: Node) -> bool:

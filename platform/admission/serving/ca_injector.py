@@ -67,7 +67,7 @@ class Trust:
 
     @property
     def caches(self) -> Sequence[Informer[Configuration]]:
-        """What must run and be synced before :meth:`keep`."""
+        """What must run and be synced before :meth:`commit`."""
         return tuple(cache for _, _, cache in self._caches.values())
 
     def spread_for(self, bundle: bytes) -> float:

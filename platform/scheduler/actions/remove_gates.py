@@ -10,63 +10,65 @@ their queue shall not count there, and are gated until then.
 
 from typing import TYPE_CHECKING
 
-from ..framework.statement import Need
-from ..plugins.extension_points import Refusal
-from ..state.gangs import Finding, Gang, Queue, Task, add, total
+from ..framework.statement import MissingMembers
+from ..plugins.extension_points import Rejection
+from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, add_amounts, sum_amounts
 
 if TYPE_CHECKING:
-    from ..framework.session import Cycle
+    from ..framework.session import Session
 
 
-def lift_gates(cycle: "Cycle") -> None:
+def remove_gates(session: "Session") -> None:
     """Let pods in whose queue has room for them."""
     gangs = [
         gang
-        for gang in cycle.cluster.waiting.values()
-        if gang.at_queue and not gang.is_pending and not cycle.is_stale(gang)
+        for gang in session.cache.pending_gangs.values()
+        if gang.gated_by_queue and not gang.is_pending and not session.can_skip(gang)
     ]
-    queue_of = cycle.cluster.queue_of
+    queue_of = session.cache.queue_of
     for gang in sorted(
-        gangs, key=lambda each: (cycle.rank_queue(queue_of(each)), cycle.rank(each))
+        gangs, key=lambda each: (session.queue_order(queue_of(each)), session.job_order(each))
     ):
-        _serve(cycle, gang, queue_of(gang))
+        _remove_gates_of_gang(session, gang, queue_of(gang))
 
 
-def _serve(cycle: "Cycle", gang: Gang, queue: Queue) -> None:
-    tasks = [task for task in cycle.tasks(gang, at_queue=True) if not task.lifted]
+def _remove_gates_of_gang(session: "Session", gang: Gang, queue: QueueInfo) -> None:
+    tasks = [task for task in session.tasks(gang, gated_by_queue=True) if not task.ungated]
     if not tasks:
         return
-    flaw = cycle.flaw(gang)
-    if flaw:
-        cycle.refuse(gang, Finding(flaw.reason, flaw.message))
+    invalid = session.job_valid(gang)
+    if invalid:
+        session.reject(gang, Diagnosis(invalid.reason, invalid.message))
         return
-    promised = total(cycle.cluster.gangs[key].promised for key in queue.gangs)
-    add(queue.allocated, promised)
-    fitting, refusal = _fitting(cycle, queue, tasks)
-    add(queue.allocated, promised, -1)
-    need = Need(gang)
-    for task in (*gang.waiting.values(), *gang.at_queue.values()):
-        if not task.gates or task.lifted:
-            need.took(task.role, 1)
+    ungated_request = sum_amounts(session.cache.gangs[key].ungated_request for key in queue.gangs)
+    add_amounts(queue.allocated, ungated_request)
+    fitting, rejection = _tasks_within_limits(session, queue, tasks)
+    add_amounts(queue.allocated, ungated_request, -1)
+    missing = MissingMembers(gang)
+    for task in (*gang.pending_tasks.values(), *gang.gated_by_queue.values()):
+        if not task.gates or task.ungated:
+            missing.consume(task.role, 1)
     for task in fitting:
-        need.took(task.role, 1)
-    if fitting and need.met:
-        cycle.let_in(gang, fitting)
-    elif refusal and (gang.is_entering() or not gang.waiting):
-        cycle.refuse(gang, Finding(refusal.reason, refusal.message))
+        missing.consume(task.role, 1)
+    if fitting and missing.satisfied:
+        session.remove_gates(gang, fitting)
+    elif rejection and (gang.awaits_ungating() or not gang.pending_tasks):
+        session.reject(gang, Diagnosis(rejection.reason, rejection.message))
 
 
-def _fitting(cycle: "Cycle", queue: Queue, tasks: list[Task]) -> tuple[list[Task], Refusal | None]:
+def _tasks_within_limits(
+    session: "Session", queue: QueueInfo, tasks: list[Task]
+) -> tuple[list[Task], Rejection | None]:
     """Those of *tasks* that *queue* has room for, and why it has none for the first other."""
     fitting: list[Task] = []
-    refusal: Refusal | None = None
+    rejection: Rejection | None = None
     for task in tasks:
-        shape = task.shape
-        if shape.best_effort or cycle.room(queue, shape) > 0:
-            add(queue.allocated, shape.request)
+        eq_class = task.eq_class
+        if eq_class.best_effort or session.allocatable_count(queue, eq_class) > 0:
+            add_amounts(queue.allocated, eq_class.request)
             fitting.append(task)
-        elif refusal is None:
-            refusal = cycle.limit(queue, shape)
+        elif rejection is None:
+            rejection = session.queue_rejection(queue, eq_class)
     for task in fitting:
-        add(queue.allocated, task.shape.request, -1)
-    return fitting, refusal
+        add_amounts(queue.allocated, task.eq_class.request, -1)
+    return fitting, rejection

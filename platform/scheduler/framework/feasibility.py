@@ -9,78 +9,80 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..plugins.extension_points import FiltersNodes
-from ..state.equivalence import Shape
-from ..state.node_matrix import Snapshot
+from ..plugins.extension_points import FilterPlugin
+from ..state.equivalence import EquivalenceClass
+from ..state.node_matrix import NodeMatrix
 from ..state.resources import BoolVector, IntVector
 
-FITS, NO_NODE = 0, 1
-"""Codes of a :class:`Mask` that stand for no reason of a filter."""
+FEASIBLE, NO_NODE = 0, 1
+"""Codes of a :class:`FeasibilityMask` that stand for no reason of a filter."""
 
-_MOST = 2_000
+_MAX_ENTRIES = 2_000
 """Masks remembered; beyond that all are forgotten."""
 
 
 @dataclass(slots=True)
-class Mask:
+class FeasibilityMask:
     """For each column whether it may be used, and why not."""
 
     codes: IntVector
-    allowed: BoolVector
-    mark: int = 0
-    seen: int = field(default=0)
+    feasible: BoolVector
+    position: int = 0
+    evaluated: int = field(default=0)
     """Columns looked at so far; those beyond are new."""
 
 
-class Masks:
+class FeasibilityCache:
     """All masks over one snapshot, under one set of filters."""
 
-    def __init__(self, snapshot: Snapshot, filters: Sequence[FiltersNodes]) -> None:
+    def __init__(self, node_matrix: NodeMatrix, filters: Sequence[FilterPlugin]) -> None:
         """Watch *snapshot*; *filters* are asked in order, the first refusal counts."""
         self.reasons = ["", "no such node"]
         self._codes: dict[str, int] = {}
-        self._snapshot = snapshot
+        self._node_matrix = node_matrix
         self._filters = tuple(filters)
-        self._masks: dict[bytes, Mask] = {}
+        self._masks: dict[bytes, FeasibilityMask] = {}
 
-    def of(self, shape: Shape) -> Mask:
+    def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:
         """The mask of *shape* as the nodes are now; to be read, and soon."""
-        mask = self._masks.get(shape.static)
+        mask = self._masks.get(eq_class.constraints_key)
         if mask is None:
-            if len(self._masks) >= _MOST:
+            if len(self._masks) >= _MAX_ENTRIES:
                 self._masks.clear()
-            mask = self._masks[shape.static] = Mask(np.zeros(0, np.int64), np.zeros(0, np.bool_))
-        self._bring_up(mask, shape)
+            mask = self._masks[eq_class.constraints_key] = FeasibilityMask(
+                np.zeros(0, np.int64), np.zeros(0, np.bool_)
+            )
+        self._update(mask, eq_class)
         return mask
 
-    def _bring_up(self, mask: Mask, shape: Shape) -> None:
-        log = self._snapshot.refitted
-        if mask.mark == log.mark and len(mask.codes) == self._snapshot.columns:
+    def _update(self, mask: FeasibilityMask, eq_class: EquivalenceClass) -> None:
+        log = self._node_matrix.node_changes
+        if mask.position == log.position and len(mask.codes) == self._node_matrix.columns:
             return
-        changed = log.since(mask.mark)
-        mask.mark = log.mark
-        missing = self._snapshot.columns - len(mask.codes)
+        changed = log.since(mask.position)
+        mask.position = log.position
+        missing = self._node_matrix.columns - len(mask.codes)
         if missing:
             mask.codes = np.concatenate([mask.codes, np.full(missing, NO_NODE)])
-        known = len(self._snapshot.facts)
-        everything = changed is None or not mask.seen
-        slots: Iterable[int] = range(known) if everything else dict.fromkeys(changed or ())
-        for slot in slots:
-            mask.codes[slot] = self._code(shape, slot)
-        mask.seen = known
-        mask.allowed = mask.codes == FITS
+        known = len(self._node_matrix.node_infos)
+        evaluate_all = changed is None or not mask.evaluated
+        node_indexes: Iterable[int] = range(known) if evaluate_all else dict.fromkeys(changed or ())
+        for node_index in node_indexes:
+            mask.codes[node_index] = self._evaluate(eq_class, node_index)
+        mask.evaluated = known
+        mask.feasible = mask.codes == FEASIBLE
 
-    def _code(self, shape: Shape, slot: int) -> int:
-        facts = self._snapshot.facts[slot]
-        if facts is None:
+    def _evaluate(self, eq_class: EquivalenceClass, node_index: int) -> int:
+        node_info = self._node_matrix.node_infos[node_index]
+        if node_info is None:
             return NO_NODE
-        for judge in self._filters:
-            reason = judge.refuses(shape, facts)
+        for plugin in self._filters:
+            reason = plugin.filter_node(eq_class, node_info)
             if reason:
-                return self._code_of(reason)
-        return FITS
+                return self._reason_code(reason)
+        return FEASIBLE
 
-    def _code_of(self, reason: str) -> int:
+    def _reason_code(self, reason: str) -> int:
         code = self._codes.get(reason)
         if code is None:
             code = self._codes[reason] = len(self.reasons)

@@ -4,57 +4,67 @@ from collections.abc import Iterable
 
 from ..conf import PLUGINS, Conf, PluginConf
 from ..plugins.extension_points import (
-    AdmitsGangs,
-    FiltersNodes,
-    JudgesGangs,
-    LimitsQueues,
-    OpensCycle,
-    PrefersNodes,
-    RanksGangs,
-    RanksQueues,
-    RanksTasks,
-    ScoresNodes,
+    AllocatablePlugin,
+    FilterPlugin,
+    JobEnqueueablePlugin,
+    JobOrderPlugin,
+    JobValidPlugin,
+    QueueOrderPlugin,
+    ScorePlugin,
+    SessionOpenPlugin,
+    StaticScorePlugin,
+    TaskOrderPlugin,
 )
 
-Pairs = Iterable[tuple[PluginConf, object]]
+ConfiguredPlugins = Iterable[tuple[PluginConf, object]]
 
 
-class Rules:
+class Framework:
     """Who has a say in what, in the order of the configuration."""
 
     def __init__(self, conf: Conf) -> None:
         """Make the plugins of *conf*."""
         tiers = [[(each, PLUGINS[each.name](each.arguments)) for each in t] for t in conf.tiers]
         every = [pair for tier in tiers for pair in tier]
-        ordering = _on(every, "enableNodeOrder")
-        self.openers = [each for _, each in every if isinstance(each, OpensCycle)]
-        self.queue_ranks = [
-            each for each in _on(every, "enableQueueOrder") if isinstance(each, RanksQueues)
+        ordering = _enabled(every, "enableNodeOrder")
+        self.session_open = [each for _, each in every if isinstance(each, SessionOpenPlugin)]
+        self.queue_order = [
+            each
+            for each in _enabled(every, "enableQueueOrder")
+            if isinstance(each, QueueOrderPlugin)
         ]
-        self.gang_ranks = [
-            each for each in _on(every, "enableJobOrder") if isinstance(each, RanksGangs)
+        self.job_order = [
+            each for each in _enabled(every, "enableJobOrder") if isinstance(each, JobOrderPlugin)
         ]
-        self.task_ranks = [
-            each for each in _on(every, "enableTaskOrder") if isinstance(each, RanksTasks)
+        self.task_order = [
+            each for each in _enabled(every, "enableTaskOrder") if isinstance(each, TaskOrderPlugin)
         ]
-        self.judges = [each for _, each in every if isinstance(each, JudgesGangs)]
-        self.admission = [
-            [each for each in _on(tier, "enableJobEnqueued") if isinstance(each, AdmitsGangs)]
+        self.job_valid = [each for _, each in every if isinstance(each, JobValidPlugin)]
+        self.job_enqueueable = [
+            [
+                each
+                for each in _enabled(tier, "enableJobEnqueued")
+                if isinstance(each, JobEnqueueablePlugin)
+            ]
             for tier in tiers
         ]
-        self.limits = [
-            each for each in _on(every, "enabledAllocatable") if isinstance(each, LimitsQueues)
+        self.allocatable = [
+            each
+            for each in _enabled(every, "enabledAllocatable")
+            if isinstance(each, AllocatablePlugin)
         ]
-        self.overuse = [
-            each for each in _on(every, "enabledOverused") if isinstance(each, LimitsQueues)
+        self.overused = [
+            each
+            for each in _enabled(every, "enabledOverused")
+            if isinstance(each, AllocatablePlugin)
         ]
         self.filters = [
-            each for each in _on(every, "enablePredicate") if isinstance(each, FiltersNodes)
+            each for each in _enabled(every, "enablePredicate") if isinstance(each, FilterPlugin)
         ]
-        self.scorers = [each for each in ordering if isinstance(each, ScoresNodes)]
-        self.preferences = [each for each in ordering if isinstance(each, PrefersNodes)]
+        self.scorers = [each for each in ordering if isinstance(each, ScorePlugin)]
+        self.static_scorers = [each for each in ordering if isinstance(each, StaticScorePlugin)]
 
 
-def _on(plugins: Pairs, key: str) -> list[object]:
+def _enabled(plugins: ConfiguredPlugins, key: str) -> list[object]:
     """Those plugins for whom *key* is not turned off."""
-    return [plugin for conf, plugin in plugins if key not in conf.off]
+    return [plugin for conf, plugin in plugins if key not in conf.disabled]

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from ..actions.allocate import allocate
 from ..actions.backfill import backfill
 from ..actions.enqueue import enqueue
-from ..plugins.extension_points import Refusal
-from ..state.cache import Cluster
-from ..state.equivalence import Shape
-from ..state.gangs import Finding, Gang, Queue, Task, in_order
-from ..state.resources import LARGEST
+from ..plugins.extension_points import Rejection
+from ..state.cache import SchedulerCache
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, sorted_tasks
+from ..state.resources import MAX_AMOUNT
 from .explain import explain
-from .feasibility import Masks
-from .framework import Rules
+from .feasibility import FeasibilityCache
+from .framework import Framework
 from .placer import Placer
-from .statement import Trial
+from .statement import Statement
 
-Rank = tuple[float | str, ...]
+SortKey = tuple[float | str, ...]
 ACTIONS = {"enqueue": enqueue, "allocate": allocate, "backfill": backfill}
 
 
@@ -44,223 +44,240 @@ class Decision:
     """What a cycle has decided."""
 
     placements: list[Placement] = field(default_factory=list)
-    admitted: list[Gang] = field(default_factory=list)
+    enqueued: list[Gang] = field(default_factory=list)
     """Gangs that have entered their queue."""
 
-    gangs: list[Gang] = field(default_factory=list)
+    changed_gangs: list[Gang] = field(default_factory=list)
     """Gangs whose status may have to be written."""
 
-    lifted: list[Task] = field(default_factory=list)
+    ungated: list[Task] = field(default_factory=list)
     """Pods that lose the gate of their queue."""
 
-    queues: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    allocated_by_queue: Mapping[str, dict[str, int]] = field(default_factory=dict)
     """What is allocated in queues where that may have changed."""
 
     scheduled: int = 0
     """Tries that placed a gang, or more of it."""
 
-    refused: int = 0
+    rejected: int = 0
     """Tries that left a gang, or some of it, waiting."""
 
 
-Timed = Callable[[str], AbstractContextManager[object]]
+ActionTimer = Callable[[str], AbstractContextManager[object]]
 """What an action is carried out in, by its name: somebody else's clock."""
 
 
-def _untimed(action: str) -> AbstractContextManager[object]:
+def _no_timer(action: str) -> AbstractContextManager[object]:
     return nullcontext(action)
 
 
-class Cycle:
+class Session:
     """The ground that actions stand on; to be used once."""
 
-    def __init__(self, cluster: Cluster, rules: Rules, masks: Masks, *, enqueues: bool) -> None:
+    def __init__(
+        self,
+        cache: SchedulerCache,
+        framework: Framework,
+        feasibility: FeasibilityCache,
+        *,
+        has_enqueue_action: bool,
+    ) -> None:
         """Let plugins look at *cluster* as it is.
 
         *enqueues* says whether the ``enqueue`` action is configured; without it, ``allocate``
         admits gangs.
         """
-        self.cluster = cluster
-        self.enqueues = enqueues
+        self.cache = cache
+        self.has_enqueue_action = has_enqueue_action
         self.decision = Decision()
-        self._rules = rules
-        self._masks = masks
-        self._placers: dict[Shape, Placer] = {}
-        self._explained: dict[Shape, tuple[int, str]] = {}
-        cluster.snapshot.fit_rows()
-        for plugin in rules.openers:
-            plugin.open(cluster)
+        self._framework = framework
+        self._feasibility = feasibility
+        self._placers: dict[EquivalenceClass, Placer] = {}
+        self._explanations: dict[EquivalenceClass, tuple[int, str]] = {}
+        cache.node_matrix.add_missing_rows()
+        for plugin in framework.session_open:
+            plugin.on_session_open(cache)
 
     # -- order ---------------------------------------------------------------------------------
 
-    def rank(self, gang: Gang) -> Rank:
+    def job_order(self, gang: Gang) -> SortKey:
         """Where *gang* stands in its queue; the smallest goes first."""
-        views = [view.rank(gang) for view in self._rules.gang_ranks]
-        return (*views, gang.created, gang.key)
+        keys = [view.job_order(gang) for view in self._framework.job_order]
+        return (*keys, gang.created, gang.key)
 
-    def rank_queue(self, queue: Queue) -> Rank:
+    def queue_order(self, queue: QueueInfo) -> SortKey:
         """Where *queue* stands among queues; the smallest goes first."""
-        views = [view.rank_queue(queue) for view in self._rules.queue_ranks]
-        made = queue.object.metadata.creation_timestamp if queue.object else ""
-        return (*views, made or "", queue.name)
+        keys = [view.queue_order(queue) for view in self._framework.queue_order]
+        created = queue.object.metadata.creation_timestamp if queue.object else ""
+        return (*keys, created or "", queue.name)
 
-    def tasks(self, gang: Gang, *, at_queue: bool = False) -> list[Task]:
+    def tasks(self, gang: Gang, *, gated_by_queue: bool = False) -> list[Task]:
         """The tasks of *gang* that may be placed, in order; askers of nothing last.
 
         Or those that are to be let in by the queue.
         """
-        views = self._rules.task_ranks
-        among = (gang.at_queue if at_queue else gang.waiting).values()
-        return in_order(among, lambda task: tuple(view.rank_task(task) for view in views))
+        plugins = self._framework.task_order
+        tasks = (gang.gated_by_queue if gated_by_queue else gang.pending_tasks).values()
+        return sorted_tasks(tasks, lambda task: tuple(view.task_order(task) for view in plugins))
 
     # -- limits --------------------------------------------------------------------------------
 
-    def admission(self, gang: Gang) -> Refusal | None:
+    def job_enqueueable(self, gang: Gang) -> Rejection | None:
         """Why *gang* may not enter its queue, or ``None`` if it may.
 
         A tier in which somebody agrees and nobody refuses decides for those after it.
         """
-        for tier in self._rules.admission:
-            votes = [plugin.admits(gang) for plugin in tier]
+        for tier in self._framework.job_enqueueable:
+            votes = [plugin.job_enqueueable(gang) for plugin in tier]
             for vote in votes:
-                if isinstance(vote, Refusal):
+                if isinstance(vote, Rejection):
                     return vote
             if any(votes):
                 return None
         return None
 
-    def admit(self, gang: Gang) -> None:
+    def enqueue(self, gang: Gang) -> None:
         """Let *gang* enter its queue."""
-        for tier in self._rules.admission:
+        for tier in self._framework.job_enqueueable:
             for plugin in tier:
-                plugin.admitted(gang)
-        gang.finding = None
-        self.cluster.enter(gang)
-        self.decision.admitted.append(gang)
+                plugin.job_enqueued(gang)
+        gang.diagnosis = None
+        self.cache.mark_enqueued(gang)
+        self.decision.enqueued.append(gang)
 
-    def flaw(self, gang: Gang) -> Refusal | None:
+    def job_valid(self, gang: Gang) -> Rejection | None:
         """Why it makes no sense to try *gang*."""
-        for judge in self._rules.judges:
-            refusal = judge.flaw(gang)
-            if refusal:
-                return refusal
+        for plugin in self._framework.job_valid:
+            rejection = plugin.job_valid(gang)
+            if rejection:
+                return rejection
         return None
 
-    def overused(self, queue: Queue) -> bool:
+    def overused(self, queue: QueueInfo) -> bool:
         """Whether *queue* gets no more in this cycle."""
-        return any(plugin.overused(queue) for plugin in self._rules.overuse)
+        return any(plugin.overused(queue) for plugin in self._framework.overused)
 
-    def room(self, queue: Queue, shape: Shape) -> int:
+    def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
         """How many more pods of *shape* the queue may hold."""
-        return min((each.room(queue, shape) for each in self._rules.limits), default=LARGEST)
+        return min(
+            (each.allocatable_count(queue, eq_class) for each in self._framework.allocatable),
+            default=MAX_AMOUNT,
+        )
 
-    def limit(self, queue: Queue, shape: Shape) -> Refusal | None:
+    def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection | None:
         """Why *queue* holds no more pods of *shape*, if that is so."""
-        for plugin in self._rules.limits:
-            if plugin.room(queue, shape) < 1:
-                return plugin.limit(queue, shape)
+        for plugin in self._framework.allocatable:
+            if plugin.allocatable_count(queue, eq_class) < 1:
+                return plugin.queue_rejection(queue, eq_class)
         return None
 
     # -- placing -------------------------------------------------------------------------------
 
-    def placer(self, shape: Shape) -> Placer:
+    def placer(self, eq_class: EquivalenceClass) -> Placer:
         """The placer of *shape*, made when first asked for."""
-        placer = self._placers.get(shape)
+        placer = self._placers.get(eq_class)
         if placer is None:
-            placer = self._placers[shape] = Placer(
-                self.cluster.snapshot,
-                shape,
-                self._masks.of(shape),
-                scorers=self._rules.scorers,
-                preferences=self._rules.preferences,
+            placer = self._placers[eq_class] = Placer(
+                self.cache.node_matrix,
+                eq_class,
+                self._feasibility.get(eq_class),
+                scorers=self._framework.scorers,
+                static_scorers=self._framework.static_scorers,
             )
         return placer
 
-    def blocked(self, task: Task) -> str:
+    def pvc_rejection(self, task: Task) -> str:
         """Why no node may take *task* yet; empty if one may."""
-        return self.cluster.claims.problem(task)
+        return self.cache.pvcs.blocking_reason(task)
 
-    def explain(self, shape: Shape) -> str:
+    def explain(self, eq_class: EquivalenceClass) -> str:
         """Why no node takes another pod of *shape*."""
-        mark = self.cluster.snapshot.changed.mark
-        known = self._explained.get(shape)
-        if known is None or known[0] != mark:
-            text = explain(self.cluster.snapshot, self._masks, shape)
-            known = self._explained[shape] = (mark, text)
+        position = self.cache.node_matrix.usage_changes.position
+        known = self._explanations.get(eq_class)
+        if known is None or known[0] != position:
+            text = explain(self.cache.node_matrix, self._feasibility, eq_class)
+            known = self._explanations[eq_class] = (position, text)
         return known[1]
 
-    def trial(self, gang: Gang) -> Trial:
+    def statement(self, gang: Gang) -> Statement:
         """A try to place tasks of *gang*."""
-        return Trial(self, gang, self.cluster.queue_of(gang))
+        return Statement(self, gang, self.cache.queue_of(gang))
 
-    def is_stale(self, gang: Gang) -> bool:
+    def can_skip(self, gang: Gang) -> bool:
         """Whether *gang* was refused before and nothing has happened that could change that."""
-        return gang.tried == (self.cluster.openings, gang.version)
+        return gang.last_attempt == (self.cache.capacity_generation, gang.version)
 
-    def keep(self, gang: Gang, trial: Trial) -> None:
+    def commit(self, gang: Gang, statement: Statement) -> None:
         """Make the placements of *trial* final."""
-        kept = trial.keep()
-        gang.finding = None
+        allocations = statement.commit()
+        gang.diagnosis = None
         self.decision.scheduled += 1
-        self.cluster.place(gang, kept)
+        self.cache.assume(gang, allocations)
         key = "" if gang.single else gang.key
         self.decision.placements += [
-            Placement(task.namespace, task.name, task.uid, task.node, key) for task, _ in kept
+            Placement(task.namespace, task.name, task.uid, task.node, key)
+            for task, _ in allocations
         ]
 
-    def let_in(self, gang: Gang, tasks: list[Task]) -> None:
+    def remove_gates(self, gang: Gang, tasks: list[Task]) -> None:
         """Have *tasks* of *gang* lose the gate of their queue."""
-        gang.finding = None
-        self.cluster.lift(gang, tasks)
-        self.decision.lifted += tasks
+        gang.diagnosis = None
+        self.cache.mark_ungated(gang, tasks)
+        self.decision.ungated += tasks
 
-    def refuse(self, gang: Gang, finding: Finding) -> None:
+    def reject(self, gang: Gang, diagnosis: Diagnosis) -> None:
         """Remember why *gang*, or the rest of it, waits."""
-        gang.tried = (self.cluster.openings, gang.version)
-        self.decision.refused += 1
-        if gang.finding != finding:
-            gang.finding = finding
-            self.cluster.touch(gang)
+        gang.last_attempt = (self.cache.capacity_generation, gang.version)
+        self.decision.rejected += 1
+        if gang.diagnosis != diagnosis:
+            gang.diagnosis = diagnosis
+            self.cache.mark_changed(gang)
 
 
-class Core:
+class CycleRunner:
     """Decides for one cluster under one configuration, keeping masks between cycles."""
 
-    def __init__(self, cluster: Cluster, rules: Rules, actions: tuple[str, ...]) -> None:
+    def __init__(
+        self, cache: SchedulerCache, framework: Framework, actions: tuple[str, ...]
+    ) -> None:
         """Decide by *rules*, carrying out *actions* in order."""
-        self.cluster = cluster
-        self._rules = rules
-        self._masks = Masks(cluster.snapshot, rules.filters)
+        self.cache = cache
+        self._framework = framework
+        self._feasibility = FeasibilityCache(cache.node_matrix, framework.filters)
         self._actions = [(name, ACTIONS[name]) for name in actions]
-        self.timed: Timed = _untimed
+        self.action_timer: ActionTimer = _no_timer
 
-    def decide(self) -> Decision:
+    def run_once(self) -> Decision:
         """Admit what may enter, place what fits, say why the rest waits."""
-        cluster = self.cluster
-        cluster.settle()
-        enqueues = any(name == "enqueue" for name, _ in self._actions)
-        cycle = Cycle(cluster, self._rules, self._masks, enqueues=enqueues)
-        for name, act in self._actions:
-            with self.timed(name):
-                act(cycle)
-        cluster.settle()
-        decision = cycle.decision
-        decision.gangs = cluster.take_touched()
-        for gang in decision.gangs:
-            _look_back(cycle, gang)
-        decision.queues = {name: cluster.allocated_below(name) for name in cluster.take_stirred()}
+        cache = self.cache
+        cache.refresh()
+        has_enqueue_action = any(name == "enqueue" for name, _ in self._actions)
+        session = Session(
+            cache, self._framework, self._feasibility, has_enqueue_action=has_enqueue_action
+        )
+        for name, action in self._actions:
+            with self.action_timer(name):
+                action(session)
+        cache.refresh()
+        decision = session.decision
+        decision.changed_gangs = cache.pop_changed_gangs()
+        for gang in decision.changed_gangs:
+            _refresh_diagnosis(session, gang)
+        decision.allocated_by_queue = {
+            name: cache.subtree_allocated(name) for name in cache.pop_changed_queues()
+        }
         return decision
 
 
-def _look_back(cycle: Cycle, gang: Gang) -> None:
+def _refresh_diagnosis(session: Session, gang: Gang) -> None:
     """Bring the finding about a gang up to date that has nothing left to place.
 
     If it lost members for good, that is the reason why it is not whole; if it is on its way out,
     there is nothing to say.
     """
-    if gang.waiting or gang.at_queue or gang.is_pending:
+    if gang.pending_tasks or gang.gated_by_queue or gang.is_pending:
         return
-    gang.finding = None
+    gang.diagnosis = None
     if gang.tasks and not gang.is_ready() and not gang.is_terminating():
-        refusal = cycle.flaw(gang)
-        gang.finding = Finding(refusal.reason, refusal.message) if refusal else None
+        rejection = session.job_valid(gang)
+        gang.diagnosis = Diagnosis(rejection.reason, rejection.message) if rejection else None

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ..state.equivalence import Shape
-from ..state.gangs import Gang, Queue, Task
-from ..state.node_matrix import NodeFacts
+from ..state.equivalence import EquivalenceClass
+from ..state.gangs import Gang, QueueInfo, Task
+from ..state.node_matrix import NodeInfo
 from ..state.resources import IntVector, Matrix
 
 if TYPE_CHECKING:
-    from ..state.cache import Cluster
+    from ..state.cache import SchedulerCache
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
@@ -27,7 +27,7 @@ NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """Why something is not allowed now, as users will read it."""
 
     reason: str
@@ -37,98 +37,98 @@ class Refusal:
 
 
 @runtime_checkable
-class OpensCycle(Protocol):
+class SessionOpenPlugin(Protocol):
     """A plugin that adds something up before each cycle."""
 
-    def open(self, cluster: "Cluster") -> None:
+    def on_session_open(self, cache: "SchedulerCache") -> None:
         """Look at the cluster as the cycle begins."""
         ...
 
 
 @runtime_checkable
-class RanksQueues(Protocol):
+class QueueOrderPlugin(Protocol):
     """Whose turn it is among queues: smallest first, plugins in order."""
 
-    def rank_queue(self, queue: Queue) -> float:
+    def queue_order(self, queue: QueueInfo) -> float:
         """The place of *queue*."""
         ...
 
 
 @runtime_checkable
-class RanksGangs(Protocol):
+class JobOrderPlugin(Protocol):
     """Whose turn it is among the gangs of a queue: smallest first, plugins in order."""
 
-    def rank(self, gang: Gang) -> float:
+    def job_order(self, gang: Gang) -> float:
         """The place of *gang*."""
         ...
 
 
 @runtime_checkable
-class RanksTasks(Protocol):
+class TaskOrderPlugin(Protocol):
     """Whose turn it is within a gang: smallest first, plugins in order."""
 
-    def rank_task(self, task: Task) -> float:
+    def task_order(self, task: Task) -> float:
         """The place of *task*."""
         ...
 
 
 @runtime_checkable
-class JudgesGangs(Protocol):
+class JobValidPlugin(Protocol):
     """Whether it makes sense to place a gang at all; the first refusal counts."""
 
-    def flaw(self, gang: Gang) -> Refusal | None:
+    def job_valid(self, gang: Gang) -> Rejection | None:
         """What keeps *gang* from being tried."""
         ...
 
 
 @runtime_checkable
-class AdmitsGangs(Protocol):
+class JobEnqueueablePlugin(Protocol):
     """Whether a gang may enter its queue; all plugins that have a say must agree.
 
-    A plugin votes yes (``True``), no (a :class:`Refusal`) or nothing (``None``). A tier with a
+    A plugin votes yes (``True``), no (a :class:`Rejection`) or nothing (``None``). A tier with a
     yes and no refusal decides: later tiers are not asked.
     """
 
-    def admits(self, gang: Gang) -> Refusal | bool | None:
+    def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """The vote on *gang*."""
         ...
 
-    def admitted(self, gang: Gang) -> None:
+    def job_enqueued(self, gang: Gang) -> None:
         """*gang* has entered; keep count for the next."""
         ...
 
 
 @runtime_checkable
-class LimitsQueues(Protocol):
+class AllocatablePlugin(Protocol):
     """How much a queue may still take; the smallest answer counts.
 
     All three look at the queue's sums as they are at that moment of the cycle.
     """
 
-    def room(self, queue: Queue, shape: Shape) -> int:
+    def allocatable_count(self, queue: QueueInfo, eq_class: EquivalenceClass) -> int:
         """How many more pods of *shape* the queue may hold."""
         ...
 
-    def limit(self, queue: Queue, shape: Shape) -> Refusal:
+    def queue_rejection(self, queue: QueueInfo, eq_class: EquivalenceClass) -> Rejection:
         """Why there is no room for another pod of *shape*; asked when there is none."""
         ...
 
-    def overused(self, queue: Queue) -> bool:
+    def overused(self, queue: QueueInfo) -> bool:
         """Whether the queue has had its part and gets no more in this cycle."""
         ...
 
 
 @runtime_checkable
-class FiltersNodes(Protocol):
+class FilterPlugin(Protocol):
     """Which nodes are out of the question, amounts aside; the first refusal counts."""
 
-    def refuses(self, shape: Shape, node: NodeFacts) -> str | None:
+    def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """Why pods of *shape* must not run on *node*, in few words."""
         ...
 
 
 @runtime_checkable
-class ScoresNodes(Protocol):
+class ScorePlugin(Protocol):
     """How good a node is for one more pod, by amounts; scores add up."""
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
@@ -137,9 +137,9 @@ class ScoresNodes(Protocol):
 
 
 @runtime_checkable
-class PrefersNodes(Protocol):
+class StaticScorePlugin(Protocol):
     """How good a node is for a shape, whatever its amounts; scores add up."""
 
-    def prefer(self, shape: Shape, nodes: Sequence[NodeFacts]) -> Scores | None:
+    def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
         """Score each of *nodes*, or ``None`` if all are the same."""
         ...

@@ -20,7 +20,7 @@ class Toleration(Part, frozen=True):
     effect: str = ""
 
 
-class NodeRequirement(Part, frozen=True):
+class NodeSelectorRequirement(Part, frozen=True):
     """One test of a label or field of a node."""
 
     key: str = ""
@@ -28,31 +28,31 @@ class NodeRequirement(Part, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class NodeTerm(Part, frozen=True):
+class NodeSelectorTerm(Part, frozen=True):
     """Requirements that must all hold; a term without any matches nothing."""
 
-    match_expressions: tuple[NodeRequirement, ...] = ()
-    match_fields: tuple[NodeRequirement, ...] = ()
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeTerms(Part, frozen=True):
+class NodeSelector(Part, frozen=True):
     """Terms of which one must hold."""
 
-    node_selector_terms: tuple[NodeTerm, ...] = ()
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredTerm(Part, frozen=True):
+class PreferredSchedulingTerm(Part, frozen=True):
     """A term that a node gets *weight* points for."""
 
     weight: int = 0
-    preference: NodeTerm = NodeTerm()
+    preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
 class NodeAffinity(Part, frozen=True):
     """What nodes the pod must, and would like to, run on."""
 
-    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
-    preferred_during_scheduling_ignored_during_execution: tuple[PreferredTerm, ...] = ()
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
 class Affinity(Part, frozen=True):
@@ -61,23 +61,23 @@ class Affinity(Part, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
-class Gate(Part, frozen=True):
+class PodSchedulingGate(Part, frozen=True):
     """Something that holds the pod back; it is not placed before the last one is gone."""
 
     name: str = ""
 
 
-class ClaimRef(Part, frozen=True):
+class PersistentVolumeClaimVolumeSource(Part, frozen=True):
     """A claim that the pod names."""
 
     claim_name: str = ""
 
 
-class PodVolume(Part, frozen=True):
+class Volume(Part, frozen=True):
     """A volume, as far as a claim stands behind it."""
 
     name: str = ""
-    persistent_volume_claim: ClaimRef | None = None
+    persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
     ephemeral: dict[str, object] | None = None
 
 
@@ -93,8 +93,8 @@ class PodSpec(Part, frozen=True):
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
-    scheduling_gates: tuple[Gate, ...] = ()
-    volumes: tuple[PodVolume, ...] = ()
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
+    volumes: tuple[Volume, ...] = ()
 
 
 class PodStatus(Part, frozen=True):
@@ -141,24 +141,24 @@ class Node(Part, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class ClaimSpec(Part, frozen=True):
+class PersistentVolumeClaimSpec(Part, frozen=True):
     """What a claim is bound to."""
 
     volume_name: str = ""
 
 
-class ClaimStatus(Part, frozen=True):
+class PersistentVolumeClaimStatus(Part, frozen=True):
     """How far a claim is."""
 
     phase: str = ""
 
 
-class Claim(Part, frozen=True):
+class PersistentVolumeClaim(Part, frozen=True):
     """A PersistentVolumeClaim as the scheduler sees it."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: ClaimSpec = ClaimSpec()
-    status: ClaimStatus = ClaimStatus()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
 class PriorityClass(Part, frozen=True):

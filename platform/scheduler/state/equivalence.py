@@ -7,62 +7,63 @@ an affinity or a toleration does.
 
 import msgspec
 
-from .core_types import NodeTerms, PodSpec, PreferredTerm, Toleration
-from .resources import Amounts, Dimensions, IntVector, pod_request
+from .core_types import NodeSelector, PodSpec, PreferredSchedulingTerm, Toleration
+from .resources import Amounts, IntVector, ResourceIndex, pod_request
 
-_MOST = 20_000
+_MAX_ENTRIES = 20_000
 """Shapes remembered; beyond that all are forgotten, which costs time but nothing else."""
 
 
-class Shape:
-    """What pods of one kind ask of a node; made by a :class:`ShapeBook`, compared by identity."""
+class EquivalenceClass:
+    """What pods of one kind ask of a node; made by a :class:`EquivalenceCache`, compared by
+    identity."""
 
     __slots__ = (
-        "_vector",
+        "_request_vector",
         "best_effort",
+        "constraints_key",
         "node_selector",
         "preferred",
         "request",
         "required",
-        "static",
         "tolerations",
     )
 
-    def __init__(self, spec: PodSpec, request: Amounts, static: bytes) -> None:
+    def __init__(self, spec: PodSpec, request: Amounts, constraints_key: bytes) -> None:
         """Keep what *spec* says of nodes; *static* names all of it but the request."""
         self.request = request
-        self.static = static
+        self.constraints_key = constraints_key
         self.best_effort = all(name == "pods" or not units for name, units in request.items())
         self.tolerations: tuple[Toleration, ...] = spec.tolerations
         self.node_selector = spec.node_selector
         affinity = spec.affinity.node_affinity if spec.affinity else None
-        self.required: NodeTerms | None = (
+        self.required: NodeSelector | None = (
             affinity.required_during_scheduling_ignored_during_execution if affinity else None
         )
-        self.preferred: tuple[PreferredTerm, ...] = (
+        self.preferred: tuple[PreferredSchedulingTerm, ...] = (
             affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
         )
-        self._vector: IntVector | None = None
+        self._request_vector: IntVector | None = None
 
-    def vector(self, dimensions: Dimensions) -> IntVector:
+    def request_vector(self, resource_index: ResourceIndex) -> IntVector:
         """The request over all of *dimensions*."""
-        if self._vector is None:
-            self._vector = dimensions.vector(self.request)
-        if len(self._vector) != len(dimensions):
-            self._vector = dimensions.full(self._vector)
-        return self._vector
+        if self._request_vector is None:
+            self._request_vector = resource_index.vector(self.request)
+        if len(self._request_vector) != len(resource_index):
+            self._request_vector = resource_index.padded(self._request_vector)
+        return self._request_vector
 
 
-class ShapeBook:
-    """Hands out one :class:`Shape` for all pods that are alike."""
+class EquivalenceCache:
+    """Hands out one :class:`EquivalenceClass` for all pods that are alike."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._by_spec: dict[bytes, Shape] = {}
-        self._by_meaning: dict[tuple[bytes, tuple[tuple[str, int], ...]], Shape] = {}
+        self._by_spec: dict[bytes, EquivalenceClass] = {}
+        self._by_constraints: dict[tuple[bytes, tuple[tuple[str, int], ...]], EquivalenceClass] = {}
         self._encode = msgspec.json.Encoder().encode
 
-    def of(self, spec: PodSpec) -> Shape:
+    def get(self, spec: PodSpec) -> EquivalenceClass:
         """The shape of a pod with *spec*."""
         key = self._encode(
             (
@@ -74,22 +75,22 @@ class ShapeBook:
                 spec.tolerations,
             )
         )
-        shape = self._by_spec.get(key)
-        if shape is None:
-            if len(self._by_spec) >= _MOST:
+        eq_class = self._by_spec.get(key)
+        if eq_class is None:
+            if len(self._by_spec) >= _MAX_ENTRIES:
                 self._by_spec.clear()
-                self._by_meaning.clear()
-            shape = self._by_spec[key] = self._meant(spec)
-        return shape
+                self._by_constraints.clear()
+            eq_class = self._by_spec[key] = self._get_or_create(spec)
+        return eq_class
 
     def __len__(self) -> int:
-        return len(self._by_meaning)
+        return len(self._by_constraints)
 
-    def _meant(self, spec: PodSpec) -> Shape:
+    def _get_or_create(self, spec: PodSpec) -> EquivalenceClass:
         request = pod_request(spec)
-        static = self._encode((spec.node_selector, spec.affinity, spec.tolerations))
-        meaning = (static, tuple(sorted(request.items())))
-        shape = self._by_meaning.get(meaning)
-        if shape is None:
-            shape = self._by_meaning[meaning] = Shape(spec, request, static)
-        return shape
+        constraints_key = self._encode((spec.node_selector, spec.affinity, spec.tolerations))
+        key = (constraints_key, tuple(sorted(request.items())))
+        eq_class = self._by_constraints.get(key)
+        if eq_class is None:
+            eq_class = self._by_constraints[key] = EquivalenceClass(spec, request, constraints_key)
+        return eq_class

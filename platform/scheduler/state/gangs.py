@@ -16,7 +16,7 @@ from ...model import names
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue as QueueObject
 from .core_types import Pod
-from .equivalence import Shape
+from .equivalence import EquivalenceClass
 from .resources import Amounts, amounts
 
 
@@ -37,10 +37,10 @@ class TaskStatus(IntEnum):
     @property
     def on_node(self) -> bool:
         """Whether such a task takes up room."""
-        return self in _ON_NODE
+        return self in _ON_NODE_STATUSES
 
 
-_ON_NODE = frozenset(
+_ON_NODE_STATUSES = frozenset(
     {
         TaskStatus.BINDING,
         TaskStatus.BOUND,
@@ -49,72 +49,72 @@ _ON_NODE = frozenset(
         TaskStatus.UNKNOWN,
     }
 )
-_ALLOCATED = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
-_STARTED = (TaskStatus.BINDING, TaskStatus.BOUND)
+_ALLOCATED_STATUSES = (TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
+_STARTING_STATUSES = (TaskStatus.BINDING, TaskStatus.BOUND)
 
 
-class Tally:
+class TaskCounts:
     """How many tasks there are of each status."""
 
-    __slots__ = ("counts",)
+    __slots__ = ("by_status",)
 
     def __init__(self) -> None:
         """Start with none."""
-        self.counts = [0] * len(TaskStatus)
+        self.by_status = [0] * len(TaskStatus)
 
     def __getitem__(self, status: TaskStatus) -> int:
-        return self.counts[status]
+        return self.by_status[status]
 
     @property
     def allocated(self) -> int:
         """Tasks that have their place and use it or are about to."""
-        return sum(self.counts[status] for status in _ALLOCATED)
+        return sum(self.by_status[status] for status in _ALLOCATED_STATUSES)
 
     @property
     def ready(self) -> int:
         """Tasks that count for the gang's minimum: placed ones and those that did their work."""
-        return self.allocated + self.counts[TaskStatus.SUCCEEDED]
+        return self.allocated + self.by_status[TaskStatus.SUCCEEDED]
 
     @property
     def valid(self) -> int:
         """Tasks that count or may come to count."""
-        return self.ready + self.counts[TaskStatus.PENDING]
+        return self.ready + self.by_status[TaskStatus.PENDING]
 
     @property
     def completed(self) -> int:
         """Tasks that are over."""
-        return self.counts[TaskStatus.SUCCEEDED] + self.counts[TaskStatus.FAILED]
+        return self.by_status[TaskStatus.SUCCEEDED] + self.by_status[TaskStatus.FAILED]
 
     @property
     def starting(self) -> int:
         """Tasks placed that do not run yet."""
-        return sum(self.counts[status] for status in _STARTED)
+        return sum(self.by_status[status] for status in _STARTING_STATUSES)
 
 
 class Task:
     """A pod to place, or placed. Made by :func:`task_of`; only its gang changes it."""
 
     __slots__ = (
-        "at_queue",
-        "claims",
         "created",
+        "eq_class",
+        "gated_by_queue",
         "gates",
         "index",
-        "lifted",
         "name",
         "namespace",
         "node",
+        "node_index",
         "priority",
+        "pvcs",
+        "reported_condition",
         "role",
-        "shape",
-        "slot",
         "status",
-        "told",
         "uid",
-        "vetted",
+        "ungated",
+        "uses_queue_gate",
     )
 
-    def __init__(self, pod: Pod, shape: Shape, *, lift: bool = False) -> None:
+    def __init__(self, pod: Pod, eq_class: EquivalenceClass, *, queue_gates: bool = False) -> None:
         """Read *pod*; its request has been read into *shape*.
 
         *lift* says that the gate of queues is ours to lift.
@@ -123,25 +123,25 @@ class Task:
         self.uid = meta.uid
         self.name = meta.name
         self.namespace = meta.namespace
-        self.shape = shape
+        self.eq_class = eq_class
         self.role = meta.annotations.get(names.TASK_SPEC) or meta.labels.get(names.TASK_SPEC, "")
         self.priority = _task_priority(pod)
         self.created = meta.creation_timestamp or ""
-        self.index = _index(meta.name)
-        self.claims = tuple(_claims(pod))
+        self.index = _task_index(meta.name)
+        self.pvcs = tuple(_pod_pvcs(pod))
         """The claims that it mounts by name, and whether each is to be its own."""
         self.gates = tuple(gate.name for gate in spec.scheduling_gates)
-        self.vetted = lift and meta.annotations.get(names.QUEUE_GATE) == "true"
+        self.uses_queue_gate = queue_gates and meta.annotations.get(names.QUEUE_GATE) == "true"
         """Whether the pod was to be let in by its queue."""
-        self.at_queue = self.vetted and self.gates == _QUEUE_GATE_ALONE
+        self.gated_by_queue = self.uses_queue_gate and self.gates == _QUEUE_GATE_ONLY
         """Whether nothing but that keeps it from being placed."""
-        self.lifted = False
+        self.ungated = False
         """Whether it has been let in, and its gate is on its way out."""
-        self.status = status_of(pod)
+        self.status = task_status(pod)
         self.node = spec.node_name
-        self.slot = -1
+        self.node_index = -1
         """The column of the node that the task is charged to."""
-        self.told = _told(pod)
+        self.reported_condition = _reported_condition(pod)
         """Reason and message of the pod's PodScheduled=False condition, if it has one."""
 
     @property
@@ -149,7 +149,7 @@ class Task:
         """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
-    def asks_the_same(self, other: "Task") -> bool:
+    def has_same_scheduling_fields(self, other: "Task") -> bool:
         """Whether two readings of a pod differ in nothing that placing it depends on."""
         return (self.status, self.gates, self.role, self.priority, self.node) == (
             other.status,
@@ -159,28 +159,28 @@ class Task:
             other.node,
         )
 
-    def age(self) -> tuple[float, str, str]:
+    def sort_key(self) -> tuple[float, str, str]:
         """The order of tasks that rank the same: by index in the name, then older first."""
         return (self.index, self.created, self.uid)
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class MemberArrival:
     """How the members of a gang came in, by a steady clock, while it was short of some."""
 
-    seen: int = 0
+    next_count: int = 0
     """How many there were when one more was last found, plus one; 0: it was not short."""
-    last: float = 0.0
+    last_arrival: float = 0.0
     """When that was."""
-    since: float = 0.0
+    missing_since: float = 0.0
     """When it was first found short."""
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class FitError:
     """The first task of its role that found no place."""
 
-    task: str
+    task_name: str
     """Name of its pod."""
 
     uid: str
@@ -188,7 +188,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """Why a gang waits, as far as the last try could tell."""
 
     reason: str
@@ -197,14 +197,14 @@ class Finding:
     message: str = ""
     """What refused the gang as a whole, if something did."""
 
-    misfits: Mapping[str, Misfit] = field(default_factory=dict)
+    fit_errors: Mapping[str, FitError] = field(default_factory=dict)
     """By role, who found no place."""
 
-    fitting: frozenset[str] = frozenset()
+    fitting_uids: frozenset[str] = frozenset()
     """Uids of tasks that had found a place before the try was given up."""
 
 
-class Queue:
+class QueueInfo:
     """A queue and the sums over its gangs."""
 
     def __init__(self, name: str) -> None:
@@ -235,42 +235,42 @@ class Gang:
         self.key = key
         self.single = single
         self.namespace, _, self.name = key.rpartition("/")
-        self.group: PodGroup | None = None
+        self.podgroup: PodGroup | None = None
         self.phase = ""
-        self.said = PodGroupStatus()
+        self.last_status = PodGroupStatus()
         """What was last said of the group's status."""
         self.priority = 0
         self.tasks: dict[str, Task] = {}
-        self.tally = Tally()
-        self.roles: dict[str, Tally] = {}
-        self.waiting: dict[str, Task] = {}
+        self.counts = TaskCounts()
+        self.counts_by_role: dict[str, TaskCounts] = {}
+        self.pending_tasks: dict[str, Task] = {}
         """Tasks that may be placed."""
-        self.best_effort = 0
+        self.best_effort_count = 0
         """How many of those ask for nothing but a node."""
-        self.gated: Amounts = {}
+        self.gated_request: Amounts = {}
         """What tasks ask for that others hold back."""
-        self.held: dict[str, Task] = {}
+        self.gated_tasks: dict[str, Task] = {}
         """Those tasks."""
-        self.at_queue: dict[str, Task] = {}
+        self.gated_by_queue: dict[str, Task] = {}
         """Tasks that are to be let in by the queue."""
-        self.promised: Amounts = {}
+        self.ungated_request: Amounts = {}
         """What those ask for that have been let in and are not placed yet."""
-        self.finding: Finding | None = None
+        self.diagnosis: Diagnosis | None = None
         """Why it waits, if it was tried and refused."""
         self.allocated: Amounts = {}
         self.requested: Amounts = {}
         self.min_resources: Amounts = {}
         self.min_request: Amounts = {}
         """What admission counts: the minimum, gated tasks taken off."""
-        self.leaving = 0
+        self.releasing = 0
         """Tasks that are being deleted and still on their node."""
-        self.lacking = Lacking()
+        self.member_arrival = MemberArrival()
         """How its members came in while it was short of them."""
-        self.noted_at = -math.inf
+        self.conditions_updated_at = -math.inf
         """When its pods were last told why they wait, by the same steady clock."""
         self.version = 0
         """Grows with every change from outside that a try may end differently for."""
-        self.tried = (-1, -1)
+        self.last_attempt = (-1, -1)
         """Versions of the cluster's openings and of this gang when it was last refused."""
 
     # -- what it needs -------------------------------------------------------------------------
@@ -278,14 +278,14 @@ class Gang:
     @property
     def queue_name(self) -> str:
         """The queue that it names; empty for a single pod."""
-        return self.group.spec.queue if self.group else ""
+        return self.podgroup.spec.queue if self.podgroup else ""
 
     @property
     def min_member(self) -> int:
         """How many tasks must be placed at once."""
         if self.single:
             return 1
-        return self.group.spec.min_member if self.group else 0
+        return self.podgroup.spec.min_member if self.podgroup else 0
 
     @property
     def role_minima(self) -> dict[str, int]:
@@ -294,14 +294,14 @@ class Gang:
         Minima that add up to more than the whole gang's are not meant: the job controller writes
         them for elastic jobs.
         """
-        minima = self.group.spec.min_task_member if self.group else {}
+        minima = self.podgroup.spec.min_task_member if self.podgroup else {}
         return minima if self.min_member >= sum(minima.values()) else {}
 
     @property
     def created(self) -> str:
         """When it was made; text that sorts."""
-        if self.group:
-            return self.group.metadata.creation_timestamp or ""
+        if self.podgroup:
+            return self.podgroup.metadata.creation_timestamp or ""
         return min((task.created for task in self.tasks.values()), default="")
 
     @property
@@ -312,139 +312,143 @@ class Gang:
     def is_ready(self) -> bool:
         """Whether its minima are met by tasks placed or done."""
         short = any(
-            self.role_tally(role).ready < minimum for role, minimum in self.role_minima.items()
+            self.role_counts(role).ready < minimum for role, minimum in self.role_minima.items()
         )
-        return self.tally.ready >= self.min_member and not short
+        return self.counts.ready >= self.min_member and not short
 
     def is_terminating(self) -> bool:
         """Whether it is short only of pods that are being deleted, and none waits for a node."""
-        standing = self.tally.allocated + self.tally.completed + self.leaving
-        waits = self.tally[TaskStatus.PENDING] > 0
-        return self.leaving > 0 and not waits and standing >= self.min_member
+        accounted = self.counts.allocated + self.counts.completed + self.releasing
+        has_pending = self.counts[TaskStatus.PENDING] > 0
+        return self.releasing > 0 and not has_pending and accounted >= self.min_member
 
-    def role_tally(self, role: str) -> Tally:
+    def role_counts(self, role: str) -> TaskCounts:
         """The counts of one role."""
-        return self.roles.get(role) or _NOBODY
+        return self.counts_by_role.get(role) or _NO_TASKS
 
-    def is_entering(self) -> bool:
+    def awaits_ungating(self) -> bool:
         """Whether tasks that it needs to start show the gate of their queue still."""
-        if not self.at_queue or self.is_ready():
+        if not self.gated_by_queue or self.is_ready():
             return False
-        if self.tally.ready + len(self.waiting) < self.min_member:
+        if self.counts.ready + len(self.pending_tasks) < self.min_member:
             return True
-        there = Counter(task.role for task in self.waiting.values())
+        available = Counter(task.role for task in self.pending_tasks.values())
         return any(
-            self.role_tally(role).ready + there[role] < minimum
+            self.role_counts(role).ready + available[role] < minimum
             for role, minimum in self.role_minima.items()
         )
 
-    def wants_room(self) -> bool:
+    def has_requesting_tasks(self) -> bool:
         """Whether a task that may be placed asks for an amount of anything."""
-        return len(self.waiting) > self.best_effort
+        return len(self.pending_tasks) > self.best_effort_count
 
-    def wants_nodes(self) -> bool:
+    def has_best_effort_tasks(self) -> bool:
         """Whether a task that may be placed asks for nothing but a node."""
-        return self.best_effort > 0
+        return self.best_effort_count > 0
 
     # -- changes -------------------------------------------------------------------------------
 
-    def add(self, task: Task) -> None:
+    def add_task(self, task: Task) -> None:
         """Take in *task* as it is."""
         self.tasks[task.uid] = task
-        self._count(task, 1)
+        self._add_to_counts(task, 1)
         self.version += task.status is TaskStatus.PENDING
 
-    def remove(self, task: Task) -> None:
+    def remove_task(self, task: Task) -> None:
         """Forget *task*."""
         del self.tasks[task.uid]
-        self._count(task, -1)
+        self._add_to_counts(task, -1)
         self.version += 1
 
-    def move(self, task: Task, status: TaskStatus) -> None:
+    def update_task_status(self, task: Task, status: TaskStatus) -> None:
         """Note that *task* is *status* now."""
-        self._count(task, -1)
+        self._add_to_counts(task, -1)
         task.status = status
-        self._count(task, 1)
+        self._add_to_counts(task, 1)
 
-    def lift(self, task: Task) -> None:
+    def mark_ungated(self, task: Task) -> None:
         """Note that *task* has been let in by the queue."""
-        self._count(task, -1)
-        task.lifted = True
-        self._count(task, 1)
+        self._add_to_counts(task, -1)
+        task.ungated = True
+        self._add_to_counts(task, 1)
 
-    def set_group(self, group: PodGroup | None) -> bool:
+    def set_podgroup(self, podgroup: PodGroup | None) -> bool:
         """Take in the PodGroup, and say whether it asks for something else than before.
 
         The phase of one that is known already is ours, not its own.
         """
-        before = self.group
-        known = before and group and before.metadata.uid == group.metadata.uid
+        before = self.podgroup
+        known = before and podgroup and before.metadata.uid == podgroup.metadata.uid
         if not known:
-            self.phase = group.status.phase if group else ""
-            self.said = group.status if group else PodGroupStatus()
-            self.finding = None
-        self.group = group
-        self.min_resources = amounts(group.spec.min_resources) if group else {}
+            self.phase = podgroup.status.phase if podgroup else ""
+            self.last_status = podgroup.status if podgroup else PodGroupStatus()
+            self.diagnosis = None
+        self.podgroup = podgroup
+        self.min_resources = amounts(podgroup.spec.min_resources) if podgroup else {}
         changed = not known or (
-            before is not None and group is not None and before.spec != group.spec
+            before is not None and podgroup is not None and before.spec != podgroup.spec
         )
         self.version += changed
         return changed and before is not None
 
-    def _count(self, task: Task, sign: int) -> None:
-        status, request = task.status, task.shape.request
-        self.tally.counts[status] += sign
-        role = self.roles.get(task.role)
+    def _add_to_counts(self, task: Task, sign: int) -> None:
+        status, request = task.status, task.eq_class.request
+        self.counts.by_status[status] += sign
+        role = self.counts_by_role.get(task.role)
         if role is None:
-            role = self.roles[task.role] = Tally()
-        role.counts[status] += sign
+            role = self.counts_by_role[task.role] = TaskCounts()
+        role.by_status[status] += sign
         if status is TaskStatus.RELEASING and task.node:
-            self.leaving += sign
-        if status in _ALLOCATED:
-            add(self.allocated, request, sign)
-            add(self.requested, request, sign)
+            self.releasing += sign
+        if status in _ALLOCATED_STATUSES:
+            add_amounts(self.allocated, request, sign)
+            add_amounts(self.requested, request, sign)
         elif status is TaskStatus.PENDING:
-            add(self.requested, request, sign)
-            self._count_pending(task, sign)
+            add_amounts(self.requested, request, sign)
+            self._add_pending_to_counts(task, sign)
 
-    def _count_pending(self, task: Task, sign: int) -> None:
-        request = task.shape.request
-        if task.lifted or (task.vetted and not task.gates):
-            add(self.promised, request, sign)
-        if task.gates and task.gates != _QUEUE_GATE_ALONE:
-            add(self.gated, request, sign)
+    def _add_pending_to_counts(self, task: Task, sign: int) -> None:
+        request = task.eq_class.request
+        if task.ungated or (task.uses_queue_gate and not task.gates):
+            add_amounts(self.ungated_request, request, sign)
+        if task.gates and task.gates != _QUEUE_GATE_ONLY:
+            add_amounts(self.gated_request, request, sign)
         if not task.gates:
-            self.best_effort += sign if task.shape.best_effort else 0
-            among = self.waiting
+            self.best_effort_count += sign if task.eq_class.best_effort else 0
+            tasks = self.pending_tasks
         else:
-            among = self.at_queue if task.at_queue else self.held
+            tasks = self.gated_by_queue if task.gated_by_queue else self.gated_tasks
         if sign > 0:
-            among[task.uid] = task
+            tasks[task.uid] = task
         else:
-            among.pop(task.uid, None)
+            tasks.pop(task.uid, None)
 
 
-_NOBODY = Tally()
-_QUEUE_GATE_ALONE = (names.QUEUE_GATE,)
+_NO_TASKS = TaskCounts()
+_QUEUE_GATE_ONLY = (names.QUEUE_GATE,)
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}", re.ASCII)
 
 
-def in_order(tasks: Iterable[Task], rank: Callable[[Task], tuple[float, ...]]) -> list[Task]:
+def sorted_tasks(
+    tasks: Iterable[Task], task_order: Callable[[Task], tuple[float, ...]]
+) -> list[Task]:
     """*tasks* in order of *rank*, then age; askers of nothing come last."""
-    return sorted(tasks, key=lambda task: (task.shape.best_effort, rank(task), task.age()))
+    return sorted(
+        tasks, key=lambda task: (task.eq_class.best_effort, task_order(task), task.sort_key())
+    )
 
 
-def add(into: Amounts, what: Amounts, times: int = 1) -> None:
+def add_amounts(target: Amounts, delta: Amounts, factor: int = 1) -> None:
     """Add *what*, *times* over, to *into*; entries that come to nothing vanish."""
-    for name, units in what.items():
-        total = into.get(name, 0) + units * times
+    for name, units in delta.items():
+        total = target.get(name, 0) + units * factor
         if total:
-            into[name] = total
+            target[name] = total
         else:
-            into.pop(name, None)
+            target.pop(name, None)
 
 
-def beyond(left: Amounts, right: Amounts) -> Amounts:
+def positive_difference(left: Amounts, right: Amounts) -> Amounts:
     """What *left* has more than *right*."""
     return {
         name: units - right.get(name, 0)
@@ -453,19 +457,19 @@ def beyond(left: Amounts, right: Amounts) -> Amounts:
     }
 
 
-def total(parts: Iterable[Amounts]) -> Amounts:
+def sum_amounts(items: Iterable[Amounts]) -> Amounts:
     """The sum of *parts*."""
     result: Amounts = {}
-    for part in parts:
-        add(result, part)
+    for part in items:
+        add_amounts(result, part)
     return result
 
 
-def status_of(pod: Pod) -> TaskStatus:
+def task_status(pod: Pod) -> TaskStatus:
     """Where *pod* stands, from the pod alone."""
     phase = pod.status.phase
-    if phase in _ENDED:
-        return _ENDED[phase]
+    if phase in _FINISHED_STATUSES:
+        return _FINISHED_STATUSES[phase]
     if pod.metadata.deletion_timestamp:
         return TaskStatus.RELEASING
     if phase == "Running":
@@ -475,10 +479,10 @@ def status_of(pod: Pod) -> TaskStatus:
     return TaskStatus.UNKNOWN
 
 
-_ENDED = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
+_FINISHED_STATUSES = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
 
-def _claims(pod: Pod) -> Iterator[tuple[str, bool]]:
+def _pod_pvcs(pod: Pod) -> Iterator[tuple[str, bool]]:
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             yield volume.persistent_volume_claim.claim_name, False
@@ -493,13 +497,13 @@ def _task_priority(pod: Pod) -> int:
     return 1 if pod.spec.priority is None else pod.spec.priority
 
 
-def _index(name: str) -> float:
+def _task_index(name: str) -> float:
     """The number at the end of a task's pod name; names without one come last."""
     head, _, tail = name.rpartition("-")
     return float(tail) if "-" in head and _WHOLE_NUMBER.fullmatch(tail) else math.inf
 
 
-def _told(pod: Pod) -> tuple[str, str] | None:
+def _reported_condition(pod: Pod) -> tuple[str, str] | None:
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
             return condition.reason, condition.message

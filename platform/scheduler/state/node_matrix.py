@@ -17,23 +17,23 @@ import numpy as np
 from .core_types import Node, Taint
 from .resources import (
     CPU,
-    LARGEST,
+    MAX_AMOUNT,
     MEMORY,
     PODS,
     Amounts,
     BoolVector,
-    Dimensions,
     IntVector,
     Matrix,
+    ResourceIndex,
     amounts,
 )
 
-_FIRST_COLUMNS = 16
-_LOG_LENGTH = 4096
+_INITIAL_COLUMNS = 16
+_MAX_CHANGES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeInfo:
     """What filters and preferences see of a node; changes seldom."""
 
     name: str
@@ -47,46 +47,46 @@ class ChangeLog:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._slots: list[int] = []
-        self._forgotten = 0
+        self._indexes: list[int] = []
+        self._dropped = 0
 
     @property
-    def mark(self) -> int:
+    def position(self) -> int:
         """The present end of the log."""
-        return self._forgotten + len(self._slots)
+        return self._dropped + len(self._indexes)
 
-    def add(self, slot: int) -> None:
+    def add(self, node_index: int) -> None:
         """Note a change of column *slot*."""
-        self._slots.append(slot)
-        if len(self._slots) > 2 * _LOG_LENGTH:
-            del self._slots[:_LOG_LENGTH]
-            self._forgotten += _LOG_LENGTH
+        self._indexes.append(node_index)
+        if len(self._indexes) > 2 * _MAX_CHANGES:
+            del self._indexes[:_MAX_CHANGES]
+            self._dropped += _MAX_CHANGES
 
-    def since(self, mark: int) -> list[int] | None:
+    def since(self, position: int) -> list[int] | None:
         """Columns changed since *mark*, or ``None`` if that is too long ago to tell."""
-        if mark < self._forgotten:
+        if position < self._dropped:
             return None
-        return self._slots[mark - self._forgotten :]
+        return self._indexes[position - self._dropped :]
 
 
-class Snapshot:
+class NodeMatrix:
     """Nodes and what is free on them. Not safe to change while somebody decides over it."""
 
     def __init__(self) -> None:
         """Start without nodes."""
-        self.dimensions = Dimensions()
+        self.resource_index = ResourceIndex()
         self.names: list[str] = []
-        self.facts: list[NodeFacts | None] = []
-        self.allocatable: Matrix = np.zeros((len(self.dimensions), _FIRST_COLUMNS), np.int64)
+        self.node_infos: list[NodeInfo | None] = []
+        self.allocatable: Matrix = np.zeros((len(self.resource_index), _INITIAL_COLUMNS), np.int64)
         self.idle: Matrix = self.allocatable.copy()
-        self.alive: BoolVector = np.zeros(_FIRST_COLUMNS, np.bool_)
-        self.changed = ChangeLog()
+        self.alive: BoolVector = np.zeros(_INITIAL_COLUMNS, np.bool_)
+        self.usage_changes = ChangeLog()
         """Columns whose amounts changed."""
-        self.refitted = ChangeLog()
+        self.node_changes = ChangeLog()
         """Columns whose node facts changed."""
-        self._slots: dict[str, int] = {}
-        self._free: list[int] = []
-        self._ties: IntVector | None = None
+        self._index_by_name: dict[str, int] = {}
+        self._free_indexes: list[int] = []
+        self._tie_breakers: IntVector | None = None
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -99,100 +99,100 @@ class Snapshot:
         """How many nodes there are."""
         return int(self.alive.sum())
 
-    def set_node(self, node: Node) -> bool:
+    def update_node(self, node: Node) -> bool:
         """Take in a new or changed *node*; say whether anything that matters here changed."""
-        slot = self._slot(node.metadata.name)
-        facts = NodeFacts(
+        node_index = self._index_for(node.metadata.name)
+        node_info = NodeInfo(
             node.metadata.name, node.metadata.labels, node.spec.taints, node.spec.unschedulable
         )
-        offers = self.dimensions.vector(amounts(node.status.allocatable))
-        self.fit_rows()
-        same = self.alive[slot] and facts == self.facts[slot]
+        allocatable = self.resource_index.vector(amounts(node.status.allocatable))
+        self.add_missing_rows()
+        same = self.alive[node_index] and node_info == self.node_infos[node_index]
         if not same:
-            self.facts[slot] = facts
-            self.refitted.add(slot)
-            self._ties = None if not self.alive[slot] else self._ties
-            self.alive[slot] = True
-        if same and np.array_equal(self.allocatable[:, slot], offers):
+            self.node_infos[node_index] = node_info
+            self.node_changes.add(node_index)
+            self._tie_breakers = None if not self.alive[node_index] else self._tie_breakers
+            self.alive[node_index] = True
+        if same and np.array_equal(self.allocatable[:, node_index], allocatable):
             return False
-        self._set_allocatable(slot, offers)
+        self._set_allocatable(node_index, allocatable)
         return True
 
-    def drop_node(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
         """Forget a node; pods that are still charged to it stay charged. Unknown: no matter."""
-        slot = self._slots.get(name)
-        if slot is None or not self.alive[slot]:
+        node_index = self._index_by_name.get(name)
+        if node_index is None or not self.alive[node_index]:
             return
-        self.alive[slot] = False
-        self.facts[slot] = None
-        self._ties = None
-        self.refitted.add(slot)
-        self._set_allocatable(slot, np.zeros(len(self.dimensions), np.int64))
-        self._release_if_empty(slot)
+        self.alive[node_index] = False
+        self.node_infos[node_index] = None
+        self._tie_breakers = None
+        self.node_changes.add(node_index)
+        self._set_allocatable(node_index, np.zeros(len(self.resource_index), np.int64))
+        self._free_if_empty(node_index)
 
-    def node_slot(self, name: str) -> int | None:
+    def index_of(self, name: str) -> int | None:
         """The column of node *name* (known or only named by a pod), if it has one."""
-        return self._slots.get(name)
+        return self._index_by_name.get(name)
 
-    def ties(self) -> IntVector:
+    def tie_breakers(self) -> IntVector:
         """Who wins among equals: the node whose name comes first has the largest number."""
-        if self._ties is None:
-            self._ties = np.zeros(self.columns, np.int64)
+        if self._tie_breakers is None:
+            self._tie_breakers = np.zeros(self.columns, np.int64)
             by_name = sorted(np.flatnonzero(self.alive).tolist(), key=self.names.__getitem__)
-            self._ties[by_name] = np.arange(len(by_name), 0, -1)
-        return self._ties
+            self._tie_breakers[by_name] = np.arange(len(by_name), 0, -1)
+        return self._tie_breakers
 
     def total(self) -> Amounts:
         """What all nodes together offer, unschedulable ones too."""
-        return self.dimensions.amounts(self.allocatable.sum(axis=1))
+        return self.resource_index.amounts(self.allocatable.sum(axis=1))
 
     def used(self) -> Amounts:
         """What all pods together take."""
-        taken = (self.allocatable - self.idle).sum(axis=1)
-        return self.dimensions.amounts(taken)
+        used = (self.allocatable - self.idle).sum(axis=1)
+        return self.resource_index.amounts(used)
 
     # -- pods ----------------------------------------------------------------------------------
 
-    def charge(self, name: str, request: IntVector) -> int:
+    def add_pod(self, name: str, request: IntVector) -> int:
         """A pod with *request* is on node *name*; returns the column."""
-        slot = self._slot(name)
-        self.take(request, (slot,))
-        return slot
+        node_index = self._index_for(name)
+        self.allocate(request, (node_index,))
+        return node_index
 
-    def refund(self, slot: int, request: IntVector) -> None:
+    def remove_pod(self, node_index: int, request: IntVector) -> None:
         """A pod with *request* is gone from column *slot*."""
-        self.give(request, (slot,))
-        self._release_if_empty(slot)
+        self.release(request, (node_index,))
+        self._free_if_empty(node_index)
 
-    def take(self, request: IntVector, slots: Iterable[int]) -> None:
+    def allocate(self, request: IntVector, node_indexes: Iterable[int]) -> None:
         """Charge *request* once to each of *slots*; a slot may come up more than once."""
-        self._move(request, slots, -1)
+        self._add_request(request, node_indexes, -1)
 
-    def give(self, request: IntVector, slots: Iterable[int]) -> None:
+    def release(self, request: IntVector, node_indexes: Iterable[int]) -> None:
         """The exact opposite of :meth:`drain`."""
-        self._move(request, slots, 1)
+        self._add_request(request, node_indexes, 1)
 
-    def capacity(self, request: IntVector, slots: IntVector | None = None) -> IntVector:
+    def capacity(self, request: IntVector, node_indexes: IntVector | None = None) -> IntVector:
         """How many pods with *request* fit at most on each of *slots* (by default all columns).
 
         CPU and memory count even when not asked for: an over-committed node takes nobody.
         """
-        idle = self.idle if slots is None else self.idle[:, slots]
-        most = np.full(idle.shape[1], LARGEST, np.int64)
+        idle = self.idle if node_indexes is None else self.idle[:, node_indexes]
+        capacity = np.full(idle.shape[1], MAX_AMOUNT, np.int64)
         for row in np.flatnonzero(request):
-            np.minimum(most, idle[row] // request[row], out=most)
+            np.minimum(capacity, idle[row] // request[row], out=capacity)
         for always in (CPU, MEMORY):
             if not request[always]:
-                most[idle[always] < 0] = 0
-        return np.maximum(most, 0, out=most)
+                capacity[idle[always] < 0] = 0
+        return np.maximum(capacity, 0, out=capacity)
 
-    def fit_rows(self) -> None:
+    def add_missing_rows(self) -> None:
         """Give the matrices a row for every resource that is known by now."""
-        missing = len(self.dimensions) - self.allocatable.shape[0]
+        missing = len(self.resource_index) - self.allocatable.shape[0]
         if missing:
-            more = ((0, missing), (0, 0))
-            self.allocatable = np.pad(self.allocatable, more)
-            self.idle = np.pad(self.idle, more)
+            padding = ((0, missing), (0, 0))
+            self.allocatable = np.pad(self.allocatable, padding)
+            self.idle = np.pad(self.idle, padding)
 
     def validate(self) -> None:
         """Check what must always hold.
@@ -201,59 +201,61 @@ class Snapshot:
             AssertionError: the snapshot contradicts itself; the message says where.
         """
         dead = ~self.alive[: len(self.names)]
-        claims = {
+        invariants = {
             "matrices of different shapes": self.allocatable.shape == self.idle.shape,
-            "a node lost its column": all(self.names[at] == n for n, at in self._slots.items()),
+            "a node lost its column": all(
+                self.names[at] == n for n, at in self._index_by_name.items()
+            ),
             "a dead node offers": not self.allocatable[:, : len(self.names)][:, dead].any(),
-            "a free column is charged": not self.idle[:, self._free].any(),
+            "a free column is charged": not self.idle[:, self._free_indexes].any(),
         }
-        for complaint, holds in claims.items():
+        for message, holds in invariants.items():
             if not holds:
-                raise AssertionError(complaint)
+                raise AssertionError(message)
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _slot(self, name: str) -> int:
-        slot = self._slots.get(name)
-        if slot is not None:
-            return slot
-        if self._free:
-            slot = self._free.pop()
-            self.names[slot] = name
+    def _index_for(self, name: str) -> int:
+        node_index = self._index_by_name.get(name)
+        if node_index is not None:
+            return node_index
+        if self._free_indexes:
+            node_index = self._free_indexes.pop()
+            self.names[node_index] = name
         else:
-            slot = len(self.names)
+            node_index = len(self.names)
             self.names.append(name)
-            self.facts.append(None)
-            if slot == self.columns:
+            self.node_infos.append(None)
+            if node_index == self.columns:
                 self._double_columns()
-        self._slots[name] = slot
-        return slot
+        self._index_by_name[name] = node_index
+        return node_index
 
     def _double_columns(self) -> None:
-        more = ((0, 0), (0, self.columns))
-        self.alive = np.pad(self.alive, more[1])
-        self.allocatable = np.pad(self.allocatable, more)
-        self.idle = np.pad(self.idle, more)
-        self._ties = None
+        padding = ((0, 0), (0, self.columns))
+        self.alive = np.pad(self.alive, padding[1])
+        self.allocatable = np.pad(self.allocatable, padding)
+        self.idle = np.pad(self.idle, padding)
+        self._tie_breakers = None
 
-    def _set_allocatable(self, slot: int, offers: IntVector) -> None:
-        self.idle[:, slot] += offers - self.allocatable[:, slot]
-        self.allocatable[:, slot] = offers
-        self.changed.add(slot)
+    def _set_allocatable(self, node_index: int, allocatable: IntVector) -> None:
+        self.idle[:, node_index] += allocatable - self.allocatable[:, node_index]
+        self.allocatable[:, node_index] = allocatable
+        self.usage_changes.add(node_index)
 
-    def _release_if_empty(self, slot: int) -> None:
-        if self.alive[slot] or self.idle[PODS, slot]:
+    def _free_if_empty(self, node_index: int) -> None:
+        if self.alive[node_index] or self.idle[PODS, node_index]:
             return
-        del self._slots[self.names[slot]]
-        self.names[slot] = ""
-        self._free.append(slot)
+        del self._index_by_name[self.names[node_index]]
+        self.names[node_index] = ""
+        self._free_indexes.append(node_index)
 
-    def _move(self, request: IntVector, slots: Iterable[int], sign: int) -> None:
-        self.fit_rows()
+    def _add_request(self, request: IntVector, node_indexes: Iterable[int], sign: int) -> None:
+        self.add_missing_rows()
         counts: dict[int, int] = {}
-        for slot in slots:
-            counts[slot] = counts.get(slot, 0) + 1
-        request = self.dimensions.full(request)
-        for slot, count in counts.items():
-            self.idle[:, slot] += request * (sign * count)
-            self.changed.add(slot)
+        for node_index in node_indexes:
+            counts[node_index] = counts.get(node_index, 0) + 1
+        request = self.resource_index.padded(request)
+        for node_index, count in counts.items():
+            self.idle[:, node_index] += request * (sign * count)
+            self.usage_changes.add(node_index)

@@ -1,6 +1,6 @@
 """The claims that pods mount: a pod is not placed before all of them are bound."""
 
-from .core_types import Claim
+from .core_types import PersistentVolumeClaim
 from .gangs import Task
 
 _UNBOUND = (
@@ -9,65 +9,69 @@ _UNBOUND = (
 )
 
 
-class ClaimBook:
+class PVCTracker:
     """Claims as the last events left them, and the tasks that mount them."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._claims: dict[str, Claim] = {}
-        self._takers: dict[str, set[str]] = {}
+        self._pvcs: dict[str, PersistentVolumeClaim] = {}
+        self._tasks_by_pvc: dict[str, set[str]] = {}
         """Uids of tasks by ``namespace/name`` of the claim."""
 
-    def note(self, old: Claim | None, new: Claim | None) -> frozenset[str]:
+    def update(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> frozenset[str]:
         """Take in a claim that came, changed or went; returns the tasks that this may help."""
         known = new or old
         if known is None:
             return frozenset()
         key = known.metadata.key
         if new is None:
-            self._claims.pop(key, None)
+            self._pvcs.pop(key, None)
         else:
-            self._claims[key] = new
-        same = old is not None and new is not None and _says(old) == _says(new)
-        return frozenset() if same else frozenset(self._takers.get(key, ()))
+            self._pvcs[key] = new
+        same = (
+            old is not None and new is not None and _relevant_fields(old) == _relevant_fields(new)
+        )
+        return frozenset() if same else frozenset(self._tasks_by_pvc.get(key, ()))
 
-    def add(self, task: Task) -> None:
+    def add_task(self, task: Task) -> None:
         """A pod came."""
-        for name, _ in task.claims:
-            self._takers.setdefault(f"{task.namespace}/{name}", set()).add(task.uid)
+        for name, _ in task.pvcs:
+            self._tasks_by_pvc.setdefault(f"{task.namespace}/{name}", set()).add(task.uid)
 
-    def remove(self, task: Task) -> None:
+    def remove_task(self, task: Task) -> None:
         """A pod went."""
-        for name, _ in task.claims:
+        for name, _ in task.pvcs:
             key = f"{task.namespace}/{name}"
-            takers = self._takers.get(key, set())
-            takers.discard(task.uid)
-            if not takers:
-                self._takers.pop(key, None)
+            task_uids = self._tasks_by_pvc.get(key, set())
+            task_uids.discard(task.uid)
+            if not task_uids:
+                self._tasks_by_pvc.pop(key, None)
 
-    def problem(self, task: Task) -> str:
+    def blocking_reason(self, task: Task) -> str:
         """Which claim keeps *task* from being placed, and why; empty if none does."""
-        for name, own in task.claims:
-            claim = self._claims.get(f"{task.namespace}/{name}")
-            if claim is None:
+        for name, own in task.pvcs:
+            pvc = self._pvcs.get(f"{task.namespace}/{name}")
+            if pvc is None:
                 return f'persistentvolumeclaim "{name}" not found'
-            if own and all(each.uid != task.uid for each in claim.metadata.owner_references):
+            if own and all(each.uid != task.uid for each in pvc.metadata.owner_references):
                 return f'persistentvolumeclaim "{name}" was not made for pod "{task.name}"'
-            if text := _problem_of(claim):
+            if text := _blocking_reason(pvc):
                 return text
         return ""
 
 
-def _problem_of(claim: Claim) -> str:
-    name = claim.metadata.name
-    if claim.metadata.deletion_timestamp:
+def _blocking_reason(pvc: PersistentVolumeClaim) -> str:
+    name = pvc.metadata.name
+    if pvc.metadata.deletion_timestamp:
         return f'persistentvolumeclaim "{name}" is being deleted'
-    if claim.status.phase == "Lost":
-        return f'persistentvolumeclaim "{name}" has lost its volume "{claim.spec.volume_name}"'
-    if claim.status.phase != "Bound" or not claim.spec.volume_name:
+    if pvc.status.phase == "Lost":
+        return f'persistentvolumeclaim "{name}" has lost its volume "{pvc.spec.volume_name}"'
+    if pvc.status.phase != "Bound" or not pvc.spec.volume_name:
         return _UNBOUND.format(name)
     return ""
 
 
-def _says(claim: Claim) -> tuple[object, ...]:
-    return claim.metadata.uid, claim.metadata.owner_references, _problem_of(claim)
+def _relevant_fields(pvc: PersistentVolumeClaim) -> tuple[object, ...]:
+    return pvc.metadata.uid, pvc.metadata.owner_references, _blocking_reason(pvc)

@@ -2,7 +2,7 @@
 
 CPU is counted in millicores, memory in bytes, pods in pods, everything else in thousandths of its
 unit: the units of Volcano, without its rounding. A vector holds one number for each name of
-a :class:`Dimensions`; vectors made before a name was known are shorter and mean zero there.
+a :class:`ResourceIndex`; vectors made before a name was known are shorter and mean zero there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,13 +25,13 @@ Amounts = dict[str, int]
 CPU, MEMORY, PODS = 0, 1, 2
 """Rows that every dimension table has."""
 
-LARGEST = 2**60
+MAX_AMOUNT = 2**60
 """Amounts are cut off here, so that sums over a cluster stay within 64 bits."""
 
-_WHOLE = ("memory", "pods")
+_WHOLE_UNIT_RESOURCES = ("memory", "pods")
 
 
-class Dimensions:
+class ResourceIndex:
     """Names of resources and their rows; it only grows."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Dimensions:
         vector[rows] = list(amounts.values())
         return vector
 
-    def full(self, vector: IntVector) -> IntVector:
+    def padded(self, vector: IntVector) -> IntVector:
         """*vector*, made as long as the table is now."""
         missing = len(self.names) - len(vector)
         return np.concatenate([vector, np.zeros(missing, np.int64)]) if missing else vector
@@ -75,11 +75,11 @@ def amount(name: str, quantity: str | int | float) -> int:
     from one that does not check.
     """
     try:
-        read = parse(quantity)
+        parsed = parse(quantity)
     except QuantityError:
         return 0
-    units = read.value() if name in _WHOLE else read.milli_value()
-    return max(min(units, LARGEST), -LARGEST)
+    units = parsed.value() if name in _WHOLE_UNIT_RESOURCES else parsed.milli_value()
+    return max(min(units, MAX_AMOUNT), -MAX_AMOUNT)
 
 
 def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
@@ -91,28 +91,28 @@ def amounts(quantities: Mapping[str, str | int | float] | None) -> Amounts:
     }
 
 
-def show(name: str, units: int) -> str:
+def format_amount(name: str, units: int) -> str:
     """*units* of *name* as people like to read them: ``64``, ``500m``, ``153.6``, ``1.5Gi``."""
     if name == "memory" and abs(units) >= 2**20 and units % 2**20:
         return f"{units / 2**30:.1f}Gi" if abs(units) >= 2**30 else f"{units / 2**20:.1f}Mi"
-    if name not in _WHOLE and abs(units) >= 1000:
+    if name not in _WHOLE_UNIT_RESOURCES and abs(units) >= 1000:
         return f"{units / 1000:.3f}".rstrip("0").rstrip(".")
-    return exact(name, units)
+    return to_quantity(name, units)
 
 
-def exact(name: str, units: int) -> str:
+def to_quantity(name: str, units: int) -> str:
     """*units* of *name* as a quantity for the wire."""
     if name != "memory":
-        return str(Quantity(units * (10**9 if name in _WHOLE else 10**6)))
+        return str(Quantity(units * (10**9 if name in _WHOLE_UNIT_RESOURCES else 10**6)))
     for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
         if units and units % size == 0:
             return f"{units // size}{suffix}"
     return str(units)
 
 
-def quantities(found: Mapping[str, int]) -> dict[str, str]:
+def to_resource_list(amounts_by_name: Mapping[str, int]) -> dict[str, str]:
     """Amounts as a resource list for the wire, by name in order."""
-    return {name: exact(name, found[name]) for name in sorted(found)}
+    return {name: to_quantity(name, amounts_by_name[name]) for name in sorted(amounts_by_name)}
 
 
 def pod_request(spec: PodSpec) -> Amounts:
@@ -122,17 +122,17 @@ def pod_request(spec: PodSpec) -> Amounts:
     started before them, so only the peak of that row counts.
     """
     regular = _sum(_request(container) for container in spec.containers)
-    staying: Amounts = {}
+    sidecars: Amounts = {}
     peak: Amounts = {}
     for container in spec.init_containers:
         request = _request(container)
         if container.restart_policy == "Always":
             regular = _sum((regular, request))
-            staying = _sum((staying, request))
-            peak = _largest(peak, staying)
+            sidecars = _sum((sidecars, request))
+            peak = _elementwise_max(peak, sidecars)
         else:
-            peak = _largest(peak, _sum((request, staying)))
-    return _sum((_largest(regular, peak), amounts(spec.overhead), {"pods": 1}))
+            peak = _elementwise_max(peak, _sum((request, sidecars)))
+    return _sum((_elementwise_max(regular, peak), amounts(spec.overhead), {"pods": 1}))
 
 
 def _request(container: ContainerNeeds) -> Amounts:
@@ -140,13 +140,13 @@ def _request(container: ContainerNeeds) -> Amounts:
     return amounts(container.resources.limits | container.resources.requests)
 
 
-def _sum(parts: Iterable[Amounts]) -> Amounts:
+def _sum(items: Iterable[Amounts]) -> Amounts:
     total: Amounts = {}
-    for part in parts:
+    for part in items:
         for name, units in part.items():
             total[name] = total.get(name, 0) + units
     return total
 
 
-def _largest(left: Amounts, right: Amounts) -> Amounts:
+def _elementwise_max(left: Amounts, right: Amounts) -> Amounts:
     return {name: max(left.get(name, 0), right.get(name, 0)) for name in left.keys() | right.keys()}

@@ -25,29 +25,29 @@ from ...model import names
 from ...model.meta import ObjectReference
 from ..framework.session import Placement
 from ..state.core_types import Pod
-from .pod_versions import Standing
+from .pod_versions import PodVersions
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 60.0
+INITIAL_BACKOFF, MAX_BACKOFF = 0.1, 60.0
 """Seconds that a refused pod keeps its place, at first and at most."""
 
 
 @dataclass(slots=True)
-class _Errand:
+class _BindRequest:
     placement: Placement
-    refused: bool = False
+    rejected: bool = False
 
 
 @dataclass(slots=True)
-class _Progress:
+class _GangProgress:
     """How far the bindings of one gang are."""
 
-    left: int = 0
+    remaining: int = 0
     bound: int = 0
 
 
-def _by_key(gang: str) -> Mapping[str, str]:
+def _default_log_fields(gang: str) -> Mapping[str, str]:
     return {"podgroup": gang}
 
 
@@ -60,10 +60,10 @@ class Binder:
         *,
         recorder: Recorder | None,
         clock: Clock,
-        at_once: int,
+        max_in_flight: int,
         forget: Callable[[str], object],
-        about: Callable[[str], Mapping[str, str]] = _by_key,
-        standing: Standing | None = None,
+        log_fields: Callable[[str], Mapping[str, str]] = _default_log_fields,
+        pod_versions: PodVersions | None = None,
     ) -> None:
         """Keep *at_once* bindings under way at most.
 
@@ -74,102 +74,110 @@ class Binder:
         self._client = client
         self._recorder = recorder
         self._forget = forget
-        self._about = about
-        self._standing = standing or Standing()
-        self._errands: dict[str, _Errand] = {}
-        self._gangs: dict[str, _Progress] = {}
-        self._pauses = ExponentialFailureRateLimiter(FIRST_PAUSE, LONGEST_PAUSE)
-        self._workers = WorkerSettings(workers_per_shard=at_once)
+        self._gang_log_fields = log_fields
+        self._pod_versions = pod_versions or PodVersions()
+        self._requests: dict[str, _BindRequest] = {}
+        self._gang_progress: dict[str, _GangProgress] = {}
+        self._backoff = ExponentialFailureRateLimiter(INITIAL_BACKOFF, MAX_BACKOFF)
+        self._worker_settings = WorkerSettings(workers_per_shard=max_in_flight)
         self.queue = ShardedQueue(
             name="bindings",
             limiter=ExponentialFailureRateLimiter(0.05, 5.0),
             clock=clock,
-            log_fields=self._named,
+            log_fields=self._log_fields,
         )
 
     def bind(self, placements: Iterable[Placement]) -> None:
         """Have *placements* carried out."""
         for placement in placements:
-            before = self._errands.get(placement.uid)
+            before = self._requests.get(placement.uid)
             if placement.gang and (before is None or before.placement.gang != placement.gang):
-                self._gangs.setdefault(placement.gang, _Progress()).left += 1
-            self._errands[placement.uid] = _Errand(placement)
+                self._gang_progress.setdefault(placement.gang, _GangProgress()).remaining += 1
+            self._requests[placement.uid] = _BindRequest(placement)
             self.queue.add(placement.uid)
 
-    def settled(self, uid: str) -> None:
+    def forget_backoff(self, uid: str) -> None:
         """The pod runs or is gone: its refusals no longer count."""
-        self._pauses.forget(uid)
+        self._backoff.forget(uid)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to carry out."""
-        return not self._errands
+        return not self._requests
 
     async def run(self) -> None:
         """Post bindings until cancelled; what is under way then is finished first."""
-        await run_workers(self.queue, self._carry_out, settings=self._workers)
+        await run_workers(self.queue, self._execute, settings=self._worker_settings)
 
-    async def _carry_out(self, uid: str) -> float | None:
-        errand = self._errands.get(uid)
-        if errand is None:
+    async def _execute(self, uid: str) -> float | None:
+        request = self._requests.get(uid)
+        if request is None:
             return None
-        placement = errand.placement
-        if errand.refused:
-            self._end(uid)
+        placement = request.placement
+        if request.rejected:
+            self._complete(uid)
             self._forget(uid)
             return None
-        await self._standing.settled(uid)
-        version = self._standing.version(f"{placement.namespace}/{placement.name}", uid)
+        await self._pod_versions.wait_idle(uid)
+        version = self._pod_versions.version(f"{placement.namespace}/{placement.name}", uid)
         try:
-            await self._post(placement, version)
+            await self._post_binding(placement, version)
         except (ServerError, TooManyRequestsError):
             raise
         except ApiError as fault:
-            seen = await self._look(placement) if isinstance(fault, ConflictError) else None
-            if seen is not None and seen.spec.node_name:
-                self._end(uid, bound=True)  # the watch will tell where
+            current = await self._get_pod(placement) if isinstance(fault, ConflictError) else None
+            if current is not None and current.spec.node_name:
+                self._complete(uid, bound=True)  # the watch will tell where
                 return None
-            errand.refused = True
-            note = {**self._named(uid), "why": str(fault)}
-            if seen is not None and version not in ("", seen.metadata.resource_version):
-                log.info("pod has just changed", extra=note)
+            request.rejected = True
+            log_fields = {**self._log_fields(uid), "why": str(fault)}
+            if current is not None and version not in ("", current.metadata.resource_version):
+                log.info("pod has just changed", extra=log_fields)
             else:
-                log.warning("binding refused", extra=note)
-                self._say(placement, "Warning", "FailedScheduling", f"binding was refused: {fault}")
-            return self._pauses.when(uid)
-        self._end(uid, bound=True)
+                log.warning("binding refused", extra=log_fields)
+                self._record_event(
+                    placement, "Warning", "FailedScheduling", f"binding was refused: {fault}"
+                )
+            return self._backoff.when(uid)
+        self._complete(uid, bound=True)
         pod = f"{placement.namespace}/{placement.name}"
         message = f"Successfully assigned {pod} to {placement.node}"
-        self._say(placement, "Normal", "Scheduled", message)
+        self._record_event(placement, "Normal", "Scheduled", message)
         return None
 
-    def _named(self, uid: str) -> dict[str, str]:
+    def _log_fields(self, uid: str) -> dict[str, str]:
         """How the log names a pod that is to be bound."""
-        errand = self._errands.get(uid)
-        if errand is None:
+        request = self._requests.get(uid)
+        if request is None:
             return {"uid": uid}
-        placement = errand.placement
+        placement = request.placement
         pod = f"{placement.namespace}/{placement.name}"
-        return {**(self._about(placement.gang) if placement.gang else {}), "pod": pod}
+        return {**(self._gang_log_fields(placement.gang) if placement.gang else {}), "pod": pod}
 
-    def _end(self, uid: str, *, bound: bool = False) -> None:
+    def _complete(self, uid: str, *, bound: bool = False) -> None:
         """Forget an errand, and tell when it was the last of its gang."""
-        gang = self._errands.pop(uid).placement.gang
-        progress = self._gangs.get(gang)
+        gang = self._requests.pop(uid).placement.gang
+        progress = self._gang_progress.get(gang)
         if progress is None:
             return
-        progress.left -= 1
+        progress.remaining -= 1
         progress.bound += bound
-        if not progress.left:
-            del self._gangs[gang]
+        if not progress.remaining:
+            del self._gang_progress[gang]
             if progress.bound:
-                log.info("gang bound", extra={**self._about(gang), "pods": progress.bound})
+                log.info(
+                    "gang bound", extra={**self._gang_log_fields(gang), "pods": progress.bound}
+                )
 
-    def _say(self, placement: Placement, kind: EventType, reason: str, message: str) -> None:
+    def _record_event(
+        self, placement: Placement, kind: EventType, reason: str, message: str
+    ) -> None:
         if self._recorder is not None:
-            self._recorder.record(_about(placement), type=kind, reason=reason, message=message)
+            self._recorder.record(
+                _pod_reference(placement), type=kind, reason=reason, message=message
+            )
 
-    async def _look(self, placement: Placement) -> Pod | None:
+    async def _get_pod(self, placement: Placement) -> Pod | None:
         """The pod as it is now, if it is there.
 
         It may have a node after all, by an answer that was lost or by somebody else.
@@ -182,7 +190,7 @@ class Binder:
             return None
         return pod if pod.metadata.uid == placement.uid else None
 
-    async def _post(self, placement: Placement, version: str) -> None:
+    async def _post_binding(self, placement: Placement, version: str) -> None:
         path = names.PODS.path(placement.namespace, placement.name, "binding")
         body = {
             "apiVersion": "v1",
@@ -198,7 +206,7 @@ class Binder:
         await self._client.post(path, body, view=msgspec.Raw)
 
 
-def _about(placement: Placement) -> ObjectReference:
+def _pod_reference(placement: Placement) -> ObjectReference:
     return ObjectReference(
         api_version="v1",
         kind="Pod",

@@ -25,62 +25,70 @@ from ...model.log_fields import belonging
 from ...model.meta import ObjectMeta, ObjectReference
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue
-from ..state.resources import Amounts, amounts, quantities
-from .pod_versions import Standing
-from .podgroup_status import SCHEDULED, UNSCHEDULABLE, Note, Report, same, says, stamped
+from ..state.resources import Amounts, amounts, to_resource_list
+from .pod_versions import PodVersions
+from .podgroup_status import (
+    SCHEDULED,
+    UNSCHEDULABLE,
+    PodGroupReport,
+    PodScheduledCondition,
+    condition_key,
+    is_equal_status,
+    with_transition_times,
+)
 
 log = logging.getLogger(__name__)
 
-_GROUP, _POD, _QUEUE = "group:", "pod:", "queue:"
+_PODGROUP_PREFIX, _POD_PREFIX, _QUEUE_PREFIX = "group:", "pod:", "queue:"
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
+class WriteIntervals:
     """Seconds between two writes that only refresh one object."""
 
-    group: float = 1.0
-    busy_group: float = 30.0
+    podgroup: float = 1.0
+    podgroup_max: float = 30.0
     """The same at most while much is going on."""
     pod: float = 10.0
     queue: float = 1.0
 
 
 @dataclass(slots=True)
-class _Group:
+class _PodGroupState:
     """The latest word on a PodGroup, and what stands there."""
 
-    report: Report
-    standing: PodGroupStatus
+    report: PodGroupReport
+    observed: PodGroupStatus
     version: str
     uid: str
     written_at: float = float("-inf")
-    wrong_since: float | None = None
+    stale_since: float | None = None
     """Since when something else stands there, if that may wait."""
 
 
 @dataclass(slots=True)
-class _Pod:
-    note: Note
-    told: tuple[str, str] | None
+class _PodState:
+    condition: PodScheduledCondition
+    observed_condition: tuple[str, str] | None
     written_at: float = float("-inf")
 
 
 @dataclass(slots=True)
-class _Queue:
+class _QueueState:
     allocated: Amounts
-    standing: Mapping[str, str | int | float]
+    observed: Mapping[str, str | int | float]
     version: str
     uid: str
     written_at: float = float("-inf")
 
 
-class _Written(Part, frozen=True):
+class _WrittenObject(Part, frozen=True):
     """An object after our write, as far as the next one asks."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
-class Scribe:
+class StatusUpdater:
     """The one writer of PodGroup status, PodScheduled conditions and what queues have allocated."""
 
     def __init__(
@@ -89,10 +97,10 @@ class Scribe:
         *,
         recorder: Recorder | None,
         clock: Clock,
-        standing: Standing | None = None,
-        at_once: int = 16,
-        pauses: Pauses | None = None,
-        bustle: ChangeRate | None = None,
+        pod_versions: PodVersions | None = None,
+        max_in_flight: int = 16,
+        write_intervals: WriteIntervals | None = None,
+        change_rate: ChangeRate | None = None,
     ) -> None:
         """Keep *at_once* writes under way at most.
 
@@ -101,70 +109,81 @@ class Scribe:
         self._client = client
         self._recorder = recorder
         self._clock = clock
-        self._standing = standing or Standing()
-        self._pauses = pauses or Pauses()
-        self._bustle = bustle or ChangeRate(clock)
-        self._groups: dict[str, _Group] = {}
-        self._pods: dict[str, _Pod] = {}
-        self._queues: dict[str, _Queue] = {}
-        self._cycles = 0
+        self._pod_versions = pod_versions or PodVersions()
+        self._write_intervals = write_intervals or WriteIntervals()
+        self._change_rate = change_rate or ChangeRate(clock)
+        self._podgroups: dict[str, _PodGroupState] = {}
+        self._pods: dict[str, _PodState] = {}
+        self._queues: dict[str, _QueueState] = {}
+        self._report_count = 0
         # One shard for all workers: a slow write must not delay the status of another object.
-        self._workers = WorkerSettings(workers_per_shard=at_once)
+        self._worker_settings = WorkerSettings(workers_per_shard=max_in_flight)
         self.queue = ShardedQueue(
             name="statuses",
             limiter=ExponentialFailureRateLimiter(0.05, 30.0),
             clock=clock,
-            log_fields=self._named,
+            log_fields=self._log_fields,
         )
 
     async def run(self) -> None:
         """Write until cancelled; what is due then is written first."""
-        await run_workers(self.queue, self._write, settings=self._workers)
+        await run_workers(self.queue, self._write, settings=self._worker_settings)
 
     # -- what ought to stand -------------------------------------------------------------------
 
-    def tell(self, report: Report, told: Mapping[str, tuple[str, str] | None]) -> None:
+    def submit(
+        self, report: PodGroupReport, observed_conditions: Mapping[str, tuple[str, str] | None]
+    ) -> None:
         """Have *report* written; *told* says by uid what its pods have been told already."""
-        self._cycles += 1
-        if report.group is None:
-            self._groups.pop(report.key, None)
+        self._report_count += 1
+        if report.podgroup is None:
+            self._podgroups.pop(report.key, None)
         else:
-            self._tell_group(report, report.group)
-        for note in report.notes:
-            held = self._pods.get(note.uid)
-            if held is None:
-                held = self._pods[note.uid] = _Pod(note, told.get(note.uid))
-            held.note = note
-            if held.told != (note.reason, note.message):
-                fresh = held.told is None or held.told[0] != note.reason
-                self._due(_POD + note.uid, held.written_at, 0 if fresh else self._pauses.pod)
+            self._submit_podgroup(report, report.podgroup)
+        for condition in report.pod_conditions:
+            state = self._pods.get(condition.uid)
+            if state is None:
+                state = self._pods[condition.uid] = _PodState(
+                    condition, observed_conditions.get(condition.uid)
+                )
+            state.condition = condition
+            if state.observed_condition != (condition.reason, condition.message):
+                is_new = (
+                    state.observed_condition is None
+                    or state.observed_condition[0] != condition.reason
+                )
+                self._schedule(
+                    _POD_PREFIX + condition.uid,
+                    state.written_at,
+                    0 if is_new else self._write_intervals.pod,
+                )
 
-    def allocated(self, queue: Queue, amounts_now: Amounts) -> None:
+    def set_allocated(self, queue: Queue, allocated: Amounts) -> None:
         """Have *amounts_now* written as what *queue* has allocated."""
         name = queue.metadata.name
-        held = self._queues.get(name)
-        if held is None:
+        state = self._queues.get(name)
+        if state is None:
             meta = queue.metadata
-            held = self._queues[name] = _Queue(
-                amounts_now, queue.status.allocated, meta.resource_version, meta.uid
+            state = self._queues[name] = _QueueState(
+                allocated, queue.status.allocated, meta.resource_version, meta.uid
             )
-        held.allocated = amounts_now
-        self._queue_due(name, held)
+        state.allocated = allocated
+        self._schedule_queue(name, state)
 
-    def seen_queue(self, queue: Queue) -> None:
+    def observe_queue(self, queue: Queue) -> None:
         """The queue has changed, perhaps by somebody else who wrote what it has allocated."""
         meta = queue.metadata
-        held = self._queues.get(meta.name)
-        if held is None:
+        state = self._queues.get(meta.name)
+        if state is None:
             return
-        if meta.uid != held.uid or _later(meta.resource_version, held.version):
-            held.version, held.uid = meta.resource_version, meta.uid
-            held.standing = queue.status.allocated
-            self._queue_due(meta.name, held)
+        if meta.uid != state.uid or _is_newer(meta.resource_version, state.version):
+            state.version, state.uid = meta.resource_version, meta.uid
+            state.observed = queue.status.allocated
+            self._schedule_queue(meta.name, state)
 
-    def _queue_due(self, name: str, held: _Queue) -> None:
-        if _wanted(held) != held.standing:
-            self._due(_QUEUE + name, held.written_at, self._pauses.queue)
+    def _schedule_queue(self, name: str, state: _QueueState) -> None:
+        if _desired(state) != state.observed:
+            self._schedule(_QUEUE_PREFIX + name, state.written_at, self._write_intervals.queue)
 
     def forget_pod(self, uid: str) -> None:
         """The pod is placed or gone: nothing is to be said of it any more."""
@@ -174,32 +193,32 @@ class Scribe:
         """The queue is gone."""
         self._queues.pop(name, None)
 
-    def _tell_group(self, report: Report, group: PodGroup) -> None:
-        held = self._groups.get(report.key)
-        if held is None or held.uid != group.metadata.uid:
-            held = self._groups[report.key] = _Group(
-                report, group.status, group.metadata.resource_version, group.metadata.uid
+    def _submit_podgroup(self, report: PodGroupReport, podgroup: PodGroup) -> None:
+        state = self._podgroups.get(report.key)
+        if state is None or state.uid != podgroup.metadata.uid:
+            state = self._podgroups[report.key] = _PodGroupState(
+                report, podgroup.status, podgroup.metadata.resource_version, podgroup.metadata.uid
             )
-        version = group.metadata.resource_version
-        if held.report.group is not group and _later(version, held.version):
-            held.version, held.standing = version, group.status  # perhaps another's word
-        held.report = report
-        if not same(report.status, held.standing):
-            self.queue.add_after(_GROUP + report.key, self._patience(held))
+        version = podgroup.metadata.resource_version
+        if state.report.podgroup is not podgroup and _is_newer(version, state.version):
+            state.version, state.observed = version, podgroup.status  # perhaps another's word
+        state.report = report
+        if not is_equal_status(report.status, state.observed):
+            self.queue.add_after(_PODGROUP_PREFIX + report.key, self._remaining_delay(state))
 
-    def _patience(self, held: _Group) -> float:
+    def _remaining_delay(self, state: _PodGroupState) -> float:
         """Seconds that the latest word on a group may still wait."""
-        if _is_news(held.report.status, held.standing):
+        if _is_significant(state.report.status, state.observed):
             return 0.0
-        if held.wrong_since is None:
-            held.wrong_since = self._clock.monotonic()
-        since, pauses = max(held.wrong_since, held.written_at), self._pauses
-        return self._bustle.remaining_delay(
-            since, min_delay=pauses.group, max_delay=pauses.busy_group
+        if state.stale_since is None:
+            state.stale_since = self._clock.monotonic()
+        since, intervals = max(state.stale_since, state.written_at), self._write_intervals
+        return self._change_rate.remaining_delay(
+            since, min_delay=intervals.podgroup, max_delay=intervals.podgroup_max
         )
 
-    def _due(self, key: str, written_at: float, pause: float) -> None:
-        left = written_at + pause - self._clock.monotonic()
+    def _schedule(self, key: str, written_at: float, interval: float) -> None:
+        left = written_at + interval - self._clock.monotonic()
         self.queue.add_after(key, max(left, 0.0))
 
     # -- writing -------------------------------------------------------------------------------
@@ -207,9 +226,9 @@ class Scribe:
     async def _write(self, key: str) -> float | None:
         kind, _, rest = key.partition(":")
         try:
-            if kind + ":" == _GROUP:
-                return await self._write_group(rest)
-            if kind + ":" == _POD:
+            if kind + ":" == _PODGROUP_PREFIX:
+                return await self._write_podgroup(rest)
+            if kind + ":" == _POD_PREFIX:
                 await self._write_pod(rest)
             else:
                 await self._write_queue(rest)
@@ -221,157 +240,172 @@ class Scribe:
         except ApiError as fault:
             # The object is gone or takes no such word: the next event about it decides.
             level = logging.DEBUG if isinstance(fault, NotFoundError) else logging.INFO
-            log.log(level, "status not written", extra={**self._named(key), "why": str(fault)})
+            log.log(level, "status not written", extra={**self._log_fields(key), "why": str(fault)})
         return None
 
-    def _named(self, key: str) -> dict[str, str]:
+    def _log_fields(self, key: str) -> dict[str, str]:
         """How the log names what *key* is about."""
         kind, _, rest = key.partition(":")
-        group = self._groups.get(rest)
-        if kind + ":" == _GROUP and group is not None and group.report.group is not None:
-            return belonging("podgroup", group.report.group.metadata)
+        podgroup = self._podgroups.get(rest)
+        if (
+            kind + ":" == _PODGROUP_PREFIX
+            and podgroup is not None
+            and podgroup.report.podgroup is not None
+        ):
+            return belonging("podgroup", podgroup.report.podgroup.metadata)
         pod = self._pods.get(rest)
-        if kind + ":" == _POD and pod is not None:
-            return {"pod": f"{pod.note.namespace}/{pod.note.name}"}
+        if kind + ":" == _POD_PREFIX and pod is not None:
+            return {"pod": f"{pod.condition.namespace}/{pod.condition.name}"}
         return {kind: rest}
 
-    async def _write_group(self, key: str) -> float | None:
+    async def _write_podgroup(self, key: str) -> float | None:
         """Write a group's status, unless it may still wait: seconds until then."""
-        held = self._groups.get(key)
-        if held is None or same(held.report.status, held.standing):
+        state = self._podgroups.get(key)
+        if state is None or is_equal_status(state.report.status, state.observed):
             return None
-        left = self._patience(held)
+        left = self._remaining_delay(state)
         if left > 0:
             return left
-        wanted, before = held.report.status, held.standing
-        conditions = stamped(
-            wanted, before, now=self._clock.now(), transition=f"{held.uid[:8]}-{self._cycles}"
+        desired, before = state.report.status, state.observed
+        conditions = with_transition_times(
+            desired,
+            before,
+            now=self._clock.now(),
+            transition=f"{state.uid[:8]}-{self._report_count}",
         )
         status: dict[str, object] = {
-            "phase": wanted.phase,
-            "running": wanted.running or None,
-            "succeeded": wanted.succeeded or None,
-            "failed": wanted.failed or None,
+            "phase": desired.phase,
+            "running": desired.running or None,
+            "succeeded": desired.succeeded or None,
+            "failed": desired.failed or None,
         }
         if conditions:
             status["conditions"] = conditions
-        body = {"metadata": _only(held.uid, held.version), "status": status}
+        body = {"metadata": _preconditions(state.uid, state.version), "status": status}
         namespace, _, name = key.rpartition("/")
         new = await self._client.patch(
             names.PODGROUPS, name, body, namespace=namespace, view=PodGroup
         )
-        if _later(new.metadata.resource_version, held.version):
-            held.version = new.metadata.resource_version
-            held.standing = PodGroupStatus(
-                phase=wanted.phase,
+        if _is_newer(new.metadata.resource_version, state.version):
+            state.version = new.metadata.resource_version
+            state.observed = PodGroupStatus(
+                phase=desired.phase,
                 conditions=conditions,
-                running=wanted.running,
-                succeeded=wanted.succeeded,
-                failed=wanted.failed,
+                running=desired.running,
+                succeeded=desired.succeeded,
+                failed=desired.failed,
             )
-        if wanted.phase != before.phase:
-            note = {"phase": wanted.phase, "was": before.phase}
-            log.info("gang phase", extra={**belonging("podgroup", new.metadata), **note})
-        held.written_at, held.wrong_since = self._clock.monotonic(), None
-        self._announce(held, before)
+        if desired.phase != before.phase:
+            phases = {"phase": desired.phase, "was": before.phase}
+            log.info("gang phase", extra={**belonging("podgroup", new.metadata), **phases})
+        state.written_at, state.stale_since = self._clock.monotonic(), None
+        self._record_events(state, before)
         return None
 
-    def _announce(self, held: _Group, before: PodGroupStatus) -> None:
+    def _record_events(self, state: _PodGroupState, before: PodGroupStatus) -> None:
         """Events for what is new: that the group can start, or why it cannot."""
-        group = held.report.group
-        if group is None:
+        podgroup = state.report.podgroup
+        if podgroup is None:
             return
-        about = ObjectReference(
+        regarding = ObjectReference(
             api_version=names.PODGROUPS.api_version,
             kind=names.PODGROUPS.kind,
-            namespace=group.metadata.namespace,
-            name=group.metadata.name,
-            uid=group.metadata.uid,
+            namespace=podgroup.metadata.namespace,
+            name=podgroup.metadata.name,
+            uid=podgroup.metadata.uid,
         )
-        had = {says(each) for each in before.conditions}
-        for condition in held.standing.conditions:
-            if condition.type == UNSCHEDULABLE and says(condition) not in had:
-                self._say(about, "Warning", UNSCHEDULABLE, condition.message)
+        had = {condition_key(each) for each in before.conditions}
+        for condition in state.observed.conditions:
+            if condition.type == UNSCHEDULABLE and condition_key(condition) not in had:
+                self._record(regarding, "Warning", UNSCHEDULABLE, condition.message)
         started = (PodGroupPhase.RUNNING, PodGroupPhase.COMPLETED)
-        if held.standing.phase in started and before.phase not in started:
-            self._say(about, "Normal", SCHEDULED, "pod group is ready")
+        if state.observed.phase in started and before.phase not in started:
+            self._record(regarding, "Normal", SCHEDULED, "pod group is ready")
 
     async def _write_pod(self, uid: str) -> None:
-        held = self._pods.get(uid)
-        if held is None or held.told == (held.note.reason, held.note.message):
+        state = self._pods.get(uid)
+        if state is None or state.observed_condition == (
+            state.condition.reason,
+            state.condition.message,
+        ):
             return
-        note = held.note
-        key = f"{note.namespace}/{note.name}"
-        seen, version = self._standing.seen(key), self._standing.version(key, uid)
-        if seen is None or not version or seen.spec.node_name:
+        desired = state.condition
+        key = f"{desired.namespace}/{desired.name}"
+        pod, version = self._pod_versions.lister(key), self._pod_versions.version(key, uid)
+        if pod is None or not version or pod.spec.node_name:
             return
         condition = {
             "type": "PodScheduled",
             "status": "False",
-            "reason": note.reason,
-            "message": note.message,
+            "reason": desired.reason,
+            "message": desired.message,
             "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        with self._standing.writing(uid):
+        with self._pod_versions.write_in_progress(uid):
             new = await self._client.patch(
                 names.PODS,
-                note.name,
-                {"metadata": _only(uid, version), "status": {"conditions": [condition]}},
-                namespace=note.namespace,
+                desired.name,
+                {"metadata": _preconditions(uid, version), "status": {"conditions": [condition]}},
+                namespace=desired.namespace,
                 subresource="status",
                 kind=PatchType.STRATEGIC,
-                view=_Written,
+                view=_WrittenObject,
             )
-            self._standing.written(uid, new.metadata.resource_version)
-        held.told = (note.reason, note.message)
-        held.written_at = self._clock.monotonic()
-        about = ObjectReference(
-            api_version="v1", kind="Pod", namespace=note.namespace, name=note.name, uid=uid
+            self._pod_versions.record_write(uid, new.metadata.resource_version)
+        state.observed_condition = (desired.reason, desired.message)
+        state.written_at = self._clock.monotonic()
+        regarding = ObjectReference(
+            api_version="v1", kind="Pod", namespace=desired.namespace, name=desired.name, uid=uid
         )
-        self._say(about, "Warning", "FailedScheduling", note.message)
+        self._record(regarding, "Warning", "FailedScheduling", desired.message)
 
     async def _write_queue(self, name: str) -> None:
-        held = self._queues.get(name)
-        if held is None or _wanted(held) == held.standing:
+        state = self._queues.get(name)
+        if state is None or _desired(state) == state.observed:
             return
-        wanted = _wanted(held)
-        allocated = dict.fromkeys(held.standing, None) | wanted
-        body = {"metadata": _only(held.uid, held.version), "status": {"allocated": allocated}}
+        desired = _desired(state)
+        allocated = dict.fromkeys(state.observed, None) | desired
+        body = {
+            "metadata": _preconditions(state.uid, state.version),
+            "status": {"allocated": allocated},
+        }
         new = await self._client.patch(
-            names.QUEUES, name, body, subresource="status", view=_Written
+            names.QUEUES, name, body, subresource="status", view=_WrittenObject
         )
-        held.written_at = self._clock.monotonic()
-        if _later(new.metadata.resource_version, held.version):
-            held.version, held.standing = new.metadata.resource_version, wanted
+        state.written_at = self._clock.monotonic()
+        if _is_newer(new.metadata.resource_version, state.version):
+            state.version, state.observed = new.metadata.resource_version, desired
         # Else another wrote after us, and the watch was faster than our answer.
 
-    def _say(self, about: ObjectReference, kind: EventType, reason: str, message: str) -> None:
+    def _record(
+        self, regarding: ObjectReference, kind: EventType, reason: str, message: str
+    ) -> None:
         if self._recorder is not None:
-            self._recorder.record(about, type=kind, reason=reason, message=message)
+            self._recorder.record(regarding, type=kind, reason=reason, message=message)
 
 
-def _wanted(held: _Queue) -> dict[str, str | int | float]:
+def _desired(state: _QueueState) -> dict[str, str | int | float]:
     """What ought to stand; the same amounts in other words are left as they are."""
-    if held.standing and amounts(held.standing) == {"cpu": 0, "memory": 0} | held.allocated:
-        return dict(held.standing)
-    return dict(quantities({"cpu": 0, "memory": 0} | held.allocated))
+    if state.observed and amounts(state.observed) == {"cpu": 0, "memory": 0} | state.allocated:
+        return dict(state.observed)
+    return dict(to_resource_list({"cpu": 0, "memory": 0} | state.allocated))
 
 
-def _is_news(wanted: PodGroupStatus, standing: PodGroupStatus) -> bool:
+def _is_significant(desired: PodGroupStatus, observed: PodGroupStatus) -> bool:
     """Whether *wanted* says more than other numbers.
 
     That all have their places is none: the phase, once they are bound, will say it.
     """
-    kinds = {(each.type, each.reason) for each in wanted.conditions if each.type != SCHEDULED}
-    had = {(each.type, each.reason) for each in standing.conditions}
-    return wanted.phase != standing.phase or not kinds <= had
+    kinds = {(each.type, each.reason) for each in desired.conditions if each.type != SCHEDULED}
+    had = {(each.type, each.reason) for each in observed.conditions}
+    return desired.phase != observed.phase or not kinds <= had
 
 
-def _later(version: str, other: str) -> bool:
+def _is_newer(version: str, other: str) -> bool:
     """Whether *version* of an object came after the *other*."""
     return int(version or 0) > int(other or 0)
 
 
-def _only(uid: str, version: str) -> dict[str, str]:
+def _preconditions(uid: str, version: str) -> dict[str, str]:
     """Metadata that makes a patch apply to this object in this version and no other."""
     return {"uid": uid, "resourceVersion": version}
