@@ -22,7 +22,7 @@ from batholith.kube.client.config import load_credentials
 from batholith.kube.informer.informer import Informer
 from batholith.local.datadir import DataDir
 from batholith.local.supervisor import UpState, read_state
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
@@ -31,16 +31,16 @@ from bench.load import job, submit
 PARTS = ("apiserver", "controllers", "scheduler", "agent")
 
 
-class _Status(Part, frozen=True):
+class _Status(ApiStruct, frozen=True):
     phase: str = ""
 
 
-class _Pod(Part, frozen=True):
+class _Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     status: _Status = _Status()
 
 
-class _Any(Part, frozen=True):
+class _Any(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from batholith.kube.client.client import Client
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOBS, PODGROUPS, PODS
@@ -18,7 +18,7 @@ from bench.components import PARTS, Platform
 from bench.load import NAMESPACE, job
 
 
-class _Any(Part, frozen=True):
+class _Any(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

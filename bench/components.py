@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from batholith.kube.client.client import Client
 from batholith.local.supervisor import PARENT, READY_FD
-from batholith.model.base import Part as View
+from batholith.model.base import ApiStruct as View
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import NODES
 

@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 
 from batholith.kube.client.client import Client
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import PODGROUPS, PODS
 from bench.components import PARTS, Requests
@@ -30,7 +30,7 @@ EVENTFUL, EVENTS = 5, 600
 IN_FLIGHT = 64
 
 
-class _Object(Part, frozen=True):
+class _Object(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

@@ -25,7 +25,7 @@ from batholith.kube.client.config import load_credentials
 from batholith.kube.errors import AlreadyExistsError, ApiError, ConnectionLostError
 from batholith.kube.informer.informer import Informer
 from batholith.model import crds
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CRDS, JOBS, NAMESPACES, PODS, QUEUES
@@ -42,15 +42,15 @@ SHAPES = ((20, 500), (500, 20), (10000, 1), (1, 10000))
 COLUMNS = ("kube-apiserver", "etcd", *PARTS, "bench")
 
 
-class _Status(Part, frozen=True):
+class _Status(ApiStruct, frozen=True):
     phase: str = ""
 
 
-class _Spec(Part, frozen=True):
+class _Spec(ApiStruct, frozen=True):
     node_name: str = ""
 
 
-class _Pod(Part, frozen=True):
+class _Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: _Spec = _Spec()
     status: _Status = _Status()

@@ -5,47 +5,49 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-class Problems:
+class ErrorList:
     """A growing list of complaints, each led by the path of its field."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.errors: list[str] = []
 
     def add(self, path: str, text: str) -> None:
         """A complaint in free words; an empty *text* is none."""
         if text:
-            self.found.append(f"{path}: {text}")
+            self.errors.append(f"{path}: {text}")
 
-    def required(self, path: str, why: str = "") -> None:
+    def required(self, path: str, detail: str = "") -> None:
         """The field is missing or empty."""
-        self.add(path, f"Required value: {why}" if why else "Required value")
+        self.add(path, f"Required value: {detail}" if detail else "Required value")
 
-    def invalid(self, path: str, value: Any, why: str) -> None:
+    def invalid(self, path: str, value: Any, detail: str) -> None:
         """The value is wrong; an empty *why* means that it is not."""
-        if why:
-            self.add(path, f"Invalid value: {show(value)}: {why}")
+        if detail:
+            self.add(path, f"Invalid value: {quote(value)}: {detail}")
 
-    def choice(self, path: str, value: str, allowed: Sequence[str]) -> None:
+    def not_supported(self, path: str, value: str, allowed: Sequence[str]) -> None:
         """The value must be one of *allowed*; an empty one is left to its default."""
         if value and value not in allowed:
-            choices = ", ".join(show(each) for each in allowed)
-            self.add(path, f"Unsupported value: {show(value)}: supported values: {choices}")
+            choices = ", ".join(quote(each) for each in allowed)
+            self.add(path, f"Unsupported value: {quote(value)}: supported values: {choices}")
 
-    def range(self, path: str, value: int | None, *, least: int, most: int | None = None) -> None:
+    def out_of_range(
+        self, path: str, value: int | None, *, minimum: int, maximum: int | None = None
+    ) -> None:
         """The number must not be smaller than *least* nor larger than *most*."""
         if value is None:
             return
-        if most is not None and not least <= value <= most:
-            self.invalid(path, value, f"must be between {least} and {most}, inclusive")
-        elif value < least:
-            self.invalid(path, value, f"must be greater than or equal to {least}")
+        if maximum is not None and not minimum <= value <= maximum:
+            self.invalid(path, value, f"must be between {minimum} and {maximum}, inclusive")
+        elif value < minimum:
+            self.invalid(path, value, f"must be greater than or equal to {minimum}")
 
-    def unique(self, path: str, values: Iterable[tuple[str, str]]) -> None:
+    def duplicates(self, path: str, values: Iterable[tuple[str, str]]) -> None:
         """No value may come twice; *values* gives each with the end of its path."""
         seen = set()
         for where, value in values:
             if value and value in seen:
-                self.add(f"{path}{where}", f"Duplicate value: {show(value)}")
+                self.add(f"{path}{where}", f"Duplicate value: {quote(value)}")
             seen.add(value)
 
     def one_of(self, path: str, given: Sequence[str], *, what: str) -> None:
@@ -56,13 +58,13 @@ class Problems:
             self.add(path, f"Forbidden: may not specify more than one {what}: {', '.join(given)}")
 
 
-def joined(problems: Iterable[str]) -> str:
+def join_errors(errors: Iterable[str]) -> str:
     """All *problems* but empty ones as one line; some end with a semicolon of their own."""
-    found = [each for each in problems if each]
+    found = [each for each in errors if each]
     *first, last = found or [""]
     return " ".join((*(each.removesuffix(";") + ";" for each in first), last))
 
 
-def show(value: Any) -> str:
+def quote(value: Any) -> str:
     """*value* as error texts quote it: text and numbers as JSON writes them."""
     return json.dumps(value, ensure_ascii=False)

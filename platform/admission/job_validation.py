@@ -6,26 +6,26 @@ from itertools import pairwise
 import msgspec
 
 from ..model import durations, quantity, validation
-from ..model.admission import DeniedError, Json, Lookup
+from ..model.admission import DeniedError, Json, ObjectReader
 from ..model.job import Job, TaskSpec, VolumeSpec
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import QuantityError
 from ..model.queue import Queue, QueueState
 from . import policy_validation
-from .decoding import decode, part
-from .field_errors import Problems, joined, show
-from .pod_template_validation import check_template, read_template
+from .decoding import decode, nested_object
+from .field_errors import ErrorList, join_errors, quote
+from .pod_template_validation import decode_template, validate_template
 from .pod_types import Container, PodTemplate
 from .settings import AdmissionSettings
 from .task_validation import (
-    dependency_problem,
-    negative_problems,
-    partition_problems,
-    topology_problem,
+    dependency_error,
+    negative_errors,
+    partition_errors,
+    topology_error,
 )
 
 
-def check_new_job(job: Job, lookup: Lookup, settings: AdmissionSettings) -> None:
+def validate_job_create(job: Job, reader: ObjectReader, settings: AdmissionSettings) -> None:
     """Check a job that is to be created.
 
     Raises:
@@ -33,26 +33,26 @@ def check_new_job(job: Job, lookup: Lookup, settings: AdmissionSettings) -> None
     """
     if not job.spec.tasks:  # C1
         raise DeniedError("No task specified in job spec")
-    if problem := _mpi_problem(job):  # C2
+    if problem := _mpi_error(job):  # C2
         raise DeniedError(problem)
     found = [
-        topology_problem(job.spec.network_topology),  # C3
-        *negative_problems(job),
-        *_task_problems(job),  # C4 to C10
-        *_name_problems(job),  # C11
-        _size_problem(job),  # C12
-        policy_validation.problem_of(job.spec.policies, "spec.policies"),  # C13
-        *_plugin_problems(job, settings),  # C14
-        *_estimate_problem(job),
-        volume_problem(job.spec.volumes),  # C15
-        *_queue_problems(job.spec.queue, lookup),  # C16 to C19
-        dependency_problem(job.spec.tasks),  # C20
+        topology_error(job.spec.network_topology),  # C3
+        *negative_errors(job),
+        *_task_errors(job),  # C4 to C10
+        *_name_errors(job),  # C11
+        _min_available_error(job),  # C12
+        policy_validation.policies_error(job.spec.policies, "spec.policies"),  # C13
+        *_plugin_errors(job, settings),  # C14
+        *_estimate_error(job),
+        volume_error(job.spec.volumes),  # C15
+        *_queue_errors(job.spec.queue, reader),  # C16 to C19
+        dependency_error(job.spec.tasks),  # C20
     ]
-    if problems := joined(found):
+    if problems := join_errors(found):
         raise DeniedError(problems)
 
 
-def _mpi_problem(job: Job) -> str:
+def _mpi_error(job: Job) -> str:
     arguments = job.spec.plugins.get("mpi")
     if arguments is None:
         return ""
@@ -63,10 +63,10 @@ def _mpi_problem(job: Job) -> str:
             master = value if equals else following
     if any(task.name == master for task in job.spec.tasks):
         return ""
-    return f"The specified mpi master task was not found: no task is named {show(master)}"
+    return f"The specified mpi master task was not found: no task is named {quote(master)}"
 
 
-def _task_problems(job: Job) -> Iterator[str]:
+def _task_errors(job: Job) -> Iterator[str]:
     name = job.metadata.name
     seen = set()
     for index, task in enumerate(job.spec.tasks):
@@ -80,35 +80,35 @@ def _task_problems(job: Job) -> Iterator[str]:
             yield f"duplicated task name {task.name}"
             continue
         seen.add(task.name)
-        yield policy_validation.problem_of(task.policies, f"spec.tasks[{index}].policies")  # C6
+        yield policy_validation.policies_error(task.policies, f"spec.tasks[{index}].policies")  # C6
         pod = f"{name}-{task.name}-{max(task.replicas - 1, 0)}"  # the longest of its pods' names
-        if problem := validation.name_problem(pod):  # C7
+        if problem := validation.name_error(pod):  # C7
             yield f"create pod with name {pod} validate failed [{problem}]"
-        yield from _template_problems(task, index)  # C8, C9
-        yield from partition_problems(task, name)  # C10
+        yield from _template_errors(task, index)  # C8, C9
+        yield from partition_errors(task, name)  # C10
 
 
-def _template_problems(task: TaskSpec, index: int) -> list[str]:
-    problems = Problems()
+def _template_errors(task: TaskSpec, index: int) -> list[str]:
+    problems = ErrorList()
     path = f"spec.task[{index}].template"
     raw = msgspec.json.decode(task.template)
-    template = read_template(raw, path, problems)
+    template = decode_template(raw, path, problems)
     if template is not None:
-        check_template(template, path, problems)
-        if not problems.found and task.topology_policy not in ("", "none"):
-            return list(_whole_cpu_problems(template, index))
-    return problems.found
+        validate_template(template, path, problems)
+        if not problems.errors and task.topology_policy not in ("", "none"):
+            return list(_whole_cpu_errors(template, index))
+    return problems.errors
 
 
-def _whole_cpu_problems(template: PodTemplate, task: int) -> Iterator[str]:
+def _whole_cpu_errors(template: PodTemplate, task: int) -> Iterator[str]:
     """CPUs can only be pinned to a socket whole."""
     containers = (*template.spec.containers, *template.spec.init_containers)
     for index, container in enumerate(containers):
-        if not _asks_for_whole_cpus(container):
+        if not _requests_whole_cpus(container):
             yield f"the cpu request isn't an integer in spec.task[{task}] container[{index}]."
 
 
-def _asks_for_whole_cpus(container: Container) -> bool:
+def _requests_whole_cpus(container: Container) -> bool:
     asked = container.resources.requests or container.resources.limits
     try:
         cpus = quantity.parse(asked.get("cpu", 0))
@@ -117,25 +117,25 @@ def _asks_for_whole_cpus(container: Container) -> bool:
     return bool(cpus) and cpus.is_whole
 
 
-def _name_problems(job: Job) -> Iterator[str]:
+def _name_errors(job: Job) -> Iterator[str]:
     """The job's name must also do for what is named after it."""
     name, plugins = job.metadata.name, job.spec.plugins
-    if problem := validation.name_problem(name):
+    if problem := validation.name_error(name):
         yield f"create job with name {name} validate failed [{problem}]"
         return
-    if "svc" in plugins and (not name[0].isalpha() or validation.dns_label_problem(name)):
+    if "svc" in plugins and (not name[0].isalpha() or validation.dns1123_label_error(name)):
         yield (
-            f"metadata.name: Invalid value: {show(name)}: plugin svc makes a Service of this name,"
+            f"metadata.name: Invalid value: {quote(name)}: plugin svc makes a Service of this name,"
             " so it has only a-z, 0-9 and '-', and starts with a letter"
         )
-    elif (job.spec.volumes or "ssh" in plugins) and validation.dns_label_problem(name):
+    elif (job.spec.volumes or "ssh" in plugins) and validation.dns1123_label_error(name):
         yield (
-            f"metadata.name: Invalid value: {show(name)}: volumes of the pods take this name,"
-            f" so {validation.dns_label_problem(name)}"
+            f"metadata.name: Invalid value: {quote(name)}: volumes of the pods take this name,"
+            f" so {validation.dns1123_label_error(name)}"
         )
 
 
-def _size_problem(job: Job) -> str:
+def _min_available_error(job: Job) -> str:
     if sum(task.replicas for task in job.spec.tasks) < job.spec.min_available:
         # Volcano's words at an update, and those at a creation: both are looked for.
         return (
@@ -145,21 +145,21 @@ def _size_problem(job: Job) -> str:
     return ""
 
 
-def _plugin_problems(job: Job, settings: AdmissionSettings) -> Iterator[str]:
+def _plugin_errors(job: Job, settings: AdmissionSettings) -> Iterator[str]:
     for name in job.spec.plugins:
         if name not in settings.job_plugins:
             yield f"unable to find job plugin: {name}"
 
 
-def _estimate_problem(job: Job) -> Iterator[str]:
+def _estimate_error(job: Job) -> Iterator[str]:
     estimate = job.spec.running_estimate
     try:
         durations.parse("0" if estimate is None else estimate)
     except durations.DurationError as wrong:
-        yield f"spec.runningEstimate: Invalid value: {show(estimate)}: {wrong}"
+        yield f"spec.runningEstimate: Invalid value: {quote(estimate)}: {wrong}"
 
 
-def volume_problem(volumes: tuple[VolumeSpec, ...]) -> str:
+def volume_error(volumes: tuple[VolumeSpec, ...]) -> str:
     """The first thing that is wrong with the job's volumes, or ``""``."""
     seen = set()
     for index, volume in enumerate(volumes):
@@ -178,32 +178,34 @@ def volume_problem(volumes: tuple[VolumeSpec, ...]) -> str:
                 " For a new one just specify VolumeClaim:"
                 f" mountPath {volume.mount_path} has both, at spec.volumes[{index}]"
             )
-        if name and (problem := validation.dns_subdomain_problem(name)):
+        if name and (problem := validation.dns1123_subdomain_error(name)):
             return f"invalid VolumeClaimName {name} : [{problem}]"
     return ""
 
 
-def _queue_problems(name: str, lookup: Lookup) -> Iterator[str]:
-    raw = lookup.get(QUEUES, "", name)
+def _queue_errors(name: str, reader: ObjectReader) -> Iterator[str]:
+    raw = reader.get(QUEUES, "", name)
     if raw is None:
         yield f'unable to find job queue: queue.scheduling.volcano.sh "{name}" not found'
         return
-    if problem := queue_state_problem(raw, name):
+    if problem := queue_state_error(raw, name):
         yield f"can only submit job to queue with state `Open`, {problem}"
-    yield leaf_problem(name, lookup, what="job")
+    yield leaf_error(name, reader, kind="job")
 
 
-def leaf_problem(name: str, lookup: Lookup, *, what: str) -> str:
+def leaf_error(name: str, reader: ObjectReader, *, kind: str) -> str:
     """Why the queue takes no *what* itself, as it is for other queues, or ``""``."""
     if name == ROOT_QUEUE:
-        return f"can not submit {what} to root queue"
-    children = sum(part(other, "spec").get("parent") == name for other in lookup.list(QUEUES))
+        return f"can not submit {kind} to root queue"
+    children = sum(
+        nested_object(other, "spec").get("parent") == name for other in reader.list(QUEUES)
+    )
     if not children:
         return ""
-    return f"can only submit {what} to leaf queue, queue `{name}` has {children} child queues"
+    return f"can only submit {kind} to leaf queue, queue `{name}` has {children} child queues"
 
 
-def queue_state_problem(queue: Json, name: str) -> str:
+def queue_state_error(queue: Json, name: str) -> str:
     """Why the queue takes nothing, or ``""``.
 
     A queue that is so new that nobody has written its state yet is open.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.pod import VolumeMount
 from ..model.pod_resources import Resources
 
@@ -11,7 +11,7 @@ Amounts = dict[str, str | int | float]
 Source = dict[str, Any]
 
 
-class Port(Part, frozen=True):
+class Port(ApiStruct, frozen=True):
     """``containers[].ports[]``."""
 
     name: str = ""
@@ -20,7 +20,7 @@ class Port(Part, frozen=True):
     protocol: str = ""
 
 
-class EnvVar(Part, frozen=True):
+class EnvVar(ApiStruct, frozen=True):
     """``containers[].env[]``."""
 
     name: str = ""
@@ -28,7 +28,7 @@ class EnvVar(Part, frozen=True):
     value_from: dict[str, Source] | None = None
 
 
-class EnvFrom(Part, frozen=True):
+class EnvFrom(ApiStruct, frozen=True):
     """``containers[].envFrom[]``."""
 
     prefix: str = ""
@@ -36,7 +36,7 @@ class EnvFrom(Part, frozen=True):
     secret_ref: Source | None = None
 
 
-class Probe(Part, frozen=True):
+class Probe(ApiStruct, frozen=True):
     """A liveness, readiness or startup probe."""
 
     exec: Source | None = None
@@ -50,7 +50,7 @@ class Probe(Part, frozen=True):
     failure_threshold: int = 0
 
 
-class Container(Part, frozen=True):
+class Container(ApiStruct, frozen=True):
     """A container or an init container."""
 
     name: str = ""
@@ -73,7 +73,7 @@ class Container(Part, frozen=True):
     tty: bool = False
 
 
-class Toleration(Part, frozen=True):
+class Toleration(ApiStruct, frozen=True):
     """``tolerations[]``."""
 
     key: str = ""
@@ -83,7 +83,7 @@ class Toleration(Part, frozen=True):
     toleration_seconds: int | None = None
 
 
-class PodSpec(Part, frozen=True):
+class PodSpec(ApiStruct, frozen=True):
     """``template.spec``."""
 
     containers: list[Container] = []
@@ -107,14 +107,14 @@ class PodSpec(Part, frozen=True):
     scheduling_gates: list[dict[str, str]] = []
 
 
-class TemplateMeta(Part, frozen=True):
+class TemplateMeta(ApiStruct, frozen=True):
     """``template.metadata``: what of it reaches the pods."""
 
     labels: Text = {}
     annotations: Text = {}
 
 
-class PodTemplate(Part, frozen=True):
+class PodTemplate(ApiStruct, frozen=True):
     """A task's template."""
 
     metadata: TemplateMeta = TemplateMeta()

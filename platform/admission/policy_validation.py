@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..model import durations
 from ..model.job import Action, JobEvent, LifecyclePolicy
-from .field_errors import show
+from .field_errors import quote
 
 EVENTS = (
     JobEvent.ANY,
@@ -32,49 +32,49 @@ ACTIONS = (
 """Actions that a policy may ask for."""
 
 
-def problem_of(policies: Sequence[LifecyclePolicy], path: str) -> str:
+def policies_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
     """The first thing that is wrong with the list at *path*, or ``""``."""
-    problem = next(filter(None, (_alone(each, path) for each in policies)), "")
-    problem = problem or _together(policies, path)
+    problem = next(filter(None, (_policy_error(each, path) for each in policies)), "")
+    problem = problem or _conflict_error(policies, path)
     if not problem:
         return ""
     valid = f"valid events are [{' '.join(EVENTS)}], valid actions are [{' '.join(ACTIONS)}]"
     return f"{problem}; {valid}"
 
 
-def events_of(policy: LifecyclePolicy) -> list[str]:
+def policy_events(policy: LifecyclePolicy) -> list[str]:
     """The distinct events of a policy, in the order in which they are written."""
     return list(dict.fromkeys(filter(None, (policy.event, *policy.events))))
 
 
-def _alone(policy: LifecyclePolicy, path: str) -> str:
+def _policy_error(policy: LifecyclePolicy, path: str) -> str:
     """What is wrong with one policy by itself."""
-    events = events_of(policy)
+    events = policy_events(policy)
     if events and policy.exit_code is not None:
         return f"{path}: must not specify event and exitCode simultaneously"
     if not events and policy.exit_code is None:
         return f"{path}: either event and exitCode should be specified"
     for event in events:
         if event not in EVENTS:
-            return f"{path}: Invalid value: {show(event)}: invalid policy event"
+            return f"{path}: Invalid value: {quote(event)}: invalid policy event"
     if policy.action not in ACTIONS:
-        return f"{path}: Invalid value: {show(policy.action)}: invalid policy action"
+        return f"{path}: Invalid value: {quote(policy.action)}: invalid policy action"
     if policy.exit_code == 0:
         return f"{path}: 0 is not a valid error code"
-    return _timeout_problem(policy, path)
+    return _timeout_error(policy, path)
 
 
-def _timeout_problem(policy: LifecyclePolicy, path: str) -> str:
+def _timeout_error(policy: LifecyclePolicy, path: str) -> str:
     try:
         durations.parse(policy.timeout if policy.timeout is not None else "0")
     except durations.DurationError as wrong:
-        return f"{path}: Invalid value: {show(policy.timeout)}: invalid timeout: {wrong}"
+        return f"{path}: Invalid value: {quote(policy.timeout)}: invalid timeout: {wrong}"
     return ""
 
 
-def _together(policies: Sequence[LifecyclePolicy], path: str) -> str:
+def _conflict_error(policies: Sequence[LifecyclePolicy], path: str) -> str:
     """Where the policies of one list get in each other's way."""
-    events = Counter(event for policy in policies for event in events_of(policy))
+    events = Counter(event for policy in policies for event in policy_events(policy))
     codes = Counter(policy.exit_code for policy in policies if policy.exit_code is not None)
     for event, times in events.items():
         if times > 1:

@@ -7,21 +7,21 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..model import quantity
-from ..model.admission import DeniedError, Json, Lookup, Review
+from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
 from ..model.names import QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
 from ..model.queue import Quantities, Queue, QueueState
 from ..model.resource_names import is_extended
-from .decoding import decode, part
-from .field_errors import Problems, show
-from .queue_tree import Tree, check_deletion, check_place, check_shares
+from .decoding import decode, nested_object
+from .field_errors import ErrorList, quote
+from .queue_tree import QueueTree, validate_delete, validate_parent, validate_resources
 from .settings import AdmissionSettings
 
 HIERARCHY = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS = "volcano.sh/hierarchy-weights"
 
 _STATES = (QueueState.OPEN, QueueState.CLOSED)
-_WHOLE = frozenset(
+_INTEGER_RESOURCES = frozenset(
     (
         "pods",
         "services",
@@ -36,7 +36,7 @@ _WHOLE = frozenset(
 )
 
 
-def fill_in(queue: Json) -> Json:
+def set_defaults(queue: Json) -> Json:
     """*queue* with its defaults; the same object where nothing was missing.
 
     Fields of a wrong type are left to the schema.
@@ -51,8 +51,8 @@ def fill_in(queue: Json) -> Json:
             added["weight"] = 1
         if added:
             changed["spec"] = spec | added
-    metadata = part(queue, "metadata")
-    annotations = part(metadata, "annotations")
+    metadata = nested_object(queue, "metadata")
+    annotations = nested_object(metadata, "annotations")
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
     if path and weights and str(path).partition("/")[0] != ROOT_QUEUE:
         rooted = {HIERARCHY: f"{ROOT_QUEUE}/{path}", HIERARCHY_WEIGHTS: f"1/{weights}"}
@@ -60,92 +60,92 @@ def fill_in(queue: Json) -> Json:
     return queue | changed if changed else queue
 
 
-def validate(review: Review, lookup: Lookup, settings: AdmissionSettings) -> None:
+def validate(request: AdmissionRequest, reader: ObjectReader, settings: AdmissionSettings) -> None:
     """Check the creation, change or deletion of a queue.
 
     Raises:
         DeniedError: the queue must not be so, or must not go.
     """
-    tree = Tree(lookup)
-    if review.object is None:
-        check_deletion(review.name, tree, settings)
+    tree = QueueTree(reader)
+    if request.object is None:
+        validate_delete(request.name, tree, settings)
         return
-    queue = decode(review.object, Queue)
-    old = decode(review.old, Queue) if review.old is not None else None
-    _check_alone(queue, old, lookup)
+    queue = decode(request.object, Queue)
+    old = decode(request.old_object, Queue) if request.old_object is not None else None
+    _validate_fields(queue, old, reader)
     is_root = queue.metadata.name == ROOT_QUEUE
     moved = old is None or old.spec.parent != queue.spec.parent
-    changed = old is None or _shares(old) != _shares(queue)
+    changed = old is None or _resource_attributes(old) != _resource_attributes(queue)
     if moved:
-        check_place(queue, tree, settings)
+        validate_parent(queue, tree, settings)
     if is_root and old is not None and changed and settings.root_queue_protection:
         raise DeniedError(
             "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
         )
     if not is_root and (moved or changed):
-        check_shares(queue, tree)
+        validate_resources(queue, tree)
 
 
-def _shares(queue: Queue) -> tuple[dict[str, Quantity], ...]:
+def _resource_attributes(queue: Queue) -> tuple[dict[str, Quantity], ...]:
     spec = queue.spec
     amounts = (spec.capability, spec.deserved, spec.guarantee.resource)
     return tuple({name: quantity.parse(given) for name, given in each.items()} for each in amounts)
 
 
-def _check_alone(queue: Queue, old: Queue | None, lookup: Lookup) -> None:
-    problems = Problems()
-    _check_amounts(queue, problems)
+def _validate_fields(queue: Queue, old: Queue | None, reader: ObjectReader) -> None:
+    problems = ErrorList()
+    _validate_amounts(queue, problems)
     state = queue.status.state
     # The controller's Closing and Unknown must not keep anybody from changing the rest.
     if (old is None or old.status.state != state) and state not in ("", *_STATES):
         why = f"queue state must be in [{' '.join(_STATES)}]"
         problems.invalid("requestBody.spec.state", state, why)
-    if text := _hierarchy_problem(queue, old, lookup):
+    if text := _hierarchy_error(queue, old, reader):
         problems.add("requestBody.metadata.annotations", text)
-    if len(problems.found) == 1:
-        raise DeniedError(problems.found[0])
-    if problems.found:
-        raise DeniedError(f"[{', '.join(problems.found)}]")
+    if len(problems.errors) == 1:
+        raise DeniedError(problems.errors[0])
+    if problems.errors:
+        raise DeniedError(f"[{', '.join(problems.errors)}]")
 
 
-def _check_amounts(queue: Queue, problems: Problems) -> None:
+def _validate_amounts(queue: Queue, errors: ErrorList) -> None:
     path = "requestBody.spec"
     spec = queue.spec
-    capability = _read_amounts(spec.capability, f"{path}.capability", problems)
-    deserved = _read_amounts(spec.deserved, f"{path}.deserved", problems)
-    guarantee = _read_amounts(spec.guarantee.resource, f"{path}.guarantee.resource", problems)
+    capability = _parse_amounts(spec.capability, f"{path}.capability", errors)
+    deserved = _parse_amounts(spec.deserved, f"{path}.deserved", errors)
+    guarantee = _parse_amounts(spec.guarantee.resource, f"{path}.guarantee.resource", errors)
     for name, least in guarantee.items():
         share = deserved.get(name)
         if share is None or share < least:
             given = "<nil>" if share is None else str(share)
             amount = "" if share is None else f"={share}"
             why = f"deserved[{name}]{amount} must be >= guarantee[{name}]={least}"
-            problems.invalid(f"{path}.deserved.{name}", given, why)
+            errors.invalid(f"{path}.deserved.{name}", given, why)
     for name, share in deserved.items():
         most = capability.get(name)
         if most is not None and share > most:
             why = f"deserved[{name}]={share} must be <= capability[{name}]={most}"
-            problems.invalid(f"{path}.deserved.{name}", str(share), why)
+            errors.invalid(f"{path}.deserved.{name}", str(share), why)
 
 
-def _read_amounts(amounts: Quantities, path: str, problems: Problems) -> dict[str, Quantity]:
+def _parse_amounts(amounts: Quantities, path: str, errors: ErrorList) -> dict[str, Quantity]:
     read = {}
     for name, given in amounts.items():
         where = f"{path}.{name}"
         try:
             amount = quantity.parse(given)
         except QuantityError as wrong:
-            problems.invalid(where, given, str(wrong))
+            errors.invalid(where, given, str(wrong))
             continue
         read[name] = amount
         if amount < quantity.ZERO:
-            problems.invalid(where, str(amount), "must be greater than or equal to 0")
-        elif not amount.is_whole and (name in _WHOLE or is_extended(name)):
-            problems.invalid(where, str(amount), "must be an integer")
+            errors.invalid(where, str(amount), "must be greater than or equal to 0")
+        elif not amount.is_whole and (name in _INTEGER_RESOURCES or is_extended(name)):
+            errors.invalid(where, str(amount), "must be an integer")
     return read
 
 
-def _hierarchy_problem(queue: Queue, old: Queue | None, lookup: Lookup) -> str:
+def _hierarchy_error(queue: Queue, old: Queue | None, reader: ObjectReader) -> str:
     """What is wrong with the annotations of the older kind of hierarchy, or ``""``."""
     annotations = queue.metadata.annotations
     path, weights = annotations.get(HIERARCHY, ""), annotations.get(HIERARCHY_WEIGHTS, "")
@@ -155,13 +155,13 @@ def _hierarchy_problem(queue: Queue, old: Queue | None, lookup: Lookup) -> str:
     if not path or not weights or len(steps) != len(shares):
         return (
             f"{HIERARCHY} must have the same length with {HIERARCHY_WEIGHTS}:"
-            f" {show(path)}, {show(weights)}"
+            f" {quote(path)}, {quote(weights)}"
         )
     for share in shares:
-        if problem := _weight_problem(share, weights):
+        if problem := _weight_error(share, weights):
             return f"{HIERARCHY_WEIGHTS}: {problem}"
     is_new = old is None or old.metadata.annotations.get(HIERARCHY) != path
-    for name, other in _other_paths(queue.metadata.name, lookup.list(QUEUES)):
+    for name, other in _other_hierarchy_paths(queue.metadata.name, reader.list(QUEUES)):
         if other.startswith(f"{path}/"):
             return (
                 f"{path} is not allowed to be in the sub path of {other} of queue {name}:"
@@ -176,20 +176,20 @@ def _hierarchy_problem(queue: Queue, old: Queue | None, lookup: Lookup) -> str:
     return ""
 
 
-def _weight_problem(weight: str, weights: str) -> str:
+def _weight_error(weight: str, weights: str) -> str:
     """Why *weight*, one of the hierarchy *weights*, is no weight, or ``""``."""
     try:
         number = float(weight)
     except ValueError:
-        return f"{weight} in the {weights} is invalid number: {show(weight)}"
+        return f"{weight} in the {weights} is invalid number: {quote(weight)}"
     if not math.isfinite(number):
         return f"{weight} in the {weights} is invalid number: it must be finite"
     return "" if number > 0 else f"{weight} in the {weights} must be larger than 0"
 
 
-def _other_paths(own: str, queues: Iterable[Json]) -> Iterator[tuple[str, str]]:
+def _other_hierarchy_paths(own: str, queues: Iterable[Json]) -> Iterator[tuple[str, str]]:
     for queue in queues:
-        metadata = part(queue, "metadata")
-        path = part(metadata, "annotations").get(HIERARCHY)
+        metadata = nested_object(queue, "metadata")
+        path = nested_object(metadata, "annotations").get(HIERARCHY)
         if metadata.get("name") != own and isinstance(path, str):
             yield str(metadata.get("name")), path

@@ -8,7 +8,7 @@ from ..model.job import Job, NetworkTopology, TaskSpec
 NO_DAG = "job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG)"
 
 
-def dependency_problem(tasks: Sequence[TaskSpec]) -> str:
+def dependency_error(tasks: Sequence[TaskSpec]) -> str:
     """Why the tasks cannot be started one after another, or ``""``."""
     names = {task.name for task in tasks}
     for task in tasks:
@@ -26,7 +26,7 @@ def dependency_problem(tasks: Sequence[TaskSpec]) -> str:
     return ""
 
 
-def negative_problems(job: Job) -> Iterator[str]:
+def negative_errors(job: Job) -> Iterator[str]:
     """Which numbers of *job* are below zero, where no schema has refused them."""
     if job.spec.min_available < 0:
         yield "job 'minAvailable' must be >= 0"
@@ -37,7 +37,7 @@ def negative_problems(job: Job) -> Iterator[str]:
             yield f"'minAvailable' must be >= 0 in task: {task.name}"
 
 
-def partition_problems(task: TaskSpec, job: str) -> list[str]:
+def partition_errors(task: TaskSpec, job: str) -> list[str]:
     """What is wrong with the partitions of *task*."""
     policy = task.partition_policy
     if policy is None:
@@ -53,12 +53,12 @@ def partition_problems(task: TaskSpec, job: str) -> list[str]:
         problems.append(f"'Replicas' are not equal to TotalPartitions*PartitionSize {where}")
     elif task.min_available is not None and 0 < least != task.min_available:
         problems.append(f"'MinAvailable' is not equal to MinPartitions*PartitionSize {where}")
-    if problem := topology_problem(policy.network_topology):
+    if problem := topology_error(policy.network_topology):
         problems.append(f"{problem} {where}")
     return problems
 
 
-def topology_problem(topology: NetworkTopology | None) -> str:
+def topology_error(topology: NetworkTopology | None) -> str:
     """Why the wish for nearness contradicts itself, or ``""``."""
     if topology and topology.highest_tier_allowed is not None and topology.highest_tier_name:
         return (

@@ -17,46 +17,46 @@ from .limits import MAX_BODY
 class LimitedServer(uvicorn.Server):
     """A uvicorn server that reads each request to its end before it is served."""
 
-    def __init__(self, config: uvicorn.Config, *, limits: Limits, figures: ListenerMetrics) -> None:
+    def __init__(self, config: uvicorn.Config, *, limits: Limits, metrics: ListenerMetrics) -> None:
         super().__init__(config)
         # The listener's own limit is to be the first.
         config.timeout_keep_alive = int(2 * limits.idle_timeout) + 1
-        self._fronts = BufferingListener(
+        self._listener = BufferingListener(
             name="api",
             body_limit=MAX_BODY,
             limits=limits,
-            metrics=figures,
+            metrics=metrics,
             error_content=_describe,
         )
-        self._fronts.backend_factory = lambda: _Protocol(self, self._fronts)
+        self._listener.backend_factory = lambda: _Protocol(self, self._listener)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on *sockets* in the place of uvicorn."""
         await super().startup(sockets=[])
         for listening in sockets or ():
-            self._fronts.listen(listening, tls=self.config.ssl)
+            self._listener.listen(listening, tls=self.config.ssl)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more, and let answers under way finish."""
-        self._fronts.stop()
+        self._listener.stop()
         await super().shutdown(sockets)
-        self._fronts.abort_all()
+        self._listener.abort_all()
 
 
 class _Protocol(HttpToolsProtocol):
     """Tells when a request is answered."""
 
-    def __init__(self, server: LimitedServer, fronts: BufferingListener) -> None:
+    def __init__(self, server: LimitedServer, listener: BufferingListener) -> None:
         super().__init__(
             config=server.config,
             server_state=server.server_state,
             app_state=server.lifespan.state,
         )
-        self._fronts = fronts
+        self._listener = listener
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._fronts.on_response_sent(self)
+        self._listener.on_response_sent(self)
 
 
 def _describe(status: int) -> tuple[str, bytes]:

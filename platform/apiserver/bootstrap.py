@@ -53,8 +53,8 @@ async def ensure_defaults(writer: Writer, catalog: Catalog, definitions: Iterabl
 def _dir_storage_class() -> Json:
     """The class that serves claims which name none."""
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
-    metadata = {"name": names.FOLDER_CLASS, "annotations": annotations}
-    return {"metadata": metadata, "provisioner": names.FOLDER_DRIVER}
+    metadata = {"name": names.DIR_STORAGE_CLASS, "annotations": annotations}
+    return {"metadata": metadata, "provisioner": names.DIR_PROVISIONER}
 
 
 def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> WriteResult | None:

@@ -24,7 +24,7 @@ from ..local.supervisor import (
 )
 from . import logs
 from .flag_groups import HttpLimits
-from .manager import limits_of, told_in_a_line
+from .manager import exit_on_error, parse_http_limits
 
 DataDirOption = Annotated[
     Path | None,
@@ -32,7 +32,7 @@ DataDirOption = Annotated[
         help="Where the cluster keeps its state.", show_default="$XDG_DATA_HOME/batholith"
     ),
 ]
-FOLDER_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
+DATA_DIR_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
 """What holding a data folder, and working in it, may fail with."""
 DETACH_TIMEOUT = 60.0
 """Seconds that ``up --detach`` waits for the cluster to be ready."""
@@ -40,12 +40,12 @@ DOWN_TIMEOUT = 120.0
 """Seconds that ``down`` waits for pods to end within their grace."""
 
 
-def folder(data_dir: Path | None) -> DataDir:
+def resolve_data_dir(data_dir: Path | None) -> DataDir:
     """The data folder that the option, or its default, names."""
     return DataDir.default() if data_dir is None else DataDir(data_dir)
 
 
-def _hold(data: DataDir) -> None:
+def _lock_data_dir(data: DataDir) -> None:
     try:
         data.lock()
     except DataDirLockedError:
@@ -53,11 +53,11 @@ def _hold(data: DataDir) -> None:
         raise
 
 
-def _what_is_up(data: DataDir, command: str) -> UpState | None:
+def _read_state(data: DataDir, command: str) -> UpState | None:
     """What `read_state` tells; where that is unknown, *command* says so and ends with 1."""
     try:
         return read_state(data)
-    except FOLDER_ERRORS as error:
+    except DATA_DIR_ERRORS as error:
         typer.echo(f"batholith {command}: {error}", err=True)
         raise typer.Exit(1) from None
 
@@ -93,27 +93,27 @@ def up(
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
-    from .embedded import Embedded, Options
+    from .embedded import EmbeddedCluster, Options
 
-    with told_in_a_line(ValueError):
-        limits_of(http_limits)
+    with exit_on_error(ValueError):
+        parse_http_limits(http_limits)
     options = Options(
         simulate=simulate, port=port, api_port=api_port, cpus=cpus, http_limits=http_limits
     )
-    data = folder(data_dir)
+    data = resolve_data_dir(data_dir)
     try:
         # Held before the split: the lock goes with the child, and a busy folder stays untouched.
-        _hold(data)
+        _lock_data_dir(data)
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
         kill_leftovers(data)
-        with Embedded(data, options) as embedded:
-            for line in embedded.remarks:
+        with EmbeddedCluster(data, options) as embedded:
+            for line in embedded.notices:
                 typer.echo(line)
-            supervisor = embedded.started()
+            supervisor = embedded.start_supervisor()
             asyncio.run(_supervise(supervisor, usage=embedded.usage()))
-    except (*FOLDER_ERRORS, ComponentFailedError) as error:
+    except (*DATA_DIR_ERRORS, ComponentFailedError) as error:
         typer.echo(f"batholith up: {error}", err=True)
         raise typer.Exit(1) from None
     finally:
@@ -182,29 +182,29 @@ def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
 
 def down(data_dir: DataDirOption = None) -> None:
     """Stop the cluster of a data folder: pods end within their grace, then all parts."""
-    data = folder(data_dir)
-    state = _what_is_up(data, "down")
+    data = resolve_data_dir(data_dir)
+    state = _read_state(data, "down")
     if state is not None and state.supervisor.is_alive:
         typer.echo(f"stopping the cluster in {data.root}")
         os.kill(state.supervisor.pid, signal.SIGTERM)
-        _wait_gone(data, state)
+        _wait_stopped(data, state)
         return
-    ended = _end_what_is_left(data)
+    ended = _kill_leftovers(data)
     typer.echo(f"ended what was left: {', '.join(ended)}" if ended else "nothing is running")
 
 
-def _wait_gone(data: DataDir, state: UpState) -> None:
+def _wait_stopped(data: DataDir, state: UpState) -> None:
     deadline = time.monotonic() + DOWN_TIMEOUT
     while state.supervisor.is_alive:
         if time.monotonic() > deadline:
             typer.echo("some pods did not end in time; killing what is left", err=True)
             terminate(state.supervisor, timeout=0)
-            _end_what_is_left(data)
+            _kill_leftovers(data)
             return
         time.sleep(0.02)  # not our child: there is nothing to wait on
 
 
-def _end_what_is_left(data: DataDir) -> list[str]:
+def _kill_leftovers(data: DataDir) -> list[str]:
     """End parts and pods of a supervisor that was killed; returns their names."""
     from ..agent.pods.orphans import stop_all_pods
 
@@ -212,7 +212,7 @@ def _end_what_is_left(data: DataDir) -> list[str]:
         return []
     try:
         data.lock()
-    except FOLDER_ERRORS as error:
+    except DATA_DIR_ERRORS as error:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:
@@ -225,8 +225,8 @@ def _end_what_is_left(data: DataDir) -> list[str]:
 
 def status(data_dir: DataDirOption = None) -> None:
     """Show the parts of the cluster; exits 3 when it is not up."""
-    data = folder(data_dir)
-    state = _what_is_up(data, "status")
+    data = resolve_data_dir(data_dir)
+    state = _read_state(data, "status")
     if state is None or not state.supervisor.is_alive:
         typer.echo(f"not up ({data.root})")
         raise typer.Exit(3)

@@ -15,21 +15,21 @@ import typer
 from . import logs
 from .flag_groups import (
     ClusterFlags,
+    EndpointFlags,
     FlagError,
     HttpLimits,
     LogFormat,
     LogLevel,
-    ServingFlags,
     Version,
 )
-from .manager import Instruments, limits_of, new_client, run_all, told_in_a_line
-from .process import LIMIT, on_stop, run
+from .manager import Telemetry, exit_on_error, new_client, parse_http_limits, run_components
+from .process import SHUTDOWN_TIMEOUT, on_termination, run
 
 if TYPE_CHECKING:
     from ..agent.settings import AgentSettings
-    from ..api.server import KeyPair
+    from ..api.server import KeyPairFiles
     from ..httpserver.limits import Limits
-    from .health import Place
+    from .health import Endpoint
 
 Kubeconfig = Annotated[
     Path | None,
@@ -44,14 +44,14 @@ MetricsAddress = Annotated[
 ]
 
 
-def _listener(fd: int | None, address: str) -> socket.socket:
+def _bind_or_inherit(fd: int | None, address: str) -> socket.socket:
     """The socket that is handed down, or one at *address*; else the command ends with a line."""
-    from .health import split
+    from .health import split_host_port
 
     if fd is not None:
         return socket.socket(fileno=fd)
-    with told_in_a_line(OSError, ValueError):
-        host, port = split(address)
+    with exit_on_error(OSError, ValueError):
+        host, port = split_host_port(address)
         try:
             return _listen(host, port)
         except OSError as error:
@@ -94,10 +94,10 @@ def apiserver(
     from ..job_ctrl.plugins import entry_points
     from ..model import crds
 
-    logs.configure(form=log_format, level=log_level)
-    with told_in_a_line(ValueError):
-        limits = limits_of(http_limits)
-    listener = _listener(listen_fd, listen_address)
+    logs.configure(log_format=log_format, level=log_level)
+    with exit_on_error(ValueError):
+        limits = parse_http_limits(http_limits)
+    listener = _bind_or_inherit(listen_fd, listen_address)
     bound = listener.getsockname()[0]
     host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
 
@@ -113,17 +113,17 @@ def apiserver(
         )
         await serve(settings, ready=ready)
 
-    with told_in_a_line(OSError), listener:
+    with exit_on_error(OSError), listener:
         run(main)
 
 
-def _doors(
-    instruments: Instruments, metrics_address: str, http_limits: str
-) -> "tuple[list[Place], Limits]":
+def _endpoints(
+    telemetry: Telemetry, metrics_address: str, http_limits: str
+) -> "tuple[list[Endpoint], Limits]":
     """Where metrics are served, and the limits of all listeners; or the command ends."""
-    with told_in_a_line(ValueError):
-        flags = ServingFlags(listen_address=metrics_address, http_limits=http_limits)
-        return instruments.places(flags, metrics_port=0), limits_of(http_limits)
+    with exit_on_error(ValueError):
+        flags = EndpointFlags(listen_address=metrics_address, http_limits=http_limits)
+        return telemetry.endpoints(flags, metrics_port=0), parse_http_limits(http_limits)
 
 
 def agent(
@@ -153,20 +153,20 @@ def agent(
     from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
-    from .health import CannotListenError, serving
+    from .health import CannotListenError, serve_endpoints
 
-    logs.configure(form=log_format, level=log_level)
-    instruments = Instruments()
-    doors, limits = _doors(instruments, metrics_address, http_limits)
+    logs.configure(log_format=log_format, level=log_level)
+    instruments = Telemetry()
+    doors, limits = _endpoints(instruments, metrics_address, http_limits)
     settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
-    settings = replace(settings, limits=limits, listener_metrics=instruments.listeners)
-    _check_files(settings)
+    settings = replace(settings, limits=limits, listener_metrics=instruments.listener_metrics)
+    _prepare_files(settings)
     cluster = ClusterFlags(kubeconfig=kubeconfig)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
-            serving(doors),
-            new_client(cluster, "agent", metrics=instruments.requests) as client,
+            serve_endpoints(doors),
+            new_client(cluster, "agent", metrics=instruments.client_metrics) as client,
         ):
             recorder = EventRecorder(client, component="kubelet")
             part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
@@ -179,19 +179,21 @@ def agent(
                 else:
                     task.cancel()
 
-            on_stop(stop, limit=None if end_pods else LIMIT)  # pods get their own grace
-            await run_all(recorder, part, ready=ready)
+            on_termination(
+                stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT
+            )  # pods get their own grace
+            await run_components(recorder, part, ready=ready)
 
-    with told_in_a_line(CannotListenError, ConfigError):
+    with exit_on_error(CannotListenError, ConfigError):
         run(main)
 
 
-def _check_files(settings: "AgentSettings") -> None:
+def _prepare_files(settings: "AgentSettings") -> None:
     """Make the agent's folders; end the command where others control them or its key."""
     from ..agent.pods.records import make_dirs
     from ..kube.private_files import read_credential
 
-    with told_in_a_line(OSError):
+    with exit_on_error(OSError):
         make_dirs(settings.data_dir)
         if settings.serving is not None:
             read_credential(settings.serving.key)
@@ -220,20 +222,20 @@ def _agent_settings(
 
 def _key_pair(
     listener: socket.socket, certificate: Path | None, key: Path | None, *, insecure: bool
-) -> "KeyPair | None":
+) -> "KeyPairFiles | None":
     """The certificate that *listener* is to serve, if any.
 
     Raises:
         FlagError: half of it is missing, or bearer tokens would cross a network in plain text.
     """
-    from ..api.server import KeyPair
+    from ..api.server import KeyPairFiles
 
     if bool(certificate) != bool(key):
         raise FlagError("--tls-cert-file and --tls-private-key-file need each other")
     if certificate and key:
         if insecure:
             raise FlagError("--insecure has no effect with --tls-cert-file: leave one of them out")
-        return KeyPair(certificate=certificate, key=key)
+        return KeyPairFiles(certificate=certificate, key=key)
     if not (insecure or _is_loopback(listener)):
         host, port = listener.getsockname()[:2]
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -270,30 +272,30 @@ def api(
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
     from ..store.database import StoreError
-    from .health import CannotListenError, serving
+    from .health import CannotListenError, serve_endpoints
 
-    logs.configure(form=log_format, level=log_level)
-    instruments = Instruments()
-    doors, limits = _doors(instruments, metrics_address, http_limits)
-    listener = _listener(listen_fd, listen_address)
+    logs.configure(log_format=log_format, level=log_level)
+    instruments = Telemetry()
+    doors, limits = _endpoints(instruments, metrics_address, http_limits)
+    listener = _bind_or_inherit(listen_fd, listen_address)
 
     async def main(ready: asyncio.Event) -> None:
         async with (
-            serving(doors),
+            serve_endpoints(doors),
             new_client(
-                ClusterFlags(kubeconfig=kubeconfig), "api", metrics=instruments.requests
+                ClusterFlags(kubeconfig=kubeconfig), "api", metrics=instruments.client_metrics
             ) as client,
         ):
             await serve(client, settings, clock=SystemClock(), ready=ready)
 
     errors = (CannotListenError, CertificateFilesError, ConfigError, FlagError, StoreError)
-    with told_in_a_line(*errors), listener:
+    with exit_on_error(*errors), listener:
         pair = _key_pair(listener, tls_cert_file, tls_private_key_file, insecure=insecure)
         settings = ApiSettings(
             store_url=store,
             listener=listener,
             certificate=pair,
             limits=limits,
-            listeners=instruments.listeners,
+            listener_metrics=instruments.listener_metrics,
         )
         run(main)

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-OURS = ("job-controller", "queue-controller", "pg-controller")
+CONTROLLERS = ("job-controller", "queue-controller", "pg-controller")
 """Controllers that can be switched on and off."""
 
-ELSEWHERE = (
+UNSUPPORTED_CONTROLLERS = (
     "gc-controller",
     "jobflow-controller",
     "jobtemplate-controller",
@@ -36,24 +36,24 @@ def select(text: str) -> Collection[str]:
     terms = [term.strip() for term in text.split(",") if term.strip()]
     given = [term.lstrip("+-") for term in terms if term != "*"]
     for name in given:
-        if name not in OURS and name not in ELSEWHERE:
-            known = ", ".join((*OURS, *ELSEWHERE))
+        if name not in CONTROLLERS and name not in UNSUPPORTED_CONTROLLERS:
+            known = ", ".join((*CONTROLLERS, *UNSUPPORTED_CONTROLLERS))
             raise SelectionError(f"there is no controller {name!r}; there are {known}")
         if given.count(name) > 1:
             raise SelectionError(f"controller {name!r} is named more than once")
-    chosen = [name for name in OURS if _is_on(name, terms)]
+    chosen = [name for name in CONTROLLERS if _is_enabled(name, terms)]
     if not chosen:
-        raise SelectionError(f"{text!r} leaves nothing to run; there are {', '.join(OURS)}")
+        raise SelectionError(f"{text!r} leaves nothing to run; there are {', '.join(CONTROLLERS)}")
     return chosen
 
 
-def missing(text: str) -> Collection[str]:
+def unsupported(text: str) -> Collection[str]:
     """Controllers that *text* asks for by name and that start nothing here."""
     terms = [term.strip().removeprefix("+") for term in text.split(",")]
-    return [name for name in ELSEWHERE if name in terms and name != "gc-controller"]
+    return [name for name in UNSUPPORTED_CONTROLLERS if name in terms and name != "gc-controller"]
 
 
-def _is_on(name: str, terms: Collection[str]) -> bool:
+def _is_enabled(name: str, terms: Collection[str]) -> bool:
     for term in terms:
         if term in (name, f"+{name}"):
             return True

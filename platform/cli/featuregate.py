@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterator
 
-from .go_flags import FALSE, TRUE
+from .go_flags import FALSE_VALUES, TRUE_VALUES
 
 QUEUE_GATES = "SchedulingGatesQueueAdmission"
 """Pods that ask for it are kept behind a scheduling gate until their queue has room."""
 
-FIXED = {
+UPSTREAM_DEFAULTS = {
     "WorkLoadSupport": True,
     "VolcanoJobSupport": True,
     "CronVolcanoJobSupport": True,
@@ -21,11 +21,11 @@ FIXED = {
 """The reference's own gates, as they stand here unless a command heeds them."""
 
 
-class GatesError(ValueError):
+class FeatureGateError(ValueError):
     """The text is no list of gates."""
 
 
-def without_effect(text: str, *, heeded: Collection[str] = ()) -> list[str]:
+def ineffective_gates(text: str, *, supported: Collection[str] = ()) -> list[str]:
     """Gates of *text* that ask for something else than what is done; *heeded* ones never do.
 
     Gates of Kubernetes itself are among them: they are known to its own programs alone.
@@ -35,24 +35,26 @@ def without_effect(text: str, *, heeded: Collection[str] = ()) -> list[str]:
     """
     return [
         term
-        for term, name, wanted in _terms(text)
-        if name not in heeded and FIXED.get(name) is not wanted
+        for term, name, wanted in _parse_terms(text)
+        if name not in supported and UPSTREAM_DEFAULTS.get(name) is not wanted
     ]
 
 
-def is_open(text: str, gate: str) -> bool:
+def is_enabled(text: str, gate: str) -> bool:
     """Whether *text*, or without a word of it the default, opens *gate*; the last word counts.
 
     Raises:
         GatesError: a term is not of the form ``Name=true`` or ``Name=false``.
     """
-    return {name: wanted for _, name, wanted in _terms(text)}.get(gate, FIXED[gate])
+    return {name: wanted for _, name, wanted in _parse_terms(text)}.get(
+        gate, UPSTREAM_DEFAULTS[gate]
+    )
 
 
-def _terms(text: str) -> Iterator[tuple[str, str, bool]]:
+def _parse_terms(text: str) -> Iterator[tuple[str, str, bool]]:
     """Each term, its name, and what it asks for."""
     for term in filter(None, (term.strip() for term in text.split(","))):
         name, equals, value = term.partition("=")
-        if not equals or not name.isalnum() or value not in TRUE | FALSE:
-            raise GatesError(f"feature gate {term!r} is not Name=true or Name=false")
-        yield term, name, value in TRUE
+        if not equals or not name.isalnum() or value not in TRUE_VALUES | FALSE_VALUES:
+            raise FeatureGateError(f"feature gate {term!r} is not Name=true or Name=false")
+        yield term, name, value in TRUE_VALUES

@@ -9,34 +9,34 @@ from typing import Annotated
 import typer
 
 from . import logs
-from .go_flags import Inert
+from .go_flags import IgnoredFlag
 
 LOOPBACK = "127.0.0.1"
 VERBOSE = 5
 """Volcano's ``-v`` from which on we say as much as it does: its chart sets 4 for everyday use."""
 
-_HERE = "all addresses of a pod, loopback elsewhere"
+_DEFAULT_HOST_HELP = "all addresses of a pod, loopback elsewhere"
 
-KLOG = (
-    Inert("logtostderr", "logs always go to standard error.", switch=True),
-    Inert("alsologtostderr", "logs always go to standard error.", switch=True),
-    Inert("stderrthreshold", "logs of all levels go to standard error."),
-    Inert("vmodule", "set --log-level for the whole process."),
-    Inert("log-dir", "logs go to standard error alone."),
-    Inert("log-file", "logs go to standard error alone."),
-    Inert("log-file-max-size", "logs go to standard error alone."),
-    Inert("log-flush-frequency", "logs are written at once."),
-    Inert("log-backtrace-at", "errors carry their traceback."),
-    Inert("one-output", "logs go to standard error alone.", switch=True),
-    Inert("skip-headers", "see --log-format.", switch=True),
-    Inert("skip-log-headers", "logs go to standard error alone.", switch=True),
-    Inert("add-dir-header", "log lines name their module.", switch=True),
+KLOG_FLAGS = (
+    IgnoredFlag("logtostderr", "logs always go to standard error.", switch=True),
+    IgnoredFlag("alsologtostderr", "logs always go to standard error.", switch=True),
+    IgnoredFlag("stderrthreshold", "logs of all levels go to standard error."),
+    IgnoredFlag("vmodule", "set --log-level for the whole process."),
+    IgnoredFlag("log-dir", "logs go to standard error alone."),
+    IgnoredFlag("log-file", "logs go to standard error alone."),
+    IgnoredFlag("log-file-max-size", "logs go to standard error alone."),
+    IgnoredFlag("log-flush-frequency", "logs are written at once."),
+    IgnoredFlag("log-backtrace-at", "errors carry their traceback."),
+    IgnoredFlag("one-output", "logs go to standard error alone.", switch=True),
+    IgnoredFlag("skip-headers", "see --log-format.", switch=True),
+    IgnoredFlag("skip-log-headers", "logs go to standard error alone.", switch=True),
+    IgnoredFlag("add-dir-header", "log lines name their module.", switch=True),
 )
 """Flags of Go's log library."""
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"batholith {metadata.version('batholith')}")
         raise typer.Exit
 
@@ -46,13 +46,13 @@ Version = Annotated[
 ]
 
 
-def _form(given: str) -> str:
+def _parse_log_format(given: str) -> str:
     if given not in ("text", "json"):
         raise typer.BadParameter(f"{given!r} is neither text nor json")
     return given
 
 
-def _level(given: str | None) -> str | None:
+def _parse_log_level(given: str | None) -> str | None:
     if given is not None and given.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise typer.BadParameter(f"{given!r} is none of DEBUG, INFO, WARNING and ERROR")
     return given
@@ -67,8 +67,10 @@ HttpLimits = Annotated[
     ),
 ]
 
-LogFormat = Annotated[str, typer.Option(help="text or json.", callback=_form)]
-LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.", callback=_level)]
+LogFormat = Annotated[str, typer.Option(help="text or json.", callback=_parse_log_format)]
+LogLevel = Annotated[
+    str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.", callback=_parse_log_level)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ class LogFlags:
         typer.Option(
             help="DEBUG, INFO, WARNING or ERROR.",
             show_default="INFO; DEBUG from -v=5 on",
-            callback=_level,
+            callback=_parse_log_level,
         ),
     ] = None
     v: Annotated[int, typer.Option("-v", "--v", help="Verbosity as Volcano counts it.")] = 0
@@ -90,7 +92,7 @@ class LogFlags:
     def configure(self) -> None:
         """Send the logs of this process where they belong."""
         level = self.log_level or ("DEBUG" if self.v >= VERBOSE else "INFO")
-        logs.configure(form=self.log_format, level=level)
+        logs.configure(log_format=self.log_format, level=level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,7 @@ class ClusterFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BesideFlags:
+class VolcanoCheckFlags:
     """What to do when Volcano itself is at work in the cluster."""
 
     force_beside_volcano: Annotated[
@@ -133,7 +135,7 @@ class FlagError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingFlags:
+class EndpointFlags:
     """Where health and metrics are served. An address alone says that they are wanted."""
 
     enable_healthz: Annotated[
@@ -144,7 +146,7 @@ class ServingFlags:
         str | None,
         typer.Option(
             help="[HOST]:PORT of /healthz, /livez and /readyz; all addresses without a host.",
-            show_default=f":11251, {_HERE}",
+            show_default=f":11251, {_DEFAULT_HOST_HELP}",
         ),
     ] = None
     enable_metrics: Annotated[
@@ -154,7 +156,7 @@ class ServingFlags:
         str | None,
         typer.Option(
             help="[HOST]:PORT of /metrics; all addresses without a host.",
-            show_default=f":8081 (scheduler: :8080), {_HERE}",
+            show_default=f":8081 (scheduler: :8080), {_DEFAULT_HOST_HELP}",
         ),
     ] = None
     ca_cert_file: Annotated[
@@ -168,9 +170,9 @@ class ServingFlags:
 
     def health(self, port: int = 11251) -> str:
         """Where health is served; empty for nowhere."""
-        return _address(self.enable_healthz, self.healthz_address, port)
+        return _endpoint_address(self.enable_healthz, self.healthz_address, port)
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Check that the certificate is whole: without a part of it health would be plain HTTP.
 
         Raises:
@@ -191,10 +193,10 @@ class ServingFlags:
 
     def metrics(self, port: int) -> str:
         """Where metrics are served, at *port* unless told otherwise; empty for nowhere."""
-        return _address(self.enable_metrics, self.listen_address, port)
+        return _endpoint_address(self.enable_metrics, self.listen_address, port)
 
 
-def _address(enabled: bool | None, address: str | None, port: int) -> str:
+def _endpoint_address(enabled: bool | None, address: str | None, port: int) -> str:
     if enabled is False or (enabled is None and not address):
         return ""
     if address:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from .flag_groups import ClusterFlags
-from .manager import Instruments, credentials, new_client
-from .process import end_at_once
+from .manager import Telemetry, credentials, new_client
+from .process import exit_now
 
 if TYPE_CHECKING:
     from ..kube.client.client import Client
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS = 0.5
+EVENT_FLUSH_TIMEOUT = 0.5
 """Seconds that the event of the end gets to be written."""
 
 
-class LockError(ValueError):
+class UnsupportedLockError(ValueError):
     """A kind of lock is asked for that there is no more."""
 
 
@@ -67,7 +67,7 @@ class ElectionFlags:
         from ..machinery.leader_election import LeaderElectionConfig
 
         if self.leader_elect_resource_lock != "leases":
-            raise LockError(
+            raise UnsupportedLockError(
                 f"--leader-elect-resource-lock={self.leader_elect_resource_lock}: Kubernetes has "
                 "no such locks any more; use leases"
             )
@@ -98,31 +98,31 @@ def _seconds(flag: str, text: str) -> float:
         raise DurationError(f"--leader-elect-{flag}: {error}") from None
 
 
-class Led(Protocol):
+class LeaderElectionRunnable(Protocol):
     """A part that can stand by."""
 
     def run(
-        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> Coroutine[Any, Any, None]:
         """Run until cancelled, without working before *lead* is set."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ElectedRunnable:
     """A part of a process that works only while *elector*, if there is one, leads."""
 
-    part: Led
+    runnable: LeaderElectionRunnable
     elector: "LeaderElector | None"
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Run the part until cancelled; *ready* is set when it could take over, or works."""
         lead = None if self.elector is None else self.elector.elected
-        await self.part.run(ready=ready, lead=lead)
+        await self.runnable.run(ready=ready, elected=lead)
 
 
 def election_client(
-    settings: "LeaderElectionConfig", cluster: ClusterFlags, part: str, *, instruments: Instruments
+    settings: "LeaderElectionConfig", cluster: ClusterFlags, component: str, *, telemetry: Telemetry
 ) -> "Client":
     """A client for electors: a pool of its own, with neither limit nor fence.
 
@@ -135,14 +135,16 @@ def election_client(
 
     return Client(
         credentials(cluster.kubeconfig, cluster.master),
-        user_agent=f"batholith-{part}/leader-election",
+        user_agent=f"batholith-{component}/leader-election",
         timeout=settings.request_timeout,
-        options=ClientOptions(max_attempts=1, max_read_attempts=1, metrics=instruments.requests),
+        options=ClientOptions(
+            max_attempts=1, max_read_attempts=1, metrics=telemetry.client_metrics
+        ),
     )
 
 
 def fenced_client(
-    elector: "LeaderElector | None", cluster: ClusterFlags, part: str, *, instruments: Instruments
+    elector: "LeaderElector | None", cluster: ClusterFlags, component: str, *, telemetry: Telemetry
 ) -> "Client":
     """A client for the work of *part*, which writes nothing unless *elector*, if any, leads.
 
@@ -150,16 +152,16 @@ def fenced_client(
         ConfigError: there are no credentials that can be used.
     """
     fence = None if elector is None else elector.check_fence
-    return new_client(cluster, part, metrics=instruments.requests, fence=fence)
+    return new_client(cluster, component, metrics=telemetry.client_metrics, fence=fence)
 
 
 @asynccontextmanager
-async def campaigning(
+async def leader_election(
     settings: "LeaderElectionConfig | None",
     cluster: ClusterFlags,
-    part: str,
+    component: str,
     *,
-    instruments: Instruments,
+    telemetry: Telemetry,
 ) -> AsyncIterator["LeaderElector | None"]:
     """Contend for leadership for the length of the block, which the work is in.
 
@@ -173,37 +175,37 @@ async def campaigning(
     from ..machinery.clock import BoottimeClock
     from ..machinery.leader_election import LeaderElectionMetrics, LeaderElector
 
-    async with election_client(settings, cluster, part, instruments=instruments) as client:
-        recorder = EventRecorder(client, component=f"batholith-{part}")
+    async with election_client(settings, cluster, component, telemetry=telemetry) as client:
+        recorder = EventRecorder(client, component=f"batholith-{component}")
         elector = LeaderElector(
             client,
             settings,
             clock=BoottimeClock(),
             recorder=recorder,
-            metrics=LeaderElectionMetrics(instruments.registry),
+            metrics=LeaderElectionMetrics(telemetry.registry),
         )
-        instruments.health.follow_leader(elector)
-        async with _running(elector, recorder):
+        telemetry.health.add_leader_check(elector)
+        async with _run_elector(elector, recorder):
             yield elector
 
 
 @asynccontextmanager
-async def _running(elector: "LeaderElector", recorder: "EventRecorder") -> AsyncIterator[None]:
+async def _run_elector(elector: "LeaderElector", recorder: "EventRecorder") -> AsyncIterator[None]:
     recording = asyncio.create_task(recorder.run())
     contending = asyncio.create_task(elector.run())
-    contending.add_done_callback(_end_process)
+    contending.add_done_callback(_exit_on_lost_lease)
     try:
         yield
     finally:
-        contending.remove_done_callback(_end_process)
+        contending.remove_done_callback(_exit_on_lost_lease)
         contending.cancel()
         await asyncio.gather(contending, return_exceptions=True)
-        await recorder.flush(LAST_WORDS)
+        await recorder.flush(EVENT_FLUSH_TIMEOUT)
         recording.cancel()
         await asyncio.gather(recording, return_exceptions=True)
 
 
-def _end_process(contending: "asyncio.Task[None]") -> None:
+def _exit_on_lost_lease(election: "asyncio.Task[None]") -> None:
     """Whatever ended the elector but ourselves: no more work may be done, not even to tidy up."""
-    error = None if contending.cancelled() else contending.exception()
-    end_at_once(str(error or "leader election has ended by itself"))
+    error = None if election.cancelled() else election.exception()
+    exit_now(str(error or "leader election has ended by itself"))

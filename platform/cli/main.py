@@ -6,7 +6,7 @@ from . import cluster, components
 from .admission import admission
 from .controllers import controllers
 from .flag_groups import Version
-from .go_flags import GoCommand
+from .go_flags import GoFlagCommand
 from .scheduler import scheduler
 
 app = typer.Typer(
@@ -27,9 +27,9 @@ app.command()(cluster.down)
 app.command()(cluster.status)
 app.command()(cluster.demo)
 app.command()(components.apiserver)
-app.command(cls=GoCommand)(controllers)
-app.command(cls=GoCommand)(scheduler)
-app.command(cls=GoCommand)(admission)
+app.command(cls=GoFlagCommand)(controllers)
+app.command(cls=GoFlagCommand)(scheduler)
+app.command(cls=GoFlagCommand)(admission)
 app.command()(components.agent)
 app.command()(components.api)
 app.command()(cluster.version)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from .flag_groups import BesideFlags, ClusterFlags, FlagError, ServingFlags
+from .flag_groups import ClusterFlags, EndpointFlags, FlagError, VolcanoCheckFlags
 
 if TYPE_CHECKING:
     from ..httpserver.limits import Limits
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from ..kube.client.config import Credentials
     from ..kube.client.events import EventRecorder
     from ..kube.metrics import ClientMetrics
-    from .health import Place
-    from .volcano_check import Counterpart
+    from .health import Endpoint
+    from .volcano_check import VolcanoComponent
 
 
-LAST_WORDS = 1.0
+EVENT_FLUSH_TIMEOUT = 1.0
 """Seconds that events get to be written when everything else has ended."""
 
 
-class Runs(Protocol):
+class Runnable(Protocol):
     """A part of a process."""
 
     def run(self, *, ready: asyncio.Event | None = None) -> Coroutine[Any, Any, None]:
@@ -33,11 +33,11 @@ class Runs(Protocol):
         ...
 
 
-class PartEndedError(Exception):
+class ComponentExitedError(Exception):
     """A part ended as if it had been told to, and it had not: the process must not go on."""
 
 
-class Instruments:
+class Telemetry:
     """What a process shows of itself: figures and health."""
 
     def __init__(self) -> None:
@@ -52,49 +52,49 @@ class Instruments:
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(TaskMetrics())
-        self.requests = ClientMetrics(self.registry)
-        self.listeners = ListenerMetrics(self.registry)
+        self.client_metrics = ClientMetrics(self.registry)
+        self.listener_metrics = ListenerMetrics(self.registry)
         self.health = Health()
-        self.health.follow_caches(self.requests.informers)
+        self.health.add_informer_check(self.client_metrics.informers)
 
-    def places(self, flags: ServingFlags, *, metrics_port: int) -> "list[Place]":
+    def endpoints(self, flags: EndpointFlags, *, metrics_port: int) -> "list[Endpoint]":
         """Where *flags* want health and metrics served.
 
         Raises:
             OSError: a file of the certificate cannot be used.
             ValueError: an address is none, the certificate lacks a part, or a limit is wrong.
         """
-        from .health import Place, split, tls
+        from .health import Endpoint, split_host_port, tls_context
 
-        flags.check()
-        limits, figures = limits_of(flags.http_limits), self.listeners
-        context = tls(
-            authority=flags.ca_cert_file,
+        flags.validate()
+        limits, figures = parse_http_limits(flags.http_limits), self.listener_metrics
+        context = tls_context(
+            client_ca=flags.ca_cert_file,
             certificate=flags.tls_cert_file,
             key=flags.tls_private_key_file,
         )
         wanted = [
-            Place(
+            Endpoint(
                 address=flags.health(),
                 health=self.health,
                 tls=context,
                 limits=limits,
-                figures=figures,
+                listener_metrics=figures,
             ),
-            Place(
+            Endpoint(
                 address=flags.metrics(metrics_port),
                 registry=self.registry,
                 limits=limits,
-                figures=figures,
+                listener_metrics=figures,
             ),
         ]
         found = [place for place in wanted if place.address]
         for place in found:
-            split(place.address)
+            split_host_port(place.address)
         return found
 
 
-def limits_of(text: str) -> "Limits":
+def parse_http_limits(text: str) -> "Limits":
     """The limits that ``--http-limits`` asks for.
 
     Raises:
@@ -158,22 +158,24 @@ def new_client(
     )
 
 
-async def alone(cluster: ClusterFlags, beside: BesideFlags, counterpart: "Counterpart") -> None:
+async def ensure_volcano_not_running(
+    cluster: ClusterFlags, check_flags: VolcanoCheckFlags, component: "VolcanoComponent"
+) -> None:
     """Return if *counterpart* is not at work, or if that does not matter.
 
     Raises:
         BesideVolcanoError: it is.
         ConfigError: there are no credentials that can be used.
     """
-    from .volcano_check import refuse
+    from .volcano_check import ensure_not_running
 
-    if not beside.force_beside_volcano:
+    if not check_flags.force_beside_volcano:
         async with new_client(cluster, "start") as client:
-            await refuse(client, counterpart)
+            await ensure_not_running(client, component)
 
 
 @contextmanager
-def told_in_a_line(*errors: type[Exception]) -> Iterator[None]:
+def exit_on_error(*errors: type[Exception]) -> Iterator[None]:
     """End the command with a line, not a traceback, when one of *errors* is raised."""
     try:
         yield
@@ -182,7 +184,9 @@ def told_in_a_line(*errors: type[Exception]) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-async def run_all(recorder: "EventRecorder", *parts: Runs, ready: asyncio.Event) -> None:
+async def run_components(
+    recorder: "EventRecorder", *components: Runnable, ready: asyncio.Event
+) -> None:
     """Run *parts* beside the recorder of their events; *ready* when all of them are.
 
     The recorder ends last: what the parts have to say when they stop is still told.
@@ -190,28 +194,28 @@ async def run_all(recorder: "EventRecorder", *parts: Runs, ready: asyncio.Event)
     async with asyncio.TaskGroup() as outer:
         recording = outer.create_task(recorder.run())
         try:
-            await _run_parts(parts, ready)
+            await _run_components(components, ready)
         finally:
-            await recorder.flush(LAST_WORDS)
+            await recorder.flush(EVENT_FLUSH_TIMEOUT)
         recording.cancel()
 
 
-async def _run_parts(parts: Sequence[Runs], ready: asyncio.Event) -> None:
-    each = [asyncio.Event() for _ in parts]
+async def _run_components(components: Sequence[Runnable], ready: asyncio.Event) -> None:
+    each = [asyncio.Event() for _ in components]
 
-    async def tell() -> None:
+    async def signal_ready() -> None:
         for its_ready in each:
             await its_ready.wait()
         ready.set()
 
     async with asyncio.TaskGroup() as tasks:
-        telling = tasks.create_task(tell())
+        telling = tasks.create_task(signal_ready())
         running = [
             tasks.create_task(part.run(ready=its_ready))
-            for part, its_ready in zip(parts, each, strict=True)
+            for part, its_ready in zip(components, each, strict=True)
         ]
         # Not gathered: the first to end would have the others cancelled once more, and cut short.
         await asyncio.wait(running)
         telling.cancel()
     if any(task.cancelled() for task in running):  # and nothing has cancelled this one
-        raise PartEndedError("a part of the process has ended by itself")
+        raise ComponentExitedError("a part of the process has ended by itself")

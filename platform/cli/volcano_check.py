@@ -22,22 +22,22 @@ from ..kube.errors import (
     UnauthorizedError,
 )
 from ..kube.informer.failure_log import FailureLog
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import Resource
 
 log = logging.getLogger(__name__)
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
-FORCE = "--force-beside-volcano"
-RETRY_SECONDS = 1.0
+FORCE_FLAG = "--force-beside-volcano"
+RETRY_INTERVAL = 1.0
 
-_NOT_NOW = (*UNAVAILABLE_ERRORS, UnauthorizedError)
+_RETRIABLE_ERRORS = (*UNAVAILABLE_ERRORS, UnauthorizedError)
 """Answers that are none. A server that does not know us may do so once our token is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counterpart:
+class VolcanoComponent:
     """What of Volcano does the work of one of our parts."""
 
     program: str
@@ -47,11 +47,11 @@ class Counterpart:
     """``app`` of its Deployment, in Volcano's chart."""
 
 
-CONTROLLERS = Counterpart("vc-controller-manager", "volcano-controller")
-SCHEDULER = Counterpart("vc-scheduler", "volcano-scheduler")
+CONTROLLERS = VolcanoComponent("vc-controller-manager", "volcano-controller")
+SCHEDULER = VolcanoComponent("vc-scheduler", "volcano-scheduler")
 
 
-class Container(Part, frozen=True):
+class Container(ApiStruct, frozen=True):
     """What is run."""
 
     image: str = ""
@@ -59,39 +59,39 @@ class Container(Part, frozen=True):
     args: tuple[str, ...] = ()
 
 
-class _PodSpec(Part, frozen=True):
+class _PodSpec(ApiStruct, frozen=True):
     containers: tuple[Container, ...] = ()
 
 
-class _Template(Part, frozen=True):
+class _Template(ApiStruct, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
-class DeploymentSpec(Part, frozen=True):
+class DeploymentSpec(ApiStruct, frozen=True):
     """How many of which pods."""
 
     replicas: int = 1
     template: _Template = msgspec.field(default=_Template())
 
 
-class Deployment(Part, frozen=True):
+class Deployment(ApiStruct, frozen=True):
     """A Deployment, as far as it tells what it runs."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DeploymentSpec = DeploymentSpec()
 
 
-class BesideVolcanoError(Exception):
+class VolcanoRunningError(Exception):
     """Volcano's counterpart of this process is at work in the cluster."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__(
             f"Volcano is at work here: {'; '.join(found)}. Both would act upon the same objects. "
-            f"Scale it to 0 first (docs/migrate-from-volcano.md), or start with {FORCE}."
+            f"Scale it to 0 first (docs/migrate-from-volcano.md), or start with {FORCE_FLAG}."
         )
 
 
-async def refuse(client: Client, counterpart: Counterpart) -> None:
+async def ensure_not_running(client: Client, component: VolcanoComponent) -> None:
     """Return if *counterpart* is not deployed; wait for as long as the server gives no answer.
 
     Where Deployments may not be listed it says so in the log, and returns: to be kept from
@@ -105,30 +105,30 @@ async def refuse(client: Client, counterpart: Counterpart) -> None:
     while True:
         try:
             listing = await client.list(DEPLOYMENTS, view=Deployment)
-        except _NOT_NOW as error:
+        except _RETRIABLE_ERRORS as error:
             level = complaints.level(str(error))
             log.log(level, "waiting for the API server", extra={"error": str(error)})
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_INTERVAL)
         except (ApiError, DecodeError) as error:
             log.warning(
                 "cannot tell whether Volcano is at work beside us; see to it that it is not",
-                extra={"looked_for": counterpart.program, "error": str(error)},
+                extra={"looked_for": component.program, "error": str(error)},
             )
             return
         else:
-            found = at_work(listing.items, counterpart, host=socket.gethostname())
+            found = running_deployments(listing.items, component, host=socket.gethostname())
             if found:
-                raise BesideVolcanoError(found)
+                raise VolcanoRunningError(found)
             return
 
 
-def at_work(
-    deployments: Iterable[Deployment], counterpart: Counterpart, *, host: str
+def running_deployments(
+    deployments: Iterable[Deployment], component: VolcanoComponent, *, host: str
 ) -> Sequence[str]:
     """Those of *deployments* that run *counterpart*, told in words; *host* is our own pod."""
     found = []
     for each in deployments:
-        why = _sign(each, counterpart, host)
+        why = _evidence(each, component, host)
         if why and each.spec.replicas > 0:
             meta = each.metadata
             count = f"{each.spec.replicas} replica{'s' * (each.spec.replicas > 1)}"
@@ -136,21 +136,21 @@ def at_work(
     return found
 
 
-def _sign(deployment: Deployment, counterpart: Counterpart, host: str) -> str:
+def _evidence(deployment: Deployment, component: VolcanoComponent, host: str) -> str:
     """By what *deployment* shows that it runs *counterpart*; empty if nothing does."""
     containers = deployment.spec.template.spec.containers
     for each in containers:
-        if counterpart.program in _program(each.image):
+        if component.program in _image_name(each.image):
             return f"image {each.image}"
-        if any(word.rpartition("/")[2] == counterpart.program for word in each.command + each.args):
-            return f"runs {counterpart.program}"
-    ours = any("batholith" in _program(each.image) for each in containers)
-    if deployment.metadata.labels.get("app") != counterpart.label or ours:
+        if any(word.rpartition("/")[2] == component.program for word in each.command + each.args):
+            return f"runs {component.program}"
+    ours = any("batholith" in _image_name(each.image) for each in containers)
+    if deployment.metadata.labels.get("app") != component.label or ours:
         return ""
-    return "" if _is_pod_of(deployment.metadata.name, host) else f"label app={counterpart.label}"
+    return "" if _is_pod_of(deployment.metadata.name, host) else f"label app={component.label}"
 
 
-def _program(image: str) -> str:
+def _image_name(image: str) -> str:
     """The last word of an image's name, without tag and digest."""
     return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
 

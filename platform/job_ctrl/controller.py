@@ -20,7 +20,7 @@ from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.rate_limiters import default_controller_rate_limiter
 from ..model import names, times
-from ..model.command import Command, kind_problem, target_problem
+from ..model.command import Command, target_kind_error, target_name_error
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
@@ -150,7 +150,7 @@ class JobController:
 
     def _begin(self) -> None:
         early, self._early = self._early or [], None
-        for command in sorted(early, key=lambda command: command.age):
+        for command in sorted(early, key=lambda command: command.sort_key):
             self._on_command(None, command)
 
     # What is seen.
@@ -249,8 +249,8 @@ class JobController:
     def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None or new is None:
             return
-        if new.target is None or not new.aims_at(names.JOBS):
-            if problem := kind_problem(new):
+        if new.target is None or not new.targets_kind(names.JOBS):
+            if problem := target_kind_error(new):
                 self._executor.complain_of(new.metadata, problem)
             return
         if self._early is not None:
@@ -383,7 +383,7 @@ class JobController:
             self._tidy(key)
             return
         namespace, _, name = key.partition("/")
-        if problem := target_problem(name):
+        if problem := target_name_error(name):
             await self._executor.refuse_command(key, order, problem)
             self._queue.add(key)
             return

@@ -1,23 +1,23 @@
 """What the job controller reads of objects that are not Volcano's own."""
 
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 
 
-class Terminated(Part, frozen=True):
+class Terminated(ApiStruct, frozen=True):
     """How a container ended."""
 
     exit_code: int = 0
     finished_at: str | None = None
 
 
-class ContainerState(Part, frozen=True):
+class ContainerState(ApiStruct, frozen=True):
     """The part of a container's state that policies ask for."""
 
     terminated: Terminated | None = None
 
 
-class ContainerStatus(Part, frozen=True):
+class ContainerStatus(ApiStruct, frozen=True):
     """One container of a pod."""
 
     ready: bool = False
@@ -26,7 +26,7 @@ class ContainerStatus(Part, frozen=True):
     last_state: ContainerState = ContainerState()
 
 
-class PodStatus(Part, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     """``status`` of a Pod."""
 
     phase: str = ""
@@ -34,27 +34,27 @@ class PodStatus(Part, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     """A pod, as far as a job must know it."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: PodStatus = PodStatus()
 
 
-class PriorityClass(Part, frozen=True):
+class PriorityClass(ApiStruct, frozen=True):
     """A priority by name."""
 
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
 
 
-class Owned(Part, frozen=True):
+class Owned(ApiStruct, frozen=True):
     """Any object, without what is in it."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
-class DataObject(Part, frozen=True):
+class DataObject(ApiStruct, frozen=True):
     """A ConfigMap or a Secret (whose values are base64), or any object without data."""
 
     metadata: ObjectMeta = ObjectMeta()

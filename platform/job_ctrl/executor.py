@@ -30,7 +30,7 @@ from ..machinery.expectations import Expectations
 from ..machinery.priority_semaphore import PrioritySemaphore
 from ..model import names
 from ..model.job import Job, TaskSpec
-from ..model.meta import ObjectMeta, as_seen
+from ..model.meta import ObjectMeta, preconditions
 from ..model.podgroup import PodGroup
 from . import effects as fx
 from . import pod_tracker, podgroups, pods, status
@@ -303,7 +303,7 @@ class Executor:
             changed = await self._client.patch(
                 names.PODGROUPS,
                 podgroups.name_of(turn.job),
-                {"metadata": as_seen(effect.of), "spec": effect.spec},
+                {"metadata": preconditions(effect.of), "spec": effect.spec},
                 namespace=turn.namespace,
                 view=PodGroup,
             )

@@ -8,7 +8,7 @@ from ..kube.client.client import Client
 from ..kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from ..machinery.controller import RequeueError
 from ..model.job import Job
-from ..model.meta import ObjectMeta, as_seen
+from ..model.meta import ObjectMeta, preconditions
 from ..model.names import JOB_NAME, Resource
 from .core_types import DataObject
 from .plugins.base import Made, Wanted
@@ -62,7 +62,7 @@ class PluginObjects:
             key: value for key, value in wanted.follow.items() if there.data.get(key) != value
         }
         if changed:
-            patch = {"metadata": as_seen(there.metadata), "data": changed}
+            patch = {"metadata": preconditions(there.metadata), "data": changed}
             try:
                 await self._client.patch(wanted.resource, wanted.name, patch, namespace=namespace)
             except ConflictError as error:

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 import msgspec
 
 from ..model import durations
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
 from .pod_tracker import Happening, Ledger, PodCounts
 
 
-class _Spec(Part, frozen=True):
+class _Spec(ApiStruct, frozen=True):
     restart_policy: str = ""
 
 
-class _Template(Part, frozen=True):
+class _Template(ApiStruct, frozen=True):
     spec: _Spec = _Spec()
 
 

@@ -14,7 +14,7 @@ from ..kube.errors import AlreadyExistsError, InvalidError, NotFoundError
 from ..machinery.controller import RequeueError
 from ..model import names
 from ..model.job import Job, VolumeSpec
-from ..model.validation import dns_subdomain_problem
+from ..model.validation import dns1123_subdomain_error
 from .core_types import DataObject
 from .defaults import FilledJob
 from .podgroups import owner
@@ -58,7 +58,7 @@ class Claims:
 
     async def _find(self, job: Job, claim: str) -> None:
         claims, space = names.PERSISTENTVOLUMECLAIMS, job.metadata.namespace
-        if problem := dns_subdomain_problem(claim):
+        if problem := dns1123_subdomain_error(claim):
             raise MissingClaimError(claim, problem=problem)
         try:
             await self._client.get(claims, claim, namespace=space, view=DataObject)

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.job import TaskSpec
-from ..model.pod_resources import Amounts, PodNeeds, add, quota_usage
+from ..model.pod_resources import Amounts, PodResources, add, quota_usage
 
 
-class PodSpec(PodNeeds, frozen=True):
+class PodSpec(PodResources, frozen=True):
     """The part of a pod's spec that says what it needs, and how much it matters."""
 
     priority_class_name: str = ""
 
 
-class Template(Part, frozen=True):
+class Template(ApiStruct, frozen=True):
     """A pod template."""
 
     spec: PodSpec = PodSpec()

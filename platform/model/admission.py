@@ -16,7 +16,7 @@ Json = dict[str, Any]
 """A decoded JSON object: admission works on raw objects, so that unknown fields survive."""
 
 
-class Lookup(Protocol):
+class ObjectReader(Protocol):
     """Read access to what the server holds; rules that relate objects need it."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
@@ -28,7 +28,7 @@ class Lookup(Protocol):
         ...
 
 
-class Review(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A write that wants to be let in; *operation* is CREATE, UPDATE or DELETE."""
 
     operation: str
@@ -36,7 +36,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     object: Json | None
     """The object as it would be stored; ``None`` for DELETE. Rules must not change it."""
-    old: Json | None
+    old_object: Json | None
     """The object as it is stored; ``None`` for CREATE."""
     user: str = ""
 
@@ -54,8 +54,8 @@ class Webhook:
     path: str
     resource: Resource
     operations: frozenset[str]
-    mutate: Callable[[Review, Lookup], Json] | None = None
+    mutate: Callable[[AdmissionRequest, ObjectReader], Json] | None = None
     """Returns the object with its defaults filled in (a new dict where anything changed).
     Raises DeniedError."""
-    validate: Callable[[Review, Lookup], None] | None = None
+    validate: Callable[[AdmissionRequest, ObjectReader], None] | None = None
     """Raises DeniedError."""

@@ -4,7 +4,7 @@ from .meta import ObjectMeta
 from .names import JOBS
 
 
-def job_of(meta: ObjectMeta) -> str:
+def owning_job(meta: ObjectMeta) -> str:
     """``namespace/name`` of the Job that controls the object; empty if none does."""
     owner = meta.controller
     if owner is None or (owner.kind, owner.api_version) != (JOBS.kind, JOBS.api_version):
@@ -12,7 +12,7 @@ def job_of(meta: ObjectMeta) -> str:
     return f"{meta.namespace}/{owner.name}"
 
 
-def belonging(what: str, meta: ObjectMeta) -> dict[str, str]:
+def object_fields(kind: str, meta: ObjectMeta) -> dict[str, str]:
     """For a line of the log: the job, if there is one, and the object itself, a *what*."""
-    job = job_of(meta)
-    return {"job": job, what: meta.key} if job else {what: meta.key}
+    job = owning_job(meta)
+    return {"job": job, kind: meta.key} if job else {kind: meta.key}

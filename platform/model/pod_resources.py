@@ -5,56 +5,56 @@ Shared by all who turn pods into amounts: PodGroups ask for them as ``minResourc
 
 from collections.abc import Iterable, Mapping
 
-from .base import Part
+from .base import ApiStruct
 from .quantity import ZERO, Quantity, parse
 from .resource_names import COMPUTE, is_extended
 
 Amounts = dict[str, Quantity]
 
 
-class Resources(Part, frozen=True):
+class Resources(ApiStruct, frozen=True):
     """What a container (or a pod as a whole) asks for and may take at most."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
 
 
-class ContainerNeeds(Part, frozen=True):
+class ContainerResources(ApiStruct, frozen=True):
     """A container, or an init container; one of those that restarts always is a side-car."""
 
     resources: Resources = Resources()
     restart_policy: str = ""
 
 
-class PodNeeds(Part, frozen=True):
+class PodResources(ApiStruct, frozen=True):
     """The part of a pod's spec that says what it needs."""
 
-    containers: tuple[ContainerNeeds, ...] = ()
-    init_containers: tuple[ContainerNeeds, ...] = ()
+    containers: tuple[ContainerResources, ...] = ()
+    init_containers: tuple[ContainerResources, ...] = ()
     overhead: dict[str, str | int | float] = {}
     resources: Resources = Resources()
 
 
-def quota_usage(spec: PodNeeds, *, ended: bool = False) -> Amounts:
+def quota_usage(spec: PodResources, *, finished: bool = False) -> Amounts:
     """What a pod counts for in a resource quota; little, if it has *ended*.
 
     Raises:
         QuantityError: an amount is no quantity.
     """
     one = parse(1)
-    if ended:
+    if finished:
         return {"count/pods": one}
     usage = {"count/pods": one, "pods": one}
-    for name, amount in effective(spec, "requests").items():
+    for name, amount in effective_resources(spec, "requests").items():
         if name in COMPUTE or name.startswith("hugepages-") or is_extended(name):
             usage[name] = usage[f"requests.{name}"] = amount
-    for name, amount in effective(spec, "limits").items():
+    for name, amount in effective_resources(spec, "limits").items():
         if name in COMPUTE:
             usage[f"limits.{name}"] = amount
     return usage
 
 
-def effective(spec: PodNeeds, kind: str) -> Amounts:
+def effective_resources(spec: PodResources, kind: str) -> Amounts:
     """``requests`` or ``limits`` of the pod at its busiest: starting, or with all running.
 
     Raises:
@@ -64,7 +64,7 @@ def effective(spec: PodNeeds, kind: str) -> Amounts:
     starting: Amounts = {}
     sidecars: Amounts = {}
     for container in spec.init_containers:
-        asked = _read(getattr(container.resources, kind))
+        asked = _parse_amounts(getattr(container.resources, kind))
         if container.restart_policy == "Always":
             add(sidecars, asked)
             add(running, asked)
@@ -75,8 +75,8 @@ def effective(spec: PodNeeds, kind: str) -> Amounts:
             starting[name] = max(amount, starting.get(name, ZERO))
     for name, amount in starting.items():
         running[name] = max(amount, running.get(name, ZERO))
-    running |= _read(getattr(spec.resources, kind))
-    overhead = _read(spec.overhead)
+    running |= _parse_amounts(getattr(spec.resources, kind))
+    overhead = _parse_amounts(spec.overhead)
     if kind == "limits":  # overhead counts only towards a limit that is there
         overhead = {name: amount for name, amount in overhead.items() if name in running}
     add(running, overhead)
@@ -89,12 +89,12 @@ def add(total: Amounts, more: Mapping[str, Quantity]) -> None:
         total[name] = total[name] + amount if name in total else amount
 
 
-def _sum(containers: Iterable[ContainerNeeds], kind: str) -> Amounts:
+def _sum(containers: Iterable[ContainerResources], kind: str) -> Amounts:
     total: Amounts = {}
     for container in containers:
-        add(total, _read(getattr(container.resources, kind)))
+        add(total, _parse_amounts(getattr(container.resources, kind)))
     return total
 
 
-def _read(amounts: Mapping[str, str | int | float]) -> Amounts:
+def _parse_amounts(amounts: Mapping[str, str | int | float]) -> Amounts:
     return {name: parse(amount) for name, amount in amounts.items()}

@@ -136,7 +136,7 @@ def _annotations(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[s
 def _min_resources(pod: PodView, size: int) -> dict[str, str | int | float]:
     if size == 0:
         return {}
-    usage = quota_usage(pod.spec, ended=pod.ended)
+    usage = quota_usage(pod.spec, finished=pod.ended)
     return {name: str(amount * size) for name, amount in usage.items()}
 
 

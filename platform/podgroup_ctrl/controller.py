@@ -33,7 +33,7 @@ from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
-from ..model.meta import OwnerReference, as_seen
+from ..model.meta import OwnerReference, preconditions
 from ..model.names import (
     GROUP_NAME,
     PODGROUPS,
@@ -45,7 +45,7 @@ from ..model.names import (
 )
 from ..model.podgroup import PodGroup
 from ..model.queue import Queue, QueueState
-from ..model.validation import dns_subdomain_problem
+from ..model.validation import dns1123_subdomain_error
 from . import build
 from .core_types import OwnerView, PodView, by_group
 
@@ -250,7 +250,7 @@ class PodGroupController:
     async def _bind(self, pod: PodView) -> None:
         """Write into the pod which PodGroup it belongs to, unless somebody else does just now."""
         meta = pod.metadata
-        patch = {"metadata": {**as_seen(meta), "annotations": {GROUP_NAME: pod.group}}}
+        patch = {"metadata": {**preconditions(meta), "annotations": {GROUP_NAME: pod.group}}}
         self._binding.expect(pod.group_key, [meta.uid])
         try:
             await self._client.patch(
@@ -280,7 +280,9 @@ class PodGroupController:
     async def _owner(self, owner: OwnerReference, namespace: str) -> OwnerView | None:
         """The owner as it is now; none if it is of no kind that we ask, gone, or forbidden."""
         resource = OWNERS.get((owner.api_version.partition("/")[0], owner.kind))
-        if resource is None or dns_subdomain_problem(owner.name):  # nobody checks it in a reference
+        if resource is None or dns1123_subdomain_error(
+            owner.name
+        ):  # nobody checks it in a reference
             return None
         try:
             return await self._client.get(resource, owner.name, namespace=namespace, view=OwnerView)

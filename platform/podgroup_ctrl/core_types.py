@@ -2,27 +2,27 @@
 
 from collections.abc import Iterable
 
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.meta import ObjectMeta
 from ..model.names import GROUP_NAME
 from ..model.pod import FINISHED
-from ..model.pod_resources import PodNeeds
+from ..model.pod_resources import PodResources
 
 
-class PodSpecView(PodNeeds, frozen=True):
+class PodSpecView(PodResources, frozen=True):
     """The part of a pod's spec that its PodGroup is made of."""
 
     scheduler_name: str = ""
     priority_class_name: str = ""
 
 
-class PodStatusView(Part, frozen=True):
+class PodStatusView(ApiStruct, frozen=True):
     """Where the pod is in its life."""
 
     phase: str = ""
 
 
-class PodView(Part, frozen=True):
+class PodView(ApiStruct, frozen=True):
     """A pod that may need a PodGroup."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -56,13 +56,13 @@ class PodView(Part, frozen=True):
         return self.bound_to in ("", self.group)
 
 
-class OwnerSpecView(Part, frozen=True):
+class OwnerSpecView(ApiStruct, frozen=True):
     """How many pods an owner wants."""
 
     replicas: int | None = None
 
 
-class OwnerView(Part, frozen=True):
+class OwnerView(ApiStruct, frozen=True):
     """A ReplicaSet, StatefulSet, DaemonSet or Job."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -28,7 +28,7 @@ from ..machinery.controller import (
 from ..machinery.event_recorder import Recorder, object_reference
 from ..machinery.lifecycle import Source, run_controller
 from ..machinery.metrics import WorkQueueMetrics
-from ..model.command import Command, target_problem
+from ..model.command import Command, target_name_error
 from ..model.job import Action
 from ..model.names import COMMANDS, DEFAULT_QUEUE, PODGROUPS, QUEUES, ROOT_QUEUE
 from ..model.podgroup import PodGroup
@@ -156,7 +156,7 @@ class QueueController:
         for name in self._seeds:
             self._work.add(name)
         early, self._early = self._early or [], None
-        for command in sorted(early, key=lambda command: command.age):
+        for command in sorted(early, key=lambda command: command.sort_key):
             self._on_command(None, command)
 
     # What is seen
@@ -178,7 +178,7 @@ class QueueController:
             self._work.add(queue)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
-        if old is not None or new is None or new.target is None or not new.aims_at(QUEUES):
+        if old is not None or new is None or new.target is None or not new.targets_kind(QUEUES):
             return
         if self._early is not None:
             self._early.append(new)
@@ -300,7 +300,7 @@ class QueueController:
             except AlreadyExistsError:
                 log.debug("the queue is there already", extra={"key": key})
         elif command is not None:
-            if problem := target_problem(key):
+            if problem := target_name_error(key):
                 self._refuse(command, problem)
                 await self._finish(key, command)
                 return

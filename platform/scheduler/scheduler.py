@@ -27,7 +27,7 @@ from ..machinery.event_recorder import Recorder
 from ..machinery.lifecycle import run_controller
 from ..machinery.metrics import WorkQueueMetrics
 from ..model import names
-from ..model.log_fields import belonging
+from ..model.log_fields import object_fields
 from ..model.meta import HasMeta
 from ..model.names import Resource
 from ..model.podgroup import PodGroup
@@ -280,7 +280,7 @@ class Scheduler:
         gang = self._scheduler_cache.gangs.get(key)
         if gang is None or gang.podgroup is None:
             return {"podgroup": key}
-        return belonging("podgroup", gang.podgroup.metadata)
+        return object_fields("podgroup", gang.podgroup.metadata)
 
     def _submit_status(self, gang: Gang) -> None:
         was_enqueued = not gang.is_pending

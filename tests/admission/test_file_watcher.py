@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batholith.admission.serving.cert_files import CertificateFiles, FileCertificates
+from batholith.admission.serving.cert_files import CertificateFiles, FileCertProvider
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.file_watcher import FileWatcher
 from batholith.machinery.serving_certificate import ServingCertificate
@@ -74,14 +74,14 @@ async def test_half_of_a_change_is_not_served(tmp_path: Path) -> None:
     certificate.write_bytes(first.certificate_pem)
     key.write_bytes(first.key_pem)
     presenter, changes = ServingCertificate(), []
-    files = FileCertificates(
+    files = FileCertProvider(
         CertificateFiles(certificate=certificate, key=key),
         presenter,
         clock=SystemClock(),
         changed=lambda: changes.append(1),
     )
     await files.start()
-    assert (presenter.current, changes, files.trusted) == (first.certificate_pem, [1], b"")
+    assert (presenter.current, changes, files.ca_bundle) == (first.certificate_pem, [1], b"")
     certificate.write_bytes(second.certificate_pem)
     with pytest.raises(ValueError, match="cannot be served"):
         await files.start()

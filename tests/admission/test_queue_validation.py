@@ -30,7 +30,7 @@ def hierarchy(path: str, weights: str) -> Json:
     ],
 )
 def test_defaults(sent: Json, stored: Json) -> None:
-    assert spec_of(queue_validation.fill_in(queue("q", **sent))) == stored
+    assert spec_of(queue_validation.set_defaults(queue("q", **sent))) == stored
 
 
 def test_a_queue_without_a_spec_gets_one() -> None:

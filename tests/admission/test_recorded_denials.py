@@ -8,7 +8,7 @@ import pytest
 from support.admission import Shelf, ask, queue, refusal
 
 from batholith.admission import WEBHOOKS
-from batholith.model.admission import Review
+from batholith.model.admission import AdmissionRequest
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = [
@@ -56,7 +56,9 @@ def test_what_the_schema_refuses_passes_defaulting_with_its_fault(case: dict[str
     """Defaulting comes before the schema, and must neither fail at a fault nor mend it."""
     sent = as_the_server_sees_it(case)
     (hook,) = (each for each in WEBHOOKS if each.mutate and each.resource.kind == sent["kind"])
-    review = Review(operation="CREATE", namespace="ns", name="x", object=sent, old=None)
+    review = AdmissionRequest(
+        operation="CREATE", namespace="ns", name="x", object=sent, old_object=None
+    )
     assert hook.mutate
     stored = hook.mutate(review, Shelf())
     assert stored["metadata"] == sent["metadata"]

@@ -35,7 +35,7 @@ async def test_a_failed_registration_is_started_again(
                 raise failures.pop()
             return LeaderElector(client, replace(HASTY, identity=new_identity()), clock=clock)
 
-        service = AdmissionService(client, replace(options(), elector=elector), clock=clock)
+        service = AdmissionService(client, replace(options(), new_elector=elector), clock=clock)
         configuration = VALIDATING_CONFIGURATIONS.path(name="batholith-queues-validate")
 
         async def is_registered() -> bool:

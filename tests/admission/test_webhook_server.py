@@ -22,9 +22,9 @@ from support.polling import until
 
 from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.admission.resource_groups import ResourceGroup
-from batholith.admission.serving.handler import Desk
-from batholith.admission.serving.object_reader import CONSULTED, Shelves
-from batholith.admission.serving.server import MAX_BODY, ReviewServer, serving
+from batholith.admission.serving.handler import AdmissionHandler
+from batholith.admission.serving.object_reader import LOOKED_UP_RESOURCES, InformerReader
+from batholith.admission.serving.server import MAX_BODY, ReviewServer, serve_until_exit
 from batholith.apiserver.verbs.patches import json_patch
 from batholith.httpserver.metrics import ListenerMetrics
 from batholith.kube.client.client import Client
@@ -32,7 +32,7 @@ from batholith.kube.client.config import Credentials
 from batholith.machinery.serving_certificate import CertificateError, ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model import crds
-from batholith.model.admission import DeniedError, Review, Webhook
+from batholith.model.admission import AdmissionRequest, DeniedError, Webhook
 from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, PODS, QUEUES, Resource
 
 Json = dict[str, Any]
@@ -43,7 +43,7 @@ class Door:
     """The server as a client sees it."""
 
     url: str
-    desk: Desk
+    desk: AdmissionHandler
     presenter: ServingCertificate
     authority: CertKeyPair
 
@@ -111,11 +111,11 @@ async def opened(*hooks: Webhook, figures: ListenerMetrics | None = None) -> Asy
     now, lasts = datetime.now(UTC), timedelta(days=1)
     authority = create_ca("tests", now=now, validity=lasts)
     async with nowhere() as client:
-        desk, presenter = Desk(hooks or WEBHOOKS, shelves(client)), ServingCertificate()
+        desk, presenter = AdmissionHandler(hooks or WEBHOOKS, shelves(client)), ServingCertificate()
         leaf = leaf_of(authority)
         assert presenter.load(leaf.certificate_pem, leaf.key_pem)
-        server = ReviewServer(presenter, address="127.0.0.1", port=0, figures=figures)
-        listening = serving(server, desk)
+        server = ReviewServer(presenter, address="127.0.0.1", port=0, metrics=figures)
+        listening = serve_until_exit(server, desk)
         async with listening as url:
             yield Door(url, desk, presenter, authority)
 
@@ -125,9 +125,9 @@ def nowhere() -> Client:
     return Client(Credentials(server="http://127.0.0.1:9"), user_agent="tests")
 
 
-def shelves(client: Client) -> Shelves:
+def shelves(client: Client) -> InformerReader:
     """Caches that have never been told of anything: as late as caches can be."""
-    return Shelves(client, (QUEUES, NAMESPACES))
+    return InformerReader(client, (QUEUES, NAMESPACES))
 
 
 @pytest.mark.parametrize("hook", WEBHOOKS, ids=lambda hook: hook.path)
@@ -139,8 +139,10 @@ def test_a_path_that_is_served_alone_has_what_its_rules_look_at(hook: Webhook) -
     }
     empty: Json = {"spec": {}}
     for obj in (given.get(hook.resource.kind, empty), empty):
-        reading = Shelves(nowhere(), CONSULTED.get(hook.path, ())).read()
-        review = Review(operation="CREATE", namespace="ns", name="x", object=obj, old=None)
+        reading = InformerReader(nowhere(), LOOKED_UP_RESOURCES.get(hook.path, ())).recording()
+        review = AdmissionRequest(
+            operation="CREATE", namespace="ns", name="x", object=obj, old_object=None
+        )
         with suppress(DeniedError):  # anything else is a shelf that is missing
             if hook.mutate:
                 hook.mutate(review, reading)
@@ -219,7 +221,7 @@ async def test_what_a_cache_has_not_seen_yet_is_looked_up(server: EmbeddedServer
     sent = {"metadata": {"name": "g", "namespace": "ns"}, "spec": {"queue": "default"}}
     asked = request(sent, PODGROUPS)
     async with server.client() as client:
-        desk = Desk(WEBHOOKS, shelves(client))
+        desk = AdmissionHandler(WEBHOOKS, shelves(client))
         answer = await desk(review(asked), webhook="podgroups/mutate")
         patched = json_patch(sent, json.loads(base64.b64decode(answer["response"]["patch"])))
         assert patched["spec"]["queue"] == "fresh"
@@ -264,7 +266,7 @@ async def test_rules_can_be_exchanged_while_serving(door: Door) -> None:
     asked = request(pod, PODS)
     assert "patch" not in await door.ask("/pods/mutate", asked)
     group = ResourceGroup(namespaces=frozenset({"ns"}), scheduler_name="volcano")
-    door.desk.replace(webhooks(AdmissionSettings(resource_groups=(group,))))
+    door.desk.set_webhooks(webhooks(AdmissionSettings(resource_groups=(group,))))
     assert "patch" in await door.ask("/pods/mutate", asked)
 
 
@@ -397,7 +399,7 @@ async def test_a_review_in_hand_is_answered_at_the_end() -> None:
     """The server is told to stop while the rule is asked; the answer must still come."""
     stopping = asyncio.Event()
 
-    def slow(asked: Review, lookup: object) -> None:
+    def slow(asked: AdmissionRequest, lookup: object) -> None:
         stopping.set()
 
     hook = Webhook(
@@ -417,7 +419,7 @@ async def test_a_review_in_hand_is_answered_at_the_end() -> None:
     "how", [b"content-length: %d\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n%x\r\n"]
 )
 async def test_a_review_that_is_cut_off_is_not_looked_at(how: bytes) -> None:
-    asked: list[Review] = []
+    asked: list[AdmissionRequest] = []
     hook = Webhook(
         name="x",
         path="/x",

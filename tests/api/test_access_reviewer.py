@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from batholith.api.auth import Act, Gate
+from batholith.api.auth import AccessAttributes, AccessReviewer
 from batholith.api.problems import ProblemError
 from batholith.apiserver.http.auth import ANONYMOUS, Authenticator, User
 from batholith.apiserver.http.reviews import review
@@ -19,11 +19,11 @@ from batholith.model.names import JOBS, TOKENREVIEWS
 
 POD = "authentication.kubernetes.io/pod-name"
 ADA = User(name="ada", uid="u-1", groups=("builders",), extra={POD: ("ci-0",), "example.org/n": ()})
-ACT = Act(verb="list", resource=JOBS, namespace="default")
+ACT = AccessAttributes(verb="list", resource=JOBS, namespace="default")
 
 
 @asynccontextmanager
-async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[Gate]:
+async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
     """A gate before a cluster whose authorizer lets in who shows all of *allowed*."""
     known = Authenticator({"token": ADA})
 
@@ -41,7 +41,7 @@ async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[Gate]:
     async with TestServer(app) as server:
         credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
         async with Client(credentials, user_agent="tests") as client:
-            yield Gate(client, clock=SystemClock())
+            yield AccessReviewer(client, clock=SystemClock())
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[Gate]:
 )
 async def test_the_authorizer_sees_what_the_token_review_told(allowed: Mapping[str, Any]) -> None:
     async with gate(allowed) as there:
-        await there.allow(await there.user("Bearer token"), ACT)
+        await there.authorize(await there.authenticate("Bearer token"), ACT)
 
 
 async def test_who_shows_something_else_is_refused() -> None:
     async with gate({"extra": {POD: ["ci-1"]}}) as there:
         with pytest.raises(ProblemError) as caught:
-            await there.allow(await there.user("Bearer token"), ACT)
+            await there.authorize(await there.authenticate("Bearer token"), ACT)
         assert caught.value.status == 403

@@ -19,7 +19,7 @@ from support.fake_apiserver import FakeApi
 from support.polling import until_true
 from typer.testing import CliRunner
 
-from batholith.api.server import ApiSettings, KeyPair, serve
+from batholith.api.server import ApiSettings, KeyPairFiles, serve
 from batholith.cli.main import app
 from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials, load_credentials
@@ -43,8 +43,8 @@ class Mount:
     version: int = 0
 
     @property
-    def pair(self) -> KeyPair:
-        return KeyPair(certificate=self.folder / "tls.crt", key=self.folder / "tls.key")
+    def pair(self) -> KeyPairFiles:
+        return KeyPairFiles(certificate=self.folder / "tls.crt", key=self.folder / "tls.key")
 
     @property
     def trust(self) -> ssl.SSLContext:

@@ -51,7 +51,7 @@ async def test_a_sweep_that_fails_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was under way before the start is settled all the same."""
-    read = CommandStore.open
+    read = CommandStore.list_open
     failed: list[bool] = []
 
     async def fails_once(self: CommandStore) -> Sequence[CommandRecord]:

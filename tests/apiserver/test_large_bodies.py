@@ -24,7 +24,7 @@ from batholith.apiserver.custom.schema import StructuralSchema
 from batholith.apiserver.errors.status import StatusError
 from batholith.apiserver.http import bodies, offload, yaml_process
 from batholith.apiserver.verbs.patches import json_patch
-from batholith.model.admission import Lookup, Review, Webhook
+from batholith.model.admission import AdmissionRequest, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS
 
 JSON_PATCH = "application/json-patch+json"
@@ -45,7 +45,7 @@ class Rule:
         self.reads = ""
         """The object that it looks up."""
 
-    def __call__(self, review: Review, lookup: Lookup) -> None:
+    def __call__(self, review: AdmissionRequest, lookup: ObjectReader) -> None:
         self.seen.append(review.name)
         if self.reads:
             lookup.get(CONFIGMAPS, "default", self.reads)

@@ -9,9 +9,9 @@ from support.embedded_apiserver import MERGE, Server, embedded_server
 from support.polling import until_true
 
 from batholith.model.names import (
+    DIR_PROVISIONER,
+    DIR_STORAGE_CLASS,
     EVENTS,
-    FOLDER_CLASS,
-    FOLDER_DRIVER,
     PERSISTENTVOLUMECLAIMS,
     PERSISTENTVOLUMES,
     STORAGECLASSES,
@@ -72,9 +72,9 @@ async def test_a_claim_is_bound_when_it_is_made(tmp_path: Path) -> None:
         assert bound["status"] == {
             "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"},
         }  # fmt: skip
-        assert bound["spec"]["storageClassName"] == FOLDER_CLASS
+        assert bound["spec"]["storageClassName"] == DIR_STORAGE_CLASS
         assert made["spec"]["claimRef"]["uid"] == bound["metadata"]["uid"]
-        assert made["spec"]["csi"]["driver"] == FOLDER_DRIVER
+        assert made["spec"]["csi"]["driver"] == DIR_PROVISIONER
         assert made["status"]["phase"] == "Bound"
         await server.request("DELETE", f"{CLAIMS}/c")
         await gone(server, f"{VOLUMES}/{made['metadata']['name']}")
@@ -112,12 +112,12 @@ async def test_a_claim_that_cannot_be_bound_says_why(
     [
         ({"provisioner": "ex.io/p"}, "ExternalProvisioning", 'provisioner "ex.io/p"'),
         (
-            {"provisioner": FOLDER_DRIVER, "volumeBindingMode": "WaitForFirstConsumer"},
+            {"provisioner": DIR_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"},
             "ProvisioningFailed",
             "WaitForFirstConsumer",
         ),
         (
-            {"provisioner": FOLDER_DRIVER, "parameters": {"a": "b"}},
+            {"provisioner": DIR_PROVISIONER, "parameters": {"a": "b"}},
             "ProvisioningFailed",
             "parameters",
         ),
@@ -137,7 +137,7 @@ async def test_a_pending_claim_is_bound_when_its_class_comes(tmp_path: Path) -> 
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim(storageClassName="late"))
         await told(server, "c", "ProvisioningFailed")
-        late = {"metadata": {"name": "late"}, "provisioner": FOLDER_DRIVER}
+        late = {"metadata": {"name": "late"}, "provisioner": DIR_PROVISIONER}
         await server.create(STORAGECLASSES.path(), {**late, "reclaimPolicy": "Retain"})
         bound = await in_phase(server, f"{CLAIMS}/c", "Bound")
         await server.request("DELETE", f"{CLAIMS}/c")

@@ -25,7 +25,7 @@ from support.embedded_apiserver import (
 )
 from support.polling import until, until_true
 
-from batholith.model.admission import DeniedError, Lookup, Review, Webhook
+from batholith.model.admission import AdmissionRequest, DeniedError, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS, Resource
 
 Json = dict[str, Any]
@@ -229,11 +229,11 @@ async def test_given_definitions_are_served_from_the_start(tmp_path: Path) -> No
 
 
 async def test_webhooks_complete_then_check_and_their_words_reach_the_user(tmp_path: Path) -> None:
-    def mutate(review: Review, lookup: Lookup) -> Json:
+    def mutate(review: AdmissionRequest, lookup: ObjectReader) -> Json:
         assert review.object is not None
         return {**review.object, "spec": {**review.object["spec"], "mode": "b"}}
 
-    def validate(review: Review, lookup: Lookup) -> None:
+    def validate(review: AdmissionRequest, lookup: ObjectReader) -> None:
         assert review.object is None or review.object["spec"]["mode"] == "b"
         if review.operation == "CREATE" and review.name == "no":
             raise DeniedError(f"{review.user} may not")
@@ -417,7 +417,7 @@ async def test_a_custom_status_survives_a_write_without_news(server: Server) -> 
 
 
 async def test_defaults_that_a_rule_puts_back_are_no_change(tmp_path: Path) -> None:
-    def fill_in(review: Review, lookup: Lookup) -> Json:
+    def fill_in(review: AdmissionRequest, lookup: ObjectReader) -> Json:
         obj = review.object or {}
         return {**obj, "spec": {**obj["spec"], "mode": "a"}}
 

@@ -6,7 +6,7 @@ import pytest
 from support.packages import install
 from typer.testing import CliRunner
 
-from batholith.cli.admission import RuleFlags
+from batholith.cli.admission import AdmissionFlags
 from batholith.cli.main import app
 from batholith.job_ctrl.plugins.entry_points import GROUP
 from batholith.job_ctrl.plugins.registry import BUILT_IN
@@ -54,4 +54,4 @@ def test_job_plugins_of_other_packages_are_known_without_running_their_code(
 ) -> None:
     install(tmp_path, "acme", modules={}, points={"mine": "nowhere:Mine"}, group=GROUP)
     monkeypatch.syspath_prepend(tmp_path)
-    assert RuleFlags().settings().job_plugins == {*BUILT_IN, "mine"}
+    assert AdmissionFlags().settings().job_plugins == {*BUILT_IN, "mine"}

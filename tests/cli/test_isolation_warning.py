@@ -6,13 +6,13 @@ import pytest
 
 from batholith.agent.runtime import mounting
 from batholith.cli import embedded
-from batholith.cli.embedded import NO_SANDBOX, Options, isolation_remarks
+from batholith.cli.embedded import NO_SANDBOX_WARNING, Options, isolation_warnings
 
 
 @pytest.mark.parametrize(
     ("user", "simulate", "nothing", "said"),
     [
-        (0, 0, True, [NO_SANDBOX]),
+        (0, 0, True, [NO_SANDBOX_WARNING]),
         (0, 0, False, []),
         (1000, 0, True, []),
         (0, 3, True, []),
@@ -23,7 +23,7 @@ def test_root_is_warned_where_its_pods_would_be_root(
 ) -> None:
     monkeypatch.setattr(embedded, "lacks_sandbox_support", lambda: nothing)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert isolation_remarks(Options(simulate=simulate)) == said
+    assert isolation_warnings(Options(simulate=simulate)) == said
 
 
 def test_a_refusal_of_every_namespace_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

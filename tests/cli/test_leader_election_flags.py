@@ -7,7 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from batholith.cli import leader_election
-from batholith.cli.leader_election import ElectionFlags, LockError, SchedulerElectionFlags
+from batholith.cli.leader_election import (
+    ElectionFlags,
+    SchedulerElectionFlags,
+    UnsupportedLockError,
+)
 from batholith.cli.main import app
 from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
@@ -61,7 +65,7 @@ def test_durations_that_do_not_go_together_name_their_flags() -> None:
 
 @pytest.mark.parametrize("lock", ["configmaps", "endpoints", "endpointsleases", ""])
 def test_locks_that_kubernetes_has_no_more_are_refused(lock: str) -> None:
-    with pytest.raises(LockError, match="use leases"):
+    with pytest.raises(UnsupportedLockError, match="use leases"):
         ElectionFlags(leader_elect_resource_lock=lock).settings()
 
 
@@ -106,9 +110,9 @@ async def test_an_election_that_ends_by_itself_ends_the_process(
     error: BaseException | None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = list[str]()
-    monkeypatch.setattr(leader_election, "end_at_once", ended.append)
+    monkeypatch.setattr(leader_election, "exit_now", ended.append)
     recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
-    async with leader_election._running(cast(LeaderElector, Contender(error)), recorder):
+    async with leader_election._run_elector(cast(LeaderElector, Contender(error)), recorder):
         await run_ready_tasks()
         assert ended == [why]
 
@@ -121,9 +125,9 @@ async def test_an_election_that_is_ended_in_order_does_not_end_the_process(
             await asyncio.Event().wait()
 
     ended = list[str]()
-    monkeypatch.setattr(leader_election, "end_at_once", ended.append)
+    monkeypatch.setattr(leader_election, "exit_now", ended.append)
     recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
-    async with leader_election._running(cast(LeaderElector, Patient()), recorder):
+    async with leader_election._run_elector(cast(LeaderElector, Patient()), recorder):
         await run_ready_tasks()
     await run_ready_tasks()
     assert ended == []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from support.fake_apiserver import FakeApi
 
-from batholith.cli.manager import PartEndedError, run_all
+from batholith.cli.manager import ComponentExitedError, run_components
 from batholith.kube.client.client import Client
 from batholith.kube.client.events import EventRecorder
 from batholith.machinery.testing import run_ready_tasks
@@ -48,7 +48,7 @@ async def test_a_stop_lets_each_part_end_in_order_and_its_last_words_be_told() -
         recorder = EventRecorder(client, component="tests")
         parts = [Part(recorder, "one"), Part(recorder, "two", turns=5)]
         ready = asyncio.Event()
-        running = asyncio.create_task(run_all(recorder, *parts, ready=ready))
+        running = asyncio.create_task(run_components(recorder, *parts, ready=ready))
         await ready.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -65,7 +65,7 @@ async def test_a_part_that_fails_ends_the_others_and_is_told_of_once() -> None:
         with pytest.RaisesGroup(
             pytest.RaisesExc(RuntimeError, match="ill"), flatten_subgroups=True
         ):
-            await run_all(recorder, well, ill, ready=asyncio.Event())
+            await run_components(recorder, well, ill, ready=asyncio.Event())
         assert well.story == ["ended in order"]
 
 
@@ -79,5 +79,5 @@ class Vanishing:
 async def test_a_part_that_ends_as_if_it_had_been_told_to_ends_the_process() -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
         recorder = EventRecorder(client, component="tests")
-        with pytest.RaisesGroup(pytest.RaisesExc(PartEndedError), flatten_subgroups=True):
-            await run_all(recorder, Vanishing(), ready=asyncio.Event())
+        with pytest.RaisesGroup(pytest.RaisesExc(ComponentExitedError), flatten_subgroups=True):
+            await run_components(recorder, Vanishing(), ready=asyncio.Event())

@@ -12,7 +12,13 @@ from support.fake_apiserver import FakeApi
 from support.polling import until_equal
 from support.volcano_objects import NAMES, deployment
 
-from batholith.cli.volcano_check import CONTROLLERS, DEPLOYMENTS, SCHEDULER, Deployment, at_work
+from batholith.cli.volcano_check import (
+    CONTROLLERS,
+    DEPLOYMENTS,
+    SCHEDULER,
+    Deployment,
+    running_deployments,
+)
 from batholith.model import crds
 
 Json = dict[str, Any]
@@ -34,7 +40,7 @@ Json = dict[str, Any]
 )
 def test_what_counts_as_volcanos_controllers(changes: Json, told: str) -> None:
     one = msgspec.convert(deployment(**changes), Deployment)
-    found = at_work([one], CONTROLLERS, host="node-1")
+    found = running_deployments([one], CONTROLLERS, host="node-1")
     assert bool(found) is bool(told)
     assert told in "".join(found)
 
@@ -42,16 +48,16 @@ def test_what_counts_as_volcanos_controllers(changes: Json, told: str) -> None:
 def test_a_deployment_of_volcano_that_runs_ourselves_is_none() -> None:
     """Its image was replaced by ours, which may be called anything."""
     one = msgspec.convert(deployment(image="corp/batch:7"), Deployment)
-    assert not at_work([one], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
-    assert at_work([one], CONTROLLERS, host="volcano-controllers")
+    assert not running_deployments([one], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
+    assert running_deployments([one], CONTROLLERS, host="volcano-controllers")
     old = msgspec.convert(deployment(), Deployment)
-    assert at_work([old], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
+    assert running_deployments([old], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
 
 
 def test_replicas_that_are_not_given_are_one() -> None:
     body = deployment("scheduler")
     del body["spec"]["replicas"]
-    assert at_work([msgspec.convert(body, Deployment)], SCHEDULER, host="here")
+    assert running_deployments([msgspec.convert(body, Deployment)], SCHEDULER, host="here")
 
 
 @pytest.fixture

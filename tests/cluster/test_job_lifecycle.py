@@ -20,7 +20,7 @@ from batholith.kube.client.client import Client, PatchType
 from batholith.kube.errors import NotFoundError
 from batholith.kube.informer.informer import Informer
 from batholith.model import crds
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import (
     COMMANDS,
@@ -38,7 +38,7 @@ from batholith.model.names import (
 Json = dict[str, Any]
 
 
-class Seen(Part, frozen=True):
+class Seen(ApiStruct, frozen=True):
     """Any object, with its status as it is."""
 
     metadata: ObjectMeta = ObjectMeta()

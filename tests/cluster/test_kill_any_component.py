@@ -14,7 +14,7 @@ from support.embedded_cluster import Up
 from support.polling import until
 
 from batholith.kube.informer.informer import Informer
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOB_VERSION, JOBS, PODS
@@ -25,7 +25,7 @@ PARTS = ("controllers", "scheduler", "agent", "apiserver", "api")
 NUMBER = 50
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

@@ -19,7 +19,7 @@ from batholith.kube.client.client import Client
 from batholith.kube.errors import NotFoundError
 from batholith.kube.informer.informer import Informer
 from batholith.model import crds
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES
 from batholith.model.podgroup import PodGroup
@@ -32,7 +32,7 @@ from batholith.scheduler.state.core_types import Pod
 Json = dict[str, Any]
 
 
-class Job(Part, frozen=True):
+class Job(ApiStruct, frozen=True):
     """What the tests read of a Job."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.jobs import encode_templates
 
-from batholith.admission.job_defaults import fill_in
+from batholith.admission.job_defaults import set_defaults
 from batholith.job_ctrl import pods
 from batholith.job_ctrl.defaults import FilledJob
 from batholith.model.meta import ObjectMeta
@@ -53,7 +53,7 @@ def test_it_means_what_the_recorded_admission_stored(case: Json) -> None:
 )
 def test_it_means_what_our_admission_would_store(spec: Json) -> None:
     sent = {"tasks": [{"replicas": 3, "template": TEMPLATE}], **spec}
-    stored = fill_in({"spec": sent}, scheduler_name="volcano")["spec"]
+    stored = set_defaults({"spec": sent}, scheduler_name="volcano")["spec"]
     assert means(sent) == means(stored)
 
 

@@ -31,17 +31,17 @@ from batholith.kube.errors import (
 )
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Timing
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.command import Command
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import COMMANDS, NODES, PODS
 
 
-class PodStatus(Part, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     phase: str = ""
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     status: PodStatus = PodStatus()
 

@@ -27,12 +27,12 @@ from batholith.kube.errors import (
 from batholith.kube.informer.informer import Informer
 from batholith.kube.informer.reflector import InformerOptions
 from batholith.kube.timing import Timing
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta, ObjectReference
 from batholith.model.names import CONFIGMAPS, EVENTS, NODES, PODS
 
 
-class Map(Part, frozen=True):
+class Map(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] = {}
 

@@ -22,16 +22,16 @@ from batholith.kube.informer.relist import Relist
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.supervision import TASK_RESTARTS
 from batholith.kube.timing import Timing
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import NODES, PODS
 
 
-class Spec(Part, frozen=True):
+class Spec(ApiStruct, frozen=True):
     node_name: str = ""
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: Spec = Spec()
 

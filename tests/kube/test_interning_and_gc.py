@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 
 from batholith.kube.gc_tuning import freeze_heap, gc_paused
 from batholith.kube.informer.interning import MAX_INTERNED_VALUES, Interner
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta, OwnerReference
 
 
-class Toleration(Part, frozen=True):
+class Toleration(ApiStruct, frozen=True):
     key: str = ""
     seconds: int | None = None
 
 
-class Spec(Part, frozen=True):
+class Spec(ApiStruct, frozen=True):
     node_name: str = ""
     tolerations: tuple[Toleration, ...] = ()
     selector: dict[str, str] = {}
     nested: "Spec | None" = None
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: Spec = Spec()
     started_at: str = ""

@@ -13,14 +13,14 @@ from batholith.kube.client.client import Client
 from batholith.kube.client.config import Credentials
 from batholith.kube.informer import informer as cache_module
 from batholith.kube.informer.informer import Informer
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import PODS
 
 SLICE = 3
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from batholith.kube.informer import relist
 from batholith.kube.informer.relist import Relist
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 
 
-class Thing(Part, frozen=True):
+class Thing(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

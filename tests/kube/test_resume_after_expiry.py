@@ -17,12 +17,12 @@ from batholith.kube.client.client import Client, ClientOptions
 from batholith.kube.informer.informer import Informer
 from batholith.kube.informer.reflector import InformerOptions
 from batholith.kube.timing import Timing
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS, PODS
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

@@ -13,11 +13,11 @@ from batholith.kube.client.watch_decoder import (
     WatchEvent,
 )
 from batholith.kube.errors import DecodeError, GoneError, ServerError
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 
 
-class Thing(Part, frozen=True):
+class Thing(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     size: int = 0
 

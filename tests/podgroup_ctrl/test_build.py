@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.model.pod_resources import PodNeeds, quota_usage
+from batholith.model.pod_resources import PodResources, quota_usage
 from batholith.model.podgroup import PodGroup
 from batholith.podgroup_ctrl.build import (
     build,
@@ -215,7 +215,7 @@ def test_a_pod_is_indexed_until_it_belongs_to_another_group() -> None:
 
 
 def usage(**spec: Any) -> dict[str, str]:
-    needs = msgspec.convert(spec, PodNeeds)
+    needs = msgspec.convert(spec, PodResources)
     return {name: str(amount) for name, amount in quota_usage(needs).items()}
 
 
@@ -267,8 +267,8 @@ def test_needs_of_the_pod_as_a_whole_replace_those_of_its_containers() -> None:
 
 
 def test_a_pod_that_has_ended_is_only_counted() -> None:
-    needs = msgspec.convert({"containers": [container("1")]}, PodNeeds)
-    assert {n: str(a) for n, a in quota_usage(needs, ended=True).items()} == {"count/pods": "1"}
+    needs = msgspec.convert({"containers": [container("1")]}, PodResources)
+    assert {n: str(a) for n, a in quota_usage(needs, finished=True).items()} == {"count/pods": "1"}
 
 
 def test_what_is_up_to_date_needs_no_patch() -> None:

@@ -23,9 +23,9 @@ from support.kubectl import Kubectl, needs_kubectl
 from support.polling import until, until_true
 
 from batholith.admission.serving.cert_files import CertificateFiles
-from batholith.admission.serving.cert_rotation import Lifetimes
+from batholith.admission.serving.cert_rotation import RotationPolicy
 from batholith.admission.serving.cert_secret import SecretSettings
-from batholith.admission.serving.service import AdmissionService, Options
+from batholith.admission.serving.service import AdmissionOptions, AdmissionService
 from batholith.machinery.clock import SystemClock
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.names import JOBS, LEASES, MUTATING_CONFIGURATIONS, QUEUES, SECRETS
@@ -199,8 +199,11 @@ SETTLE = 8.0
 
 async def test_no_request_fails_while_certificates_change(server: Server) -> None:
     """Neither of the API server, nor of another one that opens new connections and hears late."""
-    lifetimes = Lifetimes(
-        lasts=timedelta(seconds=600), renew=timedelta(seconds=598), settle=SETTLE, retire=SETTLE
+    lifetimes = RotationPolicy(
+        validity=timedelta(seconds=600),
+        renew_before=timedelta(seconds=598),
+        propagation_delay=SETTLE,
+        old_ca_retention=SETTLE,
     )
     seen: set[bytes] = set()
     done = asyncio.Event()
@@ -232,7 +235,7 @@ async def test_no_request_fails_while_certificates_change(server: Server) -> Non
 
 
 async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server) -> None:
-    lifetimes = Lifetimes(settle=SETTLE, retire=SETTLE)
+    lifetimes = RotationPolicy(propagation_delay=SETTLE, old_ca_retention=SETTLE)
     async with admission(server, options(lifetimes=lifetimes)) as part:
         await until_asked(server)
         before = await shown(part)
@@ -247,7 +250,7 @@ async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server)
 
 @pytest.mark.parametrize("damaged", ["ca.crt", "tls.crt", "tls.key"])
 async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
-    lifetimes = Lifetimes(settle=SETTLE, retire=SETTLE)
+    lifetimes = RotationPolicy(propagation_delay=SETTLE, old_ca_retention=SETTLE)
     async with admission(server, options(lifetimes=lifetimes)) as part:
         await until_asked(server)
         before = await shown(part)
@@ -355,10 +358,10 @@ async def test_without_registering_nothing_is_made_but_trust_is_written(
         )
 
 
-def _entry(wanted: Options) -> Json:
+def _entry(wanted: AdmissionOptions) -> Json:
     return {
         "name": "validatequeue.volcano.sh",
-        "clientConfig": wanted.target.client_config("/queues/validate"),
+        "clientConfig": wanted.endpoint.client_config("/queues/validate"),
         "rules": [
             {
                 "apiGroups": [QUEUES.group],
@@ -387,7 +390,7 @@ async def test_o7_two_installations_have_configurations_of_their_own(server: Ser
 OTHER = replace(HASTY, name="other-admission")
 
 
-def _secret(wanted: Options) -> SecretSettings:
+def _secret(wanted: AdmissionOptions) -> SecretSettings:
     assert isinstance(wanted.certificates, SecretSettings)
     return wanted.certificates
 
@@ -413,7 +416,7 @@ async def test_another_replica_takes_over_when_the_holder_of_the_office_ends(
     server: Server,
 ) -> None:
     first = options()
-    second = replace(options(), target=first.target)
+    second = replace(options(), endpoint=first.endpoint)
     async with AsyncExitStack() as stack:
         async with admission(server, first):
             await until_asked(server)
@@ -460,7 +463,7 @@ class Lingering(SystemClock):
 async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Server) -> None:
     """Those who call us hear of it later than we do."""
     wanted, clock = options(), Lingering()
-    lingering = replace(wanted, place=replace(wanted.place, linger=LINGER))
+    lingering = replace(wanted, listen=replace(wanted.listen, shutdown_delay=LINGER))
     async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
         part = await stack.enter_async_context(admission(server, lingering, clock=clock))
         url, trust = part.url, ssl.create_default_context()
@@ -487,7 +490,7 @@ async def test_certificate_files_are_taken_up_when_they_change(
     server: Server, tmp_path: Path
 ) -> None:
     files = CertificateFiles(
-        certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key", authority=tmp_path / "ca.crt"
+        certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key", ca=tmp_path / "ca.crt"
     )
     old, new = _authority(), _authority()
     both = old.certificate_pem + new.certificate_pem
@@ -517,8 +520,8 @@ def _provide(files: CertificateFiles, authority: CertKeyPair, *, trusted: bytes)
     leaf = issue_certificate(authority, request, now=datetime.now(UTC))
     files.certificate.write_bytes(leaf.certificate_pem)
     files.key.write_bytes(leaf.key_pem)
-    assert files.authority is not None
-    files.authority.write_bytes(trusted)
+    assert files.ca is not None
+    files.ca.write_bytes(trusted)
 
 
 async def _is_404(

@@ -14,7 +14,7 @@ from support.realkube import RealServer, real_server
 
 from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, ConnectionLostError, TooManyRequestsError
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS
 
@@ -33,7 +33,7 @@ IMPATIENT = 1.0
 """Seconds to wait for an answer that must not come."""
 
 
-class ConfigMap(Part, frozen=True):
+class ConfigMap(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scheduler import World, group, node, oracle_fits, pod
 
-from batholith.model.pod_resources import ContainerNeeds, Resources
+from batholith.model.pod_resources import ContainerResources, Resources
 from batholith.scheduler import conf
 from batholith.scheduler.framework import feasibility
 from batholith.scheduler.framework.feasibility import FeasibilityCache
@@ -140,9 +140,9 @@ def test_masks_follow_nodes_as_a_naive_look_would(
 
 
 def test_init_containers_count_by_their_peak() -> None:
-    def container(cpu: str, *, stays: bool = False) -> ContainerNeeds:
+    def container(cpu: str, *, stays: bool = False) -> ContainerResources:
         resources = Resources(requests={"cpu": cpu})
-        return ContainerNeeds(resources=resources, restart_policy="Always" if stays else "")
+        return ContainerResources(resources=resources, restart_policy="Always" if stays else "")
 
     spec = PodSpec(
         containers=(container("1"), container("500m")),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batholith.admission import AdmissionSettings, webhooks
-from batholith.model.admission import DeniedError, Json, Review
+from batholith.model.admission import AdmissionRequest, DeniedError, Json
 from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, QUEUES, Resource
 
 RESOURCES = {"Job": JOBS, "Queue": QUEUES, "PodGroup": PODGROUPS}
@@ -75,12 +75,12 @@ def ask(
     for hook in webhooks(settings or AdmissionSettings()):
         if hook.resource.kind != subject["kind"] or operation not in hook.operations:
             continue
-        review = Review(
+        review = AdmissionRequest(
             operation=operation,
             namespace=subject["metadata"].get("namespace", ""),
             name=subject["metadata"]["name"],
             object=obj,
-            old=old,
+            old_object=old,
         )
         untouched = copy.deepcopy(obj)
         if hook.mutate:

@@ -8,10 +8,10 @@ from support.embedded_apiserver import Server
 from support.realkube import free_ports
 from support.running_controller import running
 
-from batholith.admission.serving.cert_rotation import Lifetimes
+from batholith.admission.serving.cert_rotation import RotationPolicy
 from batholith.admission.serving.cert_secret import SecretSettings
-from batholith.admission.serving.registration import Target
-from batholith.admission.serving.service import AdmissionService, Options, Place
+from batholith.admission.serving.registration import WebhookEndpoint
+from batholith.admission.serving.service import AdmissionOptions, AdmissionService, ListenOptions
 from batholith.machinery.clock import Clock, SystemClock
 from batholith.machinery.leader_election import LeaderElectionConfig, LeaderElector, new_identity
 
@@ -19,16 +19,16 @@ NAMESPACE = "volcano-system"
 QUEUE_PATHS = ("/queues/mutate", "/queues/validate")
 
 
-def options(*paths: str, lifetimes: Lifetimes | None = None) -> Options:
+def options(*paths: str, lifetimes: RotationPolicy | None = None) -> AdmissionOptions:
     """Those of a part that makes its certificate and registers itself at an URL."""
     port = free_ports(1)[0]
-    return Options(
+    return AdmissionOptions(
         paths=paths or QUEUE_PATHS,
-        target=Target(url=f"https://127.0.0.1:{port}"),
+        endpoint=WebhookEndpoint(url=f"https://127.0.0.1:{port}"),
         certificates=SecretSettings(
-            namespace=NAMESPACE, hosts=("127.0.0.1",), lifetimes=lifetimes or Lifetimes()
+            namespace=NAMESPACE, hosts=("127.0.0.1",), rotation_policy=lifetimes or RotationPolicy()
         ),
-        place=Place(port=port),
+        listen=ListenOptions(port=port),
         register=True,
     )
 
@@ -43,7 +43,7 @@ HASTY = LeaderElectionConfig(
 @asynccontextmanager
 async def admission(
     server: Server,
-    wanted: Options,
+    wanted: AdmissionOptions,
     *,
     election: LeaderElectionConfig = PATIENT,
     clock: Clock | None = None,
@@ -56,6 +56,6 @@ async def admission(
         def stand() -> LeaderElector:
             return LeaderElector(electing, candidate, clock=clock)
 
-        service = AdmissionService(client, replace(wanted, elector=stand), clock=clock)
+        service = AdmissionService(client, replace(wanted, new_elector=stand), clock=clock)
         async with running(service):
             yield service

@@ -21,9 +21,9 @@ from batholith.kube.client.events import EventRecorder
 from batholith.kube.errors import NotFoundError
 from batholith.machinery.clock import Clock
 from batholith.model.names import (
+    DIR_PROVISIONER,
+    DIR_STORAGE_CLASS,
     EVENTS,
-    FOLDER_CLASS,
-    FOLDER_DRIVER,
     PERSISTENTVOLUMECLAIMS,
     PERSISTENTVOLUMES,
     PODS,
@@ -181,14 +181,14 @@ async def bind_claim(w: World, name: str) -> None:
     claims, space = PERSISTENTVOLUMECLAIMS, w.namespace
     claim = await w.client.get(claims, name, namespace=space, view=dict)
     with suppress(NotFoundError):
-        await w.client.get(STORAGECLASSES, FOLDER_CLASS, view=dict)
+        await w.client.get(STORAGECLASSES, DIR_STORAGE_CLASS, view=dict)
         return
     volume = f"pvc-{claim['metadata']['uid']}"
     spec = {
         "accessModes": ["ReadWriteOnce"],
         "capacity": {"storage": "1Gi"},
         "persistentVolumeReclaimPolicy": "Delete",
-        "csi": {"driver": FOLDER_DRIVER, "volumeHandle": claim["metadata"]["uid"]},
+        "csi": {"driver": DIR_PROVISIONER, "volumeHandle": claim["metadata"]["uid"]},
     }
     await w.client.create(PERSISTENTVOLUMES, {"metadata": {"name": volume}, "spec": spec})
     await w.client.patch(claims, name, {"spec": {"volumeName": volume}}, namespace=space)

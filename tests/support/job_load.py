@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 from support.embedded_apiserver import Server
 
-from batholith.admission.job_defaults import fill_in
+from batholith.admission.job_defaults import set_defaults
 from batholith.kube.client.client import Client
 from batholith.kube.informer.informer import Informer
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job, JobPhase
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOB_VERSION, JOBS, PODS, QUEUES, SIMULATE_PREFIX
@@ -49,7 +49,7 @@ class Script:
             "metadata": {"name": self.name, "namespace": NAMESPACE},
             "spec": {"schedulerName": "volcano", "tasks": list(self.tasks), **self.spec},
         }
-        return fill_in(whole, scheduler_name="volcano")
+        return set_defaults(whole, scheduler_name="volcano")
 
     @property
     def pods(self) -> set[tuple[str, str]]:
@@ -62,7 +62,7 @@ class Script:
         }
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     """What is read of a pod."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -2,7 +2,7 @@
 
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
-from batholith.model.pod_resources import ContainerNeeds, Resources
+from batholith.model.pod_resources import ContainerResources, Resources
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 from batholith.model.queue import Queue, QueueSpec, QueueStatus
 from batholith.scheduler import conf
@@ -79,7 +79,9 @@ def pod(
             node_name=on,
             priority=priority,
             containers=(
-                ContainerNeeds(resources=Resources(requests={k: v for k, v in asked.items() if v})),
+                ContainerResources(
+                    resources=Resources(requests={k: v for k, v in asked.items() if v})
+                ),
             ),
             node_selector=selector or {},
             affinity=affinity,

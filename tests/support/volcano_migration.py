@@ -27,7 +27,7 @@ from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, NotFoundError
 from batholith.kube.informer.informer import Informer
 from batholith.model import crds
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from batholith.podgroup_ctrl.controller import PodGroupController
@@ -48,7 +48,7 @@ _UID = re.compile(r"<uid \d+>")
 _RESOURCES = {each.kind: each for each in (QUEUES, JOBS, PODGROUPS, PODS)}
 
 
-class Seen(Part, frozen=True):
+class Seen(ApiStruct, frozen=True):
     """Any object."""
 
     metadata: ObjectMeta = ObjectMeta()

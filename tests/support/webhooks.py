@@ -16,10 +16,10 @@ from support.admission import job, queue
 from support.embedded_apiserver import Json, Server, pod
 from support.polling import until_true
 
-from batholith.admission.serving.handler import Desk
-from batholith.admission.serving.object_reader import CONSULTED, Shelves
-from batholith.admission.serving.registration import Registration, Target
-from batholith.admission.serving.server import ReviewServer, serving
+from batholith.admission.serving.handler import AdmissionHandler
+from batholith.admission.serving.object_reader import LOOKED_UP_RESOURCES, InformerReader
+from batholith.admission.serving.registration import Registration, WebhookEndpoint
+from batholith.admission.serving.server import ReviewServer, serve_until_exit
 from batholith.machinery.serving_certificate import ServingCertificate
 from batholith.machinery.x509 import CertificateRequest, create_ca, issue_certificate
 from batholith.model.admission import Webhook
@@ -55,21 +55,21 @@ class Counts:
 @asynccontextmanager
 async def serve_webhooks(server: Server, webhooks: Sequence[Webhook]) -> AsyncIterator[Served]:
     """Let *server*, a real one that has our kinds, ask *webhooks* for the length of the block."""
-    consulted = {each for hook in webhooks for each in CONSULTED.get(hook.path, ())}
+    consulted = {each for hook in webhooks for each in LOOKED_UP_RESOURCES.get(hook.path, ())}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(server.client("admin"))
-        shelves = Shelves(client, consulted)
+        shelves = InformerReader(client, consulted)
         await stack.enter_async_context(_following(shelves))
         counts = Counts()
-        desk = Desk(webhooks, shelves, registry=counts.registry)
+        desk = AdmissionHandler(webhooks, shelves, registry=counts.registry)
         presenter, bundle = _presenter()
-        listening = serving(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
+        listening = serve_until_exit(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
         url = await stack.enter_async_context(listening)
         stack.push_async_callback(_withdraw, server, webhooks, counts)
-        registration = Registration(webhooks=webhooks, target=Target(url=url))
+        registration = Registration(webhooks=webhooks, endpoint=WebhookEndpoint(url=url))
         for hook in webhooks:
             wanted = registration.configuration(hook, bundle=bundle)
-            await server.create(registration.resource_of(hook).path(), wanted)
+            await server.create(registration.configuration_resource(hook).path(), wanted)
         await _until_asked(server, webhooks, counts)
         yield Served(url, bundle, counts)
 
@@ -85,10 +85,10 @@ def _presenter() -> tuple[ServingCertificate, bytes]:
 
 
 @asynccontextmanager
-async def _following(shelves: Shelves) -> AsyncIterator[None]:
+async def _following(shelves: InformerReader) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(cache.run()) for cache in shelves.caches]
-        for cache in shelves.caches:
+        running = [tasks.create_task(cache.run()) for cache in shelves.informers]
+        for cache in shelves.informers:
             await cache.wait_synced()
         yield
         for task in running:
@@ -97,9 +97,9 @@ async def _following(shelves: Shelves) -> AsyncIterator[None]:
 
 async def _withdraw(server: Server, webhooks: Sequence[Webhook], counts: Counts) -> None:
     """Take the configurations back, and wait until nobody asks us any more."""
-    ours = Registration(webhooks=webhooks, target=Target())
+    ours = Registration(webhooks=webhooks, endpoint=WebhookEndpoint())
     for hook in webhooks:
-        path = ours.resource_of(hook).path(name=ours.name_of(hook))
+        path = ours.configuration_resource(hook).path(name=ours.configuration_name(hook))
         await server.request("DELETE", path)
     for hook in webhooks:
         await until_true(partial(_is_quiet, server, hook, counts))

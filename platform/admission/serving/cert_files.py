@@ -18,31 +18,31 @@ class CertificateFiles:
 
     certificate: Path
     key: Path
-    authority: Path | None = None
+    ca: Path | None = None
     """What configurations are to trust; without it they are left as they are."""
 
 
-class FileCertificates:
+class FileCertProvider:
     """Has *presenter* show what is in files."""
 
-    caches: Sequence[Informer[Any]] = ()
+    informers: Sequence[Informer[Any]] = ()
 
     def __init__(
         self,
         files: CertificateFiles,
-        presenter: ServingCertificate,
+        serving_certificate: ServingCertificate,
         *,
         clock: Clock,
         changed: Callable[[], None],
     ) -> None:
         """*changed* is called when a file has."""
-        self.trusted = b""
+        self.ca_bundle = b""
         """The authorities that configurations are to name; empty where no file is given."""
-        self._presenter = presenter
+        self._serving_certificate = serving_certificate
         self._clock = clock
         self._changed = changed
-        authority = [] if files.authority is None else [files.authority]
-        self._files = FileWatcher([files.certificate, files.key, *authority], self._take)
+        authority = [] if files.ca is None else [files.ca]
+        self._files = FileWatcher([files.certificate, files.key, *authority], self._on_files)
 
     async def start(self) -> None:
         """Read the files for the first time.
@@ -53,16 +53,16 @@ class FileCertificates:
         """
         self._files.poll()
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Look for changes until cancelled."""
         await self._files.watch(self._clock)
 
-    async def renew(self, *, spread_for: float) -> float:
+    async def renew(self, *, propagated_for: float) -> float:
         """Whoever provides the files renews them."""
         return math.inf
 
-    def _take(self, contents: list[bytes]) -> None:
+    def _on_files(self, contents: list[bytes]) -> None:
         certificate, key, *authority = contents
-        self._presenter.load(certificate, key)
-        self.trusted = b"".join(authority)
+        self._serving_certificate.load(certificate, key)
+        self.ca_bundle = b"".join(authority)
         self._changed()

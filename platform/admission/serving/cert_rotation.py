@@ -23,24 +23,24 @@ _SUBJECT = "batholith-admission"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lifetimes:
+class RotationPolicy:
     """How long things last and are waited for."""
 
-    lasts: timedelta = timedelta(days=365)
+    validity: timedelta = timedelta(days=365)
     """How long a certificate is good."""
-    renew: timedelta = timedelta(days=120)
+    renew_before: timedelta = timedelta(days=120)
     """The next is prepared when no more than this is left of it."""
-    settle: float = 60.0
+    propagation_delay: float = 60.0
     """Seconds for API servers to hear of a changed configuration."""
-    retire: float = 600.0
+    old_ca_retention: float = 600.0
     """Seconds for the last replica to serve the new certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class CertBundle:
     """What the Secret holds; all of it PEM."""
 
-    trusted: bytes
+    ca_bundle: bytes
     """Authorities, the latest at the end."""
     certificate: bytes
     key: bytes = field(repr=False)
@@ -48,20 +48,20 @@ class Bundle:
     next_key: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def read(cls, data: Mapping[str, bytes]) -> "Bundle":
+    def from_secret_data(cls, data: Mapping[str, bytes]) -> "CertBundle":
         """From ``data`` of the Secret."""
         return cls(
-            trusted=data.get("ca.crt", b""),
+            ca_bundle=data.get("ca.crt", b""),
             certificate=data.get("tls.crt", b""),
             key=data.get("tls.key", b""),
             next_certificate=data.get("next.crt", b""),
             next_key=data.get("next.key", b""),
         )
 
-    def data(self) -> dict[str, bytes | None]:
+    def to_secret_data(self) -> dict[str, bytes | None]:
         """As ``data`` of the Secret; ``None`` takes a key away."""
         return {
-            "ca.crt": self.trusted,
+            "ca.crt": self.ca_bundle,
             "tls.crt": self.certificate,
             "tls.key": self.key,
             "next.crt": self.next_certificate or None,
@@ -69,10 +69,10 @@ class Bundle:
         }
 
     @property
-    def sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether each certificate has its key and is signed by somebody who is trusted."""
         try:
-            authorities = x509.load_pem_x509_certificates(self.trusted)
+            authorities = x509.load_pem_x509_certificates(self.ca_bundle)
             pairs = [CertKeyPair.from_pem(self.certificate, self.key)]
             if self.next_certificate or self.next_key:
                 pairs.append(CertKeyPair.from_pem(self.next_certificate, self.next_key))
@@ -82,63 +82,65 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RotationFacts:
     """What a decision depends on besides the bundle."""
 
     now: datetime
     hosts: Sequence[str]
     """Names and addresses at which the webhooks are reached."""
-    spread_for: float
+    propagated_for: float
     """Seconds for which all configurations have named what is trusted; below 0: not yet."""
     served_for: float
     """Seconds for which the certificate has been the one to serve."""
 
 
-def begin(facts: Facts, lifetimes: Lifetimes) -> Bundle:
+def initial_bundle(facts: RotationFacts, policy: RotationPolicy) -> CertBundle:
     """The first bundle."""
-    authority, leaf = _make(facts, lifetimes)
-    return Bundle(
-        trusted=authority.certificate_pem, certificate=leaf.certificate_pem, key=leaf.key_pem
+    authority, leaf = _issue_certificate(facts, policy)
+    return CertBundle(
+        ca_bundle=authority.certificate_pem, certificate=leaf.certificate_pem, key=leaf.key_pem
     )
 
 
-def next_step(bundle: Bundle, facts: Facts, lifetimes: Lifetimes) -> tuple[Bundle | None, float]:
+def next_step(
+    bundle: CertBundle, facts: RotationFacts, policy: RotationPolicy
+) -> tuple[CertBundle | None, float]:
     """What *bundle*, which is sound, is to become now, if anything.
 
     Returns:
         The new bundle; or ``None``, and after how many seconds to ask again at the latest.
     """
     if bundle.next_certificate:
-        if facts.spread_for < 0:
-            return None, lifetimes.settle
-        if facts.spread_for < lifetimes.settle:
-            return None, lifetimes.settle - facts.spread_for
-        return _switch(bundle), 0
+        if facts.propagated_for < 0:
+            return None, policy.propagation_delay
+        if facts.propagated_for < policy.propagation_delay:
+            return None, policy.propagation_delay - facts.propagated_for
+        return _promote_next(bundle), 0
     current = CertKeyPair.from_pem(bundle.certificate, bundle.key)
     left = current.certificate.not_valid_after_utc - facts.now
-    if left <= lifetimes.renew or not current.covers(facts.hosts):
-        return prepare(bundle, facts, lifetimes), 0
-    due = (left - lifetimes.renew).total_seconds()
-    signer = _signer(bundle, current)
-    if signer == bundle.trusted:
+    if left <= policy.renew_before or not current.covers(facts.hosts):
+        return prepare_next(bundle, facts, policy), 0
+    due = (left - policy.renew_before).total_seconds()
+    signer = _signing_ca(bundle, current)
+    if signer == bundle.ca_bundle:
         return None, due
-    if facts.served_for < lifetimes.retire:
-        return None, min(due, lifetimes.retire - facts.served_for)
-    return replace(bundle, trusted=signer), due
+    if facts.served_for < policy.old_ca_retention:
+        return None, min(due, policy.old_ca_retention - facts.served_for)
+    return replace(bundle, ca_bundle=signer), due
 
 
-def prepare(bundle: Bundle, facts: Facts, lifetimes: Lifetimes) -> Bundle:
+def prepare_next(bundle: CertBundle, facts: RotationFacts, policy: RotationPolicy) -> CertBundle:
     """*bundle* with a certificate that lies ready, signed by an authority that is trusted."""
-    authority, leaf = _make(facts, lifetimes)
+    authority, leaf = _issue_certificate(facts, policy)
     return replace(
         bundle,
-        trusted=bundle.trusted.rstrip() + b"\n" + authority.certificate_pem,
+        ca_bundle=bundle.ca_bundle.rstrip() + b"\n" + authority.certificate_pem,
         next_certificate=leaf.certificate_pem,
         next_key=leaf.key_pem,
     )
 
 
-def _switch(bundle: Bundle) -> Bundle:
+def _promote_next(bundle: CertBundle) -> CertBundle:
     return replace(
         bundle,
         certificate=bundle.next_certificate,
@@ -148,15 +150,17 @@ def _switch(bundle: Bundle) -> Bundle:
     )
 
 
-def _signer(bundle: Bundle, current: CertKeyPair) -> bytes:
+def _signing_ca(bundle: CertBundle, current: CertKeyPair) -> bytes:
     """The one authority that signed the certificate."""
-    for authority in x509.load_pem_x509_certificates(bundle.trusted):
+    for authority in x509.load_pem_x509_certificates(bundle.ca_bundle):
         if current.signed_by(authority):
             return CertKeyPair(authority, current.key).certificate_pem
-    return bundle.trusted
+    return bundle.ca_bundle
 
 
-def _make(facts: Facts, lifetimes: Lifetimes) -> tuple[CertKeyPair, CertKeyPair]:
-    authority = create_ca(f"{_SUBJECT}-ca", now=facts.now, validity=lifetimes.lasts)
-    wanted = CertificateRequest(subject=_SUBJECT, validity=lifetimes.lasts, hosts=facts.hosts)
+def _issue_certificate(
+    facts: RotationFacts, policy: RotationPolicy
+) -> tuple[CertKeyPair, CertKeyPair]:
+    authority = create_ca(f"{_SUBJECT}-ca", now=facts.now, validity=policy.validity)
+    wanted = CertificateRequest(subject=_SUBJECT, validity=policy.validity, hosts=facts.hosts)
     return authority, issue_certificate(authority, wanted, now=facts.now)

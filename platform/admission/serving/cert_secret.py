@@ -23,21 +23,28 @@ from ...kube.informer.informer import Informer
 from ...kube.timing import Backoff
 from ...machinery.clock import Clock
 from ...machinery.serving_certificate import CertificateError, ServingCertificate
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta
 from ...model.names import SECRETS
-from .cert_rotation import Bundle, Facts, Lifetimes, begin, next_step, prepare
+from .cert_rotation import (
+    CertBundle,
+    RotationFacts,
+    RotationPolicy,
+    initial_bundle,
+    next_step,
+    prepare_next,
+)
 
 log = logging.getLogger(__name__)
 
-_SOON = 1.0
+_RECHECK_DELAY = 1.0
 """Seconds after which to look at what was written, should we not hear of it before."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
-_US = "batholith"
+_MANAGER_NAME = "batholith"
 
 
-class SecretView(Part, frozen=True):
+class Secret(ApiStruct, frozen=True):
     """A Secret; its values are bytes here."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -51,17 +58,17 @@ class SecretSettings:
     namespace: str
     hosts: Sequence[str]
     name: str = "batholith-admission-secret"
-    lifetimes: Lifetimes = field(default_factory=Lifetimes)
+    rotation_policy: RotationPolicy = field(default_factory=RotationPolicy)
 
 
-class SecretCertificates:
+class SecretCertProvider:
     """Has *presenter* show what the Secret holds, and keeps that good."""
 
     def __init__(
         self,
         client: Client,
         settings: SecretSettings,
-        presenter: ServingCertificate,
+        serving_certificate: ServingCertificate,
         *,
         clock: Clock,
         changed: Callable[[], None],
@@ -69,60 +76,62 @@ class SecretCertificates:
         """*changed* is called when the Secret has."""
         self._client = client
         self._settings = settings
-        self._presenter = presenter
+        self._serving_certificate = serving_certificate
         self._clock = clock
         self._changed = changed
-        self._last: Bundle | None = None
+        self._last_valid: CertBundle | None = None
         """The last sound bundle that was seen."""
-        self._arrived = asyncio.Event()
+        self._secret_observed = asyncio.Event()
         self._served: tuple[bytes, float] = (b"", 0.0)
-        self._cache = Informer(
+        self._informer = Informer(
             client,
             SECRETS,
-            SecretView,
+            Secret,
             namespace=settings.namespace,
             field_selector=f"metadata.name={settings.name}",
         )
-        self._cache.add_event_handler(self._take)
+        self._informer.add_event_handler(self._on_secret)
 
     @property
-    def caches(self) -> Sequence[Informer[SecretView]]:
+    def informers(self) -> Sequence[Informer[Secret]]:
         """What must run and be synced first."""
-        return (self._cache,)
+        return (self._informer,)
 
     @property
-    def trusted(self) -> bytes:
+    def ca_bundle(self) -> bytes:
         """The authorities that configurations are to name; empty while they are not known."""
-        found = self._cache.get(self._key)
+        found = self._informer.get(self._key)
         if found is not None:
-            bundle = Bundle.read(found.data)
-            if bundle.sound or not _is_ours(found):
-                return bundle.trusted
-        return b"" if self._last is None else self._last.trusted
+            bundle = CertBundle.from_secret_data(found.data)
+            if bundle.is_valid or not _is_managed(found):
+                return bundle.ca_bundle
+        return b"" if self._last_valid is None else self._last_valid.ca_bundle
 
     async def start(self) -> None:
         """Create the Secret if nobody has, and wait until there is something to serve."""
         backoff = Backoff(cap=5.0)
-        while not self._presenter.current:
-            self._arrived.clear()
-            pause = _SOON
-            if self._cache.get(self._key) is None:
+        while not self._serving_certificate.current:
+            self._secret_observed.clear()
+            pause = _RECHECK_DELAY
+            if self._informer.get(self._key) is None:
                 try:
-                    await self._create(begin(self._facts(-1), self._settings.lifetimes))
+                    await self._create(
+                        initial_bundle(self._facts(-1), self._settings.rotation_policy)
+                    )
                 except (ApiError, ConnectionLostError) as error:
                     log.warning("not created", extra={"secret": self._key, "error": str(error)})
                     pause = backoff.next_delay()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), pause)
+                await asyncio.wait_for(self._secret_observed.wait(), pause)
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """The watch is enough."""
 
-    async def renew(self, *, spread_for: float) -> float:
+    async def renew(self, *, propagated_for: float) -> float:
         """Take the next step, if one is due; the leader calls this again and again.
 
         Args:
-            spread_for: seconds for which all configurations have named :attr:`trusted`; below 0:
+            spread_for: seconds for which all configurations have named :attr:`ca_bundle`; below 0:
                 they do not yet.
 
         Returns:
@@ -131,70 +140,76 @@ class SecretCertificates:
         Raises:
             ApiError, ConnectionLostError: it cannot be written; try again.
         """
-        found = self._cache.get(self._key)
-        if found is not None and not _is_ours(found):
-            return self._settings.lifetimes.retire
-        facts = self._facts(spread_for)
+        found = self._informer.get(self._key)
+        if found is not None and not _is_managed(found):
+            return self._settings.rotation_policy.old_ca_retention
+        facts = self._facts(propagated_for)
         if found is None:
-            await self._create(self._mended(facts))
-            return _SOON
-        bundle = Bundle.read(found.data)
-        if not bundle.sound:
+            await self._create(self._repaired(facts))
+            return _RECHECK_DELAY
+        bundle = CertBundle.from_secret_data(found.data)
+        if not bundle.is_valid:
             log.warning("the Secret is damaged, and is mended", extra={"secret": self._key})
-            await self._write(found, self._mended(facts))
-            return _SOON
-        wanted, pause = next_step(bundle, facts, self._settings.lifetimes)
+            await self._write(found, self._repaired(facts))
+            return _RECHECK_DELAY
+        wanted, pause = next_step(bundle, facts, self._settings.rotation_policy)
         if wanted is None:
             return pause
         await self._write(found, wanted)
-        return _SOON
+        return _RECHECK_DELAY
 
     @property
     def _key(self) -> str:
         return f"{self._settings.namespace}/{self._settings.name}"
 
-    def _facts(self, spread_for: float) -> Facts:
+    def _facts(self, propagated_for: float) -> RotationFacts:
         certificate, since = self._served
         served_for = self._clock.monotonic() - since if certificate else 0.0
-        return Facts(
+        return RotationFacts(
             now=self._clock.now(),
             hosts=self._settings.hosts,
-            spread_for=spread_for,
+            propagated_for=propagated_for,
             served_for=served_for,
         )
 
-    def _mended(self, facts: Facts) -> Bundle:
+    def _repaired(self, facts: RotationFacts) -> CertBundle:
         """In the place of what was lost: what we know of it, so that what is served stays good.
 
         Taking the Secret away is thus the way to ask for a new certificate.
         """
-        last = self._last
+        last = self._last_valid
         if last is None:
-            return begin(facts, self._settings.lifetimes)
-        return last if last.next_certificate else prepare(last, facts, self._settings.lifetimes)
+            return initial_bundle(facts, self._settings.rotation_policy)
+        return (
+            last
+            if last.next_certificate
+            else prepare_next(last, facts, self._settings.rotation_policy)
+        )
 
-    def _take(self, old: SecretView | None, new: SecretView | None) -> None:
-        self._arrived.set()
+    def _on_secret(self, old: Secret | None, new: Secret | None) -> None:
+        self._secret_observed.set()
         self._changed()
         if new is None:
             return
-        bundle = Bundle.read(new.data)
+        bundle = CertBundle.from_secret_data(new.data)
         try:
-            shown = self._presenter.load(bundle.certificate, bundle.key)
+            shown = self._serving_certificate.load(bundle.certificate, bundle.key)
         except CertificateError as error:
             log.error("not served", extra={"secret": self._key, "error": str(error)})
             return
         if shown:
             self._served = (bundle.certificate, self._clock.monotonic())
             log.info("serving another certificate", extra={"secret": self._key})
-        if bundle.sound:
-            self._last = bundle
+        if bundle.is_valid:
+            self._last_valid = bundle
 
-    async def _create(self, bundle: Bundle) -> None:
+    async def _create(self, bundle: CertBundle) -> None:
         body = {
-            "metadata": {"name": self._settings.name, "labels": {MANAGED_BY: _US}},
+            "metadata": {"name": self._settings.name, "labels": {MANAGED_BY: _MANAGER_NAME}},
             "type": "Opaque",
-            "data": {name: value for name, value in bundle.data().items() if value is not None},
+            "data": {
+                name: value for name, value in bundle.to_secret_data().items() if value is not None
+            },
         }
         try:
             await self._client.create(SECRETS, body, namespace=self._settings.namespace)
@@ -203,9 +218,12 @@ class SecretCertificates:
         else:
             log.info("created", extra={"secret": self._key})
 
-    async def _write(self, found: SecretView, bundle: Bundle) -> None:
+    async def _write(self, found: Secret, bundle: CertBundle) -> None:
         meta = found.metadata
-        body = {"metadata": {"resourceVersion": meta.resource_version}, "data": bundle.data()}
+        body = {
+            "metadata": {"resourceVersion": meta.resource_version},
+            "data": bundle.to_secret_data(),
+        }
         try:
             await self._client.patch(SECRETS, meta.name, body, namespace=meta.namespace)
         except (ConflictError, NotFoundError):
@@ -213,5 +231,5 @@ class SecretCertificates:
         log.info("written", extra={"secret": self._key, "prepared": bool(bundle.next_certificate)})
 
 
-def _is_ours(found: SecretView) -> bool:
-    return found.metadata.labels.get(MANAGED_BY) == _US
+def _is_managed(found: Secret) -> bool:
+    return found.metadata.labels.get(MANAGED_BY) == _MANAGER_NAME

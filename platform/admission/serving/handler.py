@@ -13,45 +13,45 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Histogram
 
 from ...kube.errors import ApiError, ConnectionLostError, DecodeError
-from ...model.admission import DeniedError, Json, Lookup, Review, Webhook
+from ...model.admission import AdmissionRequest, DeniedError, Json, ObjectReader, Webhook
 from . import reviews
-from .object_reader import Reading, Shelves
-from .patches import Operation, difference
+from .object_reader import InformerReader, RecordingReader
+from .patches import Operation, create_patch
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 5.0
+RECHECK_TIMEOUT = 5.0
 """Seconds for a second look; API servers wait ten for a webhook."""
 
-_NO_ANSWER = (ApiError, ConnectionLostError, DecodeError, TimeoutError)
+_RECHECK_ERRORS = (ApiError, ConnectionLostError, DecodeError, TimeoutError)
 
 
 class UnknownPathError(Exception):
     """No webhook is served at that path; the text is the path."""
 
 
-class Desk:
+class AdmissionHandler:
     """Answers the reviews of *webhooks*; to kopf it is a ``WebhookFn``."""
 
     def __init__(
         self,
         webhooks: Iterable[Webhook],
-        shelves: Shelves,
+        reader: InformerReader,
         *,
         registry: CollectorRegistry | None = None,
     ) -> None:
         self._webhooks: dict[str, Webhook] = {}
-        self._shelves = shelves
-        self._seconds = Histogram(
+        self._reader = reader
+        self._duration = Histogram(
             "batholith_admission_review_seconds",
             "Time to answer a review.",
             ("path", "allowed"),
             buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
             registry=registry,
         )
-        self.replace(webhooks)
+        self.set_webhooks(webhooks)
 
-    def replace(self, webhooks: Iterable[Webhook]) -> None:
+    def set_webhooks(self, webhooks: Iterable[Webhook]) -> None:
         """Go by other rules from the next review on."""
         self._webhooks = {webhook.path: webhook for webhook in webhooks}
 
@@ -74,10 +74,10 @@ class Desk:
         if rule is None:
             raise UnknownPathError(path)
         started = time.perf_counter()
-        asked = reviews.read(request)
+        asked = reviews.decode(request)
         try:
-            _check_subject(rule, asked)
-            patch = await self._ask(rule, asked.review())
+            _check_target(rule, asked)
+            patch = await self._review(rule, asked.to_request())
         except DeniedError as refusal:
             answer = reviews.denied(asked, str(refusal))
             log.info(
@@ -92,45 +92,45 @@ class Desk:
         else:
             answer = reviews.allowed(asked, patch)
         allowed = str(answer["response"]["allowed"]).lower()
-        self._seconds.labels(path, allowed).observe(time.perf_counter() - started)
+        self._duration.labels(path, allowed).observe(time.perf_counter() - started)
         return answer
 
-    async def _ask(self, webhook: Webhook, review: Review) -> list[Operation]:
-        reading = self._shelves.read()
-        refusal, patch = _judge(webhook, review, reading)
-        if (refusal or reading.missed) and (reading.asked or reading.listed):
+    async def _review(self, webhook: Webhook, request: AdmissionRequest) -> list[Operation]:
+        reading = self._reader.recording()
+        refusal, patch = _evaluate(webhook, request, reading)
+        if (refusal or reading.had_miss) and (reading.requested or reading.listed):
             try:
-                async with asyncio.timeout(PATIENCE):
-                    fresh = await self._shelves.look_again(reading)
-            except _NO_ANSWER as error:
+                async with asyncio.timeout(RECHECK_TIMEOUT):
+                    fresh = await self._reader.refetch(reading)
+            except _RECHECK_ERRORS as error:
                 log.warning("cannot look again", extra={"path": webhook.path, "error": str(error)})
             else:
-                refusal, patch = _judge(webhook, review, fresh)
+                refusal, patch = _evaluate(webhook, request, fresh)
         if refusal is not None:
             raise refusal
         return patch
 
 
-def _judge(
-    webhook: Webhook, review: Review, lookup: Reading
+def _evaluate(
+    webhook: Webhook, request: AdmissionRequest, reader: RecordingReader
 ) -> tuple[DeniedError | None, list[Operation]]:
     try:
-        return None, _apply(webhook, review, lookup)
+        return None, _apply(webhook, request, reader)
     except DeniedError as refusal:
         return refusal, []
 
 
-def _apply(webhook: Webhook, review: Review, lookup: Lookup) -> list[Operation]:
+def _apply(webhook: Webhook, request: AdmissionRequest, reader: ObjectReader) -> list[Operation]:
     if webhook.validate is not None:
-        webhook.validate(review, lookup)
-    if webhook.mutate is None or review.object is None:
+        webhook.validate(request, reader)
+    if webhook.mutate is None or request.object is None:
         return []
-    return difference(review.object, webhook.mutate(review, lookup))
+    return create_patch(request.object, webhook.mutate(request, reader))
 
 
-def _check_subject(webhook: Webhook, request: reviews.Request) -> None:
+def _check_target(webhook: Webhook, request: reviews.WireAdmissionRequest) -> None:
     """A configuration may send what a rule knows nothing of; passing it would be a lie."""
-    if not request.concerns(webhook.resource):
+    if not request.matches_resource(webhook.resource):
         asked = request.resource
         named = "/".join(filter(None, (asked.resource, request.sub_resource)))
         wanted = webhook.resource

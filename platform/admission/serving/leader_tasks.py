@@ -14,24 +14,24 @@ from ...kube.timing import Backoff
 from ...machinery.clock import Clock
 from ...machinery.leader_election import LeaderElector, LeadershipLostError
 from ...machinery.lifecycle import running_sources
-from .ca_injector import Trust
+from .ca_injector import CaInjector
 
 log = logging.getLogger(__name__)
 
-_LONGEST = 3600.0
+_MAX_SYNC_INTERVAL = 3600.0
 """Seconds between two looks: the wall clock, which certificates go by, may jump."""
 
 
-class Certificates(Protocol):
+class CertificateProvider(Protocol):
     """Where certificates come from."""
 
     @property
-    def caches(self) -> Sequence[Informer[Any]]:
+    def informers(self) -> Sequence[Informer[Any]]:
         """What must run and be synced first."""
         ...
 
     @property
-    def trusted(self) -> bytes:
+    def ca_bundle(self) -> bytes:
         """What configurations are to trust, PEM; empty while that is not known."""
         ...
 
@@ -39,47 +39,47 @@ class Certificates(Protocol):
         """See to it that there is a certificate, if nobody else does."""
         ...
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Take up changes until cancelled."""
         ...
 
-    async def renew(self, *, spread_for: float) -> float:
+    async def renew(self, *, propagated_for: float) -> float:
         """Take a step towards the next certificate; the seconds until the next call."""
         ...
 
 
-class Office:
+class LeaderTasks:
     """Does the work of the office whenever *elector* makes a candidate that leads."""
 
     def __init__(
         self,
-        trust: Trust,
-        certificates: Certificates,
+        ca_injector: CaInjector,
+        certificates: CertificateProvider,
         *,
         clock: Clock,
-        elector: Callable[[], LeaderElector] | None,
+        new_elector: Callable[[], LeaderElector] | None,
         changed: asyncio.Event,
     ) -> None:
         """Without *elector* it is always ours; *changed* is set when there may be work."""
-        self._trust = trust
+        self._ca_injector = ca_injector
         self._certificates = certificates
         self._clock = clock
-        self._elector = elector
+        self._new_elector = new_elector
         self._changed = changed
         self._backoff = Backoff()
 
     async def run(self) -> None:
         """Stand for office until cancelled."""
-        while self._elector is not None:
+        while self._new_elector is not None:
             try:
-                await self._stand(self._elector())
+                await self._campaign(self._new_elector())
             except LeadershipLostError as error:
                 log.warning("the office is lost, the reviews go on", extra={"error": str(error)})
-        await self._hold()
+        await self._run_while_leading()
 
-    async def _stand(self, elector: LeaderElector) -> None:
+    async def _campaign(self, elector: LeaderElector) -> None:
         campaign = asyncio.create_task(elector.run())
-        duty = asyncio.create_task(self._once_elected(elector))
+        duty = asyncio.create_task(self._run_once_elected(elector))
         try:
             await asyncio.wait((campaign, duty), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -90,26 +90,28 @@ class Office:
             if not task.cancelled():
                 task.result()
 
-    async def _once_elected(self, elector: LeaderElector) -> None:
+    async def _run_once_elected(self, elector: LeaderElector) -> None:
         await elector.elected.wait()
-        await self._hold()
+        await self._run_while_leading()
 
-    async def _hold(self) -> None:
-        async with running_sources(self._trust.caches):
+    async def _run_while_leading(self) -> None:
+        async with running_sources(self._ca_injector.informers):
             while True:
                 self._changed.clear()
                 try:
-                    pause = await self._look()
+                    pause = await self._sync()
                 except (ApiError, ConnectionLostError, DecodeError) as error:
                     log.warning("the office must wait", extra={"error": str(error)})
                     pause = self._backoff.next_delay()
-                await self._wait(min(pause, _LONGEST))
+                await self._wait(min(pause, _MAX_SYNC_INTERVAL))
 
-    async def _look(self) -> float:
-        trusted = self._certificates.trusted
+    async def _sync(self) -> float:
+        trusted = self._certificates.ca_bundle
         if trusted:
-            await self._trust.keep(trusted)
-        return await self._certificates.renew(spread_for=self._trust.spread_for(trusted))
+            await self._ca_injector.inject(trusted)
+        return await self._certificates.renew(
+            propagated_for=self._ca_injector.propagated_for(trusted)
+        )
 
     async def _wait(self, seconds: float) -> None:
         timer = self._clock.call_later(seconds, self._changed.set)

@@ -17,7 +17,7 @@ from ...kube.errors import (
     UnauthorizedError,
 )
 from ...machinery.clock import Clock
-from ...model.log_fields import belonging
+from ...model.log_fields import object_fields
 from ...model.names import PODS
 from ..state.core_types import Pod
 
@@ -178,6 +178,6 @@ class PodStatusManager:
         phase = status.get("phase")
         if phase != self._last_phase:
             self._last_phase = phase
-            log.info("pod phase", extra={**belonging("pod", pod.metadata), "phase": phase})
+            log.info("pod phase", extra={**object_fields("pod", pod.metadata), "phase": phase})
         # Rendered anew: conditions keep the times that stand in the answer.
         self._last_status = self._render()[1] if not self._dirty.is_set() else {}

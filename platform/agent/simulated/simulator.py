@@ -23,8 +23,8 @@ from ...kube.informer.informer import Informer
 from ...kube.supervision import TASK_RESTARTS, supervise
 from ...kube.timing import Timing
 from ...machinery.clock import Clock, SteadyClock, Timer
-from ...model.base import Part
-from ...model.log_fields import belonging
+from ...model.base import ApiStruct
+from ...model.log_fields import object_fields
 from ...model.names import PODS
 from ..node_status import NodeConfig, NodeStatusManager
 from ..pods.recovery import with_steady_times
@@ -65,7 +65,7 @@ class _Tick:
     """Nothing happened, but it is time to decide again."""
 
 
-class _PodResponse(Part, frozen=True):
+class _PodResponse(ApiStruct, frozen=True):
     """What we need of the server's answer to a status."""
 
     status: PodStatus = PodStatus()
@@ -352,7 +352,7 @@ class Simulator:
             )
             if answer.status.phase != pod.status.phase:
                 # Thousands of pods are pretended at once: not for everyday logs.
-                note = {**belonging("pod", meta), "phase": answer.status.phase}
+                note = {**object_fields("pod", meta), "phase": answer.status.phase}
                 log.debug("pod phase", extra=note)
             record.pod = msgspec.structs.replace(record.pod, status=answer.status)
         record.last_status = state

@@ -6,13 +6,13 @@ from functools import cached_property
 
 import msgspec
 
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.meta import Condition, ObjectMeta
 from ...model.pod import FINISHED, VolumeMount
 from ...model.pod_resources import Resources
 
 
-class KeySelector(Part, frozen=True):
+class KeySelector(ApiStruct, frozen=True):
     """One key of a ConfigMap or Secret."""
 
     name: str = ""
@@ -20,13 +20,13 @@ class KeySelector(Part, frozen=True):
     optional: bool = False
 
 
-class ObjectFieldSelector(Part, frozen=True):
+class ObjectFieldSelector(ApiStruct, frozen=True):
     """A field of the pod itself, such as ``metadata.name``."""
 
     field_path: str = ""
 
 
-class ResourceFieldSelector(Part, frozen=True):
+class ResourceFieldSelector(ApiStruct, frozen=True):
     """A container's own request or limit."""
 
     container_name: str = ""
@@ -34,7 +34,7 @@ class ResourceFieldSelector(Part, frozen=True):
     divisor: str | int | float = "1"
 
 
-class EnvVarSource(Part, frozen=True):
+class EnvVarSource(ApiStruct, frozen=True):
     """Where the value of a variable comes from."""
 
     field_ref: ObjectFieldSelector | None = None
@@ -43,7 +43,7 @@ class EnvVarSource(Part, frozen=True):
     secret_key_ref: KeySelector | None = None
 
 
-class EnvVar(Part, frozen=True):
+class EnvVar(ApiStruct, frozen=True):
     """One environment variable."""
 
     name: str = ""
@@ -51,14 +51,14 @@ class EnvVar(Part, frozen=True):
     value_from: EnvVarSource | None = None
 
 
-class EnvFromRef(Part, frozen=True):
+class EnvFromRef(ApiStruct, frozen=True):
     """A ConfigMap or Secret as a whole."""
 
     name: str = ""
     optional: bool = False
 
 
-class EnvFromSource(Part, frozen=True):
+class EnvFromSource(ApiStruct, frozen=True):
     """All keys of a ConfigMap or Secret as variables."""
 
     prefix: str = ""
@@ -66,14 +66,14 @@ class EnvFromSource(Part, frozen=True):
     secret_ref: EnvFromRef | None = None
 
 
-class Capabilities(Part, frozen=True):
+class Capabilities(ApiStruct, frozen=True):
     """Rights by their names, such as ``CHOWN``."""
 
     add: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
 
 
-class SecurityContext(Part, frozen=True):
+class SecurityContext(ApiStruct, frozen=True):
     """As whom a container, or all of a pod, shall run; all but the first three a container's."""
 
     run_as_user: int | None = None
@@ -85,20 +85,20 @@ class SecurityContext(Part, frozen=True):
     proc_mount: str = ""
 
 
-class ExecAction(Part, frozen=True):
+class ExecAction(ApiStruct, frozen=True):
     """A command to run in the container."""
 
     command: tuple[str, ...] = ()
 
 
-class HttpHeader(Part, frozen=True):
+class HttpHeader(ApiStruct, frozen=True):
     """A header of a request."""
 
     name: str = ""
     value: str = ""
 
 
-class HttpGetAction(Part, frozen=True):
+class HttpGetAction(ApiStruct, frozen=True):
     """A request to make of the container."""
 
     host: str = ""
@@ -108,24 +108,24 @@ class HttpGetAction(Part, frozen=True):
     http_headers: tuple[HttpHeader, ...] = ()
 
 
-class TcpSocketAction(Part, frozen=True):
+class TcpSocketAction(ApiStruct, frozen=True):
     """A port that the container should listen at."""
 
     host: str = ""
     port: int | str = 0
 
 
-class SleepAction(Part, frozen=True):
+class SleepAction(ApiStruct, frozen=True):
     """A pause."""
 
     seconds: int = 0
 
 
-class GrpcAction(Part, frozen=True):
+class GrpcAction(ApiStruct, frozen=True):
     """A call of the health service of gRPC, which this agent cannot make."""
 
 
-class LifecycleHandler(Part, frozen=True):
+class LifecycleHandler(ApiStruct, frozen=True):
     """What a hook or a probe does; one of these is set."""
 
     exec: ExecAction | None = None
@@ -146,21 +146,21 @@ class Probe(LifecycleHandler, frozen=True):
     termination_grace_period_seconds: int | None = None
 
 
-class Lifecycle(Part, frozen=True):
+class Lifecycle(ApiStruct, frozen=True):
     """Hooks of a container."""
 
     post_start: LifecycleHandler | None = None
     pre_stop: LifecycleHandler | None = None
 
 
-class ContainerPort(Part, frozen=True):
+class ContainerPort(ApiStruct, frozen=True):
     """A port that the container says it listens at."""
 
     name: str = ""
     container_port: int = 0
 
 
-class Container(Part, frozen=True):
+class Container(ApiStruct, frozen=True):
     """One container of a pod's specification."""
 
     name: str = ""
@@ -188,7 +188,7 @@ class Container(Part, frozen=True):
         return self.restart_policy == "Always"
 
 
-class KeyToPath(Part, frozen=True):
+class KeyToPath(ApiStruct, frozen=True):
     """One key of a source under a file name of its own."""
 
     key: str = ""
@@ -196,7 +196,7 @@ class KeyToPath(Part, frozen=True):
     mode: int | None = None
 
 
-class KeyedVolumeSource(Part, frozen=True):
+class KeyedVolumeSource(ApiStruct, frozen=True):
     """A ConfigMap or Secret as files; Secrets in ``spec.volumes`` call their name `secretName`."""
 
     name: str = ""
@@ -206,7 +206,7 @@ class KeyedVolumeSource(Part, frozen=True):
     optional: bool = False
 
 
-class DownwardApiFile(Part, frozen=True):
+class DownwardApiFile(ApiStruct, frozen=True):
     """A field of the pod as a file."""
 
     path: str = ""
@@ -215,14 +215,14 @@ class DownwardApiFile(Part, frozen=True):
     mode: int | None = None
 
 
-class DownwardApiSource(Part, frozen=True):
+class DownwardApiSource(ApiStruct, frozen=True):
     """Fields of the pod as files."""
 
     items: tuple[DownwardApiFile, ...] = ()
     default_mode: int | None = None
 
 
-class ServiceAccountTokenSource(Part, frozen=True):
+class ServiceAccountTokenSource(ApiStruct, frozen=True):
     """A token of the pod's service account as a file."""
 
     audience: str = ""
@@ -230,7 +230,7 @@ class ServiceAccountTokenSource(Part, frozen=True):
     path: str = ""
 
 
-class VolumeProjection(Part, frozen=True):
+class VolumeProjection(ApiStruct, frozen=True):
     """One source of a projected volume."""
 
     config_map: KeyedVolumeSource | None = None
@@ -239,34 +239,34 @@ class VolumeProjection(Part, frozen=True):
     service_account_token: ServiceAccountTokenSource | None = None
 
 
-class ProjectedVolumeSource(Part, frozen=True):
+class ProjectedVolumeSource(ApiStruct, frozen=True):
     """Several sources in one folder."""
 
     sources: tuple[VolumeProjection, ...] = ()
     default_mode: int | None = None
 
 
-class HostPathSource(Part, frozen=True):
+class HostPathSource(ApiStruct, frozen=True):
     """A path of the machine."""
 
     path: str = ""
     type: str = ""
 
 
-class PvcSource(Part, frozen=True):
+class PvcSource(ApiStruct, frozen=True):
     """A PersistentVolumeClaim."""
 
     claim_name: str = ""
     read_only: bool = False
 
 
-class EmptyDirSource(Part, frozen=True):
+class EmptyDirSource(ApiStruct, frozen=True):
     """A folder that lives as long as the pod."""
 
     medium: str = ""
 
 
-class Volume(Part, frozen=True):
+class Volume(ApiStruct, frozen=True):
     """One volume of a pod; exactly one source is set, or none that we know."""
 
     name: str = ""
@@ -279,14 +279,14 @@ class Volume(Part, frozen=True):
     persistent_volume_claim: PvcSource | None = None
 
 
-class HostAlias(Part, frozen=True):
+class HostAlias(ApiStruct, frozen=True):
     """More names for the hosts file."""
 
     ip: str = ""
     hostnames: tuple[str, ...] = ()
 
 
-class PodSpec(Part, frozen=True):
+class PodSpec(ApiStruct, frozen=True):
     """What a pod shall be."""
 
     node_name: str = ""
@@ -308,13 +308,13 @@ class PodSpec(Part, frozen=True):
     volumes: tuple[Volume, ...] = ()
 
 
-class ContainerStateRunning(Part, frozen=True):
+class ContainerStateRunning(ApiStruct, frozen=True):
     """A container at work."""
 
     started_at: str | None = None
 
 
-class ContainerStateTerminated(Part, frozen=True):
+class ContainerStateTerminated(ApiStruct, frozen=True):
     """A container that ended."""
 
     exit_code: int = 0
@@ -324,14 +324,14 @@ class ContainerStateTerminated(Part, frozen=True):
     finished_at: str | None = None
 
 
-class ContainerStateView(Part, frozen=True):
+class ContainerStateView(ApiStruct, frozen=True):
     """The state of a container as reported."""
 
     running: ContainerStateRunning | None = None
     terminated: ContainerStateTerminated | None = None
 
 
-class ContainerStatus(Part, frozen=True):
+class ContainerStatus(ApiStruct, frozen=True):
     """What was reported last about one container."""
 
     name: str = ""
@@ -343,7 +343,7 @@ class ContainerStatus(Part, frozen=True):
     last_state: ContainerStateView = ContainerStateView()
 
 
-class PodStatus(Part, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     """What was reported last about a pod."""
 
     phase: str = ""
@@ -356,7 +356,7 @@ class PodStatus(Part, frozen=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 
-class Pod(Part, frozen=True, dict=True):
+class Pod(ApiStruct, frozen=True, dict=True):
     """A pod as the agent sees it."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -387,7 +387,7 @@ class Pod(Part, frozen=True, dict=True):
         return self.status.phase in FINISHED
 
 
-class MetadataOnly(Part, frozen=True):
+class MetadataOnly(ApiStruct, frozen=True):
     """An object of which only name and version matter."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -396,19 +396,19 @@ class MetadataOnly(Part, frozen=True):
 BOUND = "Bound"
 
 
-class PvcStatus(Part, frozen=True):
+class PvcStatus(ApiStruct, frozen=True):
     """Whether a claim is bound."""
 
     phase: str = ""
 
 
-class PvcSpec(Part, frozen=True):
+class PvcSpec(ApiStruct, frozen=True):
     """What a claim is bound to."""
 
     volume_name: str = ""
 
 
-class PersistentVolumeClaim(Part, frozen=True):
+class PersistentVolumeClaim(ApiStruct, frozen=True):
     """A claim, as its pods need it."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -416,7 +416,7 @@ class PersistentVolumeClaim(Part, frozen=True):
     status: PvcStatus = PvcStatus()
 
 
-class CsiVolumeSource(Part, frozen=True):
+class CsiVolumeSource(ApiStruct, frozen=True):
     """A volume of a driver."""
 
     driver: str = ""
@@ -424,7 +424,7 @@ class CsiVolumeSource(Part, frozen=True):
     read_only: bool = False
 
 
-class PersistentVolumeSpec(Part, frozen=True):
+class PersistentVolumeSpec(ApiStruct, frozen=True):
     """Where a volume's files are; sources that we do not know are left out."""
 
     csi: CsiVolumeSource | None = None
@@ -434,14 +434,14 @@ class PersistentVolumeSpec(Part, frozen=True):
     persistent_volume_reclaim_policy: str = ""
 
 
-class PersistentVolume(Part, frozen=True):
+class PersistentVolume(ApiStruct, frozen=True):
     """A volume, as the agent mounts it."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
 
 
-class ConfigMap(Part, frozen=True):
+class ConfigMap(ApiStruct, frozen=True):
     """A ConfigMap's data."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -454,7 +454,7 @@ class ConfigMap(Part, frozen=True):
         return plain | {key: _decoded(text) for key, text in self.binary_data.items()}
 
 
-class Secret(Part, frozen=True):
+class Secret(ApiStruct, frozen=True):
     """A Secret's data, never shown in a log."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -473,7 +473,7 @@ def _decoded(text: str) -> bytes:
         return text.encode()
 
 
-class ServicePort(Part, frozen=True):
+class ServicePort(ApiStruct, frozen=True):
     """One port of a service."""
 
     name: str = ""
@@ -481,7 +481,7 @@ class ServicePort(Part, frozen=True):
     protocol: str = "TCP"
 
 
-class ServiceSpec(Part, frozen=True):
+class ServiceSpec(ApiStruct, frozen=True):
     """What a service selects."""
 
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
@@ -490,7 +490,7 @@ class ServiceSpec(Part, frozen=True):
     publish_not_ready_addresses: bool = False
 
 
-class Service(Part, frozen=True):
+class Service(ApiStruct, frozen=True):
     """A service as the hosts file needs it."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -502,7 +502,7 @@ class Service(Part, frozen=True):
         return self.spec.cluster_ip == "None"
 
 
-class Taint(Part, frozen=True):
+class Taint(ApiStruct, frozen=True):
     """One reason why pods stay away from a node."""
 
     key: str = ""
@@ -511,32 +511,32 @@ class Taint(Part, frozen=True):
     time_added: str | None = None
 
 
-class NodeSpec(Part, frozen=True):
+class NodeSpec(ApiStruct, frozen=True):
     """What keeps pods away from a node."""
 
     taints: tuple[Taint, ...] = ()
 
 
-class Node(Part, frozen=True):
+class Node(ApiStruct, frozen=True):
     """What the agent reads of a node; it writes the rest."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
 
 
-class TokenRequestSpec(Part, frozen=True):
+class TokenRequestSpec(ApiStruct, frozen=True):
     """What was granted, which may be less than was asked for."""
 
     expiration_seconds: int = 0
 
 
-class TokenRequestStatus(Part, frozen=True):
+class TokenRequestStatus(ApiStruct, frozen=True):
     """The token that was made."""
 
     token: str = ""
 
 
-class TokenRequest(Part, frozen=True):
+class TokenRequest(ApiStruct, frozen=True):
     """The answer to a request for a service account's token."""
 
     spec: TokenRequestSpec = TokenRequestSpec()

@@ -14,7 +14,7 @@ from ...kube.errors import (
     NotFoundError,
 )
 from ...model.meta import HasMeta, ObjectMeta
-from ...model.names import FOLDER_DRIVER, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, Resource
+from ...model.names import DIR_PROVISIONER, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, Resource
 from ..state.core_types import MetadataOnly, PersistentVolume
 from ..state.environment import ClaimVolume
 from .volumes import pvc_dir
@@ -35,7 +35,7 @@ def claim_volume(uid: str, volume: PersistentVolume) -> ClaimVolume:
     spec, name = volume.spec, volume.metadata.name
     if spec.volume_mode == "Block":
         return ClaimVolume(error=f'persistentvolume "{name}" is a block device')
-    if spec.csi is not None and spec.csi.driver == FOLDER_DRIVER:
+    if spec.csi is not None and spec.csi.driver == DIR_PROVISIONER:
         return ClaimVolume(uid=uid, handle=spec.csi.volume_handle, read_only=spec.csi.read_only)
     place = spec.host_path or spec.local
     if place is None:

@@ -193,7 +193,7 @@ def _validate_env(env: list[Json], path: str, errors: list[FieldError]) -> None:
         name = variable.get("name")
         if not name:
             errors.append(required(f"{place}.name"))
-        elif problem := validation.env_name_problem(name):
+        elif problem := validation.env_name_error(name):
             errors.append(invalid(f"{place}.name", name, problem))
         source = variable.get("valueFrom")
         if source is None:
@@ -243,7 +243,7 @@ def _validate_http(action: Json, path: str, errors: list[FieldError]) -> None:
     errors += [
         invalid(f"{path}.httpHeaders", name, problem)
         for name in names
-        if (problem := validation.header_problem(name))
+        if (problem := validation.http_header_name_error(name))
     ]
 
 

@@ -67,7 +67,7 @@ def validate_node(obj: Json, old: Json | None) -> list[FieldError]:
     for index, taint in enumerate(obj.get("spec", {}).get("taints", ())):
         path = f"metadata.taints[{index}]"  # so a real server calls it
         key, effect = taint.get("key", ""), taint.get("effect", "")
-        if problem := validation.qualified_name_problem(key):
+        if problem := validation.qualified_name_error(key):
             errors.append(invalid(f"{path}.key", key, problem))
         if effect not in _TAINT_EFFECTS:
             errors.append(not_supported(f"{path}.effect", effect, _TAINT_EFFECTS))
@@ -124,7 +124,7 @@ def _validate_keys(data: Json, path: str) -> list[FieldError]:
     return [
         invalid(f"{path}[{key}]", key, problem)
         for key in data
-        if (problem := validation.config_key_problem(key))
+        if (problem := validation.config_key_error(key))
     ]
 
 

@@ -36,12 +36,12 @@ _GROUP_POLICIES = ("Merge", "Strict")
 _SYSTEMS = ("linux", "windows")
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _NAMES = (
-    ("hostname", validation.dns_label_problem),
-    ("subdomain", validation.dns_label_problem),
-    ("nodeName", validation.dns_subdomain_problem),
-    ("serviceAccountName", validation.dns_subdomain_problem),
-    ("priorityClassName", validation.dns_subdomain_problem),
-    ("runtimeClassName", validation.dns_subdomain_problem),
+    ("hostname", validation.dns1123_label_error),
+    ("subdomain", validation.dns1123_label_error),
+    ("nodeName", validation.dns1123_subdomain_error),
+    ("serviceAccountName", validation.dns1123_subdomain_error),
+    ("priorityClassName", validation.dns1123_subdomain_error),
+    ("runtimeClassName", validation.dns1123_subdomain_error),
 )
 _GRACE = 30
 _MAX_NAMESERVERS = 3
@@ -142,7 +142,7 @@ def _validate_dns(spec: Json, path: str, errors: list[FieldError]) -> None:
         errors += [
             invalid(f"{place}.hostnames[{number}]", name, problem)
             for number, name in enumerate(alias.get("hostnames", ()))
-            if (problem := validation.dns_subdomain_problem(name))
+            if (problem := validation.dns1123_subdomain_error(name))
         ]
     config, place = spec.get("dnsConfig"), f"{path}.dnsConfig"
     if spec.get("dnsPolicy") == "None":
@@ -168,7 +168,7 @@ def _validate_dns_config(config: Json, path: str, errors: list[FieldError]) -> N
         errors.append(invalid(f"{path}.searches", searches, text))
     for index, search in enumerate(searches):
         name = search.removesuffix(".")
-        if search != "." and (problem := validation.search_path_problem(name)):
+        if search != "." and (problem := validation.search_path_error(name)):
             errors.append(invalid(f"{path}.searches[{index}]", name, problem))
     errors += [
         required(f"{path}.options[{index}]", "must not be empty")
@@ -214,7 +214,7 @@ def _validate_enums(spec: Json, path: str, errors: list[FieldError]) -> None:
             errors.append(not_supported(f"{path}.os", system["name"], _SYSTEMS))
     for index, gate in enumerate(spec.get("readinessGates", ())):
         name = gate.get("conditionType", "")
-        if problem := validation.qualified_name_problem(name):
+        if problem := validation.qualified_name_error(name):
             errors.append(invalid(f"{path}.readinessGates[{index}].conditionType", name, problem))
     if not spec.get("schedulerName"):
         errors.append(required(f"{path}.schedulerName"))
@@ -235,7 +235,7 @@ def _one_of(
 def _validate_name(name: str | None, path: str, seen: set[str], errors: list[FieldError]) -> None:
     if not name:
         errors.append(required(path))
-    elif problem := validation.dns_label_problem(name):
+    elif problem := validation.dns1123_label_error(name):
         errors.append(invalid(path, name, problem))
     elif name in seen:
         errors.append(duplicate(path, name))

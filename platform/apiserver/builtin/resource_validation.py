@@ -49,7 +49,7 @@ def _is_multiple(amount: quantity.Quantity, name: str) -> bool:
 
 
 def _name_errors(name: str) -> list[str]:
-    problem = validation.qualified_name_problem(name)
+    problem = validation.qualified_name_error(name)
     problems = [problem] if problem else []
     if "/" in name:
         if is_extended(name) and (problem or name.startswith("requests.")):

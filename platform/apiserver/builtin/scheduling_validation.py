@@ -46,7 +46,7 @@ def _validate_gates(gates: list[Json], path: str, errors: list[FieldError]) -> N
     seen: set[str] = set()
     for index, gate in enumerate(gates):
         name = gate.get("name", "")
-        if problem := validation.qualified_name_problem(name):
+        if problem := validation.qualified_name_error(name):
             errors.append(invalid(f"{path}[{index}]", name, problem))
         if name in seen:
             errors.append(duplicate(f"{path}[{index}]", name))
@@ -95,13 +95,13 @@ def _validate_label_keys(term: Json, kind: str, path: str, errors: list[FieldErr
         errors.append(forbidden(f"{path}.{kind}", text))
         return
     for index, key in enumerate(keys):
-        if problem := validation.qualified_name_problem(key):
+        if problem := validation.qualified_name_error(key):
             errors.append(invalid(f"{path}.{kind}[{index}]", key, problem))
 
 
 def _validate_toleration(toleration: Json, path: str, errors: list[FieldError]) -> None:
     key, operator = toleration.get("key"), toleration.get("operator", "Equal")
-    if key and (problem := validation.qualified_name_problem(key)):
+    if key and (problem := validation.qualified_name_error(key)):
         errors.append(invalid(f"{path}.key", key, problem))
     if not key and operator != "Exists":
         text = (
@@ -117,7 +117,7 @@ def _validate_toleration(toleration: Json, path: str, errors: list[FieldError]) 
     elif operator == "Exists" and value:
         text = "value must be empty when `operator` is 'Exists'"
         errors.append(invalid(f"{path}.operator", value, text))
-    elif problem := validation.label_value_problem(value):
+    elif problem := validation.label_value_error(value):
         errors.append(invalid(f"{path}.operator", value, problem))
     if (effect := toleration.get("effect")) and effect not in _EFFECTS:
         errors.append(not_supported(f"{path}.effect", effect, _EFFECTS))
@@ -165,7 +165,7 @@ def _validate_label_values(term: Json, path: str, errors: list[FieldError]) -> N
         errors += [
             invalid(f"{place}[{number}]", value, problem)
             for number, value in enumerate(expression.get("values", ()))
-            if (problem := validation.label_value_problem(value))
+            if (problem := validation.label_value_error(value))
         ]
 
 
@@ -184,7 +184,7 @@ def _validate_node_field(expression: Json, path: str, errors: list[FieldError]) 
     errors += [
         invalid(f"{path}.values[{number}]", value, problem)
         for number, value in enumerate(values)
-        if (problem := validation.dns_subdomain_problem(value))
+        if (problem := validation.dns1123_subdomain_error(value))
     ]
 
 
@@ -204,7 +204,7 @@ def validate_expression(
     elif operator in ("Gt", "Lt") and len(values) != 1:
         text = "must be specified single value when `operator` is 'Lt' or 'Gt'"
         errors.append(required(f"{path}.values", text))
-    if problem := validation.qualified_name_problem(expression.get("key", "")):
+    if problem := validation.qualified_name_error(expression.get("key", "")):
         errors.append(invalid(f"{path}.key", expression.get("key", ""), problem))
 
 
@@ -237,12 +237,12 @@ def _validate_pod_term(term: Json, path: str, errors: list[FieldError]) -> None:
     errors += [
         invalid(f"{path}.namespace", name, problem)
         for name in term.get("namespaces", ())
-        if (problem := validation.dns_label_problem(name))
+        if (problem := validation.dns1123_label_error(name))
     ]
     for kind in ("matchLabelKeys", "mismatchLabelKeys"):
         _validate_label_keys(term, kind, path, errors)
     key = term.get("topologyKey", "")
     if not key:
         errors.append(required(f"{path}.topologyKey", "can not be empty"))
-    if problem := validation.qualified_name_problem(key):
+    if problem := validation.qualified_name_error(key):
         errors.append(invalid(f"{path}.topologyKey", key, problem))

@@ -38,7 +38,7 @@ class StrategyHooks:
     prepare_for_create: Callable[[Json], None] = _no_change
     prepare_for_update: Callable[[Json, Json], None] = _no_update_change
     validate: Callable[[Json, Json | None], list[FieldError]] = _no_errors
-    name_rule: NameRule = validation.dns_subdomain_problem
+    name_rule: NameRule = validation.dns1123_subdomain_error
 
 
 def _prepare_crd_for_create(crd: Json) -> None:
@@ -47,11 +47,11 @@ def _prepare_crd_for_create(crd: Json) -> None:
 
 _PLAIN = StrategyHooks()
 _REPLICAS = StrategyHooks(default=workloads.default_replicas, validate=workloads.validate_workload)
-_ROLE = StrategyHooks(name_rule=validation.path_segment_problem)
+_ROLE = StrategyHooks(name_rule=validation.path_segment_error)
 _BINDING = StrategyHooks(
     default=core_objects.default_binding,
     validate=core_objects.validate_binding,
-    name_rule=validation.path_segment_problem,
+    name_rule=validation.path_segment_error,
 )
 _WEBHOOKS = StrategyHooks(default=core_objects.default_webhooks)
 
@@ -64,7 +64,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         default=core_objects.default_namespace,
         prepare_for_create=core_objects.prepare_namespace_for_create,
         prepare_for_update=core_objects.prepare_namespace_for_update,
-        name_rule=validation.dns_label_problem,
+        name_rule=validation.dns1123_label_error,
     ),
     ("", "Node"): StrategyHooks(
         default=core_objects.default_node, validate=core_objects.validate_node
@@ -97,7 +97,7 @@ _HOOKS: dict[tuple[str, str], StrategyHooks] = {
         prepare_for_create=core_objects.prepare_service_for_create,
         prepare_for_update=core_objects.prepare_service_for_update,
         validate=core_objects.validate_service,
-        name_rule=validation.dns_label_1035_problem,
+        name_rule=validation.dns1035_label_error,
     ),
     ("", "ServiceAccount"): StrategyHooks(default=stored_defaults.default_service_account),
     (_ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,

@@ -70,14 +70,14 @@ def validate_env_from(sources: list[Json], path: str, errors: list[FieldError]) 
     """Check the ConfigMaps and Secrets that all variables are taken from."""
     for index, source in enumerate(sources):
         prefix = source.get("prefix")
-        if prefix and (problem := validation.env_name_problem(prefix)):
+        if prefix and (problem := validation.env_name_error(prefix)):
             errors.append(invalid(f"{path}[{index}].prefix", prefix, problem))
         kinds = [kind for kind in ("configMapRef", "secretRef") if kind in source]
         for kind in kinds:
             place, name = f"{path}[{index}].{kind}.name", source[kind].get("name")
             if not name:
                 errors.append(required(place))
-            elif problem := validation.dns_subdomain_problem(name):
+            elif problem := validation.dns1123_subdomain_error(name):
                 errors.append(invalid(place, name, problem))
         if not kinds:
             text = "must specify one of: `configMapRef` or `secretRef`"
@@ -89,11 +89,11 @@ def validate_env_from(sources: list[Json], path: str, errors: list[FieldError]) 
 
 def _validate_key(source: Json, path: str, errors: list[FieldError]) -> None:
     name, key = source.get("name", ""), source.get("key")
-    if problem := validation.dns_subdomain_problem(name):
+    if problem := validation.dns1123_subdomain_error(name):
         errors.append(invalid(f"{path}.name", name, problem))
     if not key:
         errors.append(required(f"{path}.key"))
-    elif problem := validation.config_key_problem(key):
+    elif problem := validation.config_key_error(key):
         errors.append(invalid(f"{path}.key", key, problem))
 
 
@@ -115,7 +115,7 @@ def _validate_field(
         errors.append(invalid(place, field, text))
     elif key is not None:
         lowered = key.lower() if name == "metadata.annotations" else key
-        if problem := validation.qualified_name_problem(lowered):
+        if problem := validation.qualified_name_error(lowered):
             errors.append(invalid(path, key, problem))
     elif field not in allowed and field != "spec.host":
         errors.append(not_supported(place, field, allowed))

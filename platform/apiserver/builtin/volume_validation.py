@@ -171,7 +171,7 @@ def _validate_csi(source: Json, path: str, errors: list[FieldError]) -> None:
         return
     if len(driver) > _MAX_DRIVER_LENGTH:
         errors.append(too_long(f"{path}.driver", _MAX_DRIVER_LENGTH))
-    if problem := validation.dns_subdomain_problem(driver.lower()):
+    if problem := validation.dns1123_subdomain_error(driver.lower()):
         errors.append(invalid(f"{path}.driver", driver, problem))
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from ...model import quantity
 from ...model.meta import LabelSelector
-from ...model.names import FOLDER_CLASS, FOLDER_DRIVER
-from ...model.selectors import from_struct
+from ...model.names import DIR_PROVISIONER, DIR_STORAGE_CLASS
+from ...model.selectors import from_label_selector
 
 Json = dict[str, Any]
 
@@ -103,7 +103,7 @@ def _decide_provisioning(spec: Json, classes: Mapping[str, Json]) -> Provision |
     if chosen is None:
         return Wait("ProvisioningFailed", f'storageclass.storage.k8s.io "{name}" not found')
     provisioner = chosen.get("provisioner", "")
-    if provisioner != FOLDER_DRIVER:
+    if provisioner != DIR_PROVISIONER:
         text = (
             "Waiting for a volume to be created either by the external provisioner "
             f'"{provisioner}" or manually by the system administrator'
@@ -121,7 +121,7 @@ def _unsupported_class(chosen: Json) -> str:
     if chosen.get("volumeBindingMode") == "WaitForFirstConsumer":
         return (
             f'storage class "{name}" delays binding (WaitForFirstConsumer), which is not '
-            f'supported: use "{FOLDER_CLASS}", or a class that binds at once'
+            f'supported: use "{DIR_STORAGE_CLASS}", or a class that binds at once'
         )
     for key in ("parameters", "mountOptions", "allowedTopologies"):
         if chosen.get(key):
@@ -164,5 +164,5 @@ def _size(volume: Json) -> quantity.Quantity:
 def _matches_selector(spec: Json, volume: Json) -> bool:
     if spec.get("selector") is None:
         return True
-    wanted = from_struct(msgspec.convert(spec["selector"], LabelSelector))
+    wanted = from_label_selector(msgspec.convert(spec["selector"], LabelSelector))
     return wanted.matches(volume["metadata"].get("labels") or {})

@@ -212,7 +212,7 @@ class PersistentVolumeController(Controller):
         policy = spec.get("persistentVolumeReclaimPolicy")
         if policy == "Retain":
             await self._set_phase(volume, "Released")
-        elif policy == "Delete" and (spec.get("csi") or {}).get("driver") == names.FOLDER_DRIVER:
+        elif policy == "Delete" and (spec.get("csi") or {}).get("driver") == names.DIR_PROVISIONER:
             call = internal_request(self._volumes.kind, ("", name))
             await self.context.deleter.delete(call, DeleteOptions()).committed()
         else:
@@ -257,13 +257,13 @@ def _dir_volume(claim: Json, provision: Provision) -> Json:
         "accessModes": spec["accessModes"],
         "capacity": {"storage": spec["resources"]["requests"]["storage"]},
         "claimRef": _claim_reference(claim),
-        "csi": {"driver": names.FOLDER_DRIVER, "volumeHandle": uid},
+        "csi": {"driver": names.DIR_PROVISIONER, "volumeHandle": uid},
         "persistentVolumeReclaimPolicy": provision.reclaim_policy,
         "volumeMode": "Filesystem",
     }
     if chosen := spec.get("storageClassName"):
         made["storageClassName"] = chosen
-    annotations = {volume_binding.PROVISIONED_BY: names.FOLDER_DRIVER}
+    annotations = {volume_binding.PROVISIONED_BY: names.DIR_PROVISIONER}
     return {"metadata": {"name": f"pvc-{uid}", "annotations": annotations}, "spec": made}
 
 

@@ -76,7 +76,7 @@ def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
         errors.append(required("spec.group"))
     elif "." not in group:
         errors.append(invalid("spec.group", group, "should be a domain with at least one dot"))
-    elif problem := validation.dns_subdomain_problem(group):
+    elif problem := validation.dns1123_subdomain_error(group):
         errors.append(invalid("spec.group", group, problem))
     scope = spec.get("scope", "")
     if scope not in _SCOPES:
@@ -86,7 +86,7 @@ def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
         value = names.get(key, "")
         if not value:
             errors.append(required(f"spec.names.{key}"))
-        elif problem := validation.dns_label_1035_problem(value.lower()):
+        elif problem := validation.dns1035_label_error(value.lower()):
             errors.append(invalid(f"spec.names.{key}", value, problem))
     if not spec.get("versions"):
         errors.append(required("spec.versions", "must have at least one version"))
@@ -95,7 +95,7 @@ def _validate_identity(spec: Json, names: Json) -> list[FieldError]:
 
 def _validate_version(version: Json, path: str, *, alone: bool) -> list[FieldError]:
     errors = []
-    if problem := validation.dns_label_1035_problem(version.get("name", "")):
+    if problem := validation.dns1035_label_error(version.get("name", "")):
         errors.append(invalid(f"{path}.name", version.get("name", ""), problem))
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if schema is None:

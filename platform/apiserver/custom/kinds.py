@@ -69,7 +69,7 @@ class CustomResourceStrategy:
             errors.append(invalid("kind", obj.get("kind"), f"must be {self._resource.kind}"))
         errors += validate_metadata(
             obj["metadata"],
-            validation.dns_subdomain_problem,
+            validation.dns1123_subdomain_error,
             namespaced=self._resource.namespaced,
             old=old["metadata"] if old else None,
         )

@@ -19,9 +19,9 @@ def validate_labels(labels: Any, path: str) -> list[FieldError]:
     """Check keys and values of a map of labels."""
     errors = []
     for key, value in (labels or {}).items():
-        if problem := validation.qualified_name_problem(key):
+        if problem := validation.qualified_name_error(key):
             errors.append(invalid(path, key, problem))
-        if problem := validation.label_value_problem(value):
+        if problem := validation.label_value_error(value):
             errors.append(invalid(path, value, problem))
     return errors
 
@@ -32,7 +32,7 @@ def validate_annotations(annotations: Any, path: str) -> list[FieldError]:
     size = 0
     for key, value in (annotations or {}).items():
         size += len(key) + len(value)
-        if problem := validation.qualified_name_problem(key.lower()):
+        if problem := validation.qualified_name_error(key.lower()):
             errors.append(invalid(path, key, problem))
     if size > ANNOTATION_LIMIT:
         errors.append(too_long(path, ANNOTATION_LIMIT))
@@ -101,7 +101,7 @@ def _validate_finalizers(finalizers: list[str]) -> list[FieldError]:
     errors = []
     for index, name in enumerate(finalizers):
         path = f"metadata.finalizers[{index}]"
-        if problem := validation.qualified_name_problem(name):
+        if problem := validation.qualified_name_error(name):
             errors.append(invalid(path, name, problem))
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         text = "finalizers orphan and foregroundDeletion cannot be both set"

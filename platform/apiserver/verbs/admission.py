@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from ...model import names, quantity
-from ...model.admission import DeniedError, Json, Review, Webhook
+from ...model.admission import AdmissionRequest, DeniedError, Json, Webhook
 from ...model.names import Resource
 from ..builtin.core_objects import storage_request
 from ..builtin.unenforced import warnings_on_write
@@ -252,13 +252,13 @@ def _tolerates(toleration: Json, taint: str) -> bool:
     return toleration.get("effect", "") in ("", "NoExecute")
 
 
-def _admission_request(attributes: AdmissionAttributes, obj: Json | None) -> Review:
-    return Review(
+def _admission_request(attributes: AdmissionAttributes, obj: Json | None) -> AdmissionRequest:
+    return AdmissionRequest(
         operation=attributes.operation,
         namespace=attributes.namespace,
         name=attributes.name,
         object=obj,
-        old=attributes.old_object,
+        old_object=attributes.old_object,
         user=attributes.user,
     )
 

@@ -7,7 +7,7 @@ one from what is left, as kube-apiserver does.
 import msgspec
 
 from ...model.meta import LabelSelector
-from ...model.selectors import Selector, from_struct
+from ...model.selectors import Selector, from_label_selector
 from ..errors.status import StatusError
 from ..http.requests import Json, ObjectPath
 from ..kinds.info import KindInfo
@@ -61,7 +61,7 @@ def consume_disruption(writer: Writer, kind: KindInfo, pod: StoredObject, *, dry
 def selector_of(budget: StoredObject) -> Selector:
     """What says which pods are under *budget*."""
     wanted = (budget.parse().get("spec") or {}).get("selector")
-    return from_struct(None if wanted is None else msgspec.convert(wanted, LabelSelector))
+    return from_label_selector(None if wanted is None else msgspec.convert(wanted, LabelSelector))
 
 
 def _is_evictable_unready(pod: Json, budget: Json) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ...model import durations
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.selectors import SelectorError, parse_field_selector, parse_label_selector
 from ..errors.fields import FieldError, forbidden, invalid, not_supported, too_long
 from ..errors.status import StatusError, bad_request, invalid_options
@@ -244,12 +244,12 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-class _Preconditions(Part, frozen=True):
+class _Preconditions(ApiStruct, frozen=True):
     uid: str | None = None
     resource_version: str | None = None
 
 
-class _DeleteOptionsBody(Part, frozen=True):
+class _DeleteOptionsBody(ApiStruct, frozen=True):
     """DeleteOptions on the wire."""
 
     grace_period_seconds: int | None = None

@@ -5,17 +5,17 @@ from typing import Any
 import msgspec
 
 from ...model import names
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.job import Job, TaskSpec
 from ..pods import Pod, name_of
 
 
-class _HostSpec(Part, frozen=True):
+class _HostSpec(ApiStruct, frozen=True):
     hostname: str = ""
     subdomain: str = ""
 
 
-class _HostTemplate(Part, frozen=True):
+class _HostTemplate(ApiStruct, frozen=True):
     spec: _HostSpec = _HostSpec()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ...model import names
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.job import Job, TaskSpec
 from ...model.names import Resource
 from ..podgroups import owner
@@ -16,21 +16,21 @@ from .base import Made, Wanted
 from .pod_mutations import add_port, domain, role, task_named
 
 
-class _Port(Part, frozen=True):
+class _Port(ApiStruct, frozen=True):
     name: str = ""
     container_port: int = 0
 
 
-class _Container(Part, frozen=True):
+class _Container(ApiStruct, frozen=True):
     name: str = ""
     ports: tuple[_Port, ...] = ()
 
 
-class _Spec(Part, frozen=True):
+class _Spec(ApiStruct, frozen=True):
     containers: tuple[_Container, ...] = ()
 
 
-class _Template(Part, frozen=True):
+class _Template(ApiStruct, frozen=True):
     spec: _Spec = _Spec()
 
 

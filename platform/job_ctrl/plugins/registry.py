@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ...model.job import Job
 from ...model.names import Resource
-from ...model.validation import path_segment_problem
+from ...model.validation import path_segment_error
 from ..pods import Pod
 from . import entry_points
 from .base import (
@@ -184,7 +184,7 @@ def _watched(plugin: str, wanted: Wanted) -> Wanted:
 
 
 def _name_problem(name: str) -> str:
-    return path_segment_problem(name) if name else "it is empty"
+    return path_segment_error(name) if name else "it is empty"
 
 
 def _rank(plugin: str) -> tuple[int, str]:

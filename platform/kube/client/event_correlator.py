@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.meta import ObjectMeta, ObjectReference
 
 V = TypeVar("V")
@@ -24,14 +24,14 @@ COMBINED_PREFIX = "(combined from similar events): "
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-class EventSource(Part, frozen=True):
+class EventSource(ApiStruct, frozen=True):
     """Who reports."""
 
     component: str = ""
     host: str = ""
 
 
-class Event(Part, frozen=True):
+class Event(ApiStruct, frozen=True):
     """Core ``v1`` Event, as we write it."""
 
     metadata: ObjectMeta

@@ -99,7 +99,7 @@ class Placer:
         self._position = self._node_matrix.usage_changes.position
 
     def _refresh(self) -> None:
-        """Follow what has been changed by anybody but :meth:`place` since the last look."""
+        """Follow what has been changed by anybody but :meth:`listen` since the last look."""
         log = self._node_matrix.usage_changes
         if self._position != log.position:
             changed = log.since(self._position)

@@ -4,14 +4,14 @@ Parts that are only ever looked at as a whole stay raw or plain, so that decodin
 microseconds.
 """
 
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.meta import Condition, ObjectMeta
-from ...model.pod_resources import ContainerNeeds
+from ...model.pod_resources import ContainerResources
 
 Quantities = dict[str, str | int | float]
 
 
-class Toleration(Part, frozen=True):
+class Toleration(ApiStruct, frozen=True):
     """A taint that the pod puts up with; an empty *key* with ``Exists`` means every taint."""
 
     key: str = ""
@@ -20,7 +20,7 @@ class Toleration(Part, frozen=True):
     effect: str = ""
 
 
-class NodeSelectorRequirement(Part, frozen=True):
+class NodeSelectorRequirement(ApiStruct, frozen=True):
     """One test of a label or field of a node."""
 
     key: str = ""
@@ -28,52 +28,52 @@ class NodeSelectorRequirement(Part, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(Part, frozen=True):
+class NodeSelectorTerm(ApiStruct, frozen=True):
     """Requirements that must all hold; a term without any matches nothing."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(Part, frozen=True):
+class NodeSelector(ApiStruct, frozen=True):
     """Terms of which one must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredSchedulingTerm(Part, frozen=True):
+class PreferredSchedulingTerm(ApiStruct, frozen=True):
     """A term that a node gets *weight* points for."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(Part, frozen=True):
+class NodeAffinity(ApiStruct, frozen=True):
     """What nodes the pod must, and would like to, run on."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
-class Affinity(Part, frozen=True):
+class Affinity(ApiStruct, frozen=True):
     """The part of ``spec.affinity`` that speaks of nodes."""
 
     node_affinity: NodeAffinity | None = None
 
 
-class PodSchedulingGate(Part, frozen=True):
+class PodSchedulingGate(ApiStruct, frozen=True):
     """Something that holds the pod back; it is not placed before the last one is gone."""
 
     name: str = ""
 
 
-class PersistentVolumeClaimVolumeSource(Part, frozen=True):
+class PersistentVolumeClaimVolumeSource(ApiStruct, frozen=True):
     """A claim that the pod names."""
 
     claim_name: str = ""
 
 
-class Volume(Part, frozen=True):
+class Volume(ApiStruct, frozen=True):
     """A volume, as far as a claim stands behind it."""
 
     name: str = ""
@@ -81,14 +81,14 @@ class Volume(Part, frozen=True):
     ephemeral: dict[str, object] | None = None
 
 
-class PodSpec(Part, frozen=True):
+class PodSpec(ApiStruct, frozen=True):
     """What the pod asks for."""
 
     scheduler_name: str = ""
     node_name: str = ""
     priority: int | None = None
-    containers: tuple[ContainerNeeds, ...] = ()
-    init_containers: tuple[ContainerNeeds, ...] = ()
+    containers: tuple[ContainerResources, ...] = ()
+    init_containers: tuple[ContainerResources, ...] = ()
     overhead: Quantities = {}
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
@@ -97,14 +97,14 @@ class PodSpec(Part, frozen=True):
     volumes: tuple[Volume, ...] = ()
 
 
-class PodStatus(Part, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     """How far the pod is."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     """A pod as the scheduler sees it."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -112,7 +112,7 @@ class Pod(Part, frozen=True):
     status: PodStatus = PodStatus()
 
 
-class Taint(Part, frozen=True):
+class Taint(ApiStruct, frozen=True):
     """What keeps pods off a node unless they tolerate it."""
 
     key: str = ""
@@ -120,20 +120,20 @@ class Taint(Part, frozen=True):
     effect: str = ""
 
 
-class NodeSpec(Part, frozen=True):
+class NodeSpec(ApiStruct, frozen=True):
     """Who may run on the node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeStatus(Part, frozen=True):
+class NodeStatus(ApiStruct, frozen=True):
     """What the node has to give."""
 
     allocatable: Quantities = {}
 
 
-class Node(Part, frozen=True):
+class Node(ApiStruct, frozen=True):
     """A node as the scheduler sees it."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -141,19 +141,19 @@ class Node(Part, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class PersistentVolumeClaimSpec(Part, frozen=True):
+class PersistentVolumeClaimSpec(ApiStruct, frozen=True):
     """What a claim is bound to."""
 
     volume_name: str = ""
 
 
-class PersistentVolumeClaimStatus(Part, frozen=True):
+class PersistentVolumeClaimStatus(ApiStruct, frozen=True):
     """How far a claim is."""
 
     phase: str = ""
 
 
-class PersistentVolumeClaim(Part, frozen=True):
+class PersistentVolumeClaim(ApiStruct, frozen=True):
     """A PersistentVolumeClaim as the scheduler sees it."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -161,7 +161,7 @@ class PersistentVolumeClaim(Part, frozen=True):
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
-class PriorityClass(Part, frozen=True):
+class PriorityClass(ApiStruct, frozen=True):
     """A name for a priority; *global_default* makes it that of groups that name none."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from ...model.pod_resources import ContainerNeeds
+from ...model.pod_resources import ContainerResources
 from ...model.quantity import Quantity, QuantityError, parse
 from ...model.resource_names import is_counted
 from .core_types import PodSpec
@@ -135,7 +135,7 @@ def pod_request(spec: PodSpec) -> Amounts:
     return _sum((_elementwise_max(regular, peak), amounts(spec.overhead), {"pods": 1}))
 
 
-def _request(container: ContainerNeeds) -> Amounts:
+def _request(container: ContainerResources) -> Amounts:
     """What a container asks for; a limit without a request counts as one."""
     return amounts(container.resources.limits | container.resources.requests)
 

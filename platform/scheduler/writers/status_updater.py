@@ -20,8 +20,8 @@ from ...machinery.controller import RequeueError, ShardedQueue, WorkerSettings, 
 from ...machinery.event_recorder import Recorder
 from ...machinery.rate_limiters import ExponentialFailureRateLimiter
 from ...model import names
-from ...model.base import Part
-from ...model.log_fields import belonging
+from ...model.base import ApiStruct
+from ...model.log_fields import object_fields
 from ...model.meta import ObjectMeta, ObjectReference
 from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
 from ...model.queue import Queue
@@ -82,7 +82,7 @@ class _QueueState:
     written_at: float = float("-inf")
 
 
-class _WrittenObject(Part, frozen=True):
+class _WrittenObject(ApiStruct, frozen=True):
     """An object after our write, as far as the next one asks."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -252,7 +252,7 @@ class StatusUpdater:
             and podgroup is not None
             and podgroup.report.podgroup is not None
         ):
-            return belonging("podgroup", podgroup.report.podgroup.metadata)
+            return object_fields("podgroup", podgroup.report.podgroup.metadata)
         pod = self._pods.get(rest)
         if kind + ":" == _POD_PREFIX and pod is not None:
             return {"pod": f"{pod.condition.namespace}/{pod.condition.name}"}
@@ -297,7 +297,7 @@ class StatusUpdater:
             )
         if desired.phase != before.phase:
             phases = {"phase": desired.phase, "was": before.phase}
-            log.info("gang phase", extra={**belonging("podgroup", new.metadata), **phases})
+            log.info("gang phase", extra={**object_fields("podgroup", new.metadata), **phases})
         state.written_at, state.stale_since = self._clock.monotonic(), None
         self._record_events(state, before)
         return None
