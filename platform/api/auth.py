@@ -124,7 +124,8 @@ class AccessReviewer:
             what = f"{attributes.resource.plural}.{attributes.resource.group}"
             raise ProblemError(
                 403,
-                f"user {user.username!r} cannot {attributes.verb} {what} in namespace {attributes.namespace!r}",
+                f"user {user.username!r} cannot {attributes.verb} {what} "
+                f"in namespace {attributes.namespace!r}",
             )
 
     async def _review_token(self, token: str) -> UserInfo:

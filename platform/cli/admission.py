@@ -259,7 +259,7 @@ def _admission(
             new_client(cluster, COMPONENT, metrics=instruments.client_metrics) as client,
             _elector_factory(election, cluster, instruments) as elector,
         ):
-            place = replace(options.listen, limits=limits, figures=instruments.listener_metrics)
+            place = replace(options.listen, limits=limits, metrics=instruments.listener_metrics)
             made = replace(options, new_elector=elector, listen=place)
             service = AdmissionService(client, made, clock=clock, registry=registry)
             _add_health_checks(service, instruments.health)

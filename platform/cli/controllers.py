@@ -52,7 +52,8 @@ class ControllerFlags:
         str,
         typer.Option(
             help="Comma-separated: * for all, NAME or +NAME on, -NAME off. Names: "
-            f"{', '.join(controller_selection.CONTROLLERS)}. Volcano's others are known and start nothing."
+            f"{', '.join(controller_selection.CONTROLLERS)}. "
+            "Volcano's others are known and start nothing."
         ),
     ] = controller_selection.DEFAULT
     worker_threads: Annotated[int, typer.Option(min=1, help="Jobs worked on at once.")] = 64
@@ -151,7 +152,10 @@ def _controllers(
                 waits = (
                     []
                     if elector
-                    else [ReadyWhenSet(queue.seeded) for queue in _queue_controllers(parts)]
+                    else [
+                        ReadyWhenSet(queue.default_queue_ready)
+                        for queue in _queue_controllers(parts)
+                    ]
                 )
                 await run_components(recorder, *candidates, *waits, ready=ready)
 

@@ -48,7 +48,7 @@ class PriorityClass(ApiStruct, frozen=True):
     value: int = 0
 
 
-class Owned(ApiStruct, frozen=True):
+class MetadataOnly(ApiStruct, frozen=True):
     """Any object, without what is in it."""
 
     metadata: ObjectMeta = ObjectMeta()

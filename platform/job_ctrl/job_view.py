@@ -8,12 +8,12 @@ from ..model.job import Action, Job, JobPhase
 from ..model.pod import PodPhase
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec
 from .effects import Reason
-from .pod_tracker import Entry, Ledger, PodCounts
-from .restarts import Target, cause
+from .pod_tracker import PodCounts, PodInfo, PodTracker
+from .restarts import RestartTarget, last_action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class CommandRef:
     """A Command for the job."""
 
     name: str
@@ -22,25 +22,25 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class JobView:
     """One job and what belongs to it, as the caches and our own last writes show them."""
 
     job: Job
-    ledger: Ledger
+    pod_tracker: PodTracker
     """Only read here."""
-    gang: PodGroupSpec
+    podgroup_spec: PodGroupSpec
     """The PodGroup that the job's spec asks for."""
     now: datetime
-    uptime: float
+    monotonic_now: float
     """The monotonic clock, which happenings are dated by."""
     podgroup: PodGroup | None = None
-    podgroup_leaving: bool = False
+    podgroup_terminating: bool = False
     """Its deletion was asked for, by us or by somebody else."""
-    objects_due: bool = False
+    plugin_objects_stale: bool = False
     """The plugins' objects have not been seen to since the spec changed, or since we started."""
-    claims_due: bool = False
+    pvcs_stale: bool = False
     """The claims of the job's volumes have not been seen to, likewise."""
-    obstacles: Mapping[Reason, str] = field(default_factory=dict)
+    last_errors: Mapping[Reason, str] = field(default_factory=dict)
     """What could not be done for the job when it was tried last, and why."""
 
     @property
@@ -52,59 +52,61 @@ class View:
             return JobPhase.PENDING
 
     @property
-    def total(self) -> int:
+    def total_replicas(self) -> int:
         """Number of pods that the job wants."""
         return sum(task.replicas for task in self.job.spec.tasks)
 
     @property
     def admitted(self) -> bool:
         """Whether pods may be made: the queue has let the gang in, or has done so before."""
-        if self.podgroup is None or self.podgroup_leaving:
+        if self.podgroup is None or self.podgroup_terminating:
             return False
         if self.podgroup.status.phase not in ("", PodGroupPhase.PENDING):
             return True
-        return self.ledger.has_any_of(self.job.status.version)
+        return self.pod_tracker.has_version(self.job.status.version)
 
     @property
-    def lacks_pods(self) -> bool:
+    def is_missing_pods(self) -> bool:
         """Whether pods have yet to be made."""
-        present, tasks = self.ledger.present, self.job.spec.tasks
+        present, tasks = self.pod_tracker.index_count, self.job.spec.tasks
         return any(present(task.name) < task.replicas for task in tasks)
 
     @property
-    def broken(self) -> str:
+    def unsatisfiable_reason(self) -> str:
         """Why the gang can never be whole again, if that is so."""
-        pods, least = self.pods, self.job.spec.min_available
-        left = self.total - pods.of(PodPhase.FAILED)
-        if not pods.of(PodPhase.PENDING) or left >= least:
+        pods, least = self.pod_counts, self.job.spec.min_available
+        left = self.total_replicas - pods.in_phase(PodPhase.FAILED)
+        if not pods.in_phase(PodPhase.PENDING) or left >= least:
             return ""
-        return f"only {left} of {self.total} pods can still run, and the gang needs {least}"
+        return (
+            f"only {left} of {self.total_replicas} pods can still run, and the gang needs {least}"
+        )
 
     @property
-    def restart(self) -> Target:
+    def restart_target(self) -> RestartTarget:
         """Which pods a restarting job lets go; meaningless in other phases."""
-        return Target.read(self.job.status.state)
+        return RestartTarget.parse(self.job.status.state)
 
     @property
     def resuming(self) -> bool:
         """The job is restarting because it was told to resume."""
-        return cause(self.job.status.state) == Action.RESUME_JOB
+        return last_action(self.job.status.state) == Action.RESUME_JOB
 
     @property
-    def spares_finished(self) -> bool:
+    def keeps_finished(self) -> bool:
         """Whether finished pods of older versions still count (all phases but a full restart)."""
         if self.phase is not JobPhase.RESTARTING:
             return True
-        return not self.restart.everything or self.resuming
+        return not self.restart_target.is_whole_job or self.resuming
 
-    def outgoing(self) -> Iterator[Entry]:
+    def pods_to_restart(self) -> Iterator[PodInfo]:
         """Pods that the restart of a part of the job lets go and that were not asked to yet."""
-        target, version = self.restart, self.job.status.version
-        if self.phase is JobPhase.RESTARTING and not target.everything:
-            pods = (*self.ledger.live(), *self.ledger.done())
-            yield from (pod for pod in pods if pod.version == version and target.hits(pod))
+        target, version = self.restart_target, self.job.status.version
+        if self.phase is JobPhase.RESTARTING and not target.is_whole_job:
+            pods = (*self.pod_tracker.active(), *self.pod_tracker.finished())
+            yield from (pod for pod in pods if pod.version == version and target.matches(pod))
 
     @property
-    def pods(self) -> PodCounts:
+    def pod_counts(self) -> PodCounts:
         """The job's pods by number."""
-        return self.ledger.counts(self.job.status.version, spare_finished=self.spares_finished)
+        return self.pod_tracker.counts(self.job.status.version, keep_finished=self.keeps_finished)

@@ -16,21 +16,21 @@ from ..model import names
 from ..model.job import Job, VolumeSpec
 from ..model.validation import dns1123_subdomain_error
 from .core_types import DataObject
-from .defaults import FilledJob
-from .podgroups import owner
+from .defaults import DefaultedJob
+from .podgroups import owner_reference
 
 
-class MissingClaimError(Exception):
+class VolumeClaimNotFoundError(Exception):
     """The job names a claim that is not there (yet), or that can never be."""
 
-    def __init__(self, claim: str, *, problem: str = "") -> None:
+    def __init__(self, claim_name: str, *, problem: str = "") -> None:
         waits = "is not there; the job waits for it"
         invalid = f"cannot be there, as its name is invalid: {problem}"
-        super().__init__(f"PersistentVolumeClaim {claim} {invalid if problem else waits}")
-        self.claim = claim
+        super().__init__(f"PersistentVolumeClaim {claim_name} {invalid if problem else waits}")
+        self.claim_name = claim_name
 
 
-class Claims:
+class VolumeClaims:
     """Makes claims and writes their names into the job; never removes one, for it holds data."""
 
     def __init__(self, client: Client) -> None:
@@ -48,30 +48,30 @@ class Claims:
         made = []
         for index, volume in enumerate(job.spec.volumes):
             if volume.volume_claim_name:
-                await self._find(job, volume.volume_claim_name)
+                await self._require(job, volume.volume_claim_name)
             else:
-                name = _name(job, index)
-                await self._make(job, volume, name)
+                name = _claim_name(job, index)
+                await self._create(job, volume, name)
                 made.append({"op": "add", "path": f"/spec/volumes/{index}/volumeClaimName",
                              "value": name})  # fmt: skip
-        return await self._write(job, made) if made else job
+        return await self._write_names(job, made) if made else job
 
-    async def _find(self, job: Job, claim: str) -> None:
+    async def _require(self, job: Job, claim_name: str) -> None:
         claims, space = names.PERSISTENTVOLUMECLAIMS, job.metadata.namespace
-        if problem := dns1123_subdomain_error(claim):
-            raise MissingClaimError(claim, problem=problem)
+        if problem := dns1123_subdomain_error(claim_name):
+            raise VolumeClaimNotFoundError(claim_name, problem=problem)
         try:
-            await self._client.get(claims, claim, namespace=space, view=DataObject)
+            await self._client.get(claims, claim_name, namespace=space, view=DataObject)
         except NotFoundError as error:
-            raise MissingClaimError(claim) from error
+            raise VolumeClaimNotFoundError(claim_name) from error
 
-    async def _make(self, job: Job, volume: VolumeSpec, name: str) -> None:
+    async def _create(self, job: Job, volume: VolumeSpec, name: str) -> None:
         if volume.volume_claim is None:
             return
         meta = {
             "name": name,
             "namespace": job.metadata.namespace,
-            "ownerReferences": [msgspec.to_builtins(owner(job))],
+            "ownerReferences": [msgspec.to_builtins(owner_reference(job))],
         }
         body = {"metadata": meta, "spec": volume.volume_claim}
         with suppress(AlreadyExistsError):  # by ourselves, before we were interrupted
@@ -79,22 +79,22 @@ class Claims:
                 names.PERSISTENTVOLUMECLAIMS, body, namespace=job.metadata.namespace
             )
 
-    async def _write(self, job: Job, names_made: list[dict[str, str]]) -> Job:
+    async def _write_names(self, job: Job, operations: list[dict[str, str]]) -> Job:
         meta = job.metadata
         same = {"op": "test", "path": "/metadata/uid", "value": meta.uid}
         try:
             return await self._client.patch(
                 names.JOBS,
                 meta.name,
-                [same, *names_made],
+                [same, *operations],
                 namespace=meta.namespace,
                 kind=PatchType.JSON,
-                view=FilledJob,
+                view=DefaultedJob,
             )
         except (NotFoundError, InvalidError) as error:
             raise RequeueError("the job has changed meanwhile") from error
 
 
-def _name(job: Job, index: int) -> str:
+def _claim_name(job: Job, index: int) -> str:
     drawn = sha256(f"{job.metadata.uid}/{index}".encode()).hexdigest()[:12]
     return f"{job.metadata.name}-pvc-{drawn}"

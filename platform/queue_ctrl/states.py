@@ -15,9 +15,9 @@ class StateRules:
     """What one state allows, and how it changes by itself."""
 
     state: ClassVar[QueueState]
-    on: ClassVar[Mapping[str, QueueState]] = {}
+    transitions: ClassVar[Mapping[str, QueueState]] = {}
 
-    def settle(self, podgroups: int) -> QueueState:
+    def next_state(self, podgroups: int) -> QueueState:
         """The state that follows, if nobody asks for anything."""
         return self.state
 
@@ -26,16 +26,16 @@ class Open(StateRules):
     """Takes jobs. Closing it waits for the PodGroups that it holds."""
 
     state = QueueState.OPEN
-    on = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
+    transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
 
 
 class Closing(StateRules):
     """Takes no jobs, and still holds PodGroups."""
 
     state = QueueState.CLOSING
-    on = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
+    transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
 
-    def settle(self, podgroups: int) -> QueueState:
+    def next_state(self, podgroups: int) -> QueueState:
         """Closed, once the last PodGroup is gone."""
         return QueueState.CLOSING if podgroups else QueueState.CLOSED
 
@@ -44,18 +44,18 @@ class Closed(StateRules):
     """Takes no jobs. Stays so even if somebody puts a PodGroup into it."""
 
     state = QueueState.CLOSED
-    on = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSED}
+    transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSED}
 
 
 class Unknown(StateRules):
     """Never set by us; leaves by command alone."""
 
     state = QueueState.UNKNOWN
-    on = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
+    transitions = {Action.OPEN_QUEUE: QueueState.OPEN, Action.CLOSE_QUEUE: QueueState.CLOSING}
 
 
 RULES: Mapping[str, StateRules] = {
     rules.state.value: rules for rules in (Open(), Closing(), Closed(), Unknown())
 }
-SHUT = (QueueState.CLOSED, QueueState.CLOSING)
+CLOSED_STATES = (QueueState.CLOSED, QueueState.CLOSING)
 """States in which a queue takes no jobs."""

@@ -173,7 +173,7 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
 
     monkeypatch.setattr(GarbageCollector, "_check_owners", check)
     monkeypatch.setattr(ObjectStore, "remove_task", turns.counted(ObjectStore.remove))
-    monkeypatch.setattr(ObjectStore, "put", turns.counted(ObjectStore.put))
+    monkeypatch.setattr(ObjectStore, "update", turns.counted(ObjectStore.put))
     with turns.at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")
         await until_gone(server, MAPS, "owner")

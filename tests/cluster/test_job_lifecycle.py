@@ -188,7 +188,7 @@ async def play(servers: Servers, tmp_path: Path) -> AsyncIterator[Play]:
 
 @asynccontextmanager
 async def controlling(client: Client, play: Play) -> AsyncIterator[None]:
-    settings = JobSettings(count_delay=0.05, claim_interval=0.05)
+    settings = JobSettings(status_delay=0.05, pvc_recheck_interval=0.05)
     async with client, running(JobController(client, settings=settings, recorder=play.notes)):
         yield
 

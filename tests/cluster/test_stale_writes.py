@@ -42,7 +42,7 @@ QUICK = SchedulerSettings(write_intervals=WriteIntervals(podgroup=0.05, pod=0.05
 
 
 def jobs(client: Client) -> Controller:
-    return JobController(client, settings=JobSettings(count_delay=0.05))
+    return JobController(client, settings=JobSettings(status_delay=0.05))
 
 
 def scheduling(client: Client) -> Controller:

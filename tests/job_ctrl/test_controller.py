@@ -31,7 +31,7 @@ from batholith.model.names import (
     Resource,
 )
 
-SETTINGS = JobSettings(count_delay=0.05)
+SETTINGS = JobSettings(status_delay=0.05)
 
 
 class Mortal(Client):
@@ -188,7 +188,7 @@ async def test_in_a_crowd_numbers_go_along_with_the_next_phase(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, crowd: bool
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if crowd else 0.0)
-    settings = JobSettings(count_delay=0.0, busy_count_delay=1000.0)
+    settings = JobSettings(status_delay=0.0, max_status_delay=1000.0)
     async with stage.controller(settings=settings):
         stage.submit()
         await until(lambda: stage.named(PODGROUPS))
@@ -294,7 +294,7 @@ async def test_quirk_8_pods_that_are_refused_are_told_in_the_server_s_own_words(
 
 async def test_quirk_14_a_claim_is_waited_for_however_long_it_takes(stage: Stage) -> None:
     stage.submit(volumes=[{"mountPath": "/data", "volumeClaimName": "late"}])
-    async with stage.controller(settings=JobSettings(claim_interval=0.001)):
+    async with stage.controller(settings=JobSettings(pvc_recheck_interval=0.001)):
 
         def asked() -> int:
             return sum("/persistentvolumeclaims/late" in seen.path for seen in stage.api.seen)
@@ -379,7 +379,7 @@ async def test_quirk_33_a_kill_is_one_call_a_pod_and_never_too_many_at_a_time(
     stage: Stage,
 ) -> None:
     stage.submit(task(replicas=30))
-    settings = JobSettings(count_delay=0.05, calls_in_flight=7)
+    settings = JobSettings(status_delay=0.05, max_writes_in_flight=7)
     async with stage.controller(settings=settings):
         await until(lambda: stage.named(PODGROUPS))
         stage.admit()

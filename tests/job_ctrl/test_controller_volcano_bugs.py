@@ -11,7 +11,7 @@ from batholith.job_ctrl.core_types import ContainerState, ContainerStatus, PodSt
 from batholith.job_ctrl.core_types import Pod as PodView
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import CreatePods, DeletePods, SetStatus
-from batholith.job_ctrl.pod_tracker import Happening, Ledger
+from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodTracker
 from batholith.model.job import JobEvent, JobState, JobStatus
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import PodPhase as P
@@ -92,8 +92,8 @@ def test_quirk_4_empty_and_absent_are_the_same_in_a_status() -> None:
     bare = JobStatus(state=JobState(phase="Pending"), min_available=2)
     seen = view(job(status=bare))
     assert (
-        not status.difference({"taskStatusCount": {}}, {"taskStatusCount": {}})
-        and status.recounted(seen) == bare
+        not status.merge_patch({"taskStatusCount": {}}, {"taskStatusCount": {}})
+        and status.update_counts(seen) == bare
     )
 
 
@@ -135,7 +135,7 @@ def test_a_job_enters_a_phase_with_the_pods_that_go_for_it_counted_as_terminatin
     assert (entered.failed, entered.terminating) == (failed, terminating)
     assert entered.running + entered.failed + entered.terminating == 4
     world.run()
-    assert sum(pod.leaving for pod in world.pods.values()) == terminating
+    assert sum(pod.terminating for pod in world.pods.values()) == terminating
     assert status_of(world) == entered
 
 
@@ -249,8 +249,8 @@ def test_quirk_18_what_happened_unseen_is_answered_and_running_pods_are_not_call
 
 def test_quirk_19_an_unknown_gang_is_answered_after_a_restart_too() -> None:
     of = job(policies=[on("Unknown", "AbortJob")], status=JobStatus(version=7))
-    seen = Happening(event=JobEvent.JOB_UNKNOWN, owner="uid-j")
-    answer = policies.answer(of, seen, Ledger().counts(7, spare_finished=True))
+    seen = LifecycleEvent(event_type=JobEvent.JOB_UNKNOWN, owner="uid-j")
+    answer = policies.match_policy(of, seen, PodTracker().counts(7, keep_finished=True))
     assert answer is not None and answer.action == "AbortJob"
 
 
@@ -272,10 +272,10 @@ def test_quirk_22_a_pod_that_fails_because_it_was_deleted_was_evicted() -> None:
     pod = world.pods["j-t-0"]
     books = world.ledger
     for phase in (P.RUNNING, P.FAILED):
-        books.put(
+        books.update(
             entry("t-0", phase, uid=pod.uid, leaving=True, exit_code=143 * (phase is P.FAILED))
         )
-    assert not [one for one in books.happenings if one.event is JobEvent.POD_FAILED]
+    assert not [one for one in books.events if one.event_type is JobEvent.POD_FAILED]
     world.evict("t-0")
     world.run()
     assert world.phases[-1] in ("Aborting", "Aborted")
@@ -306,18 +306,18 @@ def pod_of(kind: str, group: str, *, first: int = 0, second: int = 0) -> PodView
 
 
 def test_quirk_23_the_exit_code_is_that_of_the_container_that_failed() -> None:
-    read = pod_tracker.read(pod_of("Job", "batch.volcano.sh", first=0, second=3))
+    read = pod_tracker.parse_pod(pod_of("Job", "batch.volcano.sh", first=0, second=3))
     assert read is not None and read.exit_code == 3
 
 
 def test_quirk_28_jobs_of_other_groups_are_none_of_ours() -> None:
-    assert pod_tracker.read(pod_of("Job", "batch")) is None
+    assert pod_tracker.parse_pod(pod_of("Job", "batch")) is None
 
 
 def test_quirk_29_pods_of_an_earlier_job_count_nowhere_and_hold_only_their_names() -> None:
     of = job(task("t", 2), status=JobStatus(state=JobState(phase="Pending"), min_available=2))
     seen = view(of, entry("t-0", owner="uid-before"))
-    assert seen.pods.of(P.RUNNING) == 0
+    assert seen.pod_counts.in_phase(P.RUNNING) == 0
     creations = [one for one in decide(seen) if isinstance(one, CreatePods)]
     assert creations == [CreatePods({"t": (1,)})]
 
@@ -334,7 +334,7 @@ def test_quirk_31_partitions_count_for_members_and_resources_alike() -> None:
     cut = {"totalPartitions": 4, "partitionSize": 2, "minPartitions": 2}
     cpu = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}
     of = job(task("t", 8, partitionPolicy=cut, minAvailable=None, template=cpu), minAvailable=4)
-    gang = podgroups.wanted(of, priorities={})
+    gang = podgroups.desired_spec(of, priorities={})
     assert gang.min_task_member == {"t": 4}
     assert gang.min_resources is not None and gang.min_resources["cpu"] == "4"
 

@@ -113,14 +113,14 @@ def plain_waiters(spec: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("scenario", MADE)
 def test_pods_are_made_as_recorded(scenario: str) -> None:
     job = recorded_job(scenario)
-    team = Registry().team(job)
+    team = Registry().for_job(job)
     by_name = {task.name: task for task in job.spec.tasks}
     assert MADE[scenario]["Pod"]
     for recorded in MADE[scenario]["Pod"]:
         labels = recorded["metadata"]["labels"]
         index = int(labels["volcano.sh/task-index"])
         pod = pods.build(job, by_name[labels["volcano.sh/task-spec"]], index)
-        team.shape(pod, job)
+        team.mutate_pod(pod, job)
         assert pod["metadata"] == recorded["metadata"]
         assert unordered(volumes_by_claim(plain_waiters(pod["spec"]))) == unordered(
             volumes_by_claim(plain_waiters(recorded["spec"]))
@@ -130,7 +130,7 @@ def test_pods_are_made_as_recorded(scenario: str) -> None:
 @pytest.mark.parametrize("scenario", MADE)
 def test_podgroups_are_made_as_recorded(scenario: str) -> None:
     job, recorded = recorded_job(scenario), MADE[scenario]["PodGroup"]
-    made = podgroups.build(job, podgroups.wanted(job, priorities=PRIORITIES))
+    made = podgroups.build(job, podgroups.desired_spec(job, priorities=PRIORITIES))
     body = json.loads(msgspec.json.encode(made))
     assert body["metadata"] == recorded["metadata"]
     spec = body["spec"]
@@ -145,7 +145,7 @@ def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
     job = recorded_job(scenario)
     made = {
         (wanted.resource.kind, wanted.name): wanted.build()
-        for wanted in Registry().team(job).wanted(job)
+        for wanted in Registry().for_job(job).desired_objects(job)
     }
     recorded = {
         (kind, one["metadata"]["name"]): one

@@ -18,14 +18,14 @@ from batholith.job_ctrl.effects import (
     DeleteCommand,
     DeletePodGroup,
     DeletePods,
+    DropLifecycleEvents,
     Effect,
-    Forget,
     Reason,
     RecordEvent,
     SetStatus,
 )
-from batholith.job_ctrl.job_view import Order
-from batholith.job_ctrl.pod_tracker import Ledger
+from batholith.job_ctrl.job_view import CommandRef
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
@@ -60,7 +60,7 @@ def status_of(world: World) -> JobStatus:
 def test_a_new_job_is_pending_before_anything_is_made() -> None:
     (effect,) = decide(view(job(), podgroup=None))
     assert isinstance(effect, SetStatus)
-    assert effect.urgent
+    assert effect.immediate
     assert effect.status.state.phase == "Pending"
     assert [one.status for one in effect.status.conditions] == ["Pending"]
 
@@ -68,7 +68,7 @@ def test_a_new_job_is_pending_before_anything_is_made() -> None:
 def test_a_pending_job_gets_a_podgroup_and_no_pods() -> None:
     pending = job(status=JobStatus(state=JobState(phase="Pending"), min_available=2))
     seen = view(pending, podgroup=None)
-    assert decide(seen) == [CreatePodGroup(seen.gang)]
+    assert decide(seen) == [CreatePodGroup(seen.podgroup_spec)]
 
 
 @pytest.mark.parametrize("phase", ["", "Pending"])
@@ -101,13 +101,13 @@ def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     gone = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
     of = msgspec.structs.replace(of, metadata=gone)
     assert decide(view(of)) == []
-    order = Order(name="c", uid="u", action="AbortJob")
+    order = CommandRef(name="c", uid="u", action="AbortJob")
     assert decide(view(of), order) == [DeleteCommand()]
 
 
 def test_a_command_is_carried_out_then_deleted_and_named_in_the_status() -> None:
     seen = view(job(status=RUN), entry("t-0"), entry("t-1"))
-    order = Order(name="c", uid="uid-c", action="AbortJob")
+    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
     written, issued, execute, delete = decide(seen, order)
     assert isinstance(written, SetStatus)
     state = written.status.state
@@ -122,7 +122,9 @@ def test_a_command_that_the_status_names_is_only_deleted() -> None:
     world.order("RestartJob")
     world.step()
     version = status_of(world).version
-    done = Order(name="c", uid=status_of(world).state.message.split("(")[1][:-1], action="AbortJob")
+    done = CommandRef(
+        name="c", uid=status_of(world).state.message.split("(")[1][:-1], action="AbortJob"
+    )
     assert decide(world.view(), done) == [DeleteCommand()]
     assert status_of(world).version == version
 
@@ -131,13 +133,13 @@ def test_a_command_that_was_obeyed_is_deleted_before_the_status_says_something_e
     """INV-VC-1: what names it would be gone, and it would be obeyed again."""
     state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
     seen = view(job(suspend=True, status=JobStatus(state=state, version=1)))
-    order = Order(name="c", uid="uid-c", action="AbortJob")
+    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
     assert decide(seen, order) == [DeleteCommand()]
 
 
 @pytest.mark.parametrize("action", ["DanceJob", "", "ResumeJob", "RestartPod", "SyncQueue"])
 def test_a_command_that_makes_no_sense_changes_nothing(action: str) -> None:
-    effects = decide(view(job(status=RUN)), Order(name="c", uid="uid-c", action=action))
+    effects = decide(view(job(status=RUN)), CommandRef(name="c", uid="uid-c", action=action))
     assert [type(effect) for effect in effects] == [RecordEvent, RecordEvent, DeleteCommand]
 
 
@@ -386,7 +388,7 @@ def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
     for name, restarts in (("a-0", 2), ("a-1", 1)):
         assert world.phases[-1] == "Running"
         world.pods[f"j-{name}"] = dataclasses.replace(world.pods[f"j-{name}"], restarts=restarts)
-        world.ledger.put(world.pods[f"j-{name}"])
+        world.ledger.update(world.pods[f"j-{name}"])
         world.run()
     assert world.phases[-1] == "Aborting"
 
@@ -442,7 +444,7 @@ def test_a_command_that_changes_nothing_says_why(action: str, told: str) -> None
     world = World(job())
     world.run()
     assert world.job is not None
-    effects = decide(world.view(), Order(name="c", uid="u", action=action))
+    effects = decide(world.view(), CommandRef(name="c", uid="u", action=action))
     assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {told}")
     assert effects[-1] == DeleteCommand()
 
@@ -477,13 +479,13 @@ def test_a_gang_that_can_never_fill_again_says_so() -> None:
 def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     world = started(job())
 
-    def refuse(ledger: Ledger) -> None:
+    def refuse(ledger: PodTracker) -> None:
         raise AssertionError("all pods were walked over")
 
     for walk in ("live", "done"):
-        monkeypatch.setattr(Ledger, walk, refuse)
+        monkeypatch.setattr(PodTracker, walk, refuse)
     world.turn("t-0", P.FAILED)
-    assert [type(effect) for effect in decide(world.view())] == [Forget, SetStatus]
+    assert [type(effect) for effect in decide(world.view())] == [DropLifecycleEvents, SetStatus]
 
 
 def test_a_policy_with_a_timeout_waits_and_then_acts() -> None:
@@ -521,7 +523,7 @@ def test_a_task_waits_for_the_one_that_it_depends_on() -> None:
     assert set(world.pods) == {"j-a-0"}
     world.turn("a-0", P.RUNNING)
     world.pods["j-a-0"] = entry("a-0", uid=world.pods["j-a-0"].uid)
-    world.ledger.put(world.pods["j-a-0"])
+    world.ledger.update(world.pods["j-a-0"])
     world.run()
     assert set(world.pods) == {"j-a-0", "j-b-0", "j-b-1"}
 
@@ -530,7 +532,7 @@ def test_a_gang_is_made_of_those_that_wait_for_nobody() -> None:
     """The others are made when those run, and cannot be placed together with them."""
 
     def gang(*tasks: dict[str, Any], **spec: Any) -> int:
-        return podgroups.wanted(job(*tasks, **spec), priorities={}).min_member
+        return podgroups.desired_spec(job(*tasks, **spec), priorities={}).min_member
 
     first, then = task("a", 2), task("b", 3, dependsOn={"name": ["a"]})
     assert gang(first, then, minAvailable=5) == 2
@@ -682,9 +684,9 @@ def test_any_life_keeps_the_rules(
     status = status_of(world)
     final = JobPhase(status.state.phase)
     if world.job is not None and world.job.spec.suspend:
-        assert not {pod.phase for pod in world.pods.values() if not pod.leaving} - P_ENDED
+        assert not {pod.phase for pod in world.pods.values() if not pod.terminating} - P_ENDED
     counted = status.pending + status.running + status.unknown
-    live = [pod for pod in world.pods.values() if not pod.leaving]
+    live = [pod for pod in world.pods.values() if not pod.terminating]
     if final not in ("Completed", "Failed", "Terminated"):
         assert counted + status.succeeded + status.failed == len(live)
     else:

@@ -10,7 +10,7 @@ from support.jobs import encode_templates
 
 from batholith.admission.job_defaults import set_defaults
 from batholith.job_ctrl import pods
-from batholith.job_ctrl.defaults import FilledJob
+from batholith.job_ctrl.defaults import DefaultedJob
 from batholith.model.meta import ObjectMeta
 
 Json = dict[str, Any]
@@ -20,9 +20,9 @@ RECORDED = [json.loads(line) for line in (DATA / "job-defaults.jsonl").read_text
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "busybox:1.36"}]}}
 
 
-def read(spec: Json) -> FilledJob:
+def read(spec: Json) -> DefaultedJob:
     """A stored job, as the controller reads it; the definition has filled in the queue."""
-    made = msgspec.convert({"spec": encode_templates({"queue": "default"} | spec)}, FilledJob)
+    made = msgspec.convert({"spec": encode_templates({"queue": "default"} | spec)}, DefaultedJob)
     return msgspec.structs.replace(made, metadata=ObjectMeta(name="j", namespace="ns"))
 
 

@@ -13,13 +13,20 @@ from hypothesis import strategies as st
 from support.jobs import entry, job, task, view
 
 from batholith.job_ctrl import policies
-from batholith.job_ctrl.decide import _react
-from batholith.job_ctrl.deferred import Docket
-from batholith.job_ctrl.effects import Effect, Forget, LookAgain, PutOff, RecordEvent, SetStatus
-from batholith.job_ctrl.job_view import View
+from batholith.job_ctrl.decide import _apply_policies
+from batholith.job_ctrl.deferred import DeferredItems
+from batholith.job_ctrl.effects import (
+    DeferLifecycleEvents,
+    DropLifecycleEvents,
+    Effect,
+    RecordEvent,
+    RequeueAfter,
+    SetStatus,
+)
+from batholith.job_ctrl.job_view import JobView
 from batholith.job_ctrl.phases import RULES
-from batholith.job_ctrl.pod_tracker import Happening, Ledger
-from batholith.job_ctrl.restarts import Target
+from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodTracker
+from batholith.job_ctrl.restarts import RestartTarget
 from batholith.model.job import Action, Job, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -71,7 +78,7 @@ class Story:
     """A ledger, and the job that it is kept for, as both change."""
 
     def __init__(self, rules: list[dict[str, Any]]) -> None:
-        self.ledger = Ledger()
+        self.ledger = PodTracker()
         self.rules, self.replicas = rules, 2
         self.status = JobStatus(state=JobState(phase="Running"), min_available=1)
         self.now = 100.0
@@ -81,7 +88,7 @@ class Story:
     def _adapt(self) -> None:
         tasks = task("a", self.replicas), task("b", 1)
         self.job: Job = job(*tasks, policies=self.rules, minAvailable=1, status=self.status)
-        self.ledger.adapt(self.job)
+        self.ledger.set_job(self.job)
 
     def take(self, step: str, what: Any, changes: dict[str, Any] | None = None) -> None:
         """Do one step of a random history."""
@@ -90,13 +97,13 @@ class Story:
                 made = entry(what, **(changes or {}))
                 made = dataclasses.replace(made, uid=f"{what}-{made.uid}")
                 self.uids[what] = made.uid
-                self.ledger.put(made, now=self.now)
+                self.ledger.update(made, now=self.now)
             case "drop":
-                self.ledger.drop(self.uids.get(what, ""), now=self.now)
+                self.ledger.remove(self.uids.get(what, ""), now=self.now)
             case "doom":
-                self.ledger.doom([self.uids.get(what, "")])
+                self.ledger.mark_deleting([self.uids.get(what, "")])
             case "reprieve":
-                self.ledger.reprieve([self.uids.get(what, "")])
+                self.ledger.unmark_deleting([self.uids.get(what, "")])
             case "policies":
                 self.rules = what
             case "status":
@@ -107,19 +114,19 @@ class Story:
                 self.now += what
         self._adapt()
 
-    def view(self) -> View:
+    def view(self) -> JobView:
         seen = view(self.job, podgroup="Running")
-        return dataclasses.replace(seen, ledger=self.ledger, uptime=self.now)
+        return dataclasses.replace(seen, pod_tracker=self.ledger, monotonic_now=self.now)
 
     def look(self) -> list[Effect]:
         """Ask the policies, and put down what concerns happenings."""
-        asides, move = _react(self.view())
+        asides, move = _apply_policies(self.view())
         effects = [*asides, *move]
         for effect in effects:
-            if isinstance(effect, Forget):
-                self.ledger.forget(effect.happenings)
-            if isinstance(effect, PutOff):
-                self.ledger.put_off(effect.waits, terms=effect.terms)
+            if isinstance(effect, DropLifecycleEvents):
+                self.ledger.drop_events(effect.events)
+            if isinstance(effect, DeferLifecycleEvents):
+                self.ledger.defer_events(effect.due_at, inputs=effect.inputs)
             if isinstance(effect, SetStatus):
                 self.status = effect.status
                 self._adapt()
@@ -127,22 +134,26 @@ class Story:
         return effects
 
 
-def asked_about_all(seen: View) -> tuple[list[Happening], float | None, str]:
+def asked_about_all(seen: JobView) -> tuple[list[LifecycleEvent], float | None, str]:
     """The naive rule: all that happened, asked about one by one.
 
     Returns what needs no more thought, seconds until something else is due, and what is done.
     """
-    over, waits = list[Happening](), list[float]()
-    for happening in seen.ledger.happenings:
-        policy = policies.answer(seen.job, happening, seen.pods)
-        if policy is None or policies.is_over(seen.ledger, happening, policy):
+    over, waits = list[LifecycleEvent](), list[float]()
+    for happening in seen.pod_tracker.events:
+        policy = policies.match_policy(seen.job, happening, seen.pod_counts)
+        if policy is None or policies.is_stale(seen.pod_tracker, happening, policy):
             over.append(happening)
             continue
-        go = RULES[seen.phase].on.get(Action(policy.action))
-        if go is None or Target.of(Action(policy.action), happening) is None:
+        go = RULES[seen.phase].transitions.get(Action(policy.action))
+        if go is None or RestartTarget.for_event(Action(policy.action), happening) is None:
             over.append(happening)
             continue
-        left = happening.since + policies.delay(policy, happening.event) - seen.uptime
+        left = (
+            happening.occurred_at
+            + policies.delay(policy, happening.event_type)
+            - seen.monotonic_now
+        )
         if left <= 0:
             return [*over, happening], None, policy.action
         waits.append(left)
@@ -159,8 +170,10 @@ def test_inv_vc_7_each_look_finds_what_asking_about_everything_would(
         story.take(*step)
         over, left, action = asked_about_all(story.view())
         effects = story.look()
-        forgotten = [one for each in effects if isinstance(each, Forget) for one in each.happenings]
-        agains = [each.seconds for each in effects if isinstance(each, LookAgain)]
+        forgotten = [
+            one for each in effects if isinstance(each, DropLifecycleEvents) for one in each.events
+        ]
+        agains = [each.seconds for each in effects if isinstance(each, RequeueAfter)]
         done = [each.message for each in effects if isinstance(each, RecordEvent)]
         assert forgotten == over
         assert agains == ([] if left is None else [left])
@@ -183,7 +196,7 @@ def pending(number: int, **fields: Any) -> Story:
 
 def judged(story: Story) -> list[str]:
     """The pods that the next look asks the policies about."""
-    due, _ = story.ledger.due(story.now, terms=policies.terms(story.job))
+    due, _ = story.ledger.due_events(story.now, inputs=policies.policy_inputs(story.job))
     return [one.pod for one in due]
 
 
@@ -194,7 +207,7 @@ def test_pods_that_wait_cost_a_look_nothing_until_they_are_due() -> None:
     story.take("put", "a-1", {"phase": P.RUNNING})
     story.take("put", "a-2", {"phase": P.PENDING, "ready": True})  # something about it is new
     assert judged(story) == ["j-a-2"]
-    assert [one.seconds for one in story.look() if isinstance(one, LookAgain)] == [30.0]
+    assert [one.seconds for one in story.look() if isinstance(one, RequeueAfter)] == [30.0]
     assert judged(story) == []
     story.now += 30.0
     assert judged(story) == ["j-a-0", "j-a-2", "j-a-3", "j-a-4"]
@@ -208,7 +221,7 @@ def test_a_pod_made_again_waits_its_own_time() -> None:
     story.take("doom", "a-0")
     story.take("drop", "a-0")
     story.take("put", "a-0", {"phase": P.PENDING, "uid": "u2"})
-    assert [one.seconds for one in story.look() if isinstance(one, LookAgain)] == [60.0]
+    assert [one.seconds for one in story.look() if isinstance(one, RequeueAfter)] == [60.0]
     story.now += 20.0
     story.look()
     assert story.status.state.phase == "Running"
@@ -219,7 +232,7 @@ def test_a_policy_that_is_changed_counts_for_pods_that_wait_already() -> None:
     story.now += 10.0
     story.take("policies", [{**story.rules[0], "timeout": "30s"}])
     assert judged(story) == ["j-a-0", "j-a-1"]
-    assert [one.seconds for one in story.look() if isinstance(one, LookAgain)] == [20.0]
+    assert [one.seconds for one in story.look() if isinstance(one, RequeueAfter)] == [20.0]
     assert judged(story) == []
 
 
@@ -247,7 +260,7 @@ class Naive:
 def test_a_docket_calls_what_is_due_in_the_order_in_which_it_came(
     steps: list[tuple[str, str, int, str]],
 ) -> None:
-    docket, naive, numbers, now = Docket[str, int](), Naive(), count(), 0.0
+    docket, naive, numbers, now = DeferredItems[str, int](), Naive(), count(), 0.0
     for step, key, number, terms in steps:
         if step == "add":
             docket.add(key, matter := next(numbers))
@@ -259,28 +272,28 @@ def test_a_docket_calls_what_is_due_in_the_order_in_which_it_came(
             naive.matters.pop(key, None)
             naive.until.pop(key, None)
         elif step == "reopen":
-            docket.reopen(key)
+            docket.reactivate(key)
             naive.until.pop(key, None)
         elif step == "put off" and key in naive.matters:
-            docket.put_off(key, until=now + number, terms=terms)
+            docket.defer(key, until=now + number, inputs=terms)
             if terms != naive.terms:
                 naive.until.clear()
             naive.terms, naive.until[key] = terms, now + number
         elif step == "wait":
             now += number
         naive.until = {key: until for key, until in naive.until.items() if until > now}
-        assert docket.due(now, terms=naive.terms) == (
+        assert docket.due(now, inputs=naive.terms) == (
             [matter for key, matter in naive.matters.items() if key not in naive.until],
             min(naive.until.values(), default=None),
         )
-        assert docket.due(now, terms="z") == ([*naive.matters.values()], None)
+        assert docket.due(now, inputs="z") == ([*naive.matters.values()], None)
         docket.validate()
 
 
 def test_putting_off_again_and_again_leaves_nothing_behind() -> None:
-    docket = Docket[str, str]()
+    docket = DeferredItems[str, str]()
     docket.add("a", "a")
     for number in range(10_000):
-        docket.put_off("a", until=1e9 - number, terms="x")
-        docket.reopen("a")
+        docket.defer("a", until=1e9 - number, inputs="x")
+        docket.reactivate("a")
     assert len(docket._heap) < 200

@@ -11,9 +11,9 @@ from support.packages import install
 
 from batholith.job_ctrl import pods
 from batholith.job_ctrl.plugins import entry_points
-from batholith.job_ctrl.plugins.base import Wanted
+from batholith.job_ctrl.plugins.base import DesiredObject
 from batholith.job_ctrl.plugins.errors import PluginError, UnknownPluginError
-from batholith.job_ctrl.plugins.registry import BUILT_IN, Registry, Team
+from batholith.job_ctrl.plugins.registry import BUILT_IN, JobPlugins, Registry
 from batholith.model.job import Job
 from batholith.model.names import CONFIGMAPS, SECRETS, Resource
 
@@ -38,15 +38,15 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def shaped(team: Team, of: Job) -> pods.Pod:
+def shaped(team: JobPlugins, of: Job) -> pods.Pod:
     pod = pods.build(of, of.spec.tasks[0], 0)
-    team.shape(pod, of)
+    team.mutate_pod(pod, of)
     return pod
 
 
 def test_an_installed_plugin_serves_the_jobs_that_name_it(packages: Path) -> None:
     of = job(task(), plugins={"mark": ["a", "b"], "env": []})
-    pod = shaped(Registry.load().team(of), of)
+    pod = shaped(Registry.load().for_job(of), of)
     assert pod["metadata"]["annotations"]["mark"] == "a b"
     assert entry_points.names() >= {"mark", "gone", "exits"}
 
@@ -65,23 +65,23 @@ def test_a_plugin_that_cannot_be_loaded_is_named_to_its_jobs_alone(
     with caplog.at_level(logging.ERROR):
         registry = Registry.load()
     assert [record for record in caplog.records if vars(record).get("plugin") == name]
-    shaped(registry.team(job()), job())
+    shaped(registry.for_job(job()), job())
     of = job(plugins={name: [], "mark": []})
     with pytest.raises(PluginError) as caught:
-        shaped(registry.team(of), of)
+        shaped(registry.for_job(of), of)
     assert f"job plugin {name!r} failed in {why}" in str(caught.value)
 
 
 def test_a_job_whose_plugin_is_gone_gets_no_pods_but_may_end() -> None:
     of = job(plugins={"nosuch": [], "ssh": []})
-    team = Registry().team(of)
+    team = Registry().for_job(of)
     for _ in range(2):
         with pytest.raises(UnknownPluginError, match="'nosuch' is not installed; known are env"):
             shaped(team, of)
     with pytest.raises(UnknownPluginError):
-        list(team.wanted(of))
-    assert list(team.unwanted(of)) == [(SECRETS, "j-ssh")]
-    assert list(team.complaints(of)) == []
+        list(team.desired_objects(of))
+    assert list(team.objects_to_delete(of)) == [(SECRETS, "j-ssh")]
+    assert list(team.warnings(of)) == []
 
 
 class Clumsy:
@@ -98,9 +98,9 @@ class Clumsy:
     def on_pod_create(self, pod: pods.Pod, job: Job) -> None:
         self._fail("on_pod_create")
 
-    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+    def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
         self._fail("on_job_add")
-        return [Wanted(resource=CONFIGMAPS, name="c", build=self._build)]
+        return [DesiredObject(resource=CONFIGMAPS, name="c", build=self._build)]
 
     def _build(self) -> dict[str, Any]:
         self._fail("the making of ConfigMap c")
@@ -110,18 +110,18 @@ class Clumsy:
         self._fail("on_job_delete")
         return [(CONFIGMAPS, "c")]
 
-    def complaints_about(self, job: Job) -> Sequence[str]:
+    def validate_job(self, job: Job) -> Sequence[str]:
         self._fail("complaints_about")
         return []
 
 
-def use_all(team: Team, of: Job) -> list[str]:
+def use_all(team: JobPlugins, of: Job) -> list[str]:
     """Let the team do everything that it is there for; what it complains of."""
     shaped(team, of)
-    for wanted in team.wanted(of):
+    for wanted in team.desired_objects(of):
         wanted.build()
-    list(team.unwanted(of))
-    return list(team.complaints(of))
+    list(team.objects_to_delete(of))
+    return list(team.warnings(of))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def use_all(team: Team, of: Job) -> list[str]:
 )
 def test_a_plugin_that_fails_is_named_with_what_it_was_about(where: str) -> None:
     of = job(plugins={"clumsy": [where], "env": []})
-    team = Registry({**BUILT_IN, "clumsy": Clumsy}).team(of)
+    team = Registry({**BUILT_IN, "clumsy": Clumsy}).for_job(of)
     with pytest.raises(PluginError) as caught:
         use_all(team, of)
     assert str(caught.value) == f"job plugin 'clumsy' failed in {where}: ValueError: oh"
@@ -138,7 +138,7 @@ def test_a_plugin_that_fails_is_named_with_what_it_was_about(where: str) -> None
 
 def test_a_plugin_that_fails_to_complain_is_complained_of() -> None:
     of = job(plugins={"clumsy": ["complaints_about"]})
-    (said,) = use_all(Registry({"clumsy": Clumsy}).team(of), of)
+    (said,) = use_all(Registry({"clumsy": Clumsy}).for_job(of), of)
     assert said == "job plugin 'clumsy' failed in complaints_about: ValueError: oh"
 
 
@@ -146,19 +146,19 @@ def test_one_that_fails_to_take_its_objects_away_keeps_no_others() -> None:
     of = job(plugins={"clumsy": ["on_job_delete"], "ssh": []})
     found = []
     with pytest.raises(PluginError, match="on_job_delete"):
-        for one in Registry({**BUILT_IN, "clumsy": Clumsy}).team(of).unwanted(of):
+        for one in Registry({**BUILT_IN, "clumsy": Clumsy}).for_job(of).objects_to_delete(of):
             found.append(one)  # noqa: PERF402 - what comes before the error counts
     assert found == [(SECRETS, "j-ssh")]
 
 
 def test_an_object_that_is_none_is_not_sent_to_the_server() -> None:
     class Empty:
-        def on_job_add(self, job: Job) -> Sequence[Wanted]:
+        def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
             nothing: Any = None
-            return [Wanted(resource=CONFIGMAPS, name="c", build=lambda: nothing)]
+            return [DesiredObject(resource=CONFIGMAPS, name="c", build=lambda: nothing)]
 
     of = job(plugins={"empty": []})
-    (wanted,) = Registry({"empty": lambda given: Empty()}).team(of).wanted(of)
+    (wanted,) = Registry({"empty": lambda given: Empty()}).for_job(of).desired_objects(of)
     with pytest.raises(PluginError, match="the making of ConfigMap c: TypeError: it is no object"):
         wanted.build()
 
@@ -166,4 +166,4 @@ def test_an_object_that_is_none_is_not_sent_to_the_server() -> None:
 def test_what_has_no_hook_is_no_plugin() -> None:
     of = job(plugins={"dict": []})
     with pytest.raises(PluginError, match=r"it has none of on_pod_create, on_job_add"):
-        shaped(Registry({"dict": lambda given: {}}).team(of), of)
+        shaped(Registry({"dict": lambda given: {}}).for_job(of), of)

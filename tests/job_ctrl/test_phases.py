@@ -7,8 +7,8 @@ from support.jobs import entry, job, task, view
 from batholith.job_ctrl import status
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
-from batholith.job_ctrl.job_view import Order, View
-from batholith.job_ctrl.phases import RULES, Go
+from batholith.job_ctrl.job_view import CommandRef, JobView
+from batholith.job_ctrl.phases import RULES, Transition
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -38,11 +38,11 @@ def at(phase: JobPhase, **fields: object) -> JobStatus:
 @pytest.mark.parametrize("action", Action)
 def test_an_action_leads_where_the_table_says(phase: JobPhase, action: Action) -> None:
     seen = view(job(status=at(phase, version=4, retry_count=1)))
-    go = RULES[phase].on.get(action)
+    go = RULES[phase].transitions.get(action)
     assert (go is not None) == ((phase, action) in TABLE)
     if go is not None:
         then, retries, versions = TABLE[phase, action]
-        moved = status.moved(seen, go, reason=action)
+        moved = status.apply_transition(seen, go, reason=action)
         assert moved.state.phase == then
         assert (moved.retry_count, moved.version) == (1 + retries, 4 + versions)
         assert moved.conditions[-1].status == then
@@ -56,7 +56,7 @@ def test_each_phase_has_its_rules(phase: JobPhase) -> None:
 def becomes(effects: list[Effect]) -> JobPhase | None:
     """The phase that is written, if it is another or entered anew."""
     for effect in effects:
-        if isinstance(effect, SetStatus) and effect.urgent:
+        if isinstance(effect, SetStatus) and effect.immediate:
             return JobPhase(effect.status.state.phase)
     return None
 
@@ -65,13 +65,13 @@ def becomes(effects: list[Effect]) -> JobPhase | None:
 @pytest.mark.parametrize("action", Action)
 def test_a_command_does_in_each_phase_what_the_table_says(phase: JobPhase, action: Action) -> None:
     seen = view(job(status=at(phase, min_available=2)), entry("t-0"), entry("t-1"))
-    effects = decide(seen, Order(name="c", uid="uid-c", action=action))
+    effects = decide(seen, CommandRef(name="c", uid="uid-c", action=action))
     then = TABLE.get((phase, action)) if action not in RESTART_A_PART else None
     assert becomes(effects) == (then[0] if then else None)
     assert effects[-1] == DeleteCommand()
 
 
-def failed_in(phase: JobPhase, action: Action) -> View:
+def failed_in(phase: JobPhase, action: Action) -> JobView:
     """A pod of a job in *phase* has just failed, which a policy answers by *action*."""
     answer = {"action": action, "event": "PodFailed"}
     of = job(
@@ -97,7 +97,7 @@ def test_a_policy_does_in_each_phase_what_the_table_says(phase: JobPhase, action
     assert becomes(decide(seen)) == expected
 
 
-def running(of: Job, **pods: str) -> View:
+def running(of: Job, **pods: str) -> JobView:
     """A Running job whose pods are in the phases given as letters: ``t="PRSFU"``."""
     letters = {phase.value[0]: phase for phase in PodPhase}
     return view(
@@ -110,9 +110,9 @@ def running(of: Job, **pods: str) -> View:
     )
 
 
-def verdict(seen: View) -> JobPhase | None:
-    go = RULES[seen.phase].settle(seen)
-    return go.then if go else None
+def verdict(seen: JobView) -> JobPhase | None:
+    go = RULES[seen.phase].next_transition(seen)
+    return go.to if go else None
 
 
 RUNNING = at(P.RUNNING)
@@ -170,7 +170,7 @@ def test_a_job_of_no_pods_stays_as_it_is() -> None:
 @pytest.mark.parametrize("pods", ["", "RR", "SS", "FP"])
 def test_nothing_leads_out_of_the_last_phases(phase: JobPhase, pods: str) -> None:
     assert verdict(running(job(status=at(phase)), t=pods)) is None
-    assert RULES[phase].on == {}
+    assert RULES[phase].transitions == {}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,9 @@ def test_a_job_that_was_stopped_has_stopped_when_no_pod_is_alive(
 def test_a_restart_waits_for_room_and_counts_retries_first() -> None:
     state = JobState(phase=P.RESTARTING, reason=A.RESTART_JOB)
     three = JobStatus(state=state, version=1, retry_count=3, min_available=2)
-    assert RULES[P.RESTARTING].settle(view(job(status=three))) == Go(then=P.FAILED, renew=True)
+    assert RULES[P.RESTARTING].next_transition(view(job(status=three))) == Transition(
+        to=P.FAILED, bumps_version=True
+    )
     two = JobStatus(state=state, version=1, retry_count=2, min_available=2)
     assert verdict(view(job(status=two), entry(leaving=True))) is None
     assert verdict(view(job(status=two))) == P.PENDING

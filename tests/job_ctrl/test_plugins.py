@@ -13,7 +13,7 @@ from support.jobs import job, task
 
 from batholith.job_ctrl import pods
 from batholith.job_ctrl.plugins import arguments
-from batholith.job_ctrl.plugins.base import Wanted
+from batholith.job_ctrl.plugins.base import DesiredObject
 from batholith.job_ctrl.plugins.errors import PluginError
 from batholith.job_ctrl.plugins.registry import BUILT_IN, Registry
 from batholith.job_ctrl.pods import Pod
@@ -33,22 +33,22 @@ DEFAULTS: dict[str, arguments.Value] = {"name": "", "port": 22, "on": False}
     ],
 )
 def test_arguments_are_read_as_go_reads_flags(words: list[str], values: tuple[Any, ...]) -> None:
-    read = arguments.read(words, DEFAULTS)
+    read = arguments.parse(words, DEFAULTS)
     assert tuple(read.values.values()) == values
-    assert read.complaints == ()
+    assert read.warnings == ()
 
 
 @pytest.mark.parametrize(
     "wrong", [["--no-such"], ["--no-such", "3"], ["--port=x"], ["--on=maybe"], ["word"], ["-"]]
 )
 def test_quirks_19_and_a8_an_argument_that_makes_no_sense_hides_no_other(wrong: list[str]) -> None:
-    read = arguments.read([*wrong, "--name=x"], DEFAULTS)
+    read = arguments.parse([*wrong, "--name=x"], DEFAULTS)
     assert read.values == {"name": "x", "port": 22, "on": False}
-    assert len(read.complaints) == 1
+    assert len(read.warnings) == 1
 
 
 def test_a_flag_at_the_end_may_lack_its_value() -> None:
-    assert len(arguments.read(["--port"], DEFAULTS).complaints) == 1
+    assert len(arguments.parse(["--port"], DEFAULTS).warnings) == 1
 
 
 class Sidecar:
@@ -64,7 +64,7 @@ class Sidecar:
 def test_quirk_1_a_container_that_another_plugin_adds_is_served_too() -> None:
     of = job(task("my-task", 1), plugins={"env": [], "sidecar": ["img"], "svc": []})
     pod = pods.build(of, of.spec.tasks[0], 0)
-    Registry({**BUILT_IN, "sidecar": Sidecar}).team(of).shape(pod, of)
+    Registry({**BUILT_IN, "sidecar": Sidecar}).for_job(of).mutate_pod(pod, of)
     (side,) = pod["spec"]["initContainers"]
     names = ["VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM", "VK_TASK_INDEX", "VC_TASK_INDEX"]
     assert [variable["name"] for variable in side["env"]] == names
@@ -73,35 +73,35 @@ def test_quirk_1_a_container_that_another_plugin_adds_is_served_too() -> None:
 
 def test_the_template_is_not_changed_by_the_pods_made_of_it() -> None:
     of = job(task(replicas=2), plugins={"env": []})
-    team = Registry.load().team(of)
+    team = Registry.load().for_job(of)
     made = [pods.build(of, of.spec.tasks[0], index) for index in (0, 1)]
     for pod in made:
-        team.shape(pod, of)
+        team.mutate_pod(pod, of)
     assert [len(pod["spec"]["containers"][0]["env"]) for pod in made] == [2, 2]
 
 
 def test_given_keys_are_used_as_they_are_and_no_others_are_made() -> None:
     of = job(plugins={"ssh": ["--ssh-private-key=mine", "--ssh-public-key=yours"]})
-    (secret,) = Registry().team(of).wanted(of)
+    (secret,) = Registry().for_job(of).desired_objects(of)
     data = secret.build()["data"]
     assert (data["id_rsa"], data["id_rsa.pub"]) == ("bWluZQ==", "eW91cnM=")
-    assert secret.follow == {"config": data["config"]}
+    assert secret.synced_data == {"config": data["config"]}
 
 
 def test_what_a_team_removes_is_what_it_made() -> None:
     of = job(plugins={"ssh": [], "svc": [], "env": []})
-    team = Registry().team(of)
-    made = [(wanted.resource, wanted.name) for wanted in team.wanted(of)]
-    assert list(team.unwanted(of)) == made
+    team = Registry().for_job(of)
+    made = [(wanted.resource, wanted.name) for wanted in team.desired_objects(of)]
+    assert list(team.objects_to_delete(of)) == made
     assert len(made) == 4
-    assert list(team.complaints(of)) == []
+    assert list(team.warnings(of)) == []
 
 
 def shaped(of: Job, task_name: str, index: int = 0) -> pods.Pod:
     """A pod of *of* as its plugins make it."""
     (chosen,) = (one for one in of.spec.tasks if one.name == task_name)
     pod = pods.build(of, chosen, index)
-    Registry().team(of).shape(pod, of)
+    Registry().for_job(of).mutate_pod(pod, of)
     return pod
 
 
@@ -179,7 +179,7 @@ def test_quirks_15_and_16_a_job_that_a_plugin_does_not_fit_is_complained_of(
     tasks: list[str], plugins: dict[str, list[str]], words: list[str]
 ) -> None:
     of = job(*(task(name, 1) for name in tasks), plugins=plugins)
-    complaints = list(Registry().team(of).complaints(of))
+    complaints = list(Registry().for_job(of).warnings(of))
     assert len(complaints) == len(words)
     for complaint, word in zip(complaints, words, strict=True):
         assert word in complaint
@@ -195,15 +195,15 @@ def test_quirk_1_the_waiting_container_has_what_svc_gives_whatever_the_order() -
 
 def test_quirk_5_a_public_key_alone_is_not_used_and_a_pair_is_made() -> None:
     of = job(plugins={"ssh": ["--ssh-public-key=mine"]})
-    (secret,) = Registry().team(of).wanted(of)
+    (secret,) = Registry().for_job(of).desired_objects(of)
     data = secret.build()["data"]
     assert data["id_rsa.pub"] == data["authorized_keys"] != "bWluZQ=="
-    assert any("private" in said for said in Registry().team(of).complaints(of))
+    assert any("private" in said for said in Registry().for_job(of).warnings(of))
 
 
 def test_quirk_8_a_job_that_is_to_be_reached_from_outside_gets_no_policy_against_it() -> None:
     of = job(plugins={"svc": ["--disable-network-policy"]})
-    kinds = [wanted.resource.kind for wanted in Registry().team(of).wanted(of)]
+    kinds = [wanted.resource.kind for wanted in Registry().for_job(of).desired_objects(of)]
     assert sorted(kinds) == ["ConfigMap", "Service"]
 
 
@@ -217,7 +217,7 @@ def test_quirk_12_long_lists_of_hosts_can_be_kept_out_of_the_environment() -> No
 def test_quirk_10_a_subdomain_of_the_template_s_own_is_complained_of() -> None:
     template = {"spec": {"subdomain": "elsewhere", "containers": [{"name": "c"}]}}
     of = job(task("t", 1, template=template), plugins={"svc": []})
-    (said,) = Registry().team(of).complaints(of)
+    (said,) = Registry().for_job(of).warnings(of)
     assert "'elsewhere'" in said
 
 
@@ -230,8 +230,8 @@ def test_quirk_11_a_host_name_in_the_template_is_listed_once() -> None:
 
 def test_quirk_13_the_documented_name_of_rays_client_port_is_taken() -> None:
     of = job(task("head", 1), plugins={"ray": ["--clientServerPort=7", "--headContainer=main"]})
-    assert list(Registry().team(of).complaints(of)) == []
-    (service,) = Registry().team(of).wanted(of)
+    assert list(Registry().for_job(of).warnings(of)) == []
+    (service,) = Registry().for_job(of).desired_objects(of)
     assert service.build()["spec"]["ports"][2]["port"] == 7
 
 
@@ -240,7 +240,7 @@ def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise() 
     template = {"spec": {"containers": [{"name": "head", "image": "i", "ports": ports}]}}
     of = job(task("head", 1, template=template), plugins={"ray": []})
     container = shaped(of, "head")["spec"]["containers"][0]
-    (service,) = Registry().team(of).wanted(of)
+    (service,) = Registry().for_job(of).desired_objects(of)
     names = {port["name"]: port["containerPort"] for port in container["ports"]}
     for port in service.build()["spec"]["ports"]:
         target = port["targetPort"]
@@ -249,8 +249,8 @@ def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise() 
 
 def test_quirk_20_the_files_of_hosts_keep_the_case_of_their_task() -> None:
     of = job(task("my-Task", 1), plugins={"svc": []})
-    config = next(one for one in Registry().team(of).wanted(of) if one.name == "j-svc")
-    assert set(config.follow) == {"my_Task.host", "VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM"}
+    config = next(one for one in Registry().for_job(of).desired_objects(of) if one.name == "j-svc")
+    assert set(config.synced_data) == {"my_Task.host", "VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM"}
 
 
 class Wayward:
@@ -262,8 +262,8 @@ class Wayward:
     def on_pod_create(self, pod: Pod, job: Job) -> None:
         raise asyncio.CancelledError
 
-    def on_job_add(self, job: Job) -> Iterator[Wanted]:
-        yield Wanted(resource=CONFIGMAPS, name=self._name, build=dict)
+    def on_job_add(self, job: Job) -> Iterator[DesiredObject]:
+        yield DesiredObject(resource=CONFIGMAPS, name=self._name, build=dict)
 
     def on_job_delete(self, job: Job) -> Iterator[tuple[Resource, str]]:
         yield CONFIGMAPS, self._name
@@ -274,9 +274,9 @@ class Wayward:
 def test_a_plugin_that_cancels_itself_or_names_what_cannot_be_is_blamed(name: str) -> None:
     registry = Registry({"wayward": Wayward})
     of = job(task(), plugins={"wayward": [name]})
-    team = registry.team(of)
+    team = registry.for_job(of)
     with pytest.raises(PluginError, match=r"wayward.*CancelledError"):
-        team.shape({}, of)
+        team.mutate_pod({}, of)
     with pytest.raises(PluginError, match="'wayward' wants an object of an invalid name"):
-        list(team.wanted(of))
-    assert list(team.unwanted(of)) == [(CONFIGMAPS, "well")]
+        list(team.desired_objects(of))
+    assert list(team.objects_to_delete(of)) == [(CONFIGMAPS, "well")]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.jobs import entry, job, task
 
 from batholith.job_ctrl.core_types import Pod
-from batholith.job_ctrl.pod_tracker import Entry, Ledger, read
+from batholith.job_ctrl.pod_tracker import PodInfo, PodTracker, parse_pod
 from batholith.model.job import JobEvent
 from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import FINISHED, PodPhase
@@ -37,144 +37,144 @@ STEPS = st.lists(
 )
 
 
-def take(ledger: Ledger, step: str, what: Entry | int) -> None:
+def take(ledger: PodTracker, step: str, what: PodInfo | int) -> None:
     """Do one step of a random history."""
     if isinstance(what, int):
-        ledger.adapt(job(task("a", what), task("b", 2)))
+        ledger.set_job(job(task("a", what), task("b", 2)))
     elif step == "put":
-        ledger.put(what)
+        ledger.update(what)
     elif step == "drop":
-        ledger.drop(what.uid)
+        ledger.remove(what.uid)
     elif step == "doom":
-        ledger.doom([what.uid])
+        ledger.mark_deleting([what.uid])
     else:
-        ledger.reprieve([what.uid])
+        ledger.unmark_deleting([what.uid])
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
-def test_counts_equal_pods(steps: list[tuple[str, Entry | int]]) -> None:
-    ledger = Ledger()
-    ledger.adapt(job(task("a", 2), task("b", 2)))
+def test_counts_equal_pods(steps: list[tuple[str, PodInfo | int]]) -> None:
+    ledger = PodTracker()
+    ledger.set_job(job(task("a", 2), task("b", 2)))
     for step, what in steps:
         take(ledger, step, what)
         ledger.validate()
     for version in range(3):
         counts = ledger.counts(version)
-        live = [pod for pod in ledger.live() if pod.version == version]
-        done = list(ledger.done())
+        live = [pod for pod in ledger.active() if pod.version == version]
+        done = list(ledger.finished())
         assert sum(sum(phases.values()) for phases in counts.tasks.values()) == len(live + done)
         assert counts.finished == sum(pod.phase in FINISHED for pod in done)
         assert {*ledger.outdated(version)} == {
-            pod for pod in ledger.live() if pod.version < version
+            pod for pod in ledger.active() if pod.version < version
         }
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_the_books_are_empty_when_the_pods_are_gone(
-    steps: list[tuple[str, Entry | int]],
+    steps: list[tuple[str, PodInfo | int]],
 ) -> None:
     """INV-VC-3 for the part of the ledger."""
-    ledger = Ledger()
+    ledger = PodTracker()
     for step, what in steps:
         take(ledger, step, what)
     for name in ("a-0", "a-1", "a-2", "b-0", "b-1", "c-0"):
-        ledger.drop(f"uid-{name}")
+        ledger.remove(f"uid-{name}")
     assert len(ledger) == 0
     ledger.validate()
-    assert ledger.counts(0).alive == 0
+    assert ledger.counts(0).unfinished == 0
 
 
-def happenings(ledger: Ledger) -> list[tuple[JobEvent, str]]:
-    return [(one.event, one.pod) for one in ledger.happenings]
+def happenings(ledger: PodTracker) -> list[tuple[JobEvent, str]]:
+    return [(one.event_type, one.pod) for one in ledger.events]
 
 
-def booked() -> Ledger:
-    ledger = Ledger()
-    ledger.adapt(job(task("t", 2)))
-    ledger.put(entry())
-    ledger.forget(ledger.happenings)
+def booked() -> PodTracker:
+    ledger = PodTracker()
+    ledger.set_job(job(task("t", 2)))
+    ledger.update(entry())
+    ledger.drop_events(ledger.events)
     return ledger
 
 
 def test_a_pod_that_goes_was_evicted_unless_we_asked_for_it() -> None:
     ledger = booked()
-    ledger.drop("uid-t-0")
+    ledger.remove("uid-t-0")
     assert happenings(ledger) == [(JobEvent.POD_EVICTED, "j-t-0")]
     ledger = booked()
-    ledger.doom(["uid-t-0"])
-    ledger.put(entry(phase=PodPhase.FAILED, leaving=True))
-    ledger.drop("uid-t-0")
+    ledger.mark_deleting(["uid-t-0"])
+    ledger.update(entry(phase=PodPhase.FAILED, leaving=True))
+    ledger.remove("uid-t-0")
     assert happenings(ledger) == []
 
 
 def test_inv_ex_6_a_pod_seen_to_go_twice_counts_once() -> None:
     """Once it is being deleted, and once it is gone."""
     ledger = booked()
-    ledger.put(entry("t-1"))
-    ledger.doom(["uid-t-0"])
+    ledger.update(entry("t-1"))
+    ledger.mark_deleting(["uid-t-0"])
     for _ in range(2):
-        assert (ledger.counts(0).terminating, ledger.counts(0).alive) == (1, 2)
-        ledger.put(entry(leaving=True))
+        assert (ledger.counts(0).terminating, ledger.counts(0).unfinished) == (1, 2)
+        ledger.update(entry(leaving=True))
     for _ in range(2):
-        ledger.drop("uid-t-0")
-        assert (ledger.counts(0).terminating, ledger.counts(0).alive) == (0, 1)
+        ledger.remove("uid-t-0")
+        assert (ledger.counts(0).terminating, ledger.counts(0).unfinished) == (0, 1)
         assert ledger.missing("t") == [0]
     ledger.validate()
 
 
 def test_a_pod_that_fails_is_a_happening_with_its_exit_code() -> None:
     ledger = booked()
-    ledger.put(entry(phase=PodPhase.FAILED, exit_code=3))
-    assert [one.exit_code for one in ledger.happenings] == [3]
-    ledger.put(entry(phase=PodPhase.FAILED, exit_code=3, leaving=True))
+    ledger.update(entry(phase=PodPhase.FAILED, exit_code=3))
+    assert [one.exit_code for one in ledger.events] == [3]
+    ledger.update(entry(phase=PodPhase.FAILED, exit_code=3, leaving=True))
     assert happenings(ledger) == [(JobEvent.POD_FAILED, "j-t-0")]
 
 
 def test_a_replacement_that_runs_undoes_what_nobody_answered() -> None:
     ledger = booked()
-    ledger.drop("uid-t-0")
-    ledger.put(entry(phase=PodPhase.PENDING, uid="uid-new"))
+    ledger.remove("uid-t-0")
+    ledger.update(entry(phase=PodPhase.PENDING, uid="uid-new"))
     assert (JobEvent.POD_EVICTED, "j-t-0") in happenings(ledger)
-    ledger.put(entry(phase=PodPhase.RUNNING, uid="uid-new"))
+    ledger.update(entry(phase=PodPhase.RUNNING, uid="uid-new"))
     assert happenings(ledger) == []
 
 
 def test_a_pod_of_an_earlier_job_holds_its_name_and_counts_nowhere() -> None:
-    ledger = Ledger()
-    ledger.adapt(job(task("t", 2)))
-    ledger.put(entry(owner="uid-earlier"))
+    ledger = PodTracker()
+    ledger.set_job(job(task("t", 2)))
+    ledger.update(entry(owner="uid-earlier"))
     assert ledger.missing("t") == [1]
-    assert ledger.counts(0).alive == 0
-    ledger.drop("uid-t-0")
+    assert ledger.counts(0).unfinished == 0
+    ledger.remove("uid-t-0")
     assert ledger.missing("t") == [0, 1]
 
 
 def test_a_pod_made_but_not_seen_is_there_until_nobody_awaits_it() -> None:
-    ledger = Ledger()
-    ledger.adapt(job(task("t", 2)))
+    ledger = PodTracker()
+    ledger.set_job(job(task("t", 2)))
     ledger.expect("j-t-0")
     assert ledger.missing("t") == [0, 1]
-    ledger.put_unseen(entry(phase=PodPhase.PENDING))
-    ledger.drop_unseen({"j-t-0"})
+    ledger.add_unobserved(entry(phase=PodPhase.PENDING))
+    ledger.remove_unobserved({"j-t-0"})
     assert ledger.missing("t") == [1]
-    ledger.drop_unseen(())
+    ledger.remove_unobserved(())
     assert ledger.missing("t") == [0, 1]
     ledger.expect("j-t-0")
-    ledger.put_unseen(entry(phase=PodPhase.PENDING))
-    ledger.put(entry(phase=PodPhase.PENDING))
-    ledger.drop_unseen(())
+    ledger.add_unobserved(entry(phase=PodPhase.PENDING))
+    ledger.update(entry(phase=PodPhase.PENDING))
+    ledger.remove_unobserved(())
     assert ledger.missing("t") == [1]
 
 
 def test_the_cache_has_the_last_word_about_a_pod_that_it_showed_first() -> None:
-    ledger = Ledger()
-    ledger.adapt(job(task("t", 2)))
+    ledger = PodTracker()
+    ledger.set_job(job(task("t", 2)))
     ledger.expect("j-t-0")
-    ledger.put(entry(phase=PodPhase.PENDING))
-    ledger.drop("uid-t-0")
-    ledger.put_unseen(entry(phase=PodPhase.PENDING))  # the answer, late
+    ledger.update(entry(phase=PodPhase.PENDING))
+    ledger.remove("uid-t-0")
+    ledger.add_unobserved(entry(phase=PodPhase.PENDING))  # the answer, late
     assert ledger.missing("t") == [0, 1]
 
 
@@ -202,11 +202,11 @@ def pod(**changes: object) -> Pod:
 
 
 def test_only_pods_of_volcano_jobs_are_read() -> None:
-    read_pod = read(pod())
+    read_pod = parse_pod(pod())
     assert read_pod is not None
     assert dataclasses.asdict(read_pod) == dataclasses.asdict(
         entry("t-1", PodPhase.PENDING, uid="u", version=2)
     )
-    assert read(pod(owner_references=())) is None
-    assert read(pod(annotations={})) is None
-    assert read(pod(name="else-1")) is None
+    assert parse_pod(pod(owner_references=())) is None
+    assert parse_pod(pod(annotations={})) is None
+    assert parse_pod(pod(name="else-1")) is None

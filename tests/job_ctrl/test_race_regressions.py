@@ -140,12 +140,12 @@ def test_inv_ex_4_pods_that_may_have_been_made_are_awaited_and_no_others(life: L
     life.admit()
     life.do(life.idle())
     assert life.controller is not None
-    awaited = life.controller._expected.pending("d/j")
+    awaited = life.controller._expectations.pending("d/j")
     assert life.named(PODS).keys() == {f"j-t-{index}" for index in (0, 1, 2, 5, 6)}
     assert awaited == {*life.named(PODS), "j-t-4"}
     life.do(life.rest())
     assert len(life.named(PODS)) == 8
-    assert not life.controller._expected.pending("d/j")
+    assert not life.controller._expectations.pending("d/j")
 
 
 def test_a_taken_name_holds_up_no_other_pod_and_is_told(life: Life) -> None:

@@ -14,7 +14,7 @@ from batholith.kube.client.client import Client
 from batholith.kube.errors import ForbiddenError
 from batholith.model.names import JOBS, PODGROUPS, PODS
 
-ONE_BY_ONE = JobSettings(calls_in_flight=1, workers=16)
+ONE_BY_ONE = JobSettings(max_writes_in_flight=1, workers=16)
 
 
 class Held(Client):
@@ -96,7 +96,7 @@ async def order(first: int, second: int, *, after: int) -> list[str]:
             await until(lambda: len(api.objects(PODGROUPS)) == 2)
             api.put(PODGROUPS, group_of("first"), status={"phase": "Inqueue"})
             await client.held.wait()
-            line = controller._executor._turns._waiters
+            line = controller._executor._write_slots._waiters
             before = len(line)
             api.put(PODGROUPS, group_of("second"), status={"phase": "Inqueue"})
             await until(lambda: len(line) > before, "the second job stands in line")

@@ -284,7 +284,7 @@ async def test_counts_are_merged_within_an_interval_and_states_are_not(world: Wo
         await until(lambda: world.registry.get_sample_value(figure, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
-        await until(controller._work.delayed_count)
+        await until(controller._workqueue.delayed_count)
         await world.clock.advance(0.2)
         await until(lambda: world.status("q").get("running") == 19)
         assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
@@ -393,7 +393,7 @@ async def test_a_standby_shows_no_figures_that_it_has_not_counted(world: World) 
     world.podgroup("g", "q", "Running")
     controller = world.controller(registry=world.registry)
     ready, lead = asyncio.Event(), asyncio.Event()
-    work = asyncio.create_task(controller.run(ready=ready, lead=lead))
+    work = asyncio.create_task(controller.run(ready=ready, elected=lead))
     await ready.wait()
     assert world.registry.get_sample_value(figure, labels) is None
     lead.set()

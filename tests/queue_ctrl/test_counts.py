@@ -36,10 +36,10 @@ class CountsMachine(RuleBasedStateMachine):
     )
     def put(self, name: str, queue: str, phase: str) -> None:
         old, new = self.held.get(name), podgroup(name, queue, phase)
-        before = {each: self.counts.of(each) for each in ("default", "x", "y")}
+        before = {each: self.counts.get(each) for each in ("default", "x", "y")}
         changed = self.counts.observe(old, new)
         self.held[name] = new
-        assert {each for each, was in before.items() if self.counts.of(each) != was} <= changed
+        assert {each for each, was in before.items() if self.counts.get(each) != was} <= changed
 
     @rule(name=st.sampled_from("abcdef"))
     def remove(self, name: str) -> None:
@@ -52,9 +52,9 @@ class CountsMachine(RuleBasedStateMachine):
             (each.spec.queue or "default", each.status.phase) for each in self.held.values()
         )
         for queue in ("default", "x", "y"):
-            of = self.counts.of(queue)
+            of = self.counts.get(queue)
             shown = tuple(places[queue, phase] for phase in PHASES)
-            assert of.shown == shown
+            assert of.status_counts == shown
             assert of.total == sum(n for (where, _), n in places.items() if where == queue)
         assert len(self.counts) == len({queue for queue, _ in places})
 
@@ -69,4 +69,4 @@ def test_an_event_that_moves_nothing_wakes_no_queue() -> None:
     assert counts.observe(podgroup("a", "x", "Pending"), podgroup("a", "x", "Pending")) == set()
     moved = counts.observe(podgroup("a", "x", "Pending"), podgroup("a", "y", "Running"))
     assert moved == {"x", "y"}
-    assert counts.of("x").total == 0
+    assert counts.get("x").total == 0

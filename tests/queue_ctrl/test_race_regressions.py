@@ -6,7 +6,7 @@ import pytest
 from support.queue_stateful import Queues
 
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
-from batholith.queue_ctrl.controller import LOOK_AGAIN
+from batholith.queue_ctrl.controller import RESYNC_AFTER_GIVE_UP
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_counts_are_written_though_all_retries_met_a_conflict(world: Queues) -> 
     world.api.put(PODGROUPS, "g", spec={"queue": "default"}, status={"phase": "Running"})
     world.do(world.pass_time(30))
     world.do(world.rest())  # the change that was in the way is none that matters here
-    world.do(world.pass_time(LOOK_AGAIN))
+    world.do(world.pass_time(RESYNC_AFTER_GIVE_UP))
     world.do(world.rest())
     world.validate()
     assert world.queues["default"]["status"]["running"] == 1

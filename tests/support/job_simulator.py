@@ -9,10 +9,10 @@ from support.jobs import entry, view
 from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
-from batholith.job_ctrl.job_view import Order, View
-from batholith.job_ctrl.pod_tracker import Entry, Ledger
+from batholith.job_ctrl.job_view import CommandRef, JobView
+from batholith.job_ctrl.pod_tracker import PodInfo, PodTracker
 from batholith.job_ctrl.pods import partition_of
-from batholith.job_ctrl.recovery import catch_up
+from batholith.job_ctrl.recovery import restore
 from batholith.model.job import Job
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
@@ -23,7 +23,7 @@ class World:
 
     def __init__(self, job: Job) -> None:
         self.job: Job | None = job
-        self.pods: dict[str, Entry] = {}
+        self.pods: dict[str, PodInfo] = {}
         self.podgroup: PodGroup | None = None
         self.phases: list[str] = []
         self.said: list[str] = []
@@ -32,21 +32,21 @@ class World:
         self.uptime = 0.0
         self.again_in: list[float] = []
         self._serial = 0
-        self._orders: list[Order] = []
+        self._orders: list[CommandRef] = []
         self.crash()
 
     def crash(self) -> None:
         """The controller dies and starts anew: only what the server has is left."""
-        self.ledger = Ledger()
+        self.ledger = PodTracker()
         for pod in self.pods.values():
-            self.ledger.put(pod)
+            self.ledger.update(pod)
         self._first_look = self._objects_due = True
 
     def order(self, action: str) -> None:
         """The user sends a Command."""
         self._serial += 1
         self._orders.append(
-            Order(name=f"c{self._serial}", uid=f"cmd-{self._serial}", action=action)
+            CommandRef(name=f"c{self._serial}", uid=f"cmd-{self._serial}", action=action)
         )
 
     def suspend(self, value: bool = True) -> None:
@@ -67,21 +67,21 @@ class World:
 
     def evict(self, name: str) -> None:
         """Somebody deletes a pod, and it goes at once."""
-        self.ledger.drop(self.pods.pop(f"j-{name}").uid, now=self.uptime)
+        self.ledger.remove(self.pods.pop(f"j-{name}").uid, now=self.uptime)
 
     def reap(self) -> None:
         """All pods that were asked to go, go."""
-        for pod in [pod for pod in self.pods.values() if pod.leaving]:
+        for pod in [pod for pod in self.pods.values() if pod.terminating]:
             self._show(dataclasses.replace(pod, phase=PodPhase.FAILED))
             del self.pods[pod.name]
-            self.ledger.drop(pod.uid, now=self.uptime)
+            self.ledger.remove(pod.uid, now=self.uptime)
 
-    def view(self) -> View:
+    def view(self) -> JobView:
         """What the controller sees now."""
         assert self.job is not None
-        self.ledger.adapt(self.job)
+        self.ledger.set_job(self.job)
         if self._first_look:
-            catch_up(self.job, self.ledger, now=self.uptime)
+            restore(self.job, self.ledger, now=self.uptime)
             self._first_look = False
         seen = view(
             self.job,
@@ -89,7 +89,7 @@ class World:
             objects_due=self._objects_due,
         )
         return dataclasses.replace(
-            seen, ledger=self.ledger, podgroup=self.podgroup, uptime=self.uptime
+            seen, pod_tracker=self.ledger, podgroup=self.podgroup, monotonic_now=self.uptime
         )
 
     def run(self) -> None:
@@ -110,7 +110,8 @@ class World:
             self._do(effect)
         self.ledger.validate()
         return not all(
-            isinstance(effect, fx.RecordEvent | fx.PutOff | fx.LookAgain) for effect in asked
+            isinstance(effect, fx.RecordEvent | fx.DeferLifecycleEvents | fx.RequeueAfter)
+            for effect in asked
         )
 
     def _do(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one case an effect
@@ -141,24 +142,24 @@ class World:
                     for index in numbers:
                         self._create(task, index)
             case fx.DeletePods(pods):
-                self.ledger.doom(pod.uid for pod in pods)
+                self.ledger.mark_deleting(pod.uid for pod in pods)
                 for pod in pods:
-                    self._show(dataclasses.replace(self.pods[pod.name], leaving=True))
-            case fx.EnsureObjects():
+                    self._show(dataclasses.replace(self.pods[pod.name], terminating=True))
+            case fx.EnsurePluginObjects():
                 self.objects, self._objects_due = True, False
-            case fx.RemoveObjects():
+            case fx.DeletePluginObjects():
                 self.objects, self._objects_due = False, True
             case fx.DeleteCommand():
                 self._orders.pop(0)
             case fx.DeleteJob():
                 self.job = None
-            case fx.Forget(happenings):
-                self.ledger.forget(happenings)
-            case fx.PutOff(waits, terms):
-                self.ledger.put_off(waits, terms=terms)
+            case fx.DropLifecycleEvents(happenings):
+                self.ledger.drop_events(happenings)
+            case fx.DeferLifecycleEvents(waits, terms):
+                self.ledger.defer_events(waits, inputs=terms)
             case fx.RecordEvent(reason):
                 self.said.append(reason)
-            case fx.LookAgain(seconds):
+            case fx.RequeueAfter(seconds):
                 self.again_in.append(seconds)
 
     def _create(self, task: str, index: int) -> None:
@@ -178,6 +179,6 @@ class World:
         )
         self._show(pod)
 
-    def _show(self, pod: Entry) -> None:
+    def _show(self, pod: PodInfo) -> None:
         self.pods[pod.name] = pod
-        self.ledger.put(pod, now=self.uptime)
+        self.ledger.update(pod, now=self.uptime)

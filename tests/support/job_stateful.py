@@ -30,7 +30,7 @@ from batholith.model.names import (
 Object = dict[str, Any]
 
 PLUGINS = Registry.load()
-SETTINGS = JobSettings(workers=2, claim_interval=20.0)
+SETTINGS = JobSettings(workers=2, pvc_recheck_interval=20.0)
 HOME = "d/j"
 """The job where there is only one."""
 PATIENCE = 130.0

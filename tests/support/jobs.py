@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from batholith.job_ctrl import podgroups
-from batholith.job_ctrl.job_view import View
-from batholith.job_ctrl.pod_tracker import Entry, Ledger
+from batholith.job_ctrl.job_view import JobView
+from batholith.job_ctrl.pod_tracker import PodInfo, PodTracker
 from batholith.model.job import Job, JobStatus
 from batholith.model.meta import ObjectMeta
 from batholith.model.pod import PodPhase
@@ -66,10 +66,10 @@ def encode_templates(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "tasks": tasks}
 
 
-def entry(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) -> Entry:
+def entry(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) -> PodInfo:
     """A pod ``j-<task>-<index>`` of the job."""
     of_task, _, index = name.rpartition("-")
-    plain = Entry(
+    plain = PodInfo(
         uid=f"uid-{name}",
         name=f"j-{name}",
         owner="uid-j",
@@ -82,20 +82,20 @@ def entry(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) 
     return dataclasses.replace(plain, **fields)
 
 
-def view(of: Job, *pods: Entry, podgroup: str | None = "Inqueue", **fields: Any) -> View:
+def view(of: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **fields: Any) -> JobView:
     """The job *of* with *pods*, and a PodGroup in phase *podgroup* (``None``: there is none)."""
-    ledger = Ledger()
-    ledger.adapt(of)
+    ledger = PodTracker()
+    ledger.set_job(of)
     for pod in pods:
-        ledger.put(pod)
-    gang = podgroups.wanted(of, priorities={})
+        ledger.update(pod)
+    gang = podgroups.desired_spec(of, priorities={})
     group = podgroups.build(of, gang)
-    return View(
+    return JobView(
         job=of,
-        ledger=ledger,
-        gang=gang,
+        pod_tracker=ledger,
+        podgroup_spec=gang,
         now=NOW,
-        uptime=100.0,
+        monotonic_now=100.0,
         podgroup=None
         if podgroup is None
         else msgspec.structs.replace(
@@ -107,7 +107,7 @@ def view(of: Job, *pods: Entry, podgroup: str | None = "Inqueue", **fields: Any)
     )
 
 
-def group_of(seen: View) -> PodGroup:
+def group_of(seen: JobView) -> PodGroup:
     """The PodGroup that *seen* shows."""
     assert seen.podgroup is not None
     return seen.podgroup

@@ -262,7 +262,7 @@ async def theatre(
         nodes = AgentSettings(data_dir=folder, simulation=pretended)
         it = Theatre(server)
         clock = it.time.parts
-        soon = JobSettings(claim_interval=0.2)
+        soon = JobSettings(pvc_recheck_interval=0.2)
         parts = (
             QueueController(manager, clock=clock, recorder=recorder),
             PodGroupController(manager, clock=clock, recorder=recorder),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from .base import Factory
-from .errors import PluginError, blaming
+from .errors import PluginError, plugin_errors
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +27,17 @@ def load() -> dict[str, Factory]:
     for entry in entry_points(group=GROUP):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "no package"
         try:
-            found[entry.name] = _factory(entry, package)
+            found[entry.name] = _load_factory(entry, package)
         except PluginError as error:
             log.exception("a job plugin cannot be loaded", extra={"plugin": entry.name})
-            found[entry.name] = _Broken(error)
+            found[entry.name] = _FailedPlugin(error)
         else:
             log.info("job plugin", extra={"plugin": entry.name, "package": package})
     return found
 
 
-def _factory(entry: EntryPoint, package: str) -> Factory:
-    with blaming(entry.name, f"{entry.value} of {package}"):
+def _load_factory(entry: EntryPoint, package: str) -> Factory:
+    with plugin_errors(entry.name, f"{entry.value} of {package}"):
         factory: Factory = entry.load()
         if not callable(factory):
             raise TypeError("it is no class, and no function that makes a plugin")
@@ -45,10 +45,10 @@ def _factory(entry: EntryPoint, package: str) -> Factory:
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
+class _FailedPlugin:
     """Stands in for a plugin that cannot be loaded."""
 
-    why: PluginError
+    error: PluginError
 
     def __call__(self, arguments: Sequence[str], /) -> object:
         """Say why there is no plugin.
@@ -56,4 +56,4 @@ class _Broken:
         Raises:
             PluginError: always.
         """
-        raise PluginError(self.why.plugin, self.why.problem) from self.why
+        raise PluginError(self.error.plugin, self.error.problem) from self.error

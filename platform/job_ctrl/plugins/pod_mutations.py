@@ -39,17 +39,17 @@ def add_mount(pod: Pod, volume: dict[str, Any], mount: dict[str, Any]) -> None:
         container["volumeMounts"] = [*mounts, {"name": volume["name"], **mount}]
 
 
-def role(pod: Pod) -> str:
+def task_name(pod: Pod) -> str:
     """The name of the pod's task."""
     return str(pod["metadata"]["annotations"][names.TASK_SPEC])
 
 
-def index(pod: Pod) -> int:
+def task_index(pod: Pod) -> int:
     """The pod's number within its task."""
     return int(pod["metadata"]["annotations"][names.TASK_INDEX])
 
 
-def task_named(job: Job, name: str) -> TaskSpec | None:
+def find_task(job: Job, name: str) -> TaskSpec | None:
     """The task of that name, if there is one."""
     return next((task for task in job.spec.tasks if task.name == name), None)
 
@@ -66,27 +66,25 @@ def append_env(container: dict[str, Any], variables: list[dict[str, Any]]) -> No
     container["env"] = [*(container.get("env") or ()), *variables]
 
 
-def domain(job: Job, task: TaskSpec, number: int = 0) -> str:
+def fqdn(job: Job, task: TaskSpec, number: int = 0) -> str:
     """The domain name of one pod of *task*."""
-    host, subdomain = _named(job, task)
+    host, subdomain = _host_and_subdomain(job, task)
     return f"{host or name_of(job, task.name, number)}.{subdomain}"
 
 
 def subdomain(job: Job, task: TaskSpec) -> str:
     """The subdomain of the pods of *task*."""
-    return _named(job, task)[1]
+    return _host_and_subdomain(job, task)[1]
 
 
-def hosts(job: Job, task: TaskSpec) -> list[tuple[str, str]]:
+def hostnames(job: Job, task: TaskSpec) -> list[tuple[str, str]]:
     """Host and domain name of each pod of *task*; just one if its template names the host."""
-    host, _ = _named(job, task)
+    host, _ = _host_and_subdomain(job, task)
     listed = range(min(task.replicas, 1) if host else task.replicas)
-    return [
-        (host or name_of(job, task.name, number), domain(job, task, number)) for number in listed
-    ]
+    return [(host or name_of(job, task.name, number), fqdn(job, task, number)) for number in listed]
 
 
-def _named(job: Job, task: TaskSpec) -> tuple[str, str]:
+def _host_and_subdomain(job: Job, task: TaskSpec) -> tuple[str, str]:
     """The host name that the template gives, if it does, and the subdomain."""
     spec = msgspec.json.decode(task.template, type=_HostTemplate).spec
     return spec.hostname, spec.subdomain or job.metadata.name
