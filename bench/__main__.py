@@ -28,7 +28,7 @@ from batholith.model.meta import ObjectMeta
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 from bench.load import job, submit
 
-PARTS = ("apiserver", "controllers", "scheduler", "agent")
+COMPONENTS = ("apiserver", "controllers", "scheduler", "agent")
 
 
 class _Status(ApiStruct, frozen=True):
@@ -67,13 +67,13 @@ def batholith(*arguments: str, data: DataDir) -> None:
 class Milestones:
     """When all pods were created, bound and running, seen from a watch."""
 
-    def __init__(self, client: Client, wanted: int) -> None:
-        self._wanted = wanted
+    def __init__(self, client: Client, expected: int) -> None:
+        self._expected = expected
         self._counts: Counter[str] = Counter()
         self.times: dict[str, float] = {}
         self.done = asyncio.Event()
-        self.cache = Informer(client, PODS, _Pod)
-        self.cache.add_event_handler(self._on_pod)
+        self.informer = Informer(client, PODS, _Pod)
+        self.informer.add_event_handler(self._on_pod)
 
     def _on_pod(self, old: _Pod | None, new: _Pod | None) -> None:
         if new is None:
@@ -85,27 +85,27 @@ class Milestones:
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] == self._wanted:
+        if self._counts[what] == self._expected:
             self.times[what] = time.perf_counter()
             if what == "running":
                 self.done.set()
 
 
-class Writes:
+class WriteCounter:
     """Counts the writes of each kind by watching it."""
 
     def __init__(self, client: Client) -> None:
         self.counts: Counter[str] = Counter()
-        self.caches = [
-            self._cache(client, kind) for kind in (JOBS, PODGROUPS, PODS, QUEUES, EVENTS)
+        self.informers = [
+            self._informer(client, kind) for kind in (JOBS, PODGROUPS, PODS, QUEUES, EVENTS)
         ]
 
-    def _cache(self, client: Client, kind: Resource) -> Informer[_Any]:
+    def _informer(self, client: Client, kind: Resource) -> Informer[_Any]:
         cache = Informer(client, kind, _Any)
-        cache.add_event_handler(lambda _old, _new: self._note(kind.kind))
+        cache.add_event_handler(lambda _old, _new: self._counter(kind.kind))
         return cache
 
-    def _note(self, kind: str) -> None:
+    def _counter(self, kind: str) -> None:
         self.counts[kind] += 1
 
 
@@ -124,8 +124,8 @@ def cpu_seconds(data: DataDir) -> dict[str, float]:
 async def shape(jobs: int, pods: int) -> str:
     """*jobs* gangs of *pods* simulated pods each, until all run."""
     async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
-        seen, writes = Milestones(client, jobs * pods), Writes(client)
-        caches: list[Informer[Any]] = [seen.cache, *writes.caches]
+        seen, writes = Milestones(client, jobs * pods), WriteCounter(client)
+        caches: list[Informer[Any]] = [seen.informer, *writes.informers]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()
@@ -142,7 +142,7 @@ async def shape(jobs: int, pods: int) -> str:
     return (
         f"| {jobs}x{pods} | {seen.times['created'] - start:.2f} s | {seconds:.2f} s "
         f"| {jobs / seconds:.0f} | {total / seconds:.0f} "
-        f"| {' / '.join(f'{spent[name]:.1f}' for name in PARTS)} "
+        f"| {' / '.join(f'{spent[name]:.1f}' for name in COMPONENTS)} "
         f"| {', '.join(f'{kind} {count}' for kind, count in sorted(counts.items()))} |"
     )
 
@@ -151,7 +151,7 @@ async def throughput() -> None:
     """Jobs and pods a second through the whole cluster, and what they cost."""
     print(
         "| shape | created | running | jobs/s | pods/s | CPU s: "
-        + " / ".join(PARTS)
+        + " / ".join(COMPONENTS)
         + " | writes a pod |"
     )
     print("| --- | ---: | ---: | ---: | ---: | --- | --- |")

@@ -49,7 +49,7 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def started(*command: str) -> AsyncIterator[tuple[Server, Client]]:
+async def running_server(*command: str) -> AsyncIterator[tuple[Server, Client]]:
     """A server with an empty store, and a client of its administrator."""
     with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
         data = DataDir(Path(folder))
@@ -70,12 +70,12 @@ async def _make_queues(client: Client) -> None:
         await client.create(QUEUES, {"metadata": {"name": name}, "spec": spec})
 
 
-def _spawn(folder: str, *command: str) -> "tuple[subprocess.Popen[bytes], IO[bytes]]":
+def _spawn(directory: str, *command: str) -> "tuple[subprocess.Popen[bytes], IO[bytes]]":
     """Start a server; the file gets a byte when it answers."""
     ready, tell = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         descriptor = listener.fileno()
-        arguments = ["--data-dir", folder, "--listen-fd", str(descriptor)]
+        arguments = ["--data-dir", directory, "--listen-fd", str(descriptor)]
         process = subprocess.Popen(
             [*command, *arguments],
             pass_fds=[descriptor, tell],
@@ -118,7 +118,7 @@ class Watchers:
                 if self._expected is not None and self._seen >= self._expected[0]:
                     self._expected[1].set()
 
-    def more(self, changes: int) -> asyncio.Event:
+    def expect(self, changes: int) -> asyncio.Event:
         """Set once all watchers together have seen that many *changes* from now on."""
         event = asyncio.Event()
         self._expected = self._seen + self._count * changes, event
@@ -283,11 +283,11 @@ async def all_of(client: Client, write: Write, count: int) -> None:
 async def measure(count: int, watchers: int, *command: str) -> dict[str, float]:
     """CPU microseconds of the server for each kind of write, on average."""
     spent = {}
-    async with started(*command) as (server, client):
+    async with running_server(*command) as (server, client):
         watching = Watchers(client, watchers)
         async with watching.running():
             for name, write in WRITES:
-                before, seen = server.cpu(), watching.more(count)
+                before, seen = server.cpu(), watching.expect(count)
                 await all_of(client, write, count)
                 await seen.wait()
                 spent[name] = (server.cpu() - before) / count

@@ -14,7 +14,7 @@ from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOBS, PODGROUPS, PODS
-from bench.components import PARTS, Platform
+from bench.components import COMPONENTS, Platform
 from bench.load import NAMESPACE, job
 
 
@@ -24,34 +24,36 @@ class _Any(ApiStruct, frozen=True):
 
 SIZE = 50
 """Pods of each job."""
-MOST = 1000
+MAX_COPIES_IN_FLIGHT = 1000
 """Jobs: three digits of a uid tell the copies apart."""
 _ORIGINAL = "seed-0000"
 _PUTS = 100
 """Objects a transaction; etcd takes 128."""
 
 
-async def fill(made: Platform, client: Client, *, pods: int) -> None:
+async def fill(platform: Platform, client: Client, *, pods: int) -> None:
     """Leave *pods* running pods of jobs of SIZE behind, and no part running."""
     jobs = pods // SIZE
-    if not 1 <= jobs <= MOST or pods % SIZE:
-        raise ValueError(f"{pods} pods: give a multiple of {SIZE}, at most {SIZE * MOST}")
-    await made.start_parts(client, *PARTS)
+    if not 1 <= jobs <= MAX_COPIES_IN_FLIGHT or pods % SIZE:
+        raise ValueError(
+            f"{pods} pods: give a multiple of {SIZE}, at most {SIZE * MAX_COPIES_IN_FLIGHT}"
+        )
+    await platform.start_components(client, *COMPONENTS)
     await client.create(JOBS, job(_ORIGINAL, SIZE, cpu="10m"), namespace=NAMESPACE)
-    await runs(client, _ORIGINAL)
-    await asyncio.to_thread(made.end_parts)
+    await wait_running(client, _ORIGINAL)
+    await asyncio.to_thread(platform.stop_components)
     uids = await _uids(client)
     original = [
         (base64.b64decode(each["key"]), base64.b64decode(each["value"]))
-        for each in _stored(made, "/registry/")
-        if _is_ours(base64.b64decode(each["key"]))
+        for each in _stored(platform, "/registry/")
+        if _is_job_key(base64.b64decode(each["key"]))
     ]
     if len(original) != SIZE + 2:
         raise ValueError(f"the store holds {len(original)} objects of the job")
-    await asyncio.to_thread(_put_copies, made, original, uids, jobs)
+    await asyncio.to_thread(_put_copies, platform, original, uids, jobs)
 
 
-async def runs(client: Client, name: str) -> None:
+async def wait_running(client: Client, name: str) -> None:
     """Wait until a job is Running."""
     async for event in client.watch(JOBS, view=Job, namespace=NAMESPACE):
         if event.object.metadata.name == name and event.object.status.state.phase == "Running":
@@ -67,28 +69,28 @@ async def _uids(client: Client) -> list[str]:
     return found
 
 
-def _is_ours(key: bytes) -> bool:
+def _is_job_key(key: bytes) -> bool:
     return _ORIGINAL.encode() in key and b"/events/" not in key
 
 
-def _stored(made: Platform, prefix: str) -> list[dict[str, Any]]:
+def _stored(platform: Platform, prefix: str) -> list[dict[str, Any]]:
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-    found = made.kube.etcd("range", key=_text(prefix.encode()), range_end=_text(end.encode()))
+    found = platform.kube.etcd("range", key=_text(prefix.encode()), range_end=_text(end.encode()))
     kept: list[dict[str, Any]] = found["kvs"]
     return kept
 
 
 def _put_copies(
-    made: Platform, original: list[tuple[bytes, bytes]], uids: list[str], jobs: int
+    platform: Platform, original: list[tuple[bytes, bytes]], uids: list[str], jobs: int
 ) -> None:
     puts: list[dict[str, Any]] = []
     for key, value in _copies(original, uids, jobs):
         puts.append({"requestPut": {"key": _text(key), "value": _text(value)}})
         if len(puts) == _PUTS:
-            made.kube.etcd("txn", success=puts)
+            platform.kube.etcd("txn", success=puts)
             puts = []
     if puts:
-        made.kube.etcd("txn", success=puts)
+        platform.kube.etcd("txn", success=puts)
 
 
 def _copies(

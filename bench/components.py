@@ -21,16 +21,16 @@ from batholith.model.names import NODES
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from support.realkube import Options, RealKube  # shared with the tests
+from support.realkube import RealKube, RealKubeOptions  # shared with the tests
 
 Json = dict[str, Any]
 
-PARTS = ("controllers", "scheduler", "agent")
+COMPONENTS = ("controllers", "scheduler", "agent")
 """Parts that run as processes of their own; each is a user of the server by that name."""
 SUBMITTER = "admin"
 """The user that submits and watches."""
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
-BEATS = frozenset({"leases"})
+PERIODIC_WRITES = frozenset({"leases"})
 """Resources written by the clock, whatever the work."""
 SIMULATED, CPUS = 100, 128
 """Nodes, and the CPUs of each."""
@@ -43,7 +43,7 @@ class _Node(View, frozen=True):
 
 
 @dataclass(slots=True)
-class Part:
+class ComponentProcess:
     """One process of Batholith."""
 
     name: str
@@ -51,7 +51,7 @@ class Part:
     ready_fd: int
     started: float
 
-    async def ready(self) -> float:
+    async def wait_ready(self) -> float:
         """Wait until it says so; returns the seconds since its start.
 
         Raises:
@@ -63,7 +63,7 @@ class Part:
             raise ChildProcessError(f"{self.name} ended before it was ready")
         return time.perf_counter() - self.started
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop it in order, or by force after ten seconds."""
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -78,10 +78,10 @@ class Platform:
     """A server in *folder*, and the parts that were started on it; a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        users = dict.fromkeys((SUBMITTER, *PARTS), ("system:masters",))
+        users = dict.fromkeys((SUBMITTER, *COMPONENTS), ("system:masters",))
         # Durable storage is the disk's figure, not ours.
-        self.kube = RealKube(folder, Options(users=users, audit=True))
-        self.parts: dict[str, Part] = {}
+        self.kube = RealKube(folder, RealKubeOptions(users=users, audit=True))
+        self.components: dict[str, ComponentProcess] = {}
         self._folder = folder
 
     def __enter__(self) -> Self:
@@ -90,11 +90,11 @@ class Platform:
 
     def __exit__(self, *about: object) -> None:
         try:
-            self.end_parts()
+            self.stop_components()
         finally:
             self.kube.__exit__(*about)
 
-    def start(self, name: str, *options: str) -> Part:
+    def start(self, name: str, *options: str) -> ComponentProcess:
         """Start a part under its own user."""
         reader, writer = os.pipe()
         arguments = [name, "--kubeconfig", str(self.kube.kubeconfig_of(name)), *options]
@@ -108,10 +108,10 @@ class Platform:
                 env=os.environ | {PARENT: str(os.getpid()), READY_FD: str(writer)},
             )
         os.close(writer)
-        part = self.parts[name] = Part(name, process, reader, time.perf_counter())
+        part = self.components[name] = ComponentProcess(name, process, reader, time.perf_counter())
         return part
 
-    async def start_parts(self, client: Client, *names: str) -> None:
+    async def start_components(self, client: Client, *names: str) -> None:
         """Start parts, wait until all are ready, and let pods onto the agent's nodes."""
         pretended = ("--simulate", str(SIMULATED), "--cpus", str(CPUS))
         alone = ("--leader-elect=false",)
@@ -122,16 +122,16 @@ class Platform:
         }
         started = [self.start(name, *options.get(name, ())) for name in names]
         for part in started:
-            await part.ready()
+            await part.wait_ready()
         for node in (await client.list(NODES, view=_Node)).items:
             # A node is born with a taint that the node controller takes away; none runs here.
             await client.patch(NODES, node.metadata.name, {"spec": {"taints": None}})
 
-    def end_parts(self) -> None:
+    def stop_components(self) -> None:
         """Stop all parts, so that the audit log has their watches."""
-        for part in self.parts.values():
-            part.end()
-        self.parts.clear()
+        for part in self.components.values():
+            part.stop()
+        self.components.clear()
 
     def cpu(self) -> Counter[str]:
         """CPU seconds of each process so far; *bench* is this one."""
@@ -166,29 +166,29 @@ def memory(pid: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuditedRequest:
     """What a request was for, as the audit log tells it."""
 
     user: str
     verb: str
-    what: str
+    resource: str
     """Resource, and sub-resource if there is one."""
 
     @property
     def is_write(self) -> bool:
         """Whether it changes something that somebody asked for."""
-        return self.verb in WRITES and self.what not in BEATS
+        return self.verb in WRITES and self.resource not in PERIODIC_WRITES
 
 
 @dataclass(slots=True)
-class Requests:
+class RequestCounts:
     """Counts of requests between two moments."""
 
-    taken: Counter[Asked] = field(default_factory=Counter)
-    refused: Counter[tuple[Asked, int]] = field(default_factory=Counter)
+    accepted: Counter[AuditedRequest] = field(default_factory=Counter)
+    refused: Counter[tuple[AuditedRequest, int]] = field(default_factory=Counter)
 
     @classmethod
-    def between(cls, lines: Iterable[Json], since: str, until: str) -> "Requests":
+    def between(cls, lines: Iterable[Json], since: str, until: str) -> "RequestCounts":
         """Count the requests that came in [*since*, *until*), times as in the log."""
         found = cls()
         for line in lines:
@@ -200,10 +200,12 @@ class Requests:
         """Count one line of the log."""
         about = line.get("objectRef", {})
         parts = (about.get("resource", "-"), about.get("subresource", ""))
-        asked = Asked(line["user"]["username"], line["verb"], "/".join(filter(None, parts)))
+        asked = AuditedRequest(
+            line["user"]["username"], line["verb"], "/".join(filter(None, parts))
+        )
         code = line.get("responseStatus", {}).get("code", 0)
         if code < 400:
-            self.taken[asked] += 1
+            self.accepted[asked] += 1
         else:
             self.refused[asked, code] += 1
 
@@ -213,7 +215,7 @@ class Requests:
         def taken(verb: str) -> int:
             return sum(
                 number
-                for asked, number in self.taken.items()
+                for asked, number in self.accepted.items()
                 if (asked.user, asked.verb) == (user, verb)
             )
 
@@ -227,19 +229,19 @@ class Requests:
     def calls_of(self, user: str) -> Counter[str]:
         """All that *user* asked for but watches, Events and what goes by the clock."""
         counts: Counter[str] = Counter()
-        for asked, number in self.taken.items():
-            spared = asked.verb == "watch" or asked.what in BEATS | {"events"}
+        for asked, number in self.accepted.items():
+            spared = asked.verb == "watch" or asked.resource in PERIODIC_WRITES | {"events"}
             if asked.user == user and not spared:
-                counts[f"{asked.verb} {asked.what}"] += number
+                counts[f"{asked.verb} {asked.resource}"] += number
         for (asked, code), number in self.refused.items():
             if asked.user == user and asked.verb != "watch":
-                counts[f"{asked.verb} {asked.what} ({code})"] += number
+                counts[f"{asked.verb} {asked.resource} ({code})"] += number
         return counts
 
     def writes_of(self, *users: str) -> Counter[str]:
         """Writes of *users* that took effect, by verb and resource."""
         counts: Counter[str] = Counter()
-        for asked, number in self.taken.items():
+        for asked, number in self.accepted.items():
             if asked.user in users and asked.is_write:
-                counts[f"{asked.verb} {asked.what}"] += number
+                counts[f"{asked.verb} {asked.resource}"] += number
         return counts

@@ -1,8 +1,8 @@
 """Accepting connections, and closing those that take too much time, memory or room.
 
-A :class:`Listener` accepts by itself and not by the event loop's server, which shows a connection
-only after its TLS handshake and closes the socket for good when descriptors run out. Time limits
-are checked together, once a second: a request sets its deadline by one assignment.
+A :class:`RecordingHandler` accepts by itself and not by the event loop's server, which shows a
+connection only after its TLS handshake and closes the socket for good when descriptors run out.
+Time limits are checked together, once a second: a request sets its deadline by one assignment.
 """
 
 import asyncio

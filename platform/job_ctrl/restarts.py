@@ -58,7 +58,7 @@ class RestartTarget:
 
     @classmethod
     def parse(cls, state: JobState) -> "RestartTarget":
-        """The target that :meth:`message` wrote into *state*."""
+        """The target that :meth:`fit_message` wrote into *state*."""
         if state.reason not in _TARGETED:
             return cls()
         kind, _, rest = state.message.partition(" ")

@@ -14,39 +14,41 @@ from batholith.machinery.testing import FakeClock
 from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 
 
-class Taken:
+class RecordingFileWatcher:
     """What was handed on; the word ``bad`` is not taken."""
 
     def __init__(self, *paths: Path) -> None:
         self.now: list[bytes] = []
-        self.times = 0
-        self.files = FileWatcher(paths, self._take)
+        self.timestamps = 0
+        self.files = FileWatcher(paths, self._on_contents)
 
-    def _take(self, contents: list[bytes]) -> None:
+    def _on_contents(self, contents: list[bytes]) -> None:
         if b"bad" in contents:
             raise ValueError("bad")
         self.now = contents
-        self.times += 1
+        self.timestamps += 1
 
 
 def test_they_are_handed_on_together_and_only_when_they_have_changed(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"1")
     other.write_bytes(b"2")
-    taken = Taken(one, other)
+    taken = RecordingFileWatcher(one, other)
     taken.files.poll()
     taken.files.poll()
-    assert (taken.now, taken.times) == ([b"1", b"2"], 1)
+    assert (taken.now, taken.timestamps) == ([b"1", b"2"], 1)
     one.write_bytes(b"12")
     other.write_bytes(b"")
     taken.files.poll()
-    assert (taken.now, taken.times) == ([b"12", b""], 2), "though the bytes in a row are the same"
+    assert (taken.now, taken.timestamps) == ([b"12", b""], 2), (
+        "though the bytes in a row are the same"
+    )
 
 
 async def test_a_bad_file_changes_nothing_and_a_missing_one_neither(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"bad")
-    taken, clock = Taken(path), FakeClock()
+    taken, clock = RecordingFileWatcher(path), FakeClock()
     following = asyncio.create_task(taken.files.watch(clock, interval=1))
     for content, expected in (
         (b"good", [b"good"]),
@@ -61,15 +63,15 @@ async def test_a_bad_file_changes_nothing_and_a_missing_one_neither(tmp_path: Pa
     await asyncio.wait((following,))
 
 
-def leaf(authority: CertKeyPair) -> CertKeyPair:
+def issue_leaf(ca: CertKeyPair) -> CertKeyPair:
     request = CertificateRequest(subject="x", validity=timedelta(days=1), hosts=("127.0.0.1",))
-    return issue_certificate(authority, request, now=datetime.now(UTC))
+    return issue_certificate(ca, request, now=datetime.now(UTC))
 
 
 async def test_half_of_a_change_is_not_served(tmp_path: Path) -> None:
     """Certificate and key are written one after the other, by people at least."""
     authority = create_ca("a", now=datetime.now(UTC), validity=timedelta(days=1))
-    first, second = leaf(authority), leaf(authority)
+    first, second = issue_leaf(authority), issue_leaf(authority)
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     certificate.write_bytes(first.certificate_pem)
     key.write_bytes(first.key_pem)

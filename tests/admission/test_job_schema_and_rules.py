@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.admission import job, task
-from support.api_servers import Servers, merge
+from support.api_servers import ServerFactory, merge_patch
 from support.embedded_apiserver import Server
 
 from batholith.admission import WEBHOOKS
@@ -14,11 +14,11 @@ from batholith.model.names import JOBS, QUEUES
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "default"}}
         await started.create(QUEUES.path(), body | {"spec": {"weight": 1}})
-        await merge(started, QUEUES.path(name="default", subresource="status"),
+        await merge_patch(started, QUEUES.path(name="default", subresource="status"),
                     {"status": {"state": "Open"}})  # fmt: skip
         yield started
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.admission import ask, container, job, refusal, spec_of, task
+from support.admission import admit, container, denial, job, stored_spec, task
 
 Json = dict[str, Any]
 
 
 def stored() -> Json:
     pod = {"containers": [container(resources={"requests": {"cpu": "1", "memory": "1Gi"}})]}
-    return ask(
+    return admit(
         job(
             task("a", replicas=4, pod=pod),
             task("b", policies=[{"event": "PodFailed", "action": "RestartTask"}]),
@@ -51,7 +51,7 @@ def pod_of(spec: Json) -> Json:
     ],
 )
 def test_this_may_change(change: Callable[[Json], object]) -> None:
-    ask(changed(change), old=stored())
+    admit(changed(change), old=stored())
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_this_may_change(change: Callable[[Json], object]) -> None:
 def test_quirks_a9_and_a11_this_may_not_change_and_what_may_is_told(
     change: Callable[[Json], object], field: str
 ) -> None:
-    text = refusal(changed(change), old=stored())
+    text = denial(changed(change), old=stored())
     assert "job updates may not change fields other than `minAvailable`" in text
     assert "besides `tasks[*].minAvailable` and `suspend`" in text
     assert f"changed: {field}" in text
@@ -112,11 +112,11 @@ def test_quirks_a9_and_a11_this_may_not_change_and_what_may_is_told(
     ],
 )
 def test_this_is_refused(change: Callable[[Json], object], words: str) -> None:
-    assert words in refusal(changed(change), old=stored())
+    assert words in denial(changed(change), old=stored())
 
 
 def test_quirk_a19_fewer_pods_than_the_default_minimum_are_refused_with_both_named() -> None:
-    text = refusal(changed(lambda spec: spec["tasks"][0].update(replicas=2)), old=stored())
+    text = denial(changed(lambda spec: spec["tasks"][0].update(replicas=2)), old=stored())
     assert text.startswith("'minAvailable' must be <= 'replicas' in task: a")
     assert "spec.tasks[0].minAvailable is 4" in text
     assert "spec.tasks[0].replicas 2" in text
@@ -124,23 +124,23 @@ def test_quirk_a19_fewer_pods_than_the_default_minimum_are_refused_with_both_nam
 
 def test_a_partitioned_task_cannot_be_scaled() -> None:
     policy = {"totalPartitions": 2, "partitionSize": 2}
-    old = ask(job(task(replicas=4, partitionPolicy=policy)))
+    old = admit(job(task(replicas=4, partitionPolicy=policy)))
     new = copy.deepcopy(old)
     new["spec"]["tasks"][0].update(replicas=6)
-    assert "'Replicas' are not equal" in refusal(new, old=old)
+    assert "'Replicas' are not equal" in denial(new, old=old)
 
 
 def test_quirk_a10_a_manifest_without_the_defaults_can_be_applied_again() -> None:
     manifest = job(task(name="", replicas=2), task("b"), plugins={"pytorch": []})
-    old = ask(copy.deepcopy(manifest))
-    assert ask(copy.deepcopy(manifest), old=old)["spec"] == old["spec"]
+    old = admit(copy.deepcopy(manifest))
+    assert admit(copy.deepcopy(manifest), old=old)["spec"] == old["spec"]
 
 
 def test_a_manifest_with_fewer_replicas_can_be_applied() -> None:
     manifest = job(task(replicas=4))
-    old = ask(copy.deepcopy(manifest))
+    old = admit(copy.deepcopy(manifest))
     manifest["spec"]["tasks"][0]["replicas"] = 2
-    new = ask(manifest, old=old)["spec"]
+    new = admit(manifest, old=old)["spec"]
     assert (new["minAvailable"], new["tasks"][0]["minAvailable"]) == (2, 2)
 
 
@@ -149,7 +149,7 @@ def test_a_job_may_be_edited_whatever_its_queue_and_status() -> None:
     old["spec"]["queue"] = "gone"
     new = copy.deepcopy(old)
     new["metadata"]["labels"] = {"a": "b"}
-    ask(new, old=old)
+    admit(new, old=old)
 
 
 def test_a_job_from_before_the_webhooks_can_be_written() -> None:
@@ -159,7 +159,7 @@ def test_a_job_from_before_the_webhooks_can_be_written() -> None:
     wrong = {**bare, "spec": bare["spec"] | {"minAvailable": 9}}
     for before in (bare, wrong):
         after = {**before, "metadata": before["metadata"] | {"labels": {"a": "b"}}}
-        stored = ask(after, old=before)
-        assert spec_of(stored)["tasks"][0]["name"] == "default0"
+        stored = admit(after, old=before)
+        assert stored_spec(stored)["tasks"][0]["name"] == "default0"
     more = {**bare, "spec": bare["spec"] | {"maxRetry": 9}}
-    assert refusal(more, old=bare).endswith("changed: spec.maxRetry")
+    assert denial(more, old=bare).endswith("changed: spec.maxRetry")

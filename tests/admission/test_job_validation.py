@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.admission import Shelf, ask, container, job, queue, refusal, spec_of, task
+from support.admission import (
+    ObjectReaderStub,
+    admit,
+    container,
+    denial,
+    job,
+    queue,
+    stored_spec,
+    task,
+)
 
 from batholith.admission import AdmissionSettings
 
@@ -14,7 +23,7 @@ Json = dict[str, Any]
 
 
 def test_a_plain_job_is_let_in_with_its_defaults() -> None:
-    stored = spec_of(ask(job(task(name="", replicas=2), task("b"))))
+    stored = stored_spec(admit(job(task(name="", replicas=2), task("b"))))
     assert stored["schedulerName"] == "volcano"
     assert stored["minAvailable"] == 3
     assert stored["maxRetry"] == 3
@@ -26,26 +35,26 @@ def test_a_plain_job_is_let_in_with_its_defaults() -> None:
 def test_nothing_but_the_defaults_is_touched() -> None:
     pod = {"containers": [container(resources={"requests": {"cpu": "1000m"}})], "unknown": {"a": 0}}
     sent = job(task(pod=pod), nosuch=[1])
-    stored = ask(sent)
+    stored = admit(sent)
     assert stored["spec"]["nosuch"] == [1]
     assert stored["spec"]["tasks"][0]["template"] == sent["spec"]["tasks"][0]["template"]
     assert stored["metadata"] is sent["metadata"]
 
 
 def test_filling_in_twice_changes_nothing() -> None:
-    once = ask(job(plugins={"mpi": ["--master=t"]}))
-    assert ask(copy.deepcopy(once)) == once
+    once = admit(job(plugins={"mpi": ["--master=t"]}))
+    assert admit(copy.deepcopy(once)) == once
 
 
 def test_the_first_configured_scheduler_is_the_default() -> None:
     settings = AdmissionSettings(scheduler_names=("mine", "volcano"))
-    assert spec_of(ask(job(), settings=settings))["schedulerName"] == "mine"
+    assert stored_spec(admit(job(), settings=settings))["schedulerName"] == "mine"
 
 
 def test_pods_on_the_network_of_the_node_can_resolve_services() -> None:
-    stored = spec_of(ask(job(task(pod={"hostNetwork": True}))))
+    stored = stored_spec(admit(job(task(pod={"hostNetwork": True}))))
     assert stored["tasks"][0]["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
-    kept = spec_of(ask(job(task(pod={"hostNetwork": True, "dnsPolicy": "Default"}))))
+    kept = stored_spec(admit(job(task(pod={"hostNetwork": True, "dnsPolicy": "Default"}))))
     assert kept["tasks"][0]["template"]["spec"]["dnsPolicy"] == "Default"
 
 
@@ -62,7 +71,7 @@ def test_pods_on_the_network_of_the_node_can_resolve_services() -> None:
     ],
 )
 def test_quirk_g17_plugins_bring_those_that_they_need(given_plugins: Json, stored: Json) -> None:
-    assert spec_of(ask(job(plugins=given_plugins)))["plugins"] == stored
+    assert stored_spec(admit(job(plugins=given_plugins)))["plugins"] == stored
 
 
 @pytest.mark.parametrize(
@@ -110,28 +119,30 @@ def test_quirk_g17_plugins_bring_those_that_they_need(given_plugins: Json, store
     ],
 )
 def test_a_broken_job_is_refused(sent: Json, words: str) -> None:
-    shelf = Shelf(queue("closed", state="Closed"), queue("parent"), queue("c", parent="parent"))
-    assert words in refusal(sent, shelf)
+    shelf = ObjectReaderStub(
+        queue("closed", state="Closed"), queue("parent"), queue("c", parent="parent")
+    )
+    assert words in denial(sent, shelf)
 
 
 def test_a_queue_whose_state_nobody_has_written_yet_is_open() -> None:
-    ask(job(queue="new"), Shelf(queue("new", state="")))
+    admit(job(queue="new"), ObjectReaderStub(queue("new", state="")))
 
 
 def test_all_faults_are_told_at_once() -> None:
-    text = refusal(job(task(), task(), plugins={"x": []}, queue="y", minAvailable=9))
+    text = denial(job(task(), task(), plugins={"x": []}, queue="y", minAvailable=9))
     for words in ("duplicated task name t", "total replicas", "job plugin: x", '"y" not found'):
         assert words in text
 
 
 def test_quirk_a7_a_task_named_twice_does_not_hide_the_size_of_the_rest() -> None:
-    text = refusal(job(task("a"), task("a"), task("b", replicas=5), minAvailable=7))
+    text = denial(job(task("a"), task("a"), task("b", replicas=5), minAvailable=7))
     assert text == "duplicated task name a"
 
 
 def test_quirk_a3_the_name_of_the_last_pod_must_fit() -> None:
-    ask(job(task(replicas=10), name="n" * 59))
-    assert "create pod with name" in refusal(job(task(replicas=11), name="n" * 59))
+    admit(job(task(replicas=10), name="n" * 59))
+    assert "create pod with name" in denial(job(task(replicas=11), name="n" * 59))
 
 
 @pytest.mark.parametrize(
@@ -152,14 +163,14 @@ def test_quirks_a4_and_g9_the_name_must_do_for_what_is_named_after_the_job(
 ) -> None:
     sent = job(name=name, **extra)
     if fits:
-        ask(sent)
+        admit(sent)
     else:
-        assert f'metadata.name: Invalid value: "{name}"' in refusal(sent)
+        assert f'metadata.name: Invalid value: "{name}"' in denial(sent)
 
 
 def test_plugins_of_others_can_be_let_in() -> None:
     settings = AdmissionSettings(job_plugins=frozenset(("mine",)))
-    ask(job(plugins={"mine": []}), settings=settings)
+    admit(job(plugins={"mine": []}), settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +185,9 @@ def test_plugins_of_others_can_be_let_in() -> None:
 )
 def test_volumes(volumes: list[Json], words: str) -> None:
     if words:
-        assert words in refusal(job(volumes=volumes))
+        assert words in denial(job(volumes=volumes))
     else:
-        ask(job(volumes=volumes))
+        admit(job(volumes=volumes))
 
 
 @pytest.mark.parametrize(
@@ -200,17 +211,17 @@ def test_volumes(volumes: list[Json], words: str) -> None:
 def test_partitions(policy: Json, words: str) -> None:
     sent = job(task(replicas=4, partitionPolicy=policy))
     if words:
-        assert words in refusal(sent)
+        assert words in denial(sent)
     else:
-        ask(sent)
+        admit(sent)
 
 
 def test_the_least_partitions_decide_the_least_pods() -> None:
     policy = {"totalPartitions": 3, "partitionSize": 2, "minPartitions": 2}
     sent = job(task(replicas=6, partitionPolicy=policy))
-    assert spec_of(ask(sent))["tasks"][0]["minAvailable"] == 4
+    assert stored_spec(admit(sent))["tasks"][0]["minAvailable"] == 4
     sent["spec"]["tasks"][0]["minAvailable"] = 3
-    assert "MinPartitions*PartitionSize" in refusal(sent)
+    assert "MinPartitions*PartitionSize" in denial(sent)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +236,9 @@ def test_the_least_partitions_decide_the_least_pods() -> None:
 def test_dependencies(awaited: list[str], words: str) -> None:
     sent = job(task("a", dependsOn={"name": awaited}), task("b"))
     if words:
-        assert words in refusal(sent)
+        assert words in denial(sent)
     else:
-        ask(sent)
+        admit(sent)
 
 
 @pytest.mark.parametrize(
@@ -244,10 +255,10 @@ def test_cpus_are_pinned_whole(resources: Json, whole: bool) -> None:
     pod = {"containers": [container(resources=resources)]}
     sent = job(task(pod=pod, topologyPolicy="best-effort"))
     if whole:
-        ask(sent)
+        admit(sent)
     else:
-        assert "cpu request isn't an integer in spec.task[0]" in refusal(sent)
-    ask(job(task(pod=pod, topologyPolicy="none")))
+        assert "cpu request isn't an integer in spec.task[0]" in denial(sent)
+    admit(job(task(pod=pod, topologyPolicy="none")))
 
 
 json_values = st.recursive(
@@ -280,7 +291,7 @@ def test_any_object_is_filled_in_or_left_alone(parts: Json) -> None:
     """Faults of type are the schema's to name: defaulting never fails, validation only denies."""
     sent = {"kind": "Job", "metadata": {"name": "j"}} | parts
     try:
-        stored = ask(sent)
+        stored = admit(sent)
     except Exception as refused:
         assert type(refused).__name__ == "DeniedError"
         assert str(refused)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.admission import Shelf, ask, queue, refusal, spec_of
+from support.admission import ObjectReaderStub, admit, denial, queue, stored_spec
 
 from batholith.admission import AdmissionSettings, queue_validation
 from batholith.model.admission import DeniedError
@@ -30,12 +30,12 @@ def hierarchy(path: str, weights: str) -> Json:
     ],
 )
 def test_defaults(sent: Json, stored: Json) -> None:
-    assert spec_of(queue_validation.set_defaults(queue("q", **sent))) == stored
+    assert stored_spec(queue_validation.set_defaults(queue("q", **sent))) == stored
 
 
 def test_a_queue_without_a_spec_gets_one() -> None:
     sent = {"kind": "Queue", "metadata": {"name": "q"}}
-    assert ask(sent)["spec"] == {"reclaimable": True, "weight": 1}
+    assert admit(sent)["spec"] == {"reclaimable": True, "weight": 1}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_queue_without_a_spec_gets_one() -> None:
 )
 def test_quirk_q13_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
     weights = "1/" * path.count("/") + "2"
-    stored = ask(queue("q", annotations=hierarchy(path, weights)))["metadata"]["annotations"]
+    stored = admit(queue("q", annotations=hierarchy(path, weights)))["metadata"]["annotations"]
     assert stored[PATH] == rooted
     assert stored[WEIGHTS].count("/") == rooted.count("/")
 
@@ -71,11 +71,11 @@ def test_quirk_q13_a_hierarchy_begins_at_root(path: str, rooted: str) -> None:
     ],
 )
 def test_quirk_q19_what_a_queue_contradicts_itself_in_is_named(spec: Json, words: str) -> None:
-    assert words in refusal(queue("q", **spec))
+    assert words in denial(queue("q", **spec))
 
 
 def test_several_faults_come_in_one_list() -> None:
-    text = refusal(queue("q", capability={"cpu": "-1", "memory": "-1"}))
+    text = denial(queue("q", capability={"cpu": "-1", "memory": "-1"}))
     assert text.startswith("[requestBody.spec.capability.cpu")
     assert text.endswith("]")
     assert "requestBody.spec.capability.memory" in text
@@ -83,15 +83,15 @@ def test_several_faults_come_in_one_list() -> None:
 
 def test_a_new_queue_is_open_or_closed() -> None:
     for state in ("", "Open", "Closed"):
-        ask(queue("q", state=state))
+        admit(queue("q", state=state))
     told = 'requestBody.spec.state: Invalid value: "Closing": queue state must be in [Open Closed]'
-    assert told in refusal(queue("q", state="Closing"))
+    assert told in denial(queue("q", state="Closing"))
 
 
 @pytest.mark.parametrize("state", ["Closing", "Unknown"])
 def test_quirk_q2_a_closing_queue_can_be_edited(state: str) -> None:
     old = queue("q", state=state, weight=1)
-    ask(queue("q", state=state, weight=2), Shelf(old), old=old)
+    admit(queue("q", state=state, weight=2), ObjectReaderStub(old), old=old)
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,18 @@ def test_quirk_q2_a_closing_queue_can_be_edited(state: str) -> None:
     ],
 )
 def test_quirk_q13_the_annotations_of_a_hierarchy(path: str, weights: str, words: str) -> None:
-    shelf = Shelf(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")))
+    shelf = ObjectReaderStub(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")))
     sent = queue("q", annotations=hierarchy(path, weights))
     if words:
-        assert words in refusal(sent, shelf)
+        assert words in denial(sent, shelf)
     else:
-        ask(sent, shelf)
+        admit(sent, shelf)
 
 
 def test_a_queue_below_a_leaf_that_was_let_in_elsewhere_can_be_edited() -> None:
     old = queue("q", annotations=hierarchy("root/sci/dev/x", "1/1/1/1"))
-    shelf = Shelf(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")), old)
-    ask(old | {"spec": {"weight": 2}}, shelf, old=old)
+    shelf = ObjectReaderStub(queue("dev", annotations=hierarchy("root/sci/dev", "1/1/1")), old)
+    admit(old | {"spec": {"weight": 2}}, shelf, old=old)
 
 
 def chain(*names: str) -> list[Json]:
@@ -131,18 +131,18 @@ def chain(*names: str) -> list[Json]:
 
 
 def test_the_tree_is_five_levels_deep_at_most() -> None:
-    shelf = Shelf(*chain("a", "b", "c", "d"))
-    ask(queue("e", parent="d"), shelf)
+    shelf = ObjectReaderStub(*chain("a", "b", "c", "d"))
+    admit(queue("e", parent="d"), shelf)
     shelf.put(queue("e", parent="d"))
-    assert "6 levels deep" in refusal(queue("f", parent="e"), shelf)
-    ask(queue("f", parent="e"), shelf, settings=AdmissionSettings(max_queue_depth=6))
+    assert "6 levels deep" in denial(queue("f", parent="e"), shelf)
+    admit(queue("f", parent="e"), shelf, settings=AdmissionSettings(max_queue_depth=6))
 
 
 def test_quirk_q11_a_moved_queue_takes_its_children_along() -> None:
-    shelf = Shelf(*chain("a", "b", "c", "d"), *chain("x", "y"))
+    shelf = ObjectReaderStub(*chain("a", "b", "c", "d"), *chain("x", "y"))
     moved = queue("x", parent="d")
-    assert "6 levels deep" in refusal(moved, shelf, old=queue("x", parent="root"))
-    ask(queue("x", parent="c"), shelf, old=queue("x", parent="root"))
+    assert "6 levels deep" in denial(moved, shelf, old=queue("x", parent="root"))
+    admit(queue("x", parent="c"), shelf, old=queue("x", parent="root"))
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def test_quirk_q11_a_moved_queue_takes_its_children_along() -> None:
     ],
 )
 def test_quirk_q10_a_queue_cannot_be_moved_there(moved: Json, words: str) -> None:
-    shelf = Shelf(*chain("a", "b", "c"))
-    assert words in refusal(moved, shelf, old=queue("a", parent="root"))
+    shelf = ObjectReaderStub(*chain("a", "b", "c"))
+    assert words in denial(moved, shelf, old=queue("a", parent="root"))
 
 
 def test_a_circle_that_was_let_in_elsewhere_is_named() -> None:
-    shelf = Shelf(queue("a", parent="b"), queue("b", parent="a"))
-    assert "circle" in refusal(queue("q", parent="a"), shelf)
+    shelf = ObjectReaderStub(queue("a", parent="b"), queue("b", parent="a"))
+    assert "circle" in denial(queue("q", parent="a"), shelf)
 
 
 def test_a_missing_grandparent_is_named() -> None:
-    shelf = Shelf(queue("b", parent="gone"))
-    assert 'gone of queue b: queue.scheduling.volcano.sh "gone" not found' in refusal(
+    shelf = ObjectReaderStub(queue("b", parent="gone"))
+    assert 'gone of queue b: queue.scheduling.volcano.sh "gone" not found' in denial(
         queue("q", parent="b"), shelf
     )
 
@@ -174,8 +174,10 @@ def test_a_missing_grandparent_is_named() -> None:
 def test_a_queue_with_running_pods_gets_no_first_child() -> None:
     busy = queue("busy")
     busy["status"]["allocated"] = {"cpu": "1", "pods": 2}
-    assert "because it has allocated Pods: 2" in refusal(queue("q", parent="busy"), Shelf(busy))
-    ask(queue("q", parent="busy"), Shelf(busy, queue("other", parent="busy")))
+    assert "because it has allocated Pods: 2" in denial(
+        queue("q", parent="busy"), ObjectReaderStub(busy)
+    )
+    admit(queue("q", parent="busy"), ObjectReaderStub(busy, queue("other", parent="busy")))
 
 
 @pytest.mark.parametrize(
@@ -196,70 +198,68 @@ def test_a_queue_with_running_pods_gets_no_first_child() -> None:
     ],
 )
 def test_a_child_gets_no_more_than_there_is(spec: Json, words: str) -> None:
-    shelf = Shelf(
+    shelf = ObjectReaderStub(
         queue("p", capability={"cpu": 4}, deserved={"cpu": 3}),
         queue("sibling", parent="p", deserved={"cpu": 1}),
     )
     sent = queue("q", parent="p", **spec)
     if words:
-        assert words in refusal(sent, shelf)
+        assert words in denial(sent, shelf)
     else:
-        ask(sent, shelf)
+        admit(sent, shelf)
 
 
 def test_the_nearest_ancestor_with_a_limit_counts() -> None:
-    shelf = Shelf(
+    shelf = ObjectReaderStub(
         queue("a", capability={"cpu": 2}),
         queue("b", parent="a", capability={"cpu": 4}),
         queue("c", parent="b", capability={"memory": "1Gi"}),
     )
-    ask(queue("q", parent="c", capability={"cpu": 3}), shelf)
-    assert "ancestor's capability=4" in refusal(
-        queue("q", parent="c", capability={"cpu": 5}), shelf
-    )
+    admit(queue("q", parent="c", capability={"cpu": 3}), shelf)
+    assert "ancestor's capability=4" in denial(queue("q", parent="c", capability={"cpu": 5}), shelf)
 
 
 def test_a_parent_keeps_what_its_children_have() -> None:
     old = queue("p", capability={"cpu": 8}, deserved={"cpu": 4})
-    shelf = Shelf(
+    shelf = ObjectReaderStub(
         old,
         queue("mid", parent="p"),
         queue("leaf", parent="mid", capability={"cpu": 6}),
         queue("other", parent="p", deserved={"cpu": 3}),
     )
-    ask(queue("p", capability={"cpu": 6}, deserved={"cpu": 3}), shelf, old=old)
+    admit(queue("p", capability={"cpu": 6}, deserved={"cpu": 3}), shelf, old=old)
     smaller = queue("p", capability={"cpu": 5})
-    assert "smaller than its descendants' max capability=6" in refusal(smaller, shelf, old=old)
+    assert "smaller than its descendants' max capability=6" in denial(smaller, shelf, old=old)
     poorer = queue("p", capability={"cpu": 8}, deserved={"cpu": 2})
-    assert "deserved (cpu 3)" in refusal(poorer, shelf, old=old)
+    assert "deserved (cpu 3)" in denial(poorer, shelf, old=old)
 
 
 def test_what_did_not_change_is_not_checked_again() -> None:
     old = queue("q", parent="gone", capability={"cpu": 1})
     new = queue("q", parent="gone", capability={"cpu": "1000m"}, weight=3)
-    ask(new, Shelf(old), old=old)
+    admit(new, ObjectReaderStub(old), old=old)
 
 
 def test_the_resources_of_root_are_fixed_unless_unprotected() -> None:
     old = queue("root")
     new = queue("root", capability={"cpu": 1})
-    assert "guarantee) cannot be modified" in refusal(new, old=old)
-    ask(new, old=old, settings=AdmissionSettings(root_queue_protection=False))
-    ask(queue("root", weight=2), old=old)
-    assert "has no parent" in refusal(queue("root", parent="default"), old=old)
+    assert "guarantee) cannot be modified" in denial(new, old=old)
+    admit(new, old=old, settings=AdmissionSettings(root_queue_protection=False))
+    admit(queue("root", weight=2), old=old)
+    assert "has no parent" in denial(queue("root", parent="default"), old=old)
 
 
 def test_quirk_q17_deletion_is_checked_by_the_queue_that_goes() -> None:
     busy = queue("busy", parent="top")
     busy["status"]["allocated"] = {"pods": "1"}
-    shelf = Shelf(queue("top"), busy)
+    shelf = ObjectReaderStub(queue("top"), busy)
     for name in ("default", "root"):
-        assert "can not be deleted" in refusal(None, shelf, old=queue(name))
-    assert "1 child queues: busy" in refusal(None, shelf, old=queue("top"))
-    assert '"gone" not found' in refusal(None, shelf, old=queue("gone"))
-    ask(None, shelf, old=busy)
+        assert "can not be deleted" in denial(None, shelf, old=queue(name))
+    assert "1 child queues: busy" in denial(None, shelf, old=queue("top"))
+    assert '"gone" not found' in denial(None, shelf, old=queue("gone"))
+    admit(None, shelf, old=busy)
     strict = AdmissionSettings(queue_allocated_pods_check=True)
-    assert "because it has allocated Pods: 1" in refusal(None, shelf, old=busy, settings=strict)
+    assert "because it has allocated Pods: 1" in denial(None, shelf, old=busy, settings=strict)
 
 
 names = st.sampled_from("abcd")
@@ -268,14 +268,14 @@ moves = st.lists(st.tuples(names, st.sampled_from(["root", *"abcd"])), max_size=
 
 @given(moves)
 def test_quirks_q10_and_q11_no_moves_make_a_circle_or_too_deep_a_tree(given_moves: Any) -> None:
-    shelf = Shelf()
+    shelf = ObjectReaderStub()
     settings = AdmissionSettings(max_queue_depth=3)
     parents: dict[str, str] = {}
     for name, parent in given_moves:
         old = queue(name, parent=parents[name]) if name in parents else None
         new = queue(name, parent=parent)
         try:
-            ask(copy.deepcopy(new), shelf, old=old, settings=settings)
+            admit(copy.deepcopy(new), shelf, old=old, settings=settings)
         except DeniedError:
             continue
         shelf.put(new)
@@ -293,12 +293,12 @@ shares = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.integers(0, 4), 
 @given(st.lists(st.tuples(names, shares), max_size=8), shares)
 def test_children_never_deserve_more_than_their_parent(changes: Any, parent: Json) -> None:
     top = queue("p", deserved=parent)
-    shelf = Shelf(top)
+    shelf = ObjectReaderStub(top)
     held: dict[str, Json] = {}
     for name, share in changes:
         new = queue(name, parent="p", deserved=share)
         try:
-            ask(copy.deepcopy(new), shelf, old=held.get(name))
+            admit(copy.deepcopy(new), shelf, old=held.get(name))
         except DeniedError:
             continue
         shelf.put(new)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.admission import Shelf, ask, queue, refusal
+from support.admission import ObjectReaderStub, admit, denial, queue
 
 from batholith.admission import WEBHOOKS
 from batholith.model.admission import AdmissionRequest
@@ -25,10 +25,10 @@ def by(layer: str) -> list[Any]:
     ]
 
 
-def shelf() -> Shelf:
+def recorded_queues() -> ObjectReaderStub:
     """The queues at the time of the recordings."""
     held = next(c["object"] for c in RECORDED if c["object"]["metadata"]["name"] == "gq-ok")
-    return Shelf(queue("gq-ok", **held["spec"]))
+    return ObjectReaderStub(queue("gq-ok", **held["spec"]))
 
 
 def as_the_server_sees_it(case: dict[str, Any]) -> dict[str, Any]:
@@ -41,14 +41,14 @@ def as_the_server_sees_it(case: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", by("rules"))
 def test_it_is_refused_and_the_field_named(case: dict[str, Any]) -> None:
-    text = refusal(as_the_server_sees_it(case), shelf())
+    text = denial(as_the_server_sees_it(case), recorded_queues())
     for words in case["says"]:
         assert words in text
 
 
 @pytest.mark.parametrize("case", by("nobody"))
 def test_it_is_accepted(case: dict[str, Any]) -> None:
-    ask(as_the_server_sees_it(case), Shelf())
+    admit(as_the_server_sees_it(case), ObjectReaderStub())
 
 
 @pytest.mark.parametrize("case", by("schema"))
@@ -60,7 +60,7 @@ def test_what_the_schema_refuses_passes_defaulting_with_its_fault(case: dict[str
         operation="CREATE", namespace="ns", name="x", object=sent, old_object=None
     )
     assert hook.mutate
-    stored = hook.mutate(review, Shelf())
+    stored = hook.mutate(review, ObjectReaderStub())
     assert stored["metadata"] == sent["metadata"]
     for field, value in sent["spec"].items():
         if field != "tasks" and value != 0:
@@ -70,4 +70,4 @@ def test_what_the_schema_refuses_passes_defaulting_with_its_fault(case: dict[str
 @pytest.mark.parametrize("case", DEFAULTS, ids=lambda case: str(case["recording"]))
 def test_defaults_are_those_of_the_reference(case: dict[str, Any]) -> None:
     sent = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"queue": "default"} | case["sent"]}
-    assert ask(sent, Shelf())["spec"] == case["stored"]
+    assert admit(sent, ObjectReaderStub())["spec"] == case["stored"]

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from support.admission import ask
+from support.admission import admit
 
 from batholith.admission import AdmissionSettings
 from batholith.admission.resource_groups import ResourceGroupsError, parse
@@ -32,7 +32,9 @@ AFFINITY: Json = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecuti
 
 
 def completed(pod: Json) -> Json:
-    spec: Json = ask(pod, settings=AdmissionSettings(resource_groups=parse(CONFIGURATION)))["spec"]
+    spec: Json = admit(pod, settings=AdmissionSettings(resource_groups=parse(CONFIGURATION)))[
+        "spec"
+    ]
     return spec
 
 

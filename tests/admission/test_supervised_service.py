@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.admission_server import HASTY, options
+from support.admission_server import FAST_ELECTION, options
 from support.embedded_apiserver import embedded_server
-from support.polling import until_true
+from support.polling import wait_until_true
 from support.running_controller import running
 
 from batholith.admission.serving.service import AdmissionService
@@ -33,7 +33,9 @@ async def test_a_failed_registration_is_started_again(
         def elector() -> LeaderElector:
             if failures:
                 raise failures.pop()
-            return LeaderElector(client, replace(HASTY, identity=new_identity()), clock=clock)
+            return LeaderElector(
+                client, replace(FAST_ELECTION, identity=new_identity()), clock=clock
+            )
 
         service = AdmissionService(client, replace(options(), new_elector=elector), clock=clock)
         configuration = VALIDATING_CONFIGURATIONS.path(name="batholith-queues-validate")
@@ -42,5 +44,5 @@ async def test_a_failed_registration_is_started_again(
             return (await server.request("GET", configuration)).status == 200
 
         async with running(service):
-            await until_true(is_registered)
+            await wait_until_true(is_registered)
     assert TASK_RESTARTS[TASK] == before + 1

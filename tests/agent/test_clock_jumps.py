@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.agent import BACK_OFF, START, Story, after, container, manifest, pod_of
-from support.agent_cluster import NODE, World, world
-from support.api_servers import EmbeddedServers
+from support.agent import BACKOFF, START, PodStatusSimulator, after, container, decode_pod, manifest
+from support.agent_cluster import NODE, AgentCluster, agent_cluster
+from support.api_servers import EmbeddedServerFactory
 from support.fake_apiserver import FakeApi
 from support.jumping_clock import HOUR, JumpingClock
 
@@ -33,8 +33,8 @@ def clock() -> JumpingClock:
 
 
 @pytest.fixture
-async def w(tmp_path: Path) -> AsyncIterator[World]:
-    async with world(EmbeddedServers(), tmp_path) as made:
+async def cluster(tmp_path: Path) -> AsyncIterator[AgentCluster]:
+    async with agent_cluster(EmbeddedServerFactory(), tmp_path) as made:
         yield made
 
 
@@ -47,45 +47,47 @@ def restarts(pod: Json, name: str = "c") -> int:
     return sum(each.get("restartCount", 0) for each in found if each["name"] == name)
 
 
-def waits(pod: Json, name: str = "c") -> str:
+def is_waiting(pod: Json, name: str = "c") -> str:
     found = pod["status"].get("containerStatuses") or ()
     reasons = (each["state"].get("waiting", {}).get("reason", "") for each in found
                if each["name"] == name)  # fmt: skip
     return next(reasons, "")
 
 
-async def test_set_back_it_delays_nothing(w: World, clock: JumpingClock) -> None:
-    async with w.agent(clock=clock, back_off=BackOff(initial_delay=0.5, max_delay=0.5)):
-        await w.run(manifest("failing", shell("exit 1")))
-        await w.run(manifest("late", shell("exec sleep 600"), activeDeadlineSeconds=3))
+async def test_set_back_it_delays_nothing(cluster: AgentCluster, clock: JumpingClock) -> None:
+    async with cluster.agent(clock=clock, back_off=BackOff(initial_delay=0.5, max_delay=0.5)):
+        await cluster.run(manifest("failing", shell("exit 1")))
+        await cluster.run(manifest("late", shell("exec sleep 600"), activeDeadlineSeconds=3))
         stubborn = shell("trap '' TERM; echo on; while :; do sleep 0.1; done")
-        await w.run(manifest("stubborn", stubborn, terminationGracePeriodSeconds=1))
-        await w.phase("stubborn", "Running")
-        await w.log_with("stubborn", "on")
-        seen = await w.when("failing", lambda pod: restarts(pod) >= 1)
+        await cluster.run(manifest("stubborn", stubborn, terminationGracePeriodSeconds=1))
+        await cluster.phase("stubborn", "Running")
+        await cluster.wait_log("stubborn", "on")
+        seen = await cluster.wait_pod("failing", lambda pod: restarts(pod) >= 1)
         clock.wrong_by = -HOUR
-        await w.delete("stubborn")
-        await w.gone("stubborn")
+        await cluster.delete("stubborn")
+        await cluster.wait_pod_deleted("stubborn")
         version = seen["metadata"]["resourceVersion"]
-        await w.when("failing", lambda pod: restarts(pod) >= restarts(seen) + 2, since=version)
-        late = await w.phase("late", "Failed")
+        await cluster.wait_pod(
+            "failing", lambda pod: restarts(pod) >= restarts(seen) + 2, since=version
+        )
+        late = await cluster.phase("late", "Failed")
         assert late["status"]["reason"] == "DeadlineExceeded"
-        await w.delete("failing", grace=0)
+        await cluster.delete("failing", grace=0)
 
 
-async def test_set_forward_it_hurries_nothing(w: World, clock: JumpingClock) -> None:
-    async with w.agent(clock=clock, back_off=BackOff(initial_delay=900)):
+async def test_set_forward_it_hurries_nothing(cluster: AgentCluster, clock: JumpingClock) -> None:
+    async with cluster.agent(clock=clock, back_off=BackOff(initial_delay=900)):
         witness = shell("until test -e /tmp/go; do sleep 0.05; done", name="witness")
         ends = {"exec": {"command": ["touch", "/tmp/go"]}, "initialDelaySeconds": 1}
         witness |= {"startupProbe": ends}
         pod = manifest(
             "p", shell("exit 1"), witness, activeDeadlineSeconds=1800, restartPolicy="OnFailure"
         )
-        await w.run(pod)
-        await w.when("p", lambda pod: waits(pod) == "CrashLoopBackOff")
+        await cluster.run(pod)
+        await cluster.wait_pod("p", lambda pod: is_waiting(pod) == "CrashLoopBackOff")
         clock.wrong_by = HOUR
         # Its end has the worker look at everything again.
-        over = await w.when(
+        over = await cluster.wait_pod(
             "p",
             lambda pod: any(
                 each["name"] == "witness" and "terminated" in each["state"]
@@ -93,49 +95,51 @@ async def test_set_forward_it_hurries_nothing(w: World, clock: JumpingClock) -> 
             ),
         )
         assert over["status"]["phase"] == "Running"
-        assert (restarts(over), waits(over)) == (1, "CrashLoopBackOff")
-        await w.delete("p", grace=0)
+        assert (restarts(over), is_waiting(over)) == (1, "CrashLoopBackOff")
+        await cluster.delete("p", grace=0)
 
 
-async def test_a_deadline_outlives_the_agent_and_a_jump(w: World, clock: JumpingClock) -> None:
-    async with w.agent(clock=clock):
-        await w.run(manifest("p", shell("exec sleep 600"), activeDeadlineSeconds=1800))
-        await w.phase("p", "Running")
-    ((folder, record),) = PodDir.all(w.settings.data_dir)
+async def test_a_deadline_outlives_the_agent_and_a_jump(
+    cluster: AgentCluster, clock: JumpingClock
+) -> None:
+    async with cluster.agent(clock=clock):
+        await cluster.run(manifest("p", shell("exec sleep 600"), activeDeadlineSeconds=1800))
+        await cluster.phase("p", "Running")
+    ((folder, record),) = PodDir.all(cluster.settings.data_dir)
     clock.wrong_by = HOUR
-    async with w.agent(clock=clock):
-        await w.run(manifest("next", shell("exit 0"), restartPolicy="Never"))
-        await w.phase("next", "Succeeded")
-        assert (await w.pod("p"))["status"]["phase"] == "Running"
+    async with cluster.agent(clock=clock):
+        await cluster.run(manifest("next", shell("exit 0"), restartPolicy="Never"))
+        await cluster.phase("next", "Succeeded")
+        assert (await cluster.pod("p"))["status"]["phase"] == "Running"
     # As it is after 1,800 s by the steady clock, whatever the other says.
     folder.write_record(msgspec.structs.replace(record, monotonic=record.monotonic - 1800))
     clock.wrong_by = -HOUR
-    async with w.agent(clock=clock):
-        seen = await w.phase("p", "Failed")
+    async with cluster.agent(clock=clock):
+        seen = await cluster.phase("p", "Failed")
         assert seen["status"]["reason"] == "DeadlineExceeded"
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_a_restart_is_due_by_the_steady_time(jump: float) -> None:
     wrong = timedelta(seconds=jump)
-    story = Story(pod_of(manifest()))
+    story = PodStatusSimulator(decode_pod(manifest()))
     for begin in (0, 10):
-        story.tell(Started("c", after(begin), steady_at=after(begin)))
+        story.apply(Started("c", after(begin), steady_at=after(begin)))
         # The clock jumps while the container runs: the run is no longer, nor shorter, for that.
-        story.tell(Exited("c", after(begin + 5) + wrong, 1, steady_at=after(begin + 5)))
+        story.apply(Exited("c", after(begin + 5) + wrong, 1, steady_at=after(begin + 5)))
     assert story.state.of("c").consecutive_exits == 2
-    assert not story.due(24).actions
-    assert story.due(24).wake_at == after(15 + BACK_OFF.delay(2))
-    assert story.due(25).actions == (StartContainer("c"),)
+    assert not story.next_actions(24).actions
+    assert story.next_actions(24).wake_at == after(15 + BACKOFF.delay(2))
+    assert story.next_actions(25).actions == (StartContainer("c"),)
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_a_deadline_is_due_by_the_steady_time(jump: float) -> None:
-    story = Story(pod_of(manifest(activeDeadlineSeconds=60)))
+    story = PodStatusSimulator(decode_pod(manifest(activeDeadlineSeconds=60)))
     story.state = replace(story.state, started_at=None)
-    story.tell(Accepted(START + timedelta(seconds=jump), START))
-    assert story.due(59).wake_at == after(60)
-    (command,) = story.due(60).actions
+    story.apply(Accepted(START + timedelta(seconds=jump), START))
+    assert story.next_actions(59).wake_at == after(60)
+    (command,) = story.next_actions(60).actions
     assert isinstance(command, DeadlineExceeded)
 
 
@@ -155,7 +159,7 @@ def test_steady_time_does_not_jump_and_believes_nothing_of_the_future() -> None:
 async def test_simulated_pods_live_by_the_steady_time(tmp_path: Path) -> None:
     clock = JumpingClock()
     async with (
-        world(EmbeddedServers(), tmp_path) as w,
+        agent_cluster(EmbeddedServerFactory(), tmp_path) as w,
         w.agent(clock=clock, simulation=SimulationSettings(nodes=1, prefix=NODE)),
     ):
         made = manifest("p", container("sleep", "1"), restartPolicy="Never")
@@ -178,7 +182,7 @@ async def test_a_token_is_renewed_by_its_length_of_life_whatever_the_clocks_say(
         return msgspec.convert(answer, view)
 
     projected = {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}]}
-    pod = pod_of(manifest(volumes=[{"name": "v", "projected": projected}]))
+    pod = decode_pod(manifest(volumes=[{"name": "v", "projected": projected}]))
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         client.post = post  # type: ignore[method-assign, assignment]
         book = SourceManager(client, clock=clock)

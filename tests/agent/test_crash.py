@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.agent import container, manifest, pod_of
-from support.agent_cluster import NODE, World, open_to_all, world
-from support.api_servers import Servers
-from support.polling import until
+from support.agent import container, decode_pod, manifest
+from support.agent_cluster import NODE, AgentCluster, agent_cluster, make_world_writable
+from support.api_servers import ServerFactory
+from support.polling import wait_for
 
 from batholith.agent.pods.records import PodDir, PodRecord
 from batholith.agent.runtime import shim
@@ -28,13 +28,15 @@ HERE = Path(__file__).parents[1]
 
 
 @asynccontextmanager
-async def agent_process(w: World, shared: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def agent_process(
+    cluster: AgentCluster, shared: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A real agent, killed with SIGKILL at the end of the block."""
     given = {
-        "server": w.server.url,
-        "ca": str(w.server.pki.ca),
-        "token": w.server.tokens["agent"],
-        "data": str(w.settings.data_dir),
+        "server": cluster.server.url,
+        "ca": str(cluster.server.pki.ca),
+        "token": cluster.server.tokens["agent"],
+        "data": str(cluster.settings.data_dir),
         "node": NODE,
         "shared": str(shared),
     }
@@ -70,11 +72,11 @@ def writer(name: str, shared: Path, script: str) -> dict[str, Any]:
 
 
 async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    shared = open_to_all(tmp_path / "shared")
+    shared = make_world_writable(tmp_path / "shared")
     script = "echo begun >> $R/log; until test -f $R/go; do sleep 0.02; done; echo done; exit 3"
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         async with agent_process(w, shared):
             await w.run(writer("p", shared, script))
             await w.run(writer("late", shared, "until test -f $R/go; do sleep 0.02; done"))
@@ -82,7 +84,7 @@ async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
             await w.phase("late", "Running")
         (shared / "go").touch()
         (folder,) = [f for f, record in PodDir.all(w.settings.data_dir) if record.name == "p"]
-        await until(lambda: folder.runs("c")[0].exit_record())
+        await wait_for(lambda: folder.runs("c")[0].exit_record())
         assert (await w.pod("p"))["status"]["phase"] == "Running", "nobody could tell yet"
         async with w.agent(host_paths=(str(shared),)):
             pod = await w.phase("p", "Succeeded", "Failed")
@@ -95,12 +97,12 @@ async def test_a_killed_agent_s_pods_run_on_and_are_adopted(
 
 
 async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    shared = open_to_all(tmp_path / "shared")
+    shared = make_world_writable(tmp_path / "shared")
     draw = random.Random(7)
     names = [f"p{number}" for number in range(10)]
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         for turn in range(2):
             async with agent_process(w, shared):
                 for name in names[turn * 5 : turn * 5 + 5]:
@@ -114,13 +116,13 @@ async def test_no_pod_runs_twice_or_is_lost_wherever_the_agent_is_killed(
 
 
 async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     """The agent died between writing the intent and the shim's claim; the shim comes late."""
-    shared = open_to_all(tmp_path / "shared")
-    async with world(servers, tmp_path, host_paths=(str(shared),)) as w:
+    shared = make_world_writable(tmp_path / "shared")
+    async with agent_cluster(servers, tmp_path, host_paths=(str(shared),)) as w:
         made = await w.run(writer("p", shared, "echo run >> $R/log"))
-        folder = PodDir.of(w.settings.data_dir, pod_of(made))
+        folder = PodDir.of(w.settings.data_dir, decode_pod(made))
         record = PodRecord(
             uid=made["metadata"]["uid"],
             namespace="default",
@@ -141,9 +143,9 @@ async def test_an_intent_without_a_claim_is_called_off_and_tried_anew(
 
 
 async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         async with w.agent():
             for name, policy in (("once", "Never"), ("again", "Always")):
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
@@ -157,7 +159,7 @@ async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(
             once = await w.phase("once", "Succeeded", "Failed")
             ended = once["status"]["containerStatuses"][0]["state"]["terminated"]
             assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
-            again = await w.when(
+            again = await w.wait_pod(
                 "again",
                 lambda pod: (
                     pod["status"]["containerStatuses"][0]["restartCount"] == 1
@@ -169,9 +171,9 @@ async def test_a_run_that_vanished_is_lost_and_follows_the_restart_policy(
 
 
 async def test_an_orphan_is_ended_when_the_agent_comes_back(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60")))
             await w.phase("p", "Running")
@@ -180,14 +182,16 @@ async def test_an_orphan_is_ended_when_the_agent_comes_back(
         assert pid is not None
         await w.delete("p", grace=0)
         async with w.agent():
-            await until(lambda: shim.start_time(pid) is None)
-            await until(lambda: not folder.path.exists())
+            await wait_for(lambda: shim.start_time(pid) is None)
+            await wait_for(lambda: not folder.path.exists())
 
 
-async def test_what_an_agent_left_half_done_is_tidied_up(servers: Servers, tmp_path: Path) -> None:
+async def test_what_an_agent_left_half_done_is_tidied_up(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     """It died while it took a pod on, and another pod ended, says the API, while one still ran."""
     volumes = [{"name": "v", "emptyDir": {}}]
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         half = w.settings.data_dir / "pods" / "half"
         half.mkdir(parents=True)
         (half / "pod.json.new").write_text("{")
@@ -201,13 +205,13 @@ async def test_what_an_agent_left_half_done_is_tidied_up(servers: Servers, tmp_p
         failed = {"status": {"phase": "Failed"}}
         await w.client.patch(PODS, "p", failed, namespace="default", subresource="status")
         async with w.agent():
-            await until(lambda: shim.start_time(pid) is None)
-            await until(lambda: not (folder.path / "volumes").exists())
+            await wait_for(lambda: shim.start_time(pid) is None)
+            await wait_for(lambda: not (folder.path / "volumes").exists())
         assert folder.read_record() is not None
 
 
 async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     def command(script: str) -> dict[str, Any]:
         return {"exec": {"command": ["sh", "-c", f"R=$BATHOLITH_ROOT/shared; {script}"]}}
@@ -215,7 +219,7 @@ async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
     def ready(seen: dict[str, Any]) -> bool:
         return all(one["ready"] for one in seen["status"].get("containerStatuses", [{"ready": 0}]))
 
-    shared = open_to_all(tmp_path / "shared")
+    shared = make_world_writable(tmp_path / "shared")
     (shared / "ok").touch()
     made = writer("p", shared, "sleep 60")
     made["spec"]["containers"][0] |= {
@@ -227,23 +231,23 @@ async def test_an_agent_that_comes_back_asks_on_and_does_not_begin_again(
             "timeoutSeconds": 10,
         },
     }
-    async with world(servers, tmp_path, host_paths=(str(shared),)) as w:
+    async with agent_cluster(servers, tmp_path, host_paths=(str(shared),)) as w:
         async with w.agent():
             await w.run(made)
-            await w.when("p", ready)
+            await w.wait_pod("p", ready)
         async with w.agent():
             assert ready(await w.pod("p"))
             (shared / "ok").unlink()
-            seen = await w.when("p", lambda seen: not ready(seen))
+            seen = await w.wait_pod("p", lambda seen: not ready(seen))
             assert seen["status"]["containerStatuses"][0]["restartCount"] == 0
     assert (shared / "log").read_text() == "post\n"
 
 
 async def test_a_container_whose_start_nobody_was_told_of_is_ready(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     """The agent died between the start and the status that tells of it."""
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         async with w.agent():
             await w.run(manifest("p", container("sleep", "60")))
             await w.phase("p", "Running")
@@ -256,45 +260,47 @@ async def test_a_container_whose_start_nobody_was_told_of_is_ready(
 
 
 async def test_a_pod_that_is_over_keeps_its_logs_but_not_its_volumes(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     mounts = [{"name": "v", "mountPath": "/v"}]
     one = container("sh", "-c", "echo x | tee $BATHOLITH_ROOT/v/file", volumeMounts=mounts)
     volumes = [{"name": "v", "emptyDir": {}}]
-    async with world(servers, tmp_path) as w, w.agent():
+    async with agent_cluster(servers, tmp_path) as w, w.agent():
         await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
         await w.phase("p", "Succeeded")
         ((folder, _),) = PodDir.all(w.settings.data_dir)
-        await until(lambda: not (folder.path / "volumes").exists())
+        await wait_for(lambda: not (folder.path / "volumes").exists())
         assert await w.logs("p") == "x\n"
 
 
 async def test_stopping_with_the_pods_ends_them_and_the_next_agent_applies_the_policy(
-    servers: Servers,
+    servers: ServerFactory,
     tmp_path: Path,
 ) -> None:
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         async with w.agent() as agent:
             for name, policy in (("once", "Never"), ("again", "Always")):
                 await w.run(manifest(name, container("sleep", "60"), restartPolicy=policy))
                 await w.phase(name, "Running")
             agent.stop(stop_pods=True)
             runs = [folder.runs("c")[0] for folder, _ in PodDir.all(w.settings.data_dir)]
-            await until(lambda: all(run.exit_record() and run.shim_pid() is None for run in runs))
+            await wait_for(
+                lambda: all(run.exit_record() and run.shim_pid() is None for run in runs)
+            )
             assert (await w.pod("once"))["status"]["phase"] == "Running"
         async with w.agent():
             once = await w.phase("once", "Succeeded", "Failed")
             ended = once["status"]["containerStatuses"][0]["state"]["terminated"]
             assert ended["exitCode"] == 143
-            await w.when(
+            await w.wait_pod(
                 "again", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1
             )
 
 
 async def test_stopping_alone_leaves_the_pods_to_the_next_agent(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         async with w.agent() as agent:
             await w.run(manifest("p", container("sleep", "60")))
             before = await w.phase("p", "Running")
@@ -303,18 +309,18 @@ async def test_stopping_alone_leaves_the_pods_to_the_next_agent(
         assert folder.runs("c")[0].shim_pid() is not None
         async with w.agent():
             await w.delete("p", grace=1)
-            await w.gone("p")
+            await w.wait_pod_deleted("p")
         assert before["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
 def test_a_uid_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
-    pod = pod_of({"metadata": {"uid": "../x"}})
+    pod = decode_pod({"metadata": {"uid": "../x"}})
     with pytest.raises(ValueError, match="not a uid"):
         PodDir.of(tmp_path, pod)
 
 
 def test_a_record_that_was_cut_short_counts_as_none(tmp_path: Path) -> None:
-    folder = PodDir.of(tmp_path, pod_of({"metadata": {"uid": "u"}}))
+    folder = PodDir.of(tmp_path, decode_pod({"metadata": {"uid": "u"}}))
     folder.path.mkdir(parents=True)
     (folder.path / "pod.json").write_bytes(b'{"uid"')
     assert folder.read_record() is None
@@ -324,7 +330,7 @@ def test_a_record_that_was_cut_short_counts_as_none(tmp_path: Path) -> None:
 
 
 async def test_a_pod_of_an_agent_without_ranges_goes_on_with_one(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     """Its files are its own after the restart of a container, though it is another user then."""
     if detect_isolation().id_mode is not IdMode.RANGE:
@@ -333,18 +339,18 @@ async def test_a_pod_of_an_agent_without_ranges_goes_on_with_one(
     mounts = [{"name": "v", "mountPath": "/v"}]
     volumes = [{"name": "v", "emptyDir": {}}]
     body = manifest("p", container("sh", "-c", script, volumeMounts=mounts), volumes=volumes)
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         async with w.agent(sandbox=IsolationLevel.UNSHARE):
             made = await w.run({**body, "spec": {**body["spec"], "restartPolicy": "OnFailure"}})
-            folder = PodDir.of(w.settings.data_dir, pod_of(made))
-            await until(lambda: (folder.path / "volumes" / "v" / "n").exists())
+            folder = PodDir.of(w.settings.data_dir, decode_pod(made))
+            await wait_for(lambda: (folder.path / "volumes" / "v" / "n").exists())
         record = folder.read_record()
         assert record is not None
         folder.write_record(msgspec.structs.replace(record, ids=0))
         for path in (folder.path / "volumes" / "v", *(folder.path / "volumes" / "v").iterdir()):
             os.chown(path, 0, 0)
         (folder.path / "volumes" / "v" / "go").touch()
-        w.clear()  # the container ends, and the next agent starts it again
+        w.kill_leftover_pods()  # the container ends, and the next agent starts it again
         async with w.agent(sandbox=IsolationLevel.UNSHARE):
             done = await w.phase("p", "Succeeded", "Failed")
             assert done["status"]["phase"] == "Succeeded"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support import escapes
-from support.polling import until
+from support.polling import wait_for
 
 from batholith.agent.pods.handlers import _exec_arguments as inside
 from batholith.agent.runtime import nsenter, rootfs, runs, shim
@@ -29,7 +29,7 @@ UNPRIVILEGED = 54321
 
 PROGRAM = Path(escapes.__file__)
 KEY = "batholith-test"
-PLAIN_PROMISES = frozenset(
+BASIC_GUARANTEES = frozenset(
     {
         "core_pattern_is_written", "system_requests_are_made", "other_controls_in_proc_are_written",
         "the_machine_s_passwords_are_read", "its_private_keys_are_read",
@@ -96,7 +96,7 @@ def seen_by(user: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ContainerCase:
     """An agent that is about to run one container."""
 
     data: Path
@@ -105,7 +105,7 @@ class Case:
     ids: Ids
     program: str
 
-    def prepared(self, *argv: str, run_as: int = 0) -> RunDir:
+    def prepare(self, *argv: str, run_as: int = 0) -> RunDir:
         """The container as the agent prepares it."""
         data, folder = self.data, RunDir(self.data / "pods" / "uid" / "containers" / "c" / "0")
         with seen_by(self.user):
@@ -136,14 +136,14 @@ class Case:
             env={runs.RUN_VARIABLE: "uid/containers/c/0", "PATH": os.defpath}, **more,
         )  # fmt: skip
 
-    def won(self, text: str) -> dict[str, str]:
+    def breaches(self, text: str) -> dict[str, str]:
         """What was won, of what the level promises."""
         found: dict[str, str] = json.loads(text)
         assert len(found) >= 20
         return {
             name: what
             for name, what in found.items()
-            if what and (self.level is not IsolationLevel.PLAIN or name in PLAIN_PROMISES)
+            if what and (self.level is not IsolationLevel.PLAIN or name in BASIC_GUARANTEES)
         }
 
 
@@ -159,7 +159,7 @@ SHIM = Path(shim.__file__).with_name("starting.py")
 @pytest.fixture(params=list(IsolationLevel))
 def case(
     request: pytest.FixtureRequest, data: Path, user: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
-) -> Case:
+) -> ContainerCase:
     """Each level, where it applies."""
     level: IsolationLevel = request.param
     if level is IsolationLevel.PLAIN and user == 0:
@@ -167,7 +167,7 @@ def case(
     if level is IsolationLevel.BUBBLEWRAP:
         require_bubblewrap()
     monkeypatch.setattr(sys, "executable", python())
-    return Case(data=data, level=level, user=user, ids=ids, program=python())
+    return ContainerCase(data=data, level=level, user=user, ids=ids, program=python())
 
 
 def require_bubblewrap() -> None:
@@ -179,22 +179,22 @@ def require_bubblewrap() -> None:
 
 
 @pytest.mark.parametrize("run_as", [0, 1000])
-async def test_a_container_wins_nothing(case: Case, run_as: int) -> None:
+async def test_a_container_wins_nothing(case: ContainerCase, run_as: int) -> None:
     host = socket.gethostname()
-    folder = case.prepared(case.program, "-I", "-S", str(PROGRAM), run_as=run_as)
+    folder = case.prepare(case.program, "-I", "-S", str(PROGRAM), run_as=run_as)
     await (await case.start(SHIM, str(folder.path))).wait()
     ended = folder.exit_record()
     log = (case.data / "logs" / "0.log").read_text()
     assert ended is not None
     assert ended.code == 0, (ended, log)
-    assert case.won(log.splitlines()[-1].split(" ", 3)[3]) == {}
+    assert case.breaches(log.splitlines()[-1].split(" ", 3)[3]) == {}
     assert socket.gethostname() == host
 
 
-async def test_a_hook_wins_nothing(case: Case) -> None:
-    folder = case.prepared("sleep", "60")
+async def test_a_hook_wins_nothing(case: ContainerCase) -> None:
+    folder = case.prepare("sleep", "60")
     started = await case.start(SHIM, str(folder.path))
-    await until(lambda: folder.read_claim())
+    await wait_for(lambda: folder.read_claim())
     launch = json.loads((folder.path / shim.LAUNCH).read_text())
     plain = case.level is IsolationLevel.PLAIN
     wanted = {
@@ -206,29 +206,29 @@ async def test_a_hook_wins_nothing(case: Case) -> None:
     hook = await case.start(Path(nsenter.__file__), stdin=pipe, stdout=pipe, stderr=pipe)
     out, err = await hook.communicate(json.dumps(wanted).encode())
     assert hook.returncode == 0, err
-    assert case.won(out.decode().splitlines()[-1]) == {}
+    assert case.breaches(out.decode().splitlines()[-1]) == {}
     started.send_signal(signal.SIGUSR1)
     await started.wait()
 
 
-async def test_no_process_of_a_container_outlives_its_shim(case: Case) -> None:
+async def test_no_process_of_a_container_outlives_its_shim(case: ContainerCase) -> None:
     """Even one that wiped its environment, by which it could have been found."""
     if case.level is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox what hides is not found")
     seconds = f"60.{secrets.randbits(48)}"
-    folder = case.prepared("env", "-i", "/bin/sleep", seconds)
+    folder = case.prepare("env", "-i", "/bin/sleep", seconds)
     started = await case.start(SHIM, str(folder.path))
 
     def alive() -> bool:
         lines = Path("/proc").glob("[0-9]*/cmdline")
         return any(seconds.encode() in read(line) for line in lines)
 
-    await until(alive)
+    await wait_for(alive)
     started.kill()
     await started.wait()
     if case.user == 0:
         runs.kill_tagged(folder.name)  # as root's agent does; a user's cannot look into all of them
-    await until(lambda: not alive())
+    await wait_for(lambda: not alive())
 
 
 def read(path: Path) -> bytes:

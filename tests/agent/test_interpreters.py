@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from support.agent import container, manifest
-from support.agent_cluster import world
-from support.api_servers import EmbeddedServers
+from support.agent_cluster import agent_cluster
+from support.api_servers import EmbeddedServerFactory
 
 from batholith.agent.runtime import interpreters, rootfs
 from batholith.agent.runtime.interpreters import find, search_path
@@ -151,7 +151,7 @@ async def test_a_pod_imports_what_the_user_has_installed(
     monkeypatch.setenv("VIRTUAL_ENV", environment(home / ".hidden/venv"))
     assert interpreters.find(os.environ).path_dirs[0] == str(home / ".hidden/venv/bin")
     script = "import users_own; print('from', users_own.place)"
-    async with world(EmbeddedServers(), tmp_path) as w, w.agent(sandbox=level):
+    async with agent_cluster(EmbeddedServerFactory(), tmp_path) as w, w.agent(sandbox=level):
         made: list[dict[str, Any]] = [
             container(program, "-c", script, name=program) for program in ("python3", "python")
         ]

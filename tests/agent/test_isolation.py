@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from support.agent import container, manifest, pod_of
-from support.agent_cluster import World, bind_claim, world
-from support.api_servers import Servers, add_namespace
+from support.agent import container, decode_pod, manifest
+from support.agent_cluster import AgentCluster, agent_cluster, bind_pvc
+from support.api_servers import ServerFactory, add_namespace
 
 from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime import rootfs
@@ -31,15 +31,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(
-    servers: Servers, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[World]:
+    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[AgentCluster]:
     """One server and one agent for all tests of this module."""
-    async with world(servers, tmp_path_factory.mktemp("world")) as made, made.agent():
+    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as made, made.agent():
         yield made
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def w(shared: World) -> World:
+async def cluster(shared: AgentCluster) -> AgentCluster:
     """The shared cluster, in a namespace of the test's own."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     await add_namespace(shared.server, name)
@@ -58,8 +58,8 @@ def shell(script: str, **more: Any) -> Json:
     return container("sh", "-c", script, **more)
 
 
-def folder_of(w: World, made: Json) -> PodDir:
-    return PodDir.of(w.settings.data_dir, pod_of(made))
+def pod_dir(cluster: AgentCluster, made: Json) -> PodDir:
+    return PodDir.of(cluster.settings.data_dir, decode_pod(made))
 
 
 def owners(folder: PodDir) -> set[int]:
@@ -78,40 +78,40 @@ def owners(folder: PodDir) -> set[int]:
 
 
 @pytest.mark.usefixtures("ranges")
-async def test_pods_are_users_of_the_machine_that_own_nothing_there(w: World) -> None:
+async def test_pods_are_users_of_the_machine_that_own_nothing_there(cluster: AgentCluster) -> None:
     seen = []
     for name, uid in (("one", 0), ("two", 77)):
-        made = await w.run(
+        made = await cluster.run(
             manifest(name, shell("echo up; sleep 60"), securityContext={"runAsUser": uid})
         )
-        await w.phase(name, "Running")
-        await w.log_with(name, "up")
-        folder = folder_of(w, made)
+        await cluster.phase(name, "Running")
+        await cluster.wait_log(name, "up")
+        folder = pod_dir(cluster, made)
         record = folder.read_record()
         assert record is not None
         seen.append(record.ids)
         assert owners(folder) == {record.ids + uid}
         assert record.ids > SHARED
         assert record.ids % ID_RANGE_SIZE == 0
-        await w.delete(name, grace=0)
+        await cluster.delete(name, grace=0)
     assert len(set(seen)) == 2, "each has its own"
 
 
 @pytest.mark.usefixtures("ranges")
-async def test_root_in_a_pod_may_be_many_users(w: World) -> None:
+async def test_root_in_a_pod_may_be_many_users(cluster: AgentCluster) -> None:
     """As sshd wants it, which leaves root's rights to users of its own."""
     script = (
         "touch /tmp/a && chown 1234:4321 /tmp/a && stat -c %u:%g /tmp/a;"
         "setpriv --reuid 1234 --regid 4321 --clear-groups sh -c 'id -u; id -g; touch /tmp/b';"
         "stat -c %u /tmp/b; chroot / id -u"
     )
-    await w.run(manifest("p", shell(script), restartPolicy="Never"))
-    await w.phase("p", "Succeeded", "Failed")
-    assert (await w.logs("p")).split() == ["1234:4321", "1234", "4321", "1234", "0"]
+    await cluster.run(manifest("p", shell(script), restartPolicy="Never"))
+    await cluster.phase("p", "Succeeded", "Failed")
+    assert (await cluster.logs("p")).split() == ["1234:4321", "1234", "4321", "1234", "0"]
 
 
 @pytest.mark.usefixtures("ranges")
-async def test_sshd_serves_root_of_a_pod(w: World) -> None:
+async def test_sshd_serves_root_of_a_pod(cluster: AgentCluster) -> None:
     programs = [shutil.which(name, path=SEARCH_PATH) for name in ("sshd", "ssh", "ssh-keygen")]
     if None in programs:
         if "mpi" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
@@ -125,32 +125,36 @@ async def test_sshd_serves_root_of_a_pod(w: World) -> None:
         "do sleep 0.1; done; kill $!"
     )
     env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
-    await w.run(manifest("p", shell(script, env=env), restartPolicy="Never"))
-    await w.phase("p", "Succeeded", "Failed")
-    assert "0" in (await w.logs("p")).splitlines()
+    await cluster.run(manifest("p", shell(script, env=env), restartPolicy="Never"))
+    await cluster.phase("p", "Succeeded", "Failed")
+    assert "0" in (await cluster.logs("p")).splitlines()
 
 
-async def test_files_of_secrets_are_their_reader_s(w: World) -> None:
+async def test_files_of_secrets_are_their_reader_s(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod cannot be another user")
-    await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
+    await cluster.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
     volumes = [{"name": "s", "secret": {"secretName": "s", "defaultMode": 0o400}}]
     mounts = [{"name": "s", "mountPath": "/s"}]
     for name, context in (("root", {}), ("user", {"runAsUser": 1000})):
         one = shell("cat /s/key", volumeMounts=mounts)
         made = manifest(name, one, volumes=volumes, restartPolicy="Never", securityContext=context)
-        await w.run(made)
-        await w.phase(name, "Succeeded", "Failed")
-        assert await w.logs(name) == "hush"
+        await cluster.run(made)
+        await cluster.phase(name, "Succeeded", "Failed")
+        assert await cluster.logs(name) == "hush"
 
 
 @pytest.mark.usefixtures("ranges")
-async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(w: World) -> None:
+async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(
+    cluster: AgentCluster,
+) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = await w.create({"metadata": {"name": "data"}, "spec": spec}, PERSISTENTVOLUMECLAIMS)
-    await bind_claim(w, "data")
+    claim = await cluster.create(
+        {"metadata": {"name": "data"}, "spec": spec}, PERSISTENTVOLUMECLAIMS
+    )
+    await bind_pvc(cluster, "data")
     uid = claim["metadata"]["uid"]
-    folder = w.settings.data_dir / "volumes" / f"{w.namespace}_data_{uid}"
+    folder = cluster.settings.data_dir / "volumes" / f"{cluster.namespace}_data_{uid}"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "old").write_text("old")  # of an agent that gave all pods its own id
     (folder / "deep" / "old").chmod(0o600)
@@ -163,15 +167,15 @@ async def test_what_is_left_in_a_claim_is_there_for_all_pods_that_come(w: World)
     )
     for name in ("first", "second"):
         one = shell(script, volumeMounts=mounts)
-        await w.run(manifest(name, one, volumes=volumes, restartPolicy="Never"))
-        done = await w.phase(name, "Succeeded", "Failed")
-        assert done["status"]["phase"] == "Succeeded", await w.logs(name)
-    assert (await w.logs("second")).split() == ["oldmore", "first", "old"]
+        await cluster.run(manifest(name, one, volumes=volumes, restartPolicy="Never"))
+        done = await cluster.phase(name, "Succeeded", "Failed")
+        assert done["status"]["phase"] == "Succeeded", await cluster.logs(name)
+    assert (await cluster.logs("second")).split() == ["oldmore", "first", "old"]
     assert {path.lstat().st_uid for path in folder.rglob("*")} == {SHARED}
     assert os.stat("/etc/hostname").st_uid == before
 
 
-async def test_a_root_that_is_to_be_read_only_is(w: World) -> None:
+async def test_a_root_that_is_to_be_read_only_is(cluster: AgentCluster) -> None:
     if detect_isolation().isolation is IsolationLevel.PLAIN:
         pytest.skip("without a sandbox a pod has no root of its own")
     script = (
@@ -183,17 +187,19 @@ async def test_a_root_that_is_to_be_read_only_is(w: World) -> None:
         securityContext={"readOnlyRootFilesystem": True},
         volumeMounts=[{"name": "v", "mountPath": "/v"}],
     )
-    await w.run(manifest("p", one, volumes=[{"name": "v", "emptyDir": {}}], restartPolicy="Never"))
-    done = await w.phase("p", "Succeeded", "Failed")
-    assert await w.logs("p") == ""
+    await cluster.run(
+        manifest("p", one, volumes=[{"name": "v", "emptyDir": {}}], restartPolicy="Never")
+    )
+    done = await cluster.phase("p", "Succeeded", "Failed")
+    assert await cluster.logs("p") == ""
     ended = done["status"]["containerStatuses"][0]["state"]["terminated"]
     assert ended["message"] == "fine\n"
 
 
-async def test_what_a_level_cannot_give_is_a_configuration_error(w: World) -> None:
+async def test_what_a_level_cannot_give_is_a_configuration_error(cluster: AgentCluster) -> None:
     asked = {"capabilities": {"add": ["SYS_ADMIN"]}}
-    await w.run(manifest("p", shell("exit 0", securityContext=asked)))
-    pod = await w.when(
+    await cluster.run(manifest("p", shell("exit 0", securityContext=asked)))
+    pod = await cluster.wait_pod(
         "p",
         lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
     )
@@ -243,7 +249,7 @@ REFUSED: list[tuple[IsolationLevel, IdMode, Json, Json, str]] = [
 async def test_each_refusal_says_why(
     level: IsolationLevel, identity: IdMode, context: Json, spec: Json, words: str
 ) -> None:
-    pod = pod_of(manifest("p", container(securityContext=context), **spec))
+    pod = decode_pod(manifest("p", container(securityContext=context), **spec))
     (one,) = pod.spec.containers
     with pytest.raises(ContainerConfigError, match=words):
         check_security_context(
@@ -263,7 +269,7 @@ GRANTED: list[tuple[IsolationLevel, IdMode, Json]] = [
 
 @pytest.mark.parametrize(("level", "identity", "context"), GRANTED)
 async def test_what_can_be_given_is(level: IsolationLevel, identity: IdMode, context: Json) -> None:
-    pod = pod_of(manifest("p", container(securityContext=context)))
+    pod = decode_pod(manifest("p", container(securityContext=context)))
     (one,) = pod.spec.containers
     check_security_context(
         pod, one, user_of(pod, one), isolation=level, id_mode=identity, agent_uid=0
@@ -277,14 +283,14 @@ async def test_rights_that_a_container_drops_are_gone() -> None:
         (["ALL"], ["SETUID"], {7}),
     ):
         context = {"capabilities": {"drop": dropped, "add": added}}
-        pod = pod_of(manifest("p", container(securityContext=context)))
+        pod = decode_pod(manifest("p", container(securityContext=context)))
         assert capabilities(pod.spec.containers[0]) == left
 
 
 async def test_ranges_are_apart_and_pods_that_share_files_share_one() -> None:
     def pod(uid: str, *volumes: Json) -> Any:
         made = manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)])
-        return pod_of({**made, "metadata": {**made["metadata"], "uid": uid}})
+        return decode_pod({**made, "metadata": {**made["metadata"], "uid": uid}})
 
     taken: list[int] = []
     for number in range(500):

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.polling import PATIENCE, until
+from support.polling import DEFAULT_TIMEOUT, wait_for
 
 from batholith.agent.runtime import logs
 from batholith.agent.runtime.logs import LogOptions, punch_log_head, read
@@ -123,7 +123,7 @@ async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> N
 
 
 @dataclass
-class OneLog:
+class SingleLogSource:
     """Holds a single log."""
 
     path: Path
@@ -131,7 +131,7 @@ class OneLog:
     def is_finished(self) -> bool:
         return True
 
-    def find_log(self, pod: str, container: str, *, previous: bool) -> "OneLog":
+    def find_log(self, pod: str, container: str, *, previous: bool) -> "SingleLogSource":
         if (pod, container) != ("default/p", "c"):
             raise LogUnavailableError(404, f"no container {container} in {pod}")
         return self
@@ -141,19 +141,19 @@ async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None
     own = pki.ensure(tmp_path / "pki")
     stranger = pki.ensure(tmp_path / "other")
     (tmp_path / "0.log").write_text(LINES)
-    server = LogServer(OneLog(tmp_path / "0.log"), SystemClock())
+    server = LogServer(SingleLogSource(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     async with server.running(files, port=0) as port:
         url = f"https://127.0.0.1:{port}/containerLogs/default/p"
-        assert await ask(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
-        assert (await ask(f"{url}/d", own, own.client))[0] == 404
-        assert (await ask(f"{url}/c?tailLines=x", own, own.client))[0] == 400
+        assert await request_log(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
+        assert (await request_log(f"{url}/d", own, own.client))[0] == 404
+        assert (await request_log(f"{url}/c?tailLines=x", own, own.client))[0] == 400
         for pair in (None, stranger.client):
             with pytest.raises((aiohttp.ClientError, OSError)):
-                await ask(f"{url}/c", own, pair)
+                await request_log(f"{url}/c", own, pair)
 
 
-class Unending(OneLog):
+class OpenLogSource(SingleLogSource):
     """A log to which nothing is added."""
 
     def is_finished(self) -> bool:
@@ -172,8 +172,8 @@ async def test_a_log_is_followed_no_more_when_its_reader_hangs_up(
             yield piece
         ended.set()
 
-    monkeypatch.setattr(logs, "read", read)
-    server = LogServer(Unending(tmp_path / "0.log"), SystemClock())
+    monkeypatch.setattr(logs, "decode_job", read)
+    server = LogServer(OpenLogSource(tmp_path / "0.log"), SystemClock())
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     context = ssl.create_default_context(cafile=str(own.ca))
     context.load_cert_chain(own.client.certificate, own.client.key)
@@ -182,11 +182,11 @@ async def test_a_log_is_followed_no_more_when_its_reader_hangs_up(
         answer = await session.get(url, ssl=context)
         assert await answer.content.readline() == b"one\n"
         answer.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
             await ended.wait()
 
 
-async def ask(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:
+async def request_log(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:
     context = ssl.create_default_context(cafile=str(own.ca))
     if pair:
         context.load_cert_chain(pair.certificate, pair.key)
@@ -200,11 +200,11 @@ async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Pat
     files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
     context = ssl.create_default_context(cafile=str(own.ca))
     context.load_cert_chain(own.client.certificate, own.client.key)
-    source, figures = OneLog(tmp_path / "0.log"), ListenerMetrics()
+    source, figures = SingleLogSource(tmp_path / "0.log"), ListenerMetrics()
     found: list[str] = []
 
-    class Source(OneLog):
-        def find_log(self, pod: str, container: str, *, previous: bool) -> OneLog:
+    class Source(SingleLogSource):
+        def find_log(self, pod: str, container: str, *, previous: bool) -> SingleLogSource:
             found.append(container)
             return source
 
@@ -214,5 +214,5 @@ async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Pat
         path = b"/containerLogs/default/p/c"
         writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx" % path)
         writer.close()
-        await until(lambda: figures.rejections["agent", "truncated"] == 1)
+        await wait_for(lambda: figures.rejections["agent", "truncated"] == 1)
     assert found == []

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from support.agent import container, manifest
-from support.agent_cluster import NODE, world
-from support.api_servers import Servers
+from support.agent_cluster import NODE, agent_cluster
+from support.api_servers import ServerFactory
 
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS
@@ -17,7 +17,7 @@ ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @pytest.mark.parametrize("level", list(IsolationLevel))
 async def test_a_container_sees_its_environment_volumes_and_names(
-    servers: Servers, tmp_path: Path, level: IsolationLevel
+    servers: ServerFactory, tmp_path: Path, level: IsolationLevel
 ) -> None:
     found = detect_isolation(level)
     if found.isolation is not level:
@@ -44,7 +44,7 @@ async def test_a_container_sees_its_environment_volumes_and_names(
         {"name": "s", "secret": {"secretName": "s"}},
         {"name": "d", "downwardAPI": {"items": items}},
     ]
-    async with world(servers, tmp_path) as w, w.agent(sandbox=level):
+    async with agent_cluster(servers, tmp_path) as w, w.agent(sandbox=level):
         data = {"worker.host": "p.job"}
         await w.create({"metadata": {"name": "m"}, "data": data}, CONFIGMAPS)
         await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
@@ -62,15 +62,15 @@ async def test_a_container_sees_its_environment_volumes_and_names(
         ]
         assert lines[5].endswith("/place/here")
         if level is IsolationLevel.PLAIN:
-            assert "BATHOLITH_ROOT" in (await w.event("p", "NoSandbox"))["message"]
+            assert "BATHOLITH_ROOT" in (await w.wait_event("p", "NoSandbox"))["message"]
         else:
             assert lines[5:] == ["/place/here", "p"]
 
 
 async def test_the_node_says_what_it_has_and_that_it_lives(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    async with world(servers, tmp_path, cpus=16, memory="64Gi") as w, w.agent():
+    async with agent_cluster(servers, tmp_path, cpus=16, memory="64Gi") as w, w.agent():
         node = await w.client.get(NODES, NODE, view=dict)
         assert node["status"]["allocatable"]["cpu"] == "16"
         assert node["status"]["allocatable"]["memory"] == "64Gi"
@@ -83,10 +83,10 @@ async def test_the_node_says_what_it_has_and_that_it_lives(
 
 
 async def test_a_new_node_takes_no_pods_until_its_agent_says_that_it_is_ready(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     own = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         body = {"metadata": {"name": NODE}, "spec": {"taints": [own]}}
         made = await w.client.create(NODES, body, view=dict)
         not_ready = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -98,11 +98,11 @@ async def test_a_new_node_takes_no_pods_until_its_agent_says_that_it_is_ready(
 
 @pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one gives no tokens
 async def test_a_pod_may_call_the_api_by_its_service_account(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     """The volume that the server's admission adds: token, authority, namespace."""
     script = f'cd "$BATHOLITH_ROOT{ACCOUNT}" && cat namespace && echo && cat ca.crt && cat token'
-    async with world(servers, tmp_path) as w, w.agent():
+    async with agent_cluster(servers, tmp_path) as w, w.agent():
         await w.run(manifest("p", container("sh", "-c", script), restartPolicy="Never"))
         assert (await w.phase("p", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
         log = await w.logs("p")
@@ -118,8 +118,8 @@ async def test_a_pod_may_call_the_api_by_its_service_account(
         assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
 
 
-async def test_a_node_tells_what_it_lacks(servers: Servers, tmp_path: Path) -> None:
-    async with world(servers, tmp_path) as w, w.agent(sandbox=IsolationLevel.PLAIN):
-        event = await w.event(NODE, "WeakIsolation")
+async def test_a_node_tells_what_it_lacks(servers: ServerFactory, tmp_path: Path) -> None:
+    async with agent_cluster(servers, tmp_path) as w, w.agent(sandbox=IsolationLevel.PLAIN):
+        event = await w.wait_event(NODE, "WeakIsolation")
     assert event["type"] == "Warning"
     assert event["message"].startswith("there is no sandbox: pods ")

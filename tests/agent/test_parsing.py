@@ -5,7 +5,7 @@ import sys
 
 import msgspec
 import pytest
-from support.agent import container, manifest, pod_of
+from support.agent import container, decode_pod, manifest
 
 from batholith.agent.runtime.images import (
     EXIT_IMMEDIATELY,
@@ -26,11 +26,11 @@ from batholith.agent.state.environment import (
 )
 
 
-def everything(program: str) -> str | None:
+def program_found(program: str) -> str | None:
     return f"/bin/{program}"
 
 
-def nothing(program: str) -> str | None:
+def program_missing(program: str) -> str | None:
     return None
 
 
@@ -51,14 +51,20 @@ def nothing(program: str) -> str | None:
 def test_a_command_stands_in_for_an_image(
     image: str, command: list[str], args: list[str], expected: tuple[str, ...]
 ) -> None:
-    assert command_line(image, command, args, find=everything) == expected
+    assert command_line(image, command, args, find=program_found) == expected
 
 
 def test_a_program_that_the_machine_lacks_is_replaced_where_that_makes_sense() -> None:
-    assert command_line("nginx", ["nginx", "-g", "daemon off;"], [], find=nothing) == RUN_FOREVER
-    assert command_line("python:3", ["python", "-V"], [], find=nothing) == (sys.executable, "-V")
+    assert (
+        command_line("nginx", ["nginx", "-g", "daemon off;"], [], find=program_missing)
+        == RUN_FOREVER
+    )
+    assert command_line("python:3", ["python", "-V"], [], find=program_missing) == (
+        sys.executable,
+        "-V",
+    )
     with pytest.raises(ProgramNotFoundError, match="mpiexec"):
-        command_line("mpi", ["mpiexec"], [], find=nothing)
+        command_line("mpi", ["mpiexec"], [], find=program_missing)
 
 
 def test_the_short_name_of_an_image_has_neither_registry_nor_tag() -> None:
@@ -113,7 +119,7 @@ def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins()
     )
     text["metadata"]["labels"] = {"a/b": "c"}
     sources = ResolvedSources(config_maps={"m": {"k": b"shared"}}, secrets={"s": {"w": b"hush"}})
-    assert env_of(pod_of(text), sources) == {
+    assert env_of(decode_pod(text), sources) == {
         "PATH": "/bin", "k": "own", "P_w": "hush", "PLAIN": "v", "EARLIER": "v/$(LATER)",
         "LATER": "x", "NAME": "p", "LABEL": "c", "IP": "127.64.0.1", "KEY": "shared",
         "WORD": "hush", "CPU": "16", "MEM": "2",
@@ -132,7 +138,7 @@ def test_an_environment_takes_its_values_from_everywhere_and_the_last_one_wins()
     ],
 )
 def test_a_value_that_must_be_there_is_asked_for(source: dict[str, object], words: str) -> None:
-    pod = pod_of(manifest("p", container(env=[{"name": "A", "valueFrom": source}])))
+    pod = decode_pod(manifest("p", container(env=[{"name": "A", "valueFrom": source}])))
     with pytest.raises(ContainerConfigError, match=words):
         env_of(pod, ResolvedSources(config_maps={"m": {}}))
 
@@ -173,7 +179,7 @@ def run_with(notes: dict[str, str], *command: str, image: str = "busybox") -> Si
     text["metadata"]["annotations"] = {
         f"simulate.batholith.io/{key}": value for key, value in notes.items()
     }
-    pod = pod_of(text)
+    pod = decode_pod(text)
     return plan_run(pod, pod.spec.containers[0], "seed")
 
 
@@ -194,14 +200,14 @@ def test_a_plan_says_when_a_pod_starts_and_whether_it_obeys() -> None:
         prefix + "ignore-term": "true",
         prefix + "never-start": "no",
     }
-    plan = plan_pod(pod_of(text), default_delay=9, seed="seed")
+    plan = plan_pod(decode_pod(text), default_delay=9, seed="seed")
     assert (plan.start_delay, plan.ignores_term, plan.never_starts) == (0.5, True, False)
 
 
 def peer(name: str, ip: str, *, ready: bool = True) -> hosts.Peer:
     text = manifest(name, hostname=name, subdomain="job")
     text["metadata"]["labels"] = {"volcano.sh/job-name": "job"}
-    return hosts.Peer(pod_of(text), ip, ready)
+    return hosts.Peer(decode_pod(text), ip, ready)
 
 
 def service(name: str, **spec: object) -> Service:

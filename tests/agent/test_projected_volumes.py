@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.agent import container, manifest
-from support.agent_cluster import World, world
-from support.api_servers import Servers
+from support.agent_cluster import AgentCluster, agent_cluster
+from support.api_servers import ServerFactory
 
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.volumes.projected import ProjectedFile, atomic_write
@@ -27,7 +27,7 @@ FILES = st.dictionaries(
 )
 
 
-def seen(folder: Path) -> dict[str, ProjectedFile]:
+def visible_files(folder: Path) -> dict[str, ProjectedFile]:
     """What somebody sees who looks into *folder*, save the machinery behind it."""
     found = {}
     for place, below, names in os.walk(folder, followlinks=True):
@@ -47,7 +47,7 @@ def test_a_folder_shows_what_was_published_last(
     folder = tmp_path_factory.mktemp("volume")
     for before, files in zip([None, *versions], versions, strict=False):
         assert atomic_write(folder, files) == (files != before)
-        assert seen(folder) == files
+        assert visible_files(folder) == files
         assert len([e for e in folder.iterdir() if e.is_dir() and not e.is_symlink()]) == 1
 
 
@@ -58,11 +58,11 @@ def test_what_was_begun_and_left_is_cleaned_up(tmp_path: Path) -> None:
     (tmp_path / "..link").symlink_to("..half")
     (tmp_path / "a").write_text("by an older version")
     assert atomic_write(tmp_path, {"a": ProjectedFile(b"1", 0o600)})
-    assert seen(tmp_path) == {"a": ProjectedFile(b"1", 0o600)}
+    assert visible_files(tmp_path) == {"a": ProjectedFile(b"1", 0o600)}
     assert not half.exists()
     (tmp_path / "a").unlink()
     assert not atomic_write(tmp_path, {"a": ProjectedFile(b"1", 0o600)})
-    assert seen(tmp_path) == {"a": ProjectedFile(b"1", 0o600)}
+    assert visible_files(tmp_path) == {"a": ProjectedFile(b"1", 0o600)}
 
 
 def reader(script: str) -> Json:
@@ -86,12 +86,12 @@ def reader(script: str) -> Json:
     return made
 
 
-async def change(w: World, word: str) -> None:
+async def change(cluster: AgentCluster, word: str) -> None:
     """Give all sources another content."""
-    await w.client.patch(CONFIGMAPS, "m", {"data": {"word": word}}, namespace="default")
-    await w.client.patch(SECRETS, "s", {"stringData": {"word": word}}, namespace="default")
+    await cluster.client.patch(CONFIGMAPS, "m", {"data": {"word": word}}, namespace="default")
+    await cluster.client.patch(SECRETS, "s", {"stringData": {"word": word}}, namespace="default")
     labels = {"metadata": {"labels": {"round": word}}}
-    await w.client.patch(PODS, "p", labels, namespace="default")
+    await cluster.client.patch(PODS, "p", labels, namespace="default")
 
 
 WAIT = (
@@ -101,31 +101,31 @@ WAIT = (
 
 
 async def test_files_follow_their_sources_while_a_pod_runs(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     script = WAIT + (
         "shown; echo; until_shows 2222; echo 2; echo part $(cat $R/part);"
         "touch $R/m/mine 2>/dev/null || echo no; until test -f $R/p/more; do sleep 0.02; done"
     )
-    async with world(servers, tmp_path) as w, w.agent():
+    async with agent_cluster(servers, tmp_path) as w, w.agent():
         await w.create({"metadata": {"name": "m"}, "data": {"word": "1"}}, CONFIGMAPS)
         await w.create({"metadata": {"name": "s"}, "data": {"word": "MQ=="}}, SECRETS)
         await w.run(reader(script))
         await w.phase("p", "Running")
-        await w.log_with("p", "1111")
+        await w.wait_log("p", "1111")
         await change(w, "2")
         if detect_isolation().isolation is IsolationLevel.PLAIN:
-            await w.log_with("p", "2\n")
+            await w.wait_log("p", "2\n")
         else:
-            assert (await w.log_with("p", "no\n")) == "1111\n2\npart 1\nno\n"
+            assert (await w.wait_log("p", "no\n")) == "1111\n2\npart 1\nno\n"
         await w.client.patch(CONFIGMAPS, "m", {"data": {"more": ""}}, namespace="default")
         await w.phase("p", "Succeeded")
 
 
 async def test_an_agent_that_comes_back_brings_the_files_up_to_date(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
-    async with world(servers, tmp_path) as w:
+    async with agent_cluster(servers, tmp_path) as w:
         await w.create({"metadata": {"name": "m"}, "data": {"word": "1"}}, CONFIGMAPS)
         await w.create({"metadata": {"name": "s"}, "data": {"word": "MQ=="}}, SECRETS)
         async with w.agent():
@@ -133,19 +133,21 @@ async def test_an_agent_that_comes_back_brings_the_files_up_to_date(
                 reader(WAIT + "shown; echo; until_shows 2222; shown; echo; until_shows 3333")
             )
             await w.phase("p", "Running")
-            await w.log_with("p", "1111")
+            await w.wait_log("p", "1111")
         await change(w, "2")
         async with w.agent():
-            await w.log_with("p", "2222")
+            await w.wait_log("p", "2222")
             await change(w, "3")
             await w.phase("p", "Succeeded")
 
 
-async def test_what_was_missing_is_used_when_it_comes(servers: Servers, tmp_path: Path) -> None:
+async def test_what_was_missing_is_used_when_it_comes(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "word"}}}]
-    async with world(servers, tmp_path) as w, w.agent():
+    async with agent_cluster(servers, tmp_path) as w, w.agent():
         await w.run(manifest("p", container("sh", "-c", "echo $A", env=env), restartPolicy="Never"))
-        await w.when(
+        await w.wait_pod(
             "p",
             lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
         )
@@ -157,7 +159,7 @@ async def test_what_was_missing_is_used_when_it_comes(servers: Servers, tmp_path
 _FASTER = 300
 
 
-class Fast(SystemClock):
+class FastClock(SystemClock):
     """A steady clock of which minutes pass in a second."""
 
     @staticmethod
@@ -169,7 +171,7 @@ class Fast(SystemClock):
 
 
 @pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one gives no tokens
-async def test_a_token_is_renewed_before_it_expires(servers: Servers, tmp_path: Path) -> None:
+async def test_a_token_is_renewed_before_it_expires(servers: ServerFactory, tmp_path: Path) -> None:
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
     script = (
         "F=$BATHOLITH_ROOT/t/token; T=$(cat $F); test -n $T || exit 1;"
@@ -178,6 +180,6 @@ async def test_a_token_is_renewed_before_it_expires(servers: Servers, tmp_path: 
     mounts = [{"name": "t", "mountPath": "/t"}]
     volumes = [{"name": "t", "projected": {"sources": [token]}}]
     one = container("sh", "-c", script, volumeMounts=mounts)
-    async with world(servers, tmp_path) as w, w.agent(clock=Fast()):
+    async with agent_cluster(servers, tmp_path) as w, w.agent(clock=FastClock()):
         await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
         assert (await w.phase("p", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"

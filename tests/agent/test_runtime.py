@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.agent_cluster import open_to_all
-from support.polling import until
+from support.agent_cluster import make_world_writable
+from support.polling import wait_for
 
 from batholith.agent.runtime import rootfs, shim
 from batholith.agent.runtime.ids import SHARED, Ids
@@ -84,7 +84,7 @@ async def run(
 
 async def until_logged(base: Path, text: str) -> None:
     log = base / "logs" / "0.log"
-    await until(lambda: log.exists() and text in log.read_text())
+    await wait_for(lambda: log.exists() and text in log.read_text())
 
 
 def alive(words: str) -> list[int]:
@@ -220,11 +220,11 @@ async def test_a_run_whose_shim_was_killed_is_lost_and_leaves_nothing(
     pid = folder.start()
     process = ContainerProcess(folder, pid, clock=CLOCK)
     await until_logged(tmp_path, "up")
-    await until(lambda: len(alive(mark)) >= 3)
+    await wait_for(lambda: len(alive(mark)) >= 3)
     os.kill(pid, signal.SIGKILL)
     ended = await process.wait()
     assert (ended.code, ended.reason) == (137, "ContainerStatusUnknown")
-    await until(lambda: not alive(mark))
+    await wait_for(lambda: not alive(mark))
     assert lost_exit_record(folder).started > 0
 
 
@@ -240,7 +240,7 @@ async def test_a_sandboxed_container_sees_its_mounts_and_may_not_write_elsewhere
 ) -> None:
     if level is IsolationLevel.PLAIN:
         pytest.skip("plain has no mounts")
-    data, secret = open_to_all(tmp_path / "data"), tmp_path / "secret"
+    data, secret = make_world_writable(tmp_path / "data"), tmp_path / "secret"
     secret.write_text("key")
     mounts = [
         rootfs.Mount(str(data), "/some/place"),
@@ -266,7 +266,7 @@ async def test_a_sandbox_shows_the_user_that_was_asked_for(
 ) -> None:
     if level is IsolationLevel.PLAIN:
         pytest.skip("plain has the agent's user")
-    data = open_to_all(tmp_path / "data")
+    data = make_world_writable(tmp_path / "data")
     script = (
         "id -u; id -g; touch /some/file; stat -c %u:%g /some/file; test -w /etc || echo refused"
     )
@@ -283,7 +283,7 @@ async def test_a_link_that_a_container_put_into_a_volume_leads_no_mount_out(
 ) -> None:
     if level is IsolationLevel.PLAIN:
         pytest.skip("plain has no mounts")
-    volume, outside = open_to_all(tmp_path / "volume"), tmp_path / "outside"
+    volume, outside = make_world_writable(tmp_path / "volume"), tmp_path / "outside"
     outside.mkdir()
     (outside / "tokens.json").write_text("secret")
     (volume / "source").symlink_to(outside)
@@ -308,8 +308,8 @@ async def test_mounts_lie_in_one_another_and_parts_of_volumes_are_shown(
 ) -> None:
     if level is IsolationLevel.PLAIN:
         pytest.skip("plain has no mounts")
-    outer, inner = open_to_all(tmp_path / "outer"), open_to_all(tmp_path / "inner")
-    open_to_all(outer / "part")
+    outer, inner = make_world_writable(tmp_path / "outer"), make_world_writable(tmp_path / "inner")
+    make_world_writable(outer / "part")
     (outer / "here").symlink_to("part")
     (inner / "file").write_text("inner")
     mounts = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.agent import container, manifest
-from support.agent_cluster import World, world
-from support.api_servers import Servers
+from support.agent_cluster import AgentCluster, agent_cluster
+from support.api_servers import ServerFactory
 
 from batholith.agent.settings import SimulationSettings
 from batholith.model.names import LEASES, NODES, PODS
@@ -16,11 +16,11 @@ from batholith.model.names import LEASES, NODES, PODS
 Json = dict[str, Any]
 
 
-def simulated(servers: Servers, tmp_path: Path, **more: Any) -> Any:
-    return world(servers, tmp_path, simulation=SimulationSettings(nodes=3, **more))
+def simulated(servers: ServerFactory, tmp_path: Path, **more: Any) -> Any:
+    return agent_cluster(servers, tmp_path, simulation=SimulationSettings(nodes=3, **more))
 
 
-async def run(w: World, name: str, *command: str, node: int = 0, **given: Any) -> Json:
+async def run(cluster: AgentCluster, name: str, *command: str, node: int = 0, **given: Any) -> Json:
     """Create a pod on a pretended node; *given* are annotations and parts of the spec."""
     notes = {key: given.pop(key) for key in list(given) if "_" in key}
     pod = manifest(name, container(*command, image=given.pop("image", "busybox")), **given)
@@ -28,10 +28,12 @@ async def run(w: World, name: str, *command: str, node: int = 0, **given: Any) -
         f"simulate.batholith.io/{key.replace('_', '-')}": value for key, value in notes.items()
     }
     pod["spec"] |= {"nodeName": f"sim-{node}"}
-    return await w.create(pod)
+    return await cluster.create(pod)
 
 
-async def test_the_nodes_are_there_with_what_they_pretend(servers: Servers, tmp_path: Path) -> None:
+async def test_the_nodes_are_there_with_what_they_pretend(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     async with simulated(servers, tmp_path, cpus=8, memory="16Gi") as w, w.agent():
         nodes = (await w.client.list(NODES, view=dict)).items
         assert sorted(node["metadata"]["name"] for node in nodes) == ["sim-0", "sim-1", "sim-2"]
@@ -40,7 +42,7 @@ async def test_the_nodes_are_there_with_what_they_pretend(servers: Servers, tmp_
         assert len(leases.items) == 3
 
 
-async def test_commands_are_played_as_written(servers: Servers, tmp_path: Path) -> None:
+async def test_commands_are_played_as_written(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "good", "sleep", "0.2", restartPolicy="Never")
         await run(w, "bad", "sh", "-c", "sleep 0.1; exit 3", node=1, restartPolicy="Never")
@@ -55,7 +57,7 @@ async def test_commands_are_played_as_written(servers: Servers, tmp_path: Path) 
         assert {c["type"]: c["status"] for c in web["status"]["conditions"]}["Ready"] == "True"
 
 
-async def test_annotations_rule(servers: Servers, tmp_path: Path) -> None:
+async def test_annotations_rule(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "never", "true", never_start="true")
         await run(w, "exits", image="nginx", run_for="100ms", exit_code="9", restartPolicy="Never")
@@ -65,7 +67,9 @@ async def test_annotations_rule(servers: Servers, tmp_path: Path) -> None:
         assert (await w.pod("never")).get("status", {}).get("phase", "Pending") == "Pending"
 
 
-async def test_probes_and_hooks_of_pretended_pods_go_well(servers: Servers, tmp_path: Path) -> None:
+async def test_probes_and_hooks_of_pretended_pods_go_well(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     never = {"exec": {"command": ["false"]}}
     asked: Json = {"readinessProbe": never, "livenessProbe": never, "startupProbe": never}
     async with simulated(servers, tmp_path) as w, w.agent():
@@ -76,7 +80,7 @@ async def test_probes_and_hooks_of_pretended_pods_go_well(servers: Servers, tmp_
         assert seen["status"]["containerStatuses"][0]["ready"]
 
 
-async def test_restarts_are_counted_as_in_real_life(servers: Servers, tmp_path: Path) -> None:
+async def test_restarts_are_counted_as_in_real_life(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "p", "sh", "-c", "exit 1", restartPolicy="OnFailure")
         pod = await w.when(
@@ -90,7 +94,7 @@ async def test_restarts_are_counted_as_in_real_life(servers: Servers, tmp_path: 
 
 @pytest.mark.parametrize(("ignores", "grace", "code"), [("false", 60, 143), ("true", 1, 137)])
 async def test_a_deleted_pod_ends_and_goes(
-    servers: Servers, tmp_path: Path, ignores: str, grace: int, code: int
+    servers: ServerFactory, tmp_path: Path, ignores: str, grace: int, code: int
 ) -> None:
     async with simulated(servers, tmp_path, stop_delay=0.1) as w, w.agent():
         await run(w, "p", "sleep", "60", ignore_term=ignores)
@@ -103,7 +107,7 @@ async def test_a_deleted_pod_ends_and_goes(
 
 
 async def test_pods_that_never_ran_or_are_over_go_when_deleted(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "never", "true", never_start="true")
@@ -115,7 +119,7 @@ async def test_pods_that_never_ran_or_are_over_go_when_deleted(
 
 
 async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with simulated(servers, tmp_path) as w:
         async with w.agent():
@@ -134,7 +138,7 @@ async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
             await w.gone("long")
 
 
-async def test_a_pod_s_life_is_two_writes_at_most(servers: Servers, tmp_path: Path) -> None:
+async def test_a_pod_s_life_is_two_writes_at_most(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         names = [f"p{number}" for number in range(40)]
         start = (await w.client.list(PODS, view=dict)).resource_version

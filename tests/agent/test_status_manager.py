@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from support.agent import container, manifest, pod_of
+from support.agent import container, decode_pod, manifest
 from support.fake_apiserver import FakeApi
-from support.polling import until
+from support.polling import wait_for
 
 from batholith.agent.pods.status_manager import PodStatusManager
 from batholith.agent.settings import AgentSettings, ShutdownRequest, SimulationSettings
@@ -40,9 +40,9 @@ def phase(api: FakeApi) -> Any:
 
 async def test_a_status_that_met_a_conflict_is_written_after_all() -> None:
     async with FakeApi() as api:
-        pod = pod_of(api.put(PODS, "p"))
+        pod = decode_pod(api.put(PODS, "p"))
         async with reporting(api, pod) as (reporter, told):
-            api.fail(409, method="PATCH", path="/status", times=2)
+            api.inject_fault(409, method="PATCH", path="/status", times=2)
             reporter.mark_dirty(promptly=True)
             await reporter.wait_written()
             assert phase(api) == "Running"
@@ -51,11 +51,11 @@ async def test_a_status_that_met_a_conflict_is_written_after_all() -> None:
 
 async def test_a_status_that_was_forbidden_is_written_once_it_may_be() -> None:
     async with FakeApi() as api:
-        pod = pod_of(api.put(PODS, "p"))
+        pod = decode_pod(api.put(PODS, "p"))
         async with reporting(api, pod) as (reporter, _):
-            api.fail(403, method="PATCH", path="/status", times=2)
+            api.inject_fault(403, method="PATCH", path="/status", times=2)
             reporter.mark_dirty(promptly=True)
-            await until(lambda: reporter.is_forbidden)
+            await wait_for(lambda: reporter.is_forbidden)
             await reporter.wait_written()
             assert phase(api) == "Running"
             assert not reporter.is_forbidden
@@ -64,9 +64,9 @@ async def test_a_status_that_was_forbidden_is_written_once_it_may_be() -> None:
 async def test_a_conflict_with_a_namesake_is_final() -> None:
     async with FakeApi() as api:
         stored = api.put(PODS, "p")
-        other = pod_of({"metadata": {**stored["metadata"], "uid": "another"}})
+        other = decode_pod({"metadata": {**stored["metadata"], "uid": "another"}})
         async with reporting(api, other) as (reporter, told):
-            api.fail(409, method="PATCH", path="/status")
+            api.inject_fault(409, method="PATCH", path="/status")
             reporter.mark_dirty(promptly=True)
             await reporter.wait_written()
             assert phase(api) is None
@@ -81,9 +81,9 @@ async def test_a_simulated_pod_s_status_is_written_after_a_conflict(tmp_path: Pa
         ready, stop = asyncio.Event(), ShutdownRequest()
         task = asyncio.create_task(made.run(ready, stop))
         await ready.wait()
-        api.fail(409, method="PATCH", path="/status", times=2)
+        api.inject_fault(409, method="PATCH", path="/status", times=2)
         spec = {**manifest("p", container("true"), restartPolicy="Never")["spec"]}
         api.put(PODS, "p", spec={**spec, "nodeName": "sim-0"})
-        await until(lambda: phase(api) == "Succeeded")
+        await wait_for(lambda: phase(api) == "Succeeded")
         stop.requested.set()
         await task

@@ -9,7 +9,7 @@ import pytest
 from support.agent import container, manifest
 from support.agent_cluster import FAST, NODE
 from support.fake_apiserver import FakeApi
-from support.polling import until
+from support.polling import wait_for
 
 from batholith.agent.node_status import NodeStatusManager
 from batholith.agent.pods.containers import PodContainers
@@ -28,7 +28,7 @@ from batholith.model.names import LEASES, PODS
 FAULTS = [RuntimeError, asyncio.CancelledError]
 
 
-class Quick(SystemClock):
+class FastClock(SystemClock):
     """Does not wait long."""
 
     async def sleep(self, seconds: float) -> None:
@@ -59,9 +59,9 @@ async def node(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]
                 simulation=simulation,
             )
             ready = asyncio.Event()
-            agent = Agent(client, settings=chosen, clock=Quick())
+            agent = Agent(client, settings=chosen, clock=FastClock())
             running.append(asyncio.create_task(agent.run(ready=ready)))
-            await until(lambda: ready.is_set() or running[0].done())
+            await wait_for(lambda: ready.is_set() or running[0].done())
 
         yield start
         for task in running:
@@ -86,18 +86,18 @@ def renewed(api: FakeApi) -> object:
     return lease["spec"]["renewTime"]
 
 
-class Once:
+class FailOnce:
     """Fails at its first call, and is then what it was."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
-        self.fault: BaseException | None = None
+        self.error: BaseException | None = None
         self.calls = 0
         real = getattr(place, name)
 
         def call(*arguments: Any, **more: Any) -> Any:
             self.calls += 1
-            if self.fault is not None:
-                fault, self.fault = self.fault, None
+            if self.error is not None:
+                fault, self.error = self.error, None
                 raise fault
             return real(*arguments, **more)
 
@@ -123,33 +123,33 @@ async def test_what_keeps_the_node_goes_on_after_a_fault(
     task: str,
     fault: type[BaseException],
 ) -> None:
-    once = Once(monkeypatch, place, name)
+    once = FailOnce(monkeypatch, place, name)
     await node()
     run(api, "p", "sleep 600")
-    await until(lambda: phase(api, "p") == "Running")
-    counted, once.fault = TASK_RESTARTS[task], fault("as planned")
+    await wait_for(lambda: phase(api, "p") == "Running")
+    counted, once.error = TASK_RESTARTS[task], fault("as planned")
     if name == "_step":
         api.put(PODS, "p", metadata={"labels": {"a": "b"}})
-    await until(lambda: once.fault is None)
-    await until(lambda: TASK_RESTARTS[task] == counted + 1)
+    await wait_for(lambda: once.error is None)
+    await wait_for(lambda: TASK_RESTARTS[task] == counted + 1)
     calls, before = once.calls, renewed(api)
-    await until(lambda: once.calls > calls)
-    await until(lambda: renewed(api) != before)
+    await wait_for(lambda: once.calls > calls)
+    await wait_for(lambda: renewed(api) != before)
     run(api, "q", "true")
-    await until(lambda: phase(api, "q") == "Succeeded")
+    await wait_for(lambda: phase(api, "q") == "Succeeded")
 
 
 async def test_a_removal_that_fails_is_done_again(
     api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    once = Once(monkeypatch, PodDir, "remove")
+    once = FailOnce(monkeypatch, PodDir, "remove")
     await node()
     run(api, "p", "true")
-    await until(lambda: phase(api, "p") == "Succeeded")
+    await wait_for(lambda: phase(api, "p") == "Succeeded")
     (folder,) = (tmp_path / "agent/pods").iterdir()
-    once.fault = OSError("as planned")
+    once.error = OSError("as planned")
     api.remove(PODS, "p")
-    await until(lambda: not folder.exists())
+    await wait_for(lambda: not folder.exists())
     assert once.calls == 2
 
 
@@ -160,21 +160,21 @@ async def test_pretended_pods_go_on_after_a_fault_of_a_writer(
     monkeypatch: pytest.MonkeyPatch,
     fault: type[BaseException],
 ) -> None:
-    once = Once(monkeypatch, simulator.Simulator, "_write_one")
+    once = FailOnce(monkeypatch, simulator.Simulator, "_write_one")
     await node(SimulationSettings(nodes=1, writers=1))
-    counted, once.fault = TASK_RESTARTS["status writer"], fault("as planned")
+    counted, once.error = TASK_RESTARTS["status writer"], fault("as planned")
     run(api, "p", "true", "sim-0")
-    await until(lambda: phase(api, "p") == "Succeeded")
+    await wait_for(lambda: phase(api, "p") == "Succeeded")
     assert TASK_RESTARTS["status writer"] == counted + 1
 
 
 async def test_a_pretended_pod_that_fails_stops_no_other(
     api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = Once(monkeypatch, simulator.Simulator, "_happen")
+    once = FailOnce(monkeypatch, simulator.Simulator, "_happen")
     await node(SimulationSettings(nodes=1))
-    counted, once.fault = TASK_RESTARTS["simulated pod"], RuntimeError("as planned")
+    counted, once.error = TASK_RESTARTS["simulated pod"], RuntimeError("as planned")
     for name in ("p", "q"):
         run(api, name, "true", "sim-0")
-    await until(lambda: "Succeeded" in (phase(api, "p"), phase(api, "q")))
+    await wait_for(lambda: "Succeeded" in (phase(api, "p"), phase(api, "q")))
     assert TASK_RESTARTS["simulated pod"] == counted + 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.agent import container, manifest, pod_of
+from support.agent import container, decode_pod, manifest
 
 from batholith.agent.runtime.rootfs import Mount
 from batholith.agent.state.environment import (
@@ -44,7 +44,7 @@ SOURCES = ResolvedSources(
 
 def make(base: Path, *volumes: dict[str, Any], host_paths: tuple[str, ...] = ()) -> dict[str, Path]:
     places = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_paths=host_paths)
-    pod = pod_of(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
+    pod = decode_pod(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
     made = set_up_volumes(
         pod, paths=places, sources=SOURCES, info=PodRuntimeInfo(pod_ip="127.64.0.1")
     )
@@ -144,7 +144,7 @@ def test_a_pod_s_needs_are_all_that_it_names() -> None:
         {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}},
     ]
     sources = [{"serviceAccountToken": {"path": "token", "audience": "me"}}]
-    pod = pod_of(
+    pod = decode_pod(
         manifest(
             "p",
             container(env=env, envFrom=[{"secretRef": {"name": "s2"}}]),
@@ -166,7 +166,7 @@ def test_a_sub_path_is_a_part_of_its_volume_and_is_made_if_missing(tmp_path: Pat
         {"name": "v", "mountPath": "/a", "subPath": "file"},
         {"name": "v", "mountPath": "/b/", "subPathExpr": "dir/$(NAME)", "readOnly": True},
     ]
-    pod = pod_of(manifest("p", container(volumeMounts=mounts)))
+    pod = decode_pod(manifest("p", container(volumeMounts=mounts)))
     found = container_mounts(pod.spec.containers[0], {"v": MountedVolume(tmp_path)}, {"NAME": "p"})
     assert found == [
         Mount(str(tmp_path), "/a", sub_path="file"),

@@ -19,15 +19,15 @@ from batholith.model.names import JOBS, TOKENREVIEWS
 
 POD = "authentication.kubernetes.io/pod-name"
 ADA = User(name="ada", uid="u-1", groups=("builders",), extra={POD: ("ci-0",), "example.org/n": ()})
-ACT = AccessAttributes(verb="list", resource=JOBS, namespace="default")
+ATTRIBUTES = AccessAttributes(verb="list", resource=JOBS, namespace="default")
 
 
 @asynccontextmanager
-async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
+async def access_reviewer(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
     """A gate before a cluster whose authorizer lets in who shows all of *allowed*."""
     known = Authenticator({"token": ADA})
 
-    async def answer(request: web.Request) -> web.Response:
+    async def serve_review(request: web.Request) -> web.Response:
         body = await request.json()
         if body["kind"] == "TokenReview":
             found = review(TOKENREVIEWS, body, namespace="", user=ANONYMOUS, authenticator=known)
@@ -37,7 +37,7 @@ async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
         return web.json_response({**body, "status": {"allowed": may}}, status=201)
 
     app = web.Application()
-    app.router.add_post("/{path:.*}", answer)
+    app.router.add_post("/{path:.*}", serve_review)
     async with TestServer(app) as server:
         credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
         async with Client(credentials, user_agent="tests") as client:
@@ -55,12 +55,12 @@ async def gate(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
     ids=["user", "uid", "groups", "extra"],
 )
 async def test_the_authorizer_sees_what_the_token_review_told(allowed: Mapping[str, Any]) -> None:
-    async with gate(allowed) as there:
-        await there.authorize(await there.authenticate("Bearer token"), ACT)
+    async with access_reviewer(allowed) as there:
+        await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
 
 
 async def test_who_shows_something_else_is_refused() -> None:
-    async with gate({"extra": {POD: ["ci-1"]}}) as there:
+    async with access_reviewer({"extra": {POD: ["ci-1"]}}) as there:
         with pytest.raises(ProblemError) as caught:
-            await there.authorize(await there.authenticate("Bearer token"), ACT)
+            await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
         assert caught.value.status == 403

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.components import part
+from support.components import component
 
 from batholith.local import kubeconfig
 
@@ -50,8 +50,8 @@ async def test_the_password_is_not_told_while_the_store_is_waited_for(tmp_path: 
     kubeconfig.write(access, nobody)
     store = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/x"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}")
-    async with part(*arguments, BATHOLITH_STORE=store) as process:
-        told = await process.line("not ready yet")
+    async with component(*arguments, BATHOLITH_STORE=store) as process:
+        told = await process.wait_line("not ready yet")
         assert "postgresql+psycopg://u:***@127.0.0.1:1/x cannot be used" in told.string
         assert "connection failed" in told.string
         assert await process.stop() == 0
@@ -67,7 +67,7 @@ async def test_a_store_of_a_newer_version_ends_the_process_with_a_line(tmp_path:
         database.execute("INSERT INTO schema_version VALUES (1, 99)")
     store = f"--store=sqlite:///{tmp_path / 'api.db'}"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}", store)
-    async with part(*arguments) as process:
-        assert await process.ended() == 1
+    async with component(*arguments) as process:
+        assert await process.wait_exit() == 1
     assert "database is at version 99" in process.text
     assert "Traceback" not in process.text

@@ -16,14 +16,14 @@ from batholith.model.names import JOBS, Resource
 from batholith.store.commands import CommandRecord, CommandStore
 
 
-class Stumbles(Client):
+class FailingClient(Client):
     """Fails in a way that nothing expects, as often as it is told to."""
 
-    times = 0
+    failures_left = 0
 
     async def get(self, resource: Resource, *given: Any, **more: Any) -> Any:
-        if resource == JOBS and self.times:
-            self.times -= 1
+        if resource == JOBS and self.failures_left:
+            self.failures_left -= 1
             raise RuntimeError("unexpected")
         return await super().get(resource, *given, **more)
 
@@ -33,16 +33,16 @@ async def test_a_command_whose_settling_fails_is_settled_by_the_sweep(
 ) -> None:
     async with (
         cluster(tmp_path) as (server, _),
-        Stumbles(server.credentials_of("api"), user_agent="tests") as client,
+        FailingClient(server.credentials_of("api"), user_agent="tests") as client,
         starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
         rest_at(url, server, client) as rest,
     ):
         await ready.wait()
         body = await rest.command("suspend")
         [command] = await rest.commands()
-        client.times = 1
-        await rest.carry_out(command, phase="Aborting")
-        assert (await rest.outcome(body["id"]))["state"] == "Executed"
+        client.failures_left = 1
+        await rest.complete_command(command, phase="Aborting")
+        assert (await rest.wait_outcome(body["id"]))["state"] == "Executed"
         assert not serving.done()
     assert "cannot settle a command" in caplog.messages
 
@@ -75,7 +75,7 @@ async def test_a_sweep_that_fails_is_started_again(
             rest_at(url, server, client) as rest,
         ):
             await ready.wait()
-            assert (await rest.outcome(body["id"]))["state"] == "Failed"
+            assert (await rest.wait_outcome(body["id"]))["state"] == "Failed"
             assert TASK_RESTARTS["command sweep"] == before + 1
             assert not serving.done()
 

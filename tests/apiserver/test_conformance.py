@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import RealServers
+from support.api_servers import RealServerFactory
 from support.embedded_apiserver import (
     MAPS,
     MERGE,
     PODS,
-    Answer,
+    RawResponse,
     Server,
     config_map,
     embedded_server,
     pod,
 )
-from support.polling import until_true
-from support.response_comparison import Comparison
+from support.polling import wait_until_true
+from support.response_comparison import ResponseComparison
 
 from batholith.model import crds
 
@@ -33,7 +33,7 @@ JSON_PATCH = "application/json-patch+json"
 YAML = "application/yaml"
 
 
-OTHERWISE = {
+EXPECTED_DIFFERENCES = {
     "bodies_that_are_not_the_kind": {
         'b\'{"metadata":{"name":"twice"}': "a field that stands twice is told to who asks",
     },
@@ -53,46 +53,48 @@ OTHERWISE = {
 """By conversation: parts of the differences that stay, and why; docs/differences.md tells users."""
 
 
-class Line:
+class RecordedConversation:
     """Speaks with one server and takes the answers down."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.said: list[tuple[str, Answer]] = []
+        self.responses: list[tuple[str, RawResponse]] = []
 
     async def __call__(
         self, method: str, path: str, body: object = None, kind: str = "application/json"
     ) -> Any:
         """Send a request; returns the body of the answer."""
         answer = await self._server.request(method, path, body, content_type=kind)
-        self.said.append((f"{method} {path} {body}"[:300], answer))
+        self.responses.append((f"{method} {path} {body}"[:300], answer))
         return answer.body
 
-    async def until(self, status: int, *request: Any) -> None:
+    async def wait_status(self, status: int, *request: Any) -> None:
         """Wait, without taking it down, until a request is answered so."""
 
-        async def answered() -> bool:
+        async def has_status() -> bool:
             return (await self._server.request(*request)).status == status
 
-        await until_true(answered)
+        await wait_until_true(has_status)
 
-    async def hear(self, paths: Sequence[str], write: Callable[[], Awaitable[Any]]) -> None:
+    async def record_watches(
+        self, paths: Sequence[str], write: Callable[[], Awaitable[Any]]
+    ) -> None:
         """Take down what watches of *paths* tell up to what *write* writes, which all must see."""
         async with AsyncExitStack() as stack:
             watching = [await stack.enter_async_context(self._server.watch(path)) for path in paths]
             last = (await write())["metadata"]["resourceVersion"]
             for path, lines in zip(paths, watching, strict=True):
                 told = [await lines.next()]
-                while _is_mark(told[-1]) or _version(told[-1]) != last:
+                while _is_bookmark(told[-1]) or _version(told[-1]) != last:
                     told.append(await lines.next())
-                self.said.append((f"GET {path}", Answer(lines.status, told)))
+                self.responses.append((f"GET {path}", RawResponse(lines.status, told)))
 
 
-Conversation = Callable[[Line], Awaitable[None]]
+Conversation = Callable[[RecordedConversation], Awaitable[None]]
 CONVERSATIONS: dict[str, Conversation] = {}
 
 
-def conversation(told: Conversation) -> Conversation:
+def register_conversation(told: Conversation) -> Conversation:
     CONVERSATIONS[told.__name__] = told
     return told
 
@@ -102,8 +104,8 @@ def plain(name: str = "p", **spec: Any) -> Json:
     return pod(name, automountServiceAccountToken=False, **spec)
 
 
-@conversation
-async def writes_of_one_object(say: Line) -> None:
+@register_conversation
+async def writes_of_one_object(say: RecordedConversation) -> None:
     made = await say("POST", MAPS, config_map("a"))
     await say("POST", MAPS, config_map("a"))
     await say("GET", f"{MAPS}/a")
@@ -121,8 +123,8 @@ async def writes_of_one_object(say: Line) -> None:
     await say("POST", f"{MAPS}/a", config_map("a"))
 
 
-@conversation
-async def names_and_metadata(say: Line) -> None:
+@register_conversation
+async def names_and_metadata(say: RecordedConversation) -> None:
     for name in ("A", "a_b", "-a", "a" * 254, "", "a.b", "1"):
         await say("POST", MAPS, config_map(name))
     await say("POST", MAPS, {"metadata": {"generateName": "gen-"}})
@@ -147,8 +149,8 @@ async def names_and_metadata(say: Line) -> None:
     await say("GET", "/apis/none.io/v1/things")
 
 
-@conversation
-async def bodies_that_are_not_the_kind(say: Line) -> None:
+@register_conversation
+async def bodies_that_are_not_the_kind(say: RecordedConversation) -> None:
     await say("POST", MAPS, b"{bad")
     await say("POST", MAPS, b"")
     await say("POST", MAPS, b"[]")
@@ -177,8 +179,8 @@ async def bodies_that_are_not_the_kind(say: Line) -> None:
     await say("POST", MAPS, {"metadata": {"name": "k"}, "data": {"a": ""}, "binaryData": {"a": ""}})
 
 
-@conversation
-async def patches_of_all_kinds(say: Line) -> None:
+@register_conversation
+async def patches_of_all_kinds(say: RecordedConversation) -> None:
     await say("POST", MAPS, config_map("a", tier="x"))
     a = f"{MAPS}/a"
     await say("PATCH", a, {"data": {"k": "w"}}, MERGE)
@@ -224,8 +226,8 @@ async def patches_of_all_kinds(say: Line) -> None:
     await say("PATCH", a, {"metadata": {"finalizers": None}}, STRATEGIC)
 
 
-@conversation
-async def strategic_patches_of_pods(say: Line) -> None:
+@register_conversation
+async def strategic_patches_of_pods(say: RecordedConversation) -> None:
     p = f"{PODS}/p"
     await say("POST", PODS, plain())
     containers = [{"name": "main", "image": "busybox:2"}]
@@ -249,8 +251,8 @@ async def strategic_patches_of_pods(say: Line) -> None:
     await say("GET", f"{p}/status")
 
 
-@conversation
-async def lists_and_selectors(say: Line) -> None:
+@register_conversation
+async def lists_and_selectors(say: RecordedConversation) -> None:
     for name, tier in (("c", "x"), ("a", "x"), ("b", "y"), ("d", "")):
         await say("POST", MAPS, config_map(name, **({"tier": tier} if tier else {})))
     for query in (
@@ -295,8 +297,8 @@ async def lists_and_selectors(say: Line) -> None:
     await say("GET", f"{MAPS}?labelSelector=tier")
 
 
-@conversation
-async def deletes(say: Line) -> None:
+@register_conversation
+async def deletes(say: RecordedConversation) -> None:
     made = await say("POST", MAPS, config_map("a"))
     a = f"{MAPS}/a"
     await say("DELETE", a, {"preconditions": {"uid": "other"}})
@@ -320,8 +322,8 @@ async def deletes(say: Line) -> None:
     await say("DELETE", f"{MAPS}/c?gracePeriodSeconds=5")
 
 
-@conversation
-async def the_end_of_pods(say: Line) -> None:
+@register_conversation
+async def the_end_of_pods(say: RecordedConversation) -> None:
     for name in ("waits", "runs", "over"):
         await say("POST", PODS, plain(name))
     await say("DELETE", f"{PODS}/waits")
@@ -342,8 +344,8 @@ async def the_end_of_pods(say: Line) -> None:
     await say("GET", runs)
 
 
-@conversation
-async def bindings_and_evictions(say: Line) -> None:
+@register_conversation
+async def bindings_and_evictions(say: RecordedConversation) -> None:
     made = await say("POST", PODS, plain())
     path = f"{PODS}/p/binding"
     target = {"kind": "Node", "name": "n"}
@@ -369,8 +371,8 @@ async def bindings_and_evictions(say: Line) -> None:
     await say("POST", f"{PODS}/gated/binding", {"metadata": {"name": "gated"}, "target": target})
 
 
-@conversation
-async def pods_with_mistakes(say: Line) -> None:
+@register_conversation
+async def pods_with_mistakes(say: RecordedConversation) -> None:
     specs: tuple[Json, ...] = (
         {"restartPolicy": "Sometimes"}, {"containers": []}, {"containers": [{"name": "a"}]},
         {"containers": [{"image": "a"}]}, {"nodeSelector": {"a b": "c"}},
@@ -405,8 +407,8 @@ async def pods_with_mistakes(say: Line) -> None:
         await say("POST", PODS, plain("m", containers=[container]))
 
 
-@conversation
-async def custom_objects(say: Line) -> None:
+@register_conversation
+async def custom_objects(say: RecordedConversation) -> None:
     queues = "/apis/scheduling.volcano.sh/v1beta1/queues"
     kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
     made = await say("POST", queues, {**kind, "metadata": {"name": "q"}, "spec": {"weight": 1}})
@@ -442,8 +444,8 @@ async def custom_objects(say: Line) -> None:
     await say("GET", "/apis/scheduling.volcano.sh/v1beta1")
 
 
-@conversation
-async def watches(say: Line) -> None:
+@register_conversation
+async def watches(say: RecordedConversation) -> None:
     first = await say("POST", MAPS, config_map("a", tier="x"))
     version = first["metadata"]["resourceVersion"]
     await say("POST", MAPS, config_map("b"))
@@ -461,7 +463,9 @@ async def watches(say: Line) -> None:
         "watch=1&limit=1",
     )
     last = {"metadata": {"name": "b", "labels": {"tier": "x"}}, "data": {"is": "last"}}
-    await say.hear([f"{MAPS}?{query}" for query in queries], lambda: say("POST", MAPS, last))
+    await say.record_watches(
+        [f"{MAPS}?{query}" for query in queries], lambda: say("POST", MAPS, last)
+    )
     for query in (
         "sendInitialEvents=true&timeoutSeconds=1",
         "resourceVersion=x&timeoutSeconds=1",
@@ -473,8 +477,8 @@ async def watches(say: Line) -> None:
     await say("GET", f"{MAPS}/a?watch=1&timeoutSeconds=1")
 
 
-@conversation
-async def other_kinds(say: Line) -> None:
+@register_conversation
+async def other_kinds(say: RecordedConversation) -> None:
     spaces = "/api/v1/namespaces"
     await say("POST", spaces, {"metadata": {"name": "mine", "labels": {"a": "b"}}})
     await say("POST", spaces, {"metadata": {"name": "mi.ne"}})
@@ -499,7 +503,9 @@ async def other_kinds(say: Line) -> None:
     await say("POST", classes, {"metadata": {"name": "too-high"}, "value": 2_000_000_000})
     await say("POST", classes, {"metadata": {"name": "system-mine"}, "value": 1})
     await say("PATCH", f"{classes}/high", {"value": 5}, MERGE)
-    await say.until(201, "POST", f"{PODS}?dryRun=All", plain("high", priorityClassName="high"))
+    await say.wait_status(
+        201, "POST", f"{PODS}?dryRun=All", plain("high", priorityClassName="high")
+    )
     await say("POST", PODS, plain("high", priorityClassName="high"))
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     await say("POST", leases, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}})
@@ -535,17 +541,17 @@ async def other_kinds(say: Line) -> None:
     await say("PATCH", f"{claims}/c", {"spec": {"accessModes": ["ReadOnlyMany"]}}, MERGE)
 
 
-def bare(value: Any) -> Any:
+def normalised(value: Any) -> Any:
     """*value* without what may differ.
 
     That is who wrote which field, what the server itself made, marks in a stream that tell only
     how far it is, the kind of what a list holds, and the order in which kinds are listed.
     """
     if isinstance(value, list):
-        return [bare(each) for each in value if not _is_noise(each)]
+        return [normalised(each) for each in value if not _is_noise(each)]
     if not isinstance(value, dict):
         return value
-    kept = {key: bare(each) for key, each in value.items() if key != "managedFields"}
+    kept = {key: normalised(each) for key, each in value.items() if key != "managedFields"}
     if isinstance(items := kept.get("items"), list):
         kept["items"] = [
             {key: each for key, each in item.items() if key not in ("kind", "apiVersion")}
@@ -560,12 +566,12 @@ def _is_noise(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     metadata = (value.get("object") or value).get("metadata") or {}
-    if _is_mark(value):
+    if _is_bookmark(value):
         return "annotations" not in metadata
     return metadata.get("name") == "kube-root-ca.crt"
 
 
-def _is_mark(value: Json) -> bool:
+def _is_bookmark(value: Json) -> bool:
     return bool(value.get("type") == "BOOKMARK")
 
 
@@ -575,22 +581,24 @@ def _version(event: Json) -> str:
 
 
 @pytest.mark.parametrize("told", CONVERSATIONS.values(), ids=CONVERSATIONS)
-async def test_both_say_the_same(told: Conversation, real: RealServers, tmp_path: Path) -> None:
+async def test_both_say_the_same(
+    told: Conversation, real: RealServerFactory, tmp_path: Path
+) -> None:
     async with real.start(tmp_path) as one, embedded_server(tmp_path, crds=crds.load()) as other:
-        theirs, ours = Line(one), Line(other)
+        theirs, ours = RecordedConversation(one), RecordedConversation(other)
         await asyncio.gather(told(theirs), told(ours))
-    comparison = Comparison()
+    comparison = ResponseComparison()
     found = []
-    for (request, wanted), (_, got) in zip(theirs.said, ours.said, strict=True):
+    for (request, wanted), (_, got) in zip(theirs.responses, ours.responses, strict=True):
         differs = (
-            comparison.differences(bare(wanted.body), bare(got.body))
+            comparison.differences(normalised(wanted.body), normalised(got.body))
             if wanted.status == got.status
             else [f"status {got.status} instead of {wanted.status}: {got.body} {wanted.body}"]
         )
         if ("Warning" in wanted.headers) != ("Warning" in got.headers):
             differs.append(f"warning {got.headers.get('Warning')}")
         found += [f"{request}: {each}" for each in differs]
-    known = OTHERWISE.get(told.__name__, {})
+    known = EXPECTED_DIFFERENCES.get(told.__name__, {})
     unforeseen = [each for each in found if not any(part in each for part in known)]
     assert not unforeseen, "\n".join(unforeseen)
     assert [part for part in known if not any(part in each for each in found)] == []

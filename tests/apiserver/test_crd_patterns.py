@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import Servers
+from support.api_servers import ServerFactory
 from support.embedded_apiserver import DEFINITIONS, FOOS, definition, foo
 
 
@@ -17,7 +17,7 @@ def with_pattern(pattern: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pattern", ["(", "(?=x)", r"(a)\1", "a{1001}", r"\C"])
 async def test_a_pattern_that_cannot_be_compiled_is_refused_with_its_definition(
-    servers: Servers, tmp_path: Path, pattern: str
+    servers: ServerFactory, tmp_path: Path, pattern: str
 ) -> None:
     async with servers.start(tmp_path) as server:
         answer = await server.request("POST", DEFINITIONS, with_pattern(pattern))
@@ -28,10 +28,10 @@ async def test_a_pattern_that_cannot_be_compiled_is_refused_with_its_definition(
 
 
 async def test_a_pattern_that_would_backtrack_holds_nothing_up(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with servers.start(tmp_path) as server:
-        await server.install(with_pattern("^(a+)+$"))
+        await server.install_crds(with_pattern("^(a+)+$"))
         answer = await server.request("POST", FOOS, foo("x", mode="a" * 5000 + "b"))
         assert answer.status == 422
         assert "should match '^(a+)+$'" in answer.body["message"]

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import NAMESPACES_FROM_THE_START, Servers
+from support.api_servers import INITIAL_NAMESPACES, ServerFactory
 from support.embedded_apiserver import MAPS, MERGE, EmbeddedServer, config_map, embedded_server
-from support.polling import until_true
+from support.polling import wait_until_true
 
 from batholith.model import names
 
@@ -23,7 +23,9 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield running
 
 
-async def test_a_new_cluster_has_the_service_of_its_api(servers: Servers, tmp_path: Path) -> None:
+async def test_a_new_cluster_has_the_service_of_its_api(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     async with servers.start(tmp_path) as server:
         service = await server.get(SERVICE)
         assert service["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
@@ -42,9 +44,7 @@ async def test_a_new_cluster_has_the_service_of_its_api(servers: Servers, tmp_pa
         }
         assert service["status"] == {"loadBalancer": {}}
         found = await server.get(names.NAMESPACES.path())
-        assert [each["metadata"]["name"] for each in found["items"]] == sorted(
-            NAMESPACES_FROM_THE_START
-        )
+        assert [each["metadata"]["name"] for each in found["items"]] == sorted(INITIAL_NAMESPACES)
 
 
 async def test_the_service_leads_to_the_server(server: EmbeddedServer) -> None:
@@ -68,7 +68,7 @@ async def test_what_leads_to_the_server_comes_back(server: EmbeddedServer, path:
     async def there() -> bool:
         return (await server.request("GET", path)).status == 200
 
-    await until_true(there)
+    await wait_until_true(there)
     after = await server.get(path)
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     assert _content(after) == _content(before)
@@ -82,7 +82,7 @@ async def test_a_change_of_the_service_is_undone(server: EmbeddedServer) -> None
     async def restored() -> bool:
         return bool(_content(await server.get(SERVICE)) == _content(before))
 
-    await until_true(restored)
+    await wait_until_true(restored)
 
 
 async def test_what_is_as_it_should_be_is_not_written(server: EmbeddedServer) -> None:
@@ -101,7 +101,7 @@ async def test_a_restart_at_another_port_is_told(tmp_path: Path) -> None:
                 (port,) = (await server.get(SERVICE))["spec"]["ports"]
                 return url.endswith(f":{port['port']}")
 
-            await until_true(told)
+            await wait_until_true(told)
 
 
 async def test_a_namespace_of_the_system_comes_back(server: EmbeddedServer) -> None:
@@ -113,7 +113,7 @@ async def test_a_namespace_of_the_system_comes_back(server: EmbeddedServer) -> N
         answer = await server.request("GET", path)
         return answer.status == 200 and answer.body["metadata"]["uid"] != before
 
-    await until_true(anew)
+    await wait_until_true(anew)
 
 
 async def test_the_authority_is_told_as_it_is(server: EmbeddedServer) -> None:
@@ -125,7 +125,7 @@ async def test_the_authority_is_told_as_it_is(server: EmbeddedServer) -> None:
     async def restored() -> bool:
         return bool((await server.get(path))["data"] == {"ca.crt": server.ca.decode()})
 
-    await until_true(restored)
+    await wait_until_true(restored)
 
 
 def _content(obj: Json) -> Json:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.polling import until_true
+from support.polling import wait_until_true
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
@@ -31,18 +31,18 @@ class _Free(NamedTuple):
     f_frsize: int
 
 
-class Disk:
+class FailingConnection:
     """Lets the store's connection fail, after or before it does what it is told."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.fails_at = ""
-        self.after = False
+        self.fails_after = False
 
     def execute(self, text: str, *rest: Any) -> Any:
         if self.fails_at and text.startswith(self.fails_at):
             self.fails_at = ""
-            if self.after:
+            if self.fails_after:
                 self._connection.execute(text, *rest)
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
@@ -69,20 +69,20 @@ async def opened(folder: Path) -> AsyncIterator[tuple[ObjectStore, SqliteStore, 
 
 
 def put(
-    registry: ObjectStore, shelf: ResourceStore, name: str, text: str = ""
+    store: ObjectStore, resources: ResourceStore, name: str, text: str = ""
 ) -> "asyncio.Future[None]":
     metadata = {"name": name, "namespace": "default", "uid": new_uid()}
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": text}}
-    return registry.put(shelf, obj, shelf.latest("default", name)).done
+    return store.put(resources, obj, resources.latest("default", name)).done
 
 
-def remove(registry: ObjectStore, shelf: ResourceStore, name: str) -> "asyncio.Future[None]":
-    old = shelf.latest("default", name)
+def remove(store: ObjectStore, resources: ResourceStore, name: str) -> "asyncio.Future[None]":
+    old = resources.latest("default", name)
     assert old is not None
-    return registry.remove(shelf, old.parse(), old).done
+    return store.remove(resources, old.parse(), old).done
 
 
-def in_file(folder: Path) -> dict[str, int]:
+def stored_in_file(folder: Path) -> dict[str, int]:
     """Names and versions, as somebody else reads them."""
     with sqlite3.connect(folder / "cluster.db") as other:
         rows = other.execute("SELECT name, rv FROM objects").fetchall()
@@ -90,29 +90,29 @@ def in_file(folder: Path) -> dict[str, int]:
     return dict(rows)
 
 
-def in_memory(shelf: ResourceStore) -> dict[str, int]:
-    return {entry.name: entry.rv for entry in shelf.latest_entries()}
+def stored_in_memory(resources: ResourceStore) -> dict[str, int]:
+    return {entry.name: entry.rv for entry in resources.latest_entries()}
 
 
-async def fill(registry: ObjectStore, shelf: ResourceStore) -> int:
+async def fill(store: ObjectStore, resources: ResourceStore) -> int:
     """Write until the store refuses; how many writes it took."""
     for number in range(1000):  # more than there is space for
         try:
-            await put(registry, shelf, f"f{number}", LARGE)
+            await put(store, resources, f"f{number}", LARGE)
         except StatusError as error:
             assert (error.code, error.message) == (507, "cannot store: disk full")
             return number
     raise AssertionError("there is no end")
 
 
-class SmallDisk:
+class LimitedDatabase:
     """A limit to the pages of a database; what is kept back are further pages."""
 
     LIMIT = 1000
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
-        self.grown = False
+        self.extra_pages = False
 
     def begin(self, store: SqliteStore) -> None:
         kept = disk_reserve.RESERVE_SIZE // 8192
@@ -120,18 +120,18 @@ class SmallDisk:
         def set_limit(pages: int) -> None:
             store._connection.execute(f"PRAGMA max_page_count={pages}").close()
 
-        self._patch.setattr(DiskReserve, "set_buffered_bytes", lambda _: self.grown)
+        self._patch.setattr(DiskReserve, "set_buffered_bytes", lambda _: self.extra_pages)
         self._patch.setattr(DiskReserve, "unlock", lambda _: set_limit(self.LIMIT + kept))
         set_limit(self.LIMIT)
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
-    return SmallDisk(monkeypatch)
+def small(monkeypatch: pytest.MonkeyPatch) -> LimitedDatabase:
+    return LimitedDatabase(monkeypatch)
 
 
 async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
-    tmp_path: Path, small: SmallDisk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(SqliteStore, "_has_free_pages", lambda self: False)
@@ -142,7 +142,7 @@ async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
         before = await fill(registry, shelf)
         assert before > 5
         assert not registry.writable
-        assert in_memory(shelf) == in_file(tmp_path)
+        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
         assert [event.entry.name for _, event in watcher.drain()] == [
             f"f{number}" for number in range(before)
         ]
@@ -150,15 +150,15 @@ async def test_a_full_disk_takes_deletions_alone_until_there_is_space(
             put(registry, shelf, "small")
         for number in range(before):
             await remove(registry, shelf, f"f{number}")
-        assert in_memory(shelf) == in_file(tmp_path) == {}
-        small.grown = True
-        await until_true(writable(registry))
+        assert stored_in_memory(shelf) == stored_in_file(tmp_path) == {}
+        small.extra_pages = True
+        await wait_until_true(wait_writable(registry))
         await put(registry, shelf, "g", LARGE)
-        assert in_memory(shelf) == in_file(tmp_path)
+        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
 
 
 async def test_the_log_goes_first_when_the_disk_is_full(
-    tmp_path: Path, small: SmallDisk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: LimitedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registries, "DISK_SPACE_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(disk_reserve, "RESERVE_SIZE", 2_000_000)
@@ -166,16 +166,16 @@ async def test_the_log_goes_first_when_the_disk_is_full(
         small.begin(store)
         await fill(registry, shelf)
         # Half of the space holds what the log remembers; nobody had to delete anything.
-        await until_true(writable(registry))
+        await wait_until_true(wait_writable(registry))
         await put(registry, shelf, "g", LARGE)
-        assert in_memory(shelf) == in_file(tmp_path)
+        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
 
 
-def writable(registry: ObjectStore) -> Callable[[], Awaitable[bool]]:
-    async def tell() -> bool:
-        return registry.writable
+def wait_writable(store: ObjectStore) -> Callable[[], Awaitable[bool]]:
+    async def on_change() -> bool:
+        return store.writable
 
-    return tell
+    return on_change
 
 
 async def test_an_object_that_is_being_deleted_may_change_on_a_full_disk(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_a_failed_compaction_takes_no_write_back(
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 1)
     monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
     async with opened(tmp_path) as (registry, store, shelf):
-        disk = Disk(store._connection)
+        disk = FailingConnection(store._connection)
         store._connection = disk  # type: ignore[assignment]
         for name in "abcd":
             disk.fails_at = "DELETE FROM log"
@@ -224,10 +224,10 @@ async def test_a_failed_compaction_takes_no_write_back(
         async def cut() -> bool:
             return registry.failures["compaction"] > 0 and not disk.fails_at
 
-        await until_true(cut)
+        await wait_until_true(cut)
         await put(registry, shelf, "e")
-        assert in_memory(shelf) == in_file(tmp_path)
-        assert in_memory(shelf).keys() == set("bcde")
+        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
+        assert stored_in_memory(shelf).keys() == set("bcde")
 
 
 async def test_the_log_is_cut_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,15 +261,15 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
         await put(registry, shelf, "a")
         watcher = Watcher(SelectionPredicate())
         shelf.broadcaster.add(watcher)
-        disk = Disk(store._connection)
+        disk = FailingConnection(store._connection)
         store._connection = disk  # type: ignore[assignment]
-        disk.fails_at, disk.after = "COMMIT", stored
+        disk.fails_at, disk.fails_after = "COMMIT", stored
         written = put(registry, shelf, "b")
 
         async def tried() -> bool:
             return bool(tries)
 
-        await until_true(tried)
+        await wait_until_true(tried)
         assert not written.done()
         assert not registry.writable
         if stored:
@@ -278,11 +278,11 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_it_is_known(
             with pytest.raises(StatusError, match="cannot store: disk I/O error"):
                 await written
         assert registry.writable
-        assert ("b" in in_memory(shelf)) is stored
+        assert ("b" in stored_in_memory(shelf)) is stored
         assert [event.entry.name for _, event in watcher.drain()] == ["b"] * stored
-        assert in_memory(shelf) == in_file(tmp_path)
+        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
         await put(registry, shelf, "c")
-        assert in_memory(shelf) == in_file(tmp_path)
+        assert stored_in_memory(shelf) == stored_in_file(tmp_path)
 
 
 async def test_a_stop_answers_what_is_still_unknown_as_unknown(
@@ -294,9 +294,9 @@ async def test_a_stop_answers_what_is_still_unknown_as_unknown(
     monkeypatch.setattr(SqliteStore, "contains_version", holds)
     async with opened(tmp_path) as (registry, store, shelf):
         await put(registry, shelf, "a")
-        disk = Disk(store._connection)
+        disk = FailingConnection(store._connection)
         store._connection = disk  # type: ignore[assignment]
-        disk.fails_at, disk.after = "COMMIT", True
+        disk.fails_at, disk.fails_after = "COMMIT", True
         written = put(registry, shelf, "b")
         registry.stop()
         with pytest.raises(StatusError, match="cannot tell whether") as unknown:

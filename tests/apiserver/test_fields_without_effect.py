@@ -4,7 +4,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from support.enforcement_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
+from support.enforcement_rows import (
+    AGENT,
+    SCHEDULER,
+    SERVER,
+    EnforcementRow,
+    data,
+    enforced,
+    warned,
+)
 
 from batholith.apiserver.builtin.unenforced import field_warnings
 from batholith.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
@@ -98,7 +106,7 @@ _USERS = f"{AGENT}/runtime/users.py"
 _RIGHTS, _LAYOUT = f"{AGENT}/runtime/rights.py", f"{AGENT}/runtime/rootfs.py"
 _PROFILE = {"type": "RuntimeDefault"}
 _WINDOWS = {"hostProcess": True}
-POD_FIELDS: Mapping[str, Row] = {
+POD_FIELDS: Mapping[str, EnforcementRow] = {
     "activeDeadlineSeconds": enforced(f"{AGENT}/state/pod_actions.py", 1),
     "affinity.nodeAffinity": enforced(f"{SCHEDULER}/plugins/predicates.py"),
     "affinity.podAffinity": warned({"preferredDuringSchedulingIgnoredDuringExecution": [{}]}),
@@ -107,7 +115,7 @@ POD_FIELDS: Mapping[str, Row] = {
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
     "enableServiceLinks": enforced(f"{AGENT}/pods/launch_spec.py", True),
-    "ephemeralContainers": Row("refused", "a pod cannot be made with any"),
+    "ephemeralContainers": EnforcementRow("refused", "a pod cannot be made with any"),
     "hostAliases": enforced(f"{AGENT}/state/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),
     "hostIPC": warned(True),
     "hostNetwork": enforced(f"{AGENT}/pods/pod_setup.py", True),
@@ -255,7 +263,7 @@ def _leaves(message: str, path: str = "") -> Iterator[str]:
 
 def test_every_field_of_a_pod_has_a_row() -> None:
     assert sorted(_leaves("core.v1.PodSpec")) == sorted(POD_FIELDS)
-    assert [path for path, row in POD_FIELDS.items() if not row.holds] == []
+    assert [path for path, row in POD_FIELDS.items() if not row.enforcer_exists] == []
 
 
 def _spec(path: str, value: Any) -> Any:
@@ -270,11 +278,11 @@ def _spec(path: str, value: Any) -> Any:
 @pytest.mark.parametrize("place", ["containers", "initContainers"])
 def test_fields_of_pods_without_effect_are_named(place: str) -> None:
     for path, row in POD_FIELDS.items():
-        if row.state == "refused" or (place, path) == ("initContainers", _SIDE_CAR):
+        if row.handling == "refused" or (place, path) == ("initContainers", _SIDE_CAR):
             continue
         asked = path.replace("containers", place)
         said = field_warnings(names.PODS, {"spec": _spec(asked, row.body)})
-        assert len(said) == (row.state == "warned"), (path, said)
+        assert len(said) == (row.handling == "warned"), (path, said)
         assert all(text.startswith(f"spec.{asked.replace('[*]', '[0]')}") for text in said), path
 
 
@@ -287,7 +295,7 @@ def test_a_side_car_is_not_warned_of() -> None:
 
 
 def test_no_field_is_warned_of_that_a_pod_has_not() -> None:
-    known = tuple(path for path, row in POD_FIELDS.items() if row.state != "refused")
+    known = tuple(path for path, row in POD_FIELDS.items() if row.handling != "refused")
     known += tuple(path.replace("containers", "initContainers") for path in known)
     assert [path for path in UNENFORCED_PATHS if not path.startswith(known)] == []
 

@@ -13,12 +13,12 @@ import yaml
 from support.embedded_apiserver import (
     MAPS,
     MERGE,
-    Answer,
     EmbeddedServer,
+    RawResponse,
     config_map,
     embedded_server,
 )
-from support.polling import PATIENCE, until_true
+from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
 from batholith.apiserver.custom.schema import StructuralSchema
 from batholith.apiserver.errors.status import StatusError
@@ -35,33 +35,35 @@ def large(name: str, **labels: str) -> dict[str, Any]:
     return {**config_map(name, **labels), "data": {"k": "," * (offload.OFFLOAD_THRESHOLD + 1)}}
 
 
-class Rule:
+class BlockingWebhook:
     """An admission rule that holds a first large write up while something else happens."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.reviewed: list[str] = []
         self.begun = threading.Event()
-        self.go_on = threading.Event()
+        self.released = threading.Event()
         self.reads = ""
         """The object that it looks up."""
 
     def __call__(self, review: AdmissionRequest, lookup: ObjectReader) -> None:
-        self.seen.append(review.name)
+        self.reviewed.append(review.name)
         if self.reads:
             lookup.get(CONFIGMAPS, "default", self.reads)
         if review.name == "large" and not self.begun.is_set():
             self.begun.set()
-            assert self.go_on.wait(PATIENCE)
+            assert self.released.wait(DEFAULT_TIMEOUT)
 
     async def reached(self) -> None:
         async def begun() -> bool:
             return self.begun.is_set()
 
-        await until_true(begun)
+        await wait_until_true(begun)
 
 
 @asynccontextmanager
-async def under_way(request: Coroutine[Any, Any, Answer]) -> AsyncIterator[asyncio.Task[Answer]]:
+async def in_flight(
+    request: Coroutine[Any, Any, RawResponse],
+) -> AsyncIterator[asyncio.Task[RawResponse]]:
     task = asyncio.create_task(request)
     try:
         yield task
@@ -70,46 +72,48 @@ async def under_way(request: Coroutine[Any, Any, Answer]) -> AsyncIterator[async
 
 
 @pytest.fixture
-def rule() -> Rule:
-    return Rule()
+def webhook() -> BlockingWebhook:
+    return BlockingWebhook()
 
 
 @pytest.fixture
-async def server(tmp_path: Path, rule: Rule) -> AsyncIterator[EmbeddedServer]:
+async def server(tmp_path: Path, webhook: BlockingWebhook) -> AsyncIterator[EmbeddedServer]:
     hook = Webhook(
         name="rule.example.io",
         path="/rule",
         resource=CONFIGMAPS,
         operations=frozenset(("CREATE", "UPDATE")),
-        validate=rule,
+        validate=webhook,
     )
     async with embedded_server(tmp_path, webhooks=[hook]) as server:
         yield server
 
 
-async def test_a_large_write_holds_no_other_up(server: EmbeddedServer, rule: Rule) -> None:
-    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
-        await rule.reached()
+async def test_a_large_write_holds_no_other_up(
+    server: EmbeddedServer, webhook: BlockingWebhook
+) -> None:
+    async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
+        await webhook.reached()
         await server.create(MAPS, config_map("small"))
-        rule.go_on.set()
+        webhook.released.set()
         assert (await writing).status == 201
 
 
 async def test_a_large_write_is_decided_on_the_newest_state(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    rule.go_on.set()
+    webhook.released.set()
     await server.create(MAPS, config_map("large"))
-    rule.begun.clear()
-    rule.go_on.clear()
+    webhook.begun.clear()
+    webhook.released.clear()
     patch = {"data": {"more": "x" * offload.OFFLOAD_THRESHOLD}}
     request = server.request("PATCH", f"{MAPS}/large", patch, content_type=MERGE)
-    async with under_way(request) as writing:
-        await rule.reached()
+    async with in_flight(request) as writing:
+        await webhook.reached()
         label = {"metadata": {"labels": {"between": "yes"}}}
         small = await server.request("PATCH", f"{MAPS}/large", label, content_type=MERGE)
         assert small.status == 200
-        rule.go_on.set()
+        webhook.released.set()
         answer = await writing
     assert answer.status == 200
     assert answer.body["metadata"]["labels"] == {"between": "yes"}
@@ -117,32 +121,32 @@ async def test_a_large_write_is_decided_on_the_newest_state(
 
 
 async def test_a_rule_that_read_what_then_changed_is_asked_again(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    rule.reads = "read"
-    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
-        await rule.reached()
+    webhook.reads = "read"
+    async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
+        await webhook.reached()
         await server.create(MAPS, config_map("read"))
-        rule.go_on.set()
+        webhook.released.set()
         assert (await writing).status == 201
-    assert rule.seen.count("large") == 2
+    assert webhook.reviewed.count("large") == 2
 
 
 async def test_the_name_of_a_large_object_is_taken_by_who_comes_first(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
-        await rule.reached()
+    async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
+        await webhook.reached()
         await server.create(MAPS, config_map("large"))
-        rule.go_on.set()
+        webhook.released.set()
         answer = await writing
     assert (answer.status, answer.body["reason"]) == (409, "AlreadyExists")
 
 
 async def test_large_yaml_is_read_and_written_by_another_process(
-    server: EmbeddedServer, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, webhook: BlockingWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule.go_on.set()
+    webhook.released.set()
 
     def here(data: bytes) -> bytes:
         raise AssertionError("converted in the server")
@@ -216,9 +220,9 @@ def test_a_test_of_a_json_patch_tells_truth_from_one() -> None:
 
 
 async def test_patches_cannot_grow_an_object_without_end(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    rule.go_on.set()
+    webhook.released.set()
     await server.create(MAPS, config_map("m"))
     more = "x" * (2**20 - 100)
     statuses = []
@@ -229,7 +233,7 @@ async def test_patches_cannot_grow_an_object_without_end(
     assert statuses == [200, 200, 413, 413]
 
 
-async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> Answer:
+async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> RawResponse:
     (entry,) = patch["metadata"]["managedFields"]
     held = (await server.get(f"{MAPS}/m"))["metadata"].get("managedFields", [])
     at = "/metadata/managedFields/-" if held else "/metadata/managedFields"

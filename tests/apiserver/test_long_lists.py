@@ -15,9 +15,9 @@ from support.embedded_apiserver import (
     EmbeddedServer,
     definition,
     embedded_server,
-    until_gone,
+    wait_deleted,
 )
-from support.polling import until_true
+from support.polling import wait_until_true
 
 from batholith.apiserver.controllers.garbage_collector import GarbageCollector
 from batholith.apiserver.http.auth import APISERVER_USER
@@ -40,29 +40,29 @@ STREAM = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allow
 MANY = 2 * PARSED_SLICE_SIZE + 50
 
 
-class Turns:
+class LoopIterations:
     """Counts what is done in one turn of the loop."""
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._iteration = 0
         self._done: Counter[int] = Counter()
         self._over = False
         self._next()
 
     def _next(self) -> None:
-        self._turn += 1
+        self._iteration += 1
         if not self._over:
             asyncio.get_running_loop().call_soon(self._next)
 
     def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def count(*args: Any, **options: Any) -> Any:
-            self._done[self._turn] += 1
+            self._done[self._iteration] += 1
             return function(*args, **options)
 
         return count
 
     @contextmanager
-    def at_most(self, limit: int, *, of: int) -> Iterator[None]:
+    def assert_at_most(self, limit: int, *, of: int) -> Iterator[None]:
         """No turn does more than *limit* of the *of* that are done, at least."""
         self._done.clear()
         yield
@@ -74,8 +74,8 @@ class Turns:
 
 
 @pytest.fixture
-async def turns() -> AsyncIterator[Turns]:
-    counting = Turns()
+async def iterations() -> AsyncIterator[LoopIterations]:
+    counting = LoopIterations()
     yield counting
     counting.end()
 
@@ -86,7 +86,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield server
 
 
-def registry_of(server: EmbeddedServer) -> ObjectStore:
+def object_store_of(server: EmbeddedServer) -> ObjectStore:
     return server.running.app.handlers.writer.store
 
 
@@ -119,46 +119,46 @@ async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
 )
 async def test_reads_of_many_objects_give_others_their_turn(
     server: EmbeddedServer,
-    turns: Turns,
+    iterations: LoopIterations,
     monkeypatch: pytest.MonkeyPatch,
     query: str,
     headers: dict[str, str],
 ) -> None:
     await fill(server, SECRETS)
-    monkeypatch.setattr(tables, "cells", turns.counted(tables.cells))
-    monkeypatch.setattr(StoredObject, "parse", turns.counted(StoredObject.parse))
+    monkeypatch.setattr(tables, "cells", iterations.counted(tables.cells))
+    monkeypatch.setattr(StoredObject, "parse", iterations.counted(StoredObject.parse))
     if headers:  # what is stored goes out as it is, many at a time
-        monkeypatch.setattr(Renderer, "_item", turns.counted(Renderer._item))
-    with turns.at_most(2 * PARSED_SLICE_SIZE, of=MANY):
+        monkeypatch.setattr(Renderer, "_item", iterations.counted(Renderer._item))
+    with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         method = "DELETE" if "dryRun" in query else "GET"
         answer = await server.request(method, SECRETS + query, headers=headers)
     assert answer.status == 200
 
 
 async def test_deletions_of_many_objects_give_others_their_turn(
-    server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, iterations: LoopIterations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ObjectStore, "remove_task", turns.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
     await fill(server, SECRETS)
-    with turns.at_most(PARSED_SLICE_SIZE, of=MANY):
+    with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
         answer = await server.request("DELETE", SECRETS)
     assert (answer.status, len(answer.body["items"])) == (200, MANY)
     await server.create(NAMESPACES, {"metadata": {"name": "n"}})
     await fill(server, "/api/v1/namespaces/n/secrets")
-    with turns.at_most(PARSED_SLICE_SIZE, of=MANY):
+    with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{NAMESPACES}/n")
-        await until_gone(server, NAMESPACES, "n")
-    await server.install(definition())
+        await wait_deleted(server, NAMESPACES, "n")
+    await server.install_crds(definition())
     await fill(server, FOOS)
-    with turns.at_most(PARSED_SLICE_SIZE, of=MANY):
+    with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         await server.request("DELETE", f"{crds}/foos.ex.io")
-        await until_gone(server, crds, "foos.ex.io")
+        await wait_deleted(server, crds, "foos.ex.io")
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
 async def test_an_owner_of_many_takes_them_along_in_slices(
-    server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch, policy: str
+    server: EmbeddedServer, iterations: LoopIterations, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     owner = await server.create(MAPS, {"metadata": {"name": "owner"}})
     reference: Json = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
@@ -172,11 +172,11 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
         return true_check(self, shelf, entry)
 
     monkeypatch.setattr(GarbageCollector, "_check_owners", check)
-    monkeypatch.setattr(ObjectStore, "remove_task", turns.counted(ObjectStore.remove))
-    monkeypatch.setattr(ObjectStore, "update", turns.counted(ObjectStore.put))
-    with turns.at_most(2 * PARSED_SLICE_SIZE, of=MANY):
+    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "update", iterations.counted(ObjectStore.put))
+    with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")
-        await until_gone(server, MAPS, "owner")
+        await wait_deleted(server, MAPS, "owner")
 
         async def over() -> bool:
             left = (await server.get(SECRETS))["items"]
@@ -184,7 +184,7 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
                 return not any("ownerReferences" in each["metadata"] for each in left)
             return not left
 
-        await until_true(over)
+        await wait_until_true(over)
     # Each is looked at now and then, and not once for each of the others.
     assert all(times <= 5 for times in looked.values())
 
@@ -193,7 +193,7 @@ async def test_a_list_in_slices_is_of_one_moment(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(server, SECRETS)
-    registry = registry_of(server)
+    registry = object_store_of(server)
     (shelf,) = (each for each in registry.resource_stores() if each.resource.plural == "secrets")
     names = iter([f"s{number:04d}" for number in range(MANY - 1, 0, -1)])
 
@@ -242,15 +242,15 @@ async def test_pages_are_of_the_moment_of_the_first_until_that_is_forgotten(
         second = await server.get(f"{SECRETS}?limit=10&continue={token}")
         assert [each["metadata"]["name"] for each in second["items"]][1] == "s0011"
         assert len((await server.get(exact))["items"]) == MANY
-        await _pass(server)
+        await _trim_history(server)
     for path in (f"{SECRETS}?limit=10&continue={token}", exact):
         answer = await server.request("GET", path)
         assert (answer.status, answer.body["reason"]) == (410, "Expired")
 
 
-async def _pass(server: EmbeddedServer) -> None:
+async def _trim_history(server: EmbeddedServer) -> None:
     """The time has come at which the past is forgotten."""
-    registry = registry_of(server)
+    registry = object_store_of(server)
     registry.next_snapshot_expiry = asyncio.get_running_loop().time()
     # Any write wakes the store; this one is no change of what is listed.
     await server.create(MAPS, {"metadata": {"generateName": "wakes-"}})
@@ -258,24 +258,24 @@ async def _pass(server: EmbeddedServer) -> None:
     async def done() -> bool:
         return registry.next_snapshot_expiry > asyncio.get_running_loop().time()
 
-    await until_true(done)
+    await wait_until_true(done)
 
 
 async def test_the_past_is_forgotten_when_nobody_writes(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registries, "SNAPSHOT_EXPIRY_INTERVAL", 0.001)
-    registry = registry_of(server)
-    await _pass(server)
+    registry = object_store_of(server)
+    await _trim_history(server)
 
     async def forgotten() -> bool:
         return registry.oldest_rv == registry.committed_rv
 
-    await until_true(forgotten)
+    await wait_until_true(forgotten)
 
 
 @asynccontextmanager
-async def jumped(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterator[None]:
+async def jump_wall_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterator[None]:
     """The wall clock is wrong by *seconds*, while time itself goes on as before."""
     import time
     from datetime import datetime, timedelta, tzinfo
@@ -284,15 +284,15 @@ async def jumped(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterat
 
     true = time.time
 
-    class Wrong(datetime):
+    class WrongClock(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return datetime.now(tz) + timedelta(seconds=seconds)
 
     with monkeypatch.context() as patch:
         patch.setattr(time, "steady_time", lambda: true() + seconds)
-        patch.setattr(writes, "datetime", Wrong)
-        patch.setattr(deletes, "datetime", Wrong)
+        patch.setattr(writes, "datetime", WrongClock)
+        patch.setattr(deletes, "datetime", WrongClock)
         yield
 
 
@@ -307,13 +307,13 @@ async def test_a_jump_of_the_wall_clock_ends_nothing_and_holds_nothing_up(
     )
     token = (await server.get(f"{SECRETS}?limit=10"))["metadata"]["continue"]
     watch = f"{MAPS}?watch=1&timeoutSeconds=600&resourceVersion=0"
-    async with server.watch(watch) as lines, jumped(monkeypatch, seconds):
+    async with server.watch(watch) as lines, jump_wall_clock(monkeypatch, seconds):
         await server.create(MAPS, {"metadata": {"name": "after"}})
         while (await lines.next())["object"]["metadata"]["name"] != "after":
             pass
         await server.create(NAMESPACES, {"metadata": {"name": "n"}})
         await server.request("DELETE", f"{NAMESPACES}/n")
-        await until_gone(server, NAMESPACES, "n")
+        await wait_deleted(server, NAMESPACES, "n")
         await server.get(f"{SECRETS}?limit=10&continue={token}")
         await server.get("/api/v1/namespaces/default/events/e")
-        assert registry_of(server).oldest_rv == 0
+        assert object_store_of(server).oldest_rv == 0

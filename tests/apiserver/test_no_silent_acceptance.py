@@ -21,7 +21,15 @@ from support.embedded_apiserver import (
     embedded_server,
     pod,
 )
-from support.enforcement_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
+from support.enforcement_rows import (
+    AGENT,
+    SCHEDULER,
+    SERVER,
+    EnforcementRow,
+    data,
+    enforced,
+    warned,
+)
 from support.kubectl import Kubectl, needs_kubectl
 
 from batholith.apiserver.builtin.unenforced import UNENFORCED_KINDS
@@ -46,7 +54,7 @@ _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage"
 _SCALED = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
 _BACKEND = {"service": {"name": "s", "port": {"number": 80}}}
 _SIGNED = {"request": "", "signerName": "a.b/c", "usages": ["client auth"]}
-ROWS: Mapping[str, Row] = {
+ROWS: Mapping[str, EnforcementRow] = {
     "v1/bindings": enforced(f"{SERVER}/verbs/pod_subresources.py"),
     "v1/configmaps": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/endpoints": warned(),
@@ -141,7 +149,7 @@ ROWS: Mapping[str, Row] = {
 """Every kind that a new cluster serves."""
 
 _STATUS = {"get", "patch", "update"}
-PARTS: Mapping[str, set[str]] = {
+SUBRESOURCES: Mapping[str, set[str]] = {
     **{f"{path}/status": _STATUS for path in (
         "v1/namespaces", "v1/nodes", "v1/persistentvolumeclaims", "v1/persistentvolumes", "v1/pods",
         "v1/replicationcontrollers", "v1/resourcequotas", "v1/services", "apps/v1/daemonsets",
@@ -164,7 +172,7 @@ PARTS: Mapping[str, set[str]] = {
 }  # fmt: skip
 """Every part of a kind that discovery lists, and what may be done with it."""
 
-REFUSED_PARTS = (
+REFUSED_SUBRESOURCES = (
     "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/exec", "pods/p/portforward",
     "pods/p/proxy", "pods/p/resize", "services/s/proxy", "serviceaccounts/default/token",
 )  # fmt: skip
@@ -222,9 +230,9 @@ async def test_every_kind_and_part_that_is_listed_has_a_row(server: EmbeddedServ
         for kind in kinds
         for part in kind.entry.get("subresources", ())
     }
-    assert parts == PARTS
-    assert [path for path, row in ROWS.items() if not row.holds] == []
-    assert len(UNENFORCED_KINDS) == sum(row.state == "warned" for row in ROWS.values())
+    assert parts == SUBRESOURCES
+    assert [path for path, row in ROWS.items() if not row.enforcer_exists] == []
+    assert len(UNENFORCED_KINDS) == sum(row.handling == "warned" for row in ROWS.values())
 
 
 async def test_kinds_without_effect_are_answered_with_a_warning(server: EmbeddedServer) -> None:
@@ -238,7 +246,7 @@ async def test_kinds_without_effect_are_answered_with_a_warning(server: Embedded
         answer = await server.request("POST", f"{kind.url()}?dryRun=All", body)
         assert answer.status == 201, (kind.path, answer.body)
         said = [text for text in answer.warnings if "stored but not" in text]
-        assert len(said) == (row.state == "warned"), (kind.path, answer.warnings)
+        assert len(said) == (row.handling == "warned"), (kind.path, answer.warnings)
         assert len(answer.warnings) == len(said), kind.path
         assert all(text.startswith(kind.entry["responseKind"]["kind"]) for text in said)
 
@@ -294,11 +302,11 @@ async def test_openapi_describes_the_parts_that_are_listed(server: EmbeddedServe
             plural, brace, part = path.partition("/{name}/")
             if brace:
                 found.add(f"{group_version}/{plural.rpartition('/')[2]}/{part}")
-    assert found == set(PARTS)
+    assert found == set(SUBRESOURCES)
 
 
 async def test_parts_that_are_missing_are_refused_by_name(server: EmbeddedServer) -> None:
-    for part in REFUSED_PARTS:
+    for part in REFUSED_SUBRESOURCES:
         url = f"/api/v1/namespaces/default/{part}"
         for method in ("POST", "PATCH"):
             answer = await server.request(method, url, {}, content_type=MERGE)
@@ -310,7 +318,7 @@ async def test_parts_that_are_missing_are_refused_by_name(server: EmbeddedServer
 
 POLICIES = names.NETWORKPOLICIES.path("default")
 POLICY = {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
-SAID = (
+WARNINGS = (
     "NetworkPolicy is stored but not enforced by the embedded cluster: pods share the network of "
     "the machine"
 )
@@ -320,13 +328,13 @@ async def test_a_warning_comes_with_the_object_and_with_each_change_of_it(
     server: EmbeddedServer,
 ) -> None:
     made = await server.request("POST", POLICIES, POLICY)
-    assert (made.status, made.warnings) == (201, [SAID])
+    assert (made.status, made.warnings) == (201, [WARNINGS])
     other = {**made.body, "spec": {"podSelector": {"matchLabels": {"a": "b"}}}}
     put = await server.request("PUT", f"{POLICIES}/n", other)
-    assert (put.status, put.warnings) == (200, [SAID])
+    assert (put.status, put.warnings) == (200, [WARNINGS])
     patch = {"spec": {"podSelector": {"matchLabels": {"a": "c"}}}}
     patched = await server.request("PATCH", f"{POLICIES}/n", patch, content_type=MERGE)
-    assert (patched.status, patched.warnings) == (200, [SAID])
+    assert (patched.status, patched.warnings) == (200, [WARNINGS])
 
 
 async def test_labels_states_and_deletions_bring_no_warning(server: EmbeddedServer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.polling import PATIENCE
+from support.polling import DEFAULT_TIMEOUT
 
 from batholith.apiserver.builtin.kinds import BUILT_IN
 from batholith.apiserver.errors.status import StatusError
@@ -41,7 +41,7 @@ STEPS = st.lists(
 
 
 @asynccontextmanager
-async def open_registry(folder: Path) -> AsyncIterator[ObjectStore]:
+async def open_store(folder: Path) -> AsyncIterator[ObjectStore]:
     registry = ObjectStore(SqliteStore(folder / "cluster.db"))
     registry.resource_store(KIND)
     registry.replay()
@@ -61,13 +61,13 @@ def body(name: str, label: str = "") -> Json:
 
 
 def write(
-    registry: ObjectStore, shelf: ResourceStore, name: str, label: str
+    store: ObjectStore, resources: ResourceStore, name: str, label: str
 ) -> "asyncio.Future[None]":
     """Create, change (to another label) or, without a label, delete an object."""
-    old = shelf.latest("default", name)
+    old = resources.latest("default", name)
     if old is not None and not label:
-        return registry.remove(shelf, old.parse(), old).done
-    return registry.put(shelf, body(name, label), old).done
+        return store.remove(resources, old.parse(), old).done
+    return store.put(resources, body(name, label), old).done
 
 
 def state(entries: list[StoredObject]) -> dict[str, tuple[str, int]]:
@@ -85,7 +85,7 @@ def test_every_past_is_remembered_and_every_watcher_ends_where_a_list_does(
 
 async def _check_history(folder: Path, steps: list[tuple[str, str, bool]]) -> None:
     moments: dict[int, dict[str, tuple[str, int]]] = {}
-    async with open_registry(folder) as registry:
+    async with open_store(folder) as registry:
         shelf = registry.resource_store(KIND)
         for name, label, flush in steps:
             done = write(registry, shelf, name, label)
@@ -98,27 +98,27 @@ async def _check_history(folder: Path, steps: list[tuple[str, str, bool]]) -> No
         moments[last] = state(shelf.ordered("default"))
         _compare(shelf, moments, last)
     # The same holds after a restart, from the log.
-    async with open_registry(folder) as registry:
+    async with open_store(folder) as registry:
         assert registry.committed_rv >= last
         shelf = registry.resource_store(KIND)
         assert state(shelf.ordered("default")) == moments[last]
         _compare(shelf, moments, last)
 
 
-def _check_order(shelf: ResourceStore) -> None:
+def _check_order(resources: ResourceStore) -> None:
     """The order is kept up from change to change, in one namespace and over all."""
-    wanted = sorted(shelf.entries(), key=lambda entry: entry.key)
-    assert shelf.ordered("default") == shelf.ordered() == wanted
+    wanted = sorted(resources.entries(), key=lambda entry: entry.key)
+    assert resources.ordered("default") == resources.ordered() == wanted
 
 
 def _compare(
-    shelf: ResourceStore, moments: dict[int, dict[str, tuple[str, int]]], last: int
+    resources: ResourceStore, moments: dict[int, dict[str, tuple[str, int]]], last: int
 ) -> None:
     for rv, known in moments.items():
-        assert state(shelf.objects_at(rv, "default")) == known
+        assert state(resources.objects_at(rv, "default")) == known
         for wanted in ("x", "y"):
             watcher = Watcher(SelectionPredicate(labels=parse_label_selector(f"tier={wanted}")))
-            for event in shelf.events_since(rv):
+            for event in resources.events_since(rv):
                 watcher.enqueue(event)
             mine = {name for name, (tier, _) in known.items() if tier == wanted}
             versions = [rv]
@@ -136,7 +136,7 @@ async def test_what_cannot_be_written_never_happened(
     def full(self: SqliteStore, changes: object, *, durable: bool) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    async with open_registry(tmp_path) as registry:
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         await write(registry, shelf, "a", "x")
         before = state(shelf.ordered())
@@ -155,7 +155,7 @@ async def test_what_cannot_be_written_never_happened(
 
 
 async def test_a_reader_sees_nothing_before_it_is_on_disk(tmp_path: Path) -> None:
-    async with open_registry(tmp_path) as registry:
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         watcher = Watcher(SelectionPredicate())
         shelf.broadcaster.add(watcher)
@@ -171,8 +171,8 @@ async def test_a_reader_sees_nothing_before_it_is_on_disk(tmp_path: Path) -> Non
 async def test_a_reader_may_wait_for_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "FRESHNESS_TIMEOUT", PATIENCE)
-    async with open_registry(tmp_path) as registry:
+    monkeypatch.setattr(registries, "FRESHNESS_TIMEOUT", DEFAULT_TIMEOUT)
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         waiting = asyncio.create_task(registry.wait_until_fresh(registry.committed_rv + 2))
         await write(registry, shelf, "a", "x")
@@ -183,7 +183,7 @@ async def test_a_reader_may_wait_for_a_version(
 
 async def test_history_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registries, "WATCH_HISTORY_SIZE", 3)
-    async with open_registry(tmp_path) as registry:
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         for name in "abcde":
             await write(registry, shelf, name, "x")
@@ -197,7 +197,7 @@ async def test_a_watcher_that_is_too_slow_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "WATCHER_QUEUE_SIZE", 2)
-    async with open_registry(tmp_path) as registry:
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         watcher = Watcher(SelectionPredicate())
         shelf.broadcaster.add(watcher)
@@ -212,7 +212,7 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
     tmp_path: Path,
 ) -> None:
     """A power cut may take relaxed writes with it: here the log loses its end."""
-    async with open_registry(tmp_path) as registry:
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         await write(registry, shelf, "a", "x")
         await write(registry, shelf, "b", "x")
@@ -228,7 +228,7 @@ async def test_versions_are_not_given_twice_even_if_the_newest_writes_are_lost(
             target.commit()
             target.close()
         source.close()
-    async with open_registry(lost) as registry:
+    async with open_store(lost) as registry:
         shelf = registry.resource_store(KIND)
         assert set(state(shelf.ordered())) == {"a"}
         await write(registry, shelf, "c", "x")
@@ -240,12 +240,12 @@ async def test_the_log_is_cut_and_old_watchers_are_told(
 ) -> None:
     monkeypatch.setattr("batholith.apiserver.storage.sqlite.MAX_LOG_ENTRIES", 2)
     monkeypatch.setattr(registries, "COMPACT_EVERY", 1)
-    async with open_registry(tmp_path) as registry:
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         for name in "abcde":
             await write(registry, shelf, name, "x")
         newest = registry.committed_rv
-    async with open_registry(tmp_path) as registry:
+    async with open_store(tmp_path) as registry:
         shelf = registry.resource_store(KIND)
         assert [event.entry.name for event in shelf.events_since(newest - 2)] == ["d", "e"]
         with pytest.raises(StatusError, match="too old"):

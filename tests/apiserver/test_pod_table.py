@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from support.api_servers import Servers
+from support.api_servers import ServerFactory
 from support.embedded_apiserver import MERGE, PODS, pod
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Json, list[object]]] = {
 
 
 async def test_a_sidecar_that_was_stopped_is_no_failed_start(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with servers.start(tmp_path) as server:
         side = {"name": "side", "image": "i", "restartPolicy": "Always"}

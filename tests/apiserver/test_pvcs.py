@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_servers import Servers
+from support.api_servers import ServerFactory
 from support.embedded_apiserver import MERGE, Server, embedded_server
-from support.polling import until_true
+from support.polling import wait_until_true
 
 from batholith.model.names import (
     DIR_PROVISIONER,
@@ -32,42 +32,42 @@ def volume(name: str, size: str = "1Gi", **spec: Any) -> Json:
     return {"metadata": {"name": name}, "spec": {"capacity": {"storage": size}, **rest, **spec}}
 
 
-async def in_phase(server: Server, path: str, phase: str) -> Json:
+async def wait_phase(server: Server, path: str, phase: str) -> Json:
     found: Json = {}
 
-    async def there() -> bool:
+    async def is_in_phase() -> bool:
         found.update(await server.get(path))
         return bool(found["status"].get("phase") == phase)
 
-    await until_true(there)
+    await wait_until_true(is_in_phase)
     return found
 
 
-async def told(server: Server, name: str, reason: str) -> str:
+async def wait_event_message(server: Server, name: str, reason: str) -> str:
     """The message of an event about a claim, once it is there."""
     messages: list[str] = []
 
-    async def there() -> bool:
+    async def event_exists() -> bool:
         events = (await server.get(EVENTS.path("default")))["items"]
         about = [e for e in events if (e["involvedObject"]["name"], e["reason"]) == (name, reason)]
         messages[:] = [each["message"] for each in about]
         return bool(messages)
 
-    await until_true(there)
+    await wait_until_true(event_exists)
     return messages[-1]
 
 
-async def gone(server: Server, path: str) -> None:
-    async def missing() -> bool:
+async def wait_deleted(server: Server, path: str) -> None:
+    async def is_deleted() -> bool:
         return (await server.request("GET", path)).status == 404
 
-    await until_true(missing)
+    await wait_until_true(is_deleted)
 
 
 async def test_a_claim_is_bound_when_it_is_made(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim(size="2Gi"))
-        bound = await in_phase(server, f"{CLAIMS}/c", "Bound")
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
         made = await server.get(f"{VOLUMES}/{bound['spec']['volumeName']}")
         assert bound["status"] == {
             "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"},
@@ -77,7 +77,7 @@ async def test_a_claim_is_bound_when_it_is_made(tmp_path: Path) -> None:
         assert made["spec"]["csi"]["driver"] == DIR_PROVISIONER
         assert made["status"]["phase"] == "Bound"
         await server.request("DELETE", f"{CLAIMS}/c")
-        await gone(server, f"{VOLUMES}/{made['metadata']['name']}")
+        await wait_deleted(server, f"{VOLUMES}/{made['metadata']['name']}")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_a_claim_that_cannot_be_bound_says_why(
 ) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim(**spec))
-        assert words in await told(server, "c", reason)
+        assert words in await wait_event_message(server, "c", reason)
         found = await server.get(f"{CLAIMS}/c")
         assert found["status"] == {"phase": "Pending"}
         assert (await server.get(VOLUMES))["items"] == []
@@ -129,19 +129,19 @@ async def test_a_class_that_cannot_be_served_leaves_its_claims_pending(
     async with embedded_server(tmp_path) as server:
         await server.create(STORAGECLASSES.path(), {"metadata": {"name": "x"}, **more})
         await server.create(CLAIMS, claim(storageClassName="x"))
-        assert words in await told(server, "c", reason)
+        assert words in await wait_event_message(server, "c", reason)
         assert (await server.get(f"{CLAIMS}/c"))["status"] == {"phase": "Pending"}
 
 
 async def test_a_pending_claim_is_bound_when_its_class_comes(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim(storageClassName="late"))
-        await told(server, "c", "ProvisioningFailed")
+        await wait_event_message(server, "c", "ProvisioningFailed")
         late = {"metadata": {"name": "late"}, "provisioner": DIR_PROVISIONER}
         await server.create(STORAGECLASSES.path(), {**late, "reclaimPolicy": "Retain"})
-        bound = await in_phase(server, f"{CLAIMS}/c", "Bound")
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
         await server.request("DELETE", f"{CLAIMS}/c")
-        await in_phase(server, f"{VOLUMES}/{bound['spec']['volumeName']}", "Released")
+        await wait_phase(server, f"{VOLUMES}/{bound['spec']['volumeName']}", "Released")
 
 
 async def test_the_smallest_volume_that_fits_is_taken(tmp_path: Path) -> None:
@@ -152,15 +152,15 @@ async def test_the_smallest_volume_that_fits_is_taken(tmp_path: Path) -> None:
         await server.create(VOLUMES, volume("classy", "2Gi", storageClassName="other"))
         await server.create(VOLUMES, volume("shared", "2Gi", accessModes=["ReadOnlyMany"]))
         await server.create(CLAIMS, claim(size="2Gi", storageClassName=""))
-        bound = await in_phase(server, f"{CLAIMS}/c", "Bound")
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
         assert bound["spec"]["volumeName"] == "right"
         assert bound["status"]["capacity"] == {"storage": "3Gi"}
-        await in_phase(server, f"{VOLUMES}/right", "Bound")
-        await in_phase(server, f"{VOLUMES}/large", "Available")
+        await wait_phase(server, f"{VOLUMES}/right", "Bound")
+        await wait_phase(server, f"{VOLUMES}/large", "Available")
         await server.create(CLAIMS, claim("d", "8Gi", storageClassName="", volumeName="right"))
-        assert "already bound" in await told(server, "d", "FailedBinding")
+        assert "already bound" in await wait_event_message(server, "d", "FailedBinding")
         await server.create(CLAIMS, claim("e", "8Gi", storageClassName="", volumeName="small"))
-        assert "too small" in await told(server, "e", "VolumeMismatch")
+        assert "too small" in await wait_event_message(server, "e", "VolumeMismatch")
 
 
 async def test_a_volume_that_cannot_be_deleted_fails_and_says_so(tmp_path: Path) -> None:
@@ -168,18 +168,18 @@ async def test_a_volume_that_cannot_be_deleted_fails_and_says_so(tmp_path: Path)
     async with embedded_server(tmp_path) as server:
         await server.create(VOLUMES, volume("v", **policy))
         await server.create(CLAIMS, claim(storageClassName="", volumeName="v"))
-        await in_phase(server, f"{CLAIMS}/c", "Bound")
+        await wait_phase(server, f"{CLAIMS}/c", "Bound")
         await server.request("DELETE", f"{CLAIMS}/c")
-        failed = await in_phase(server, f"{VOLUMES}/v", "Failed")
+        failed = await wait_phase(server, f"{VOLUMES}/v", "Failed")
         assert "hostPath" in failed["status"]["message"]
 
 
 async def test_a_claim_whose_volume_is_gone_is_lost(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
         await server.create(CLAIMS, claim())
-        bound = await in_phase(server, f"{CLAIMS}/c", "Bound")
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
         await server.request("DELETE", f"{VOLUMES}/{bound['spec']['volumeName']}")
-        await in_phase(server, f"{CLAIMS}/c", "Lost")
+        await wait_phase(server, f"{CLAIMS}/c", "Lost")
 
 
 async def test_a_claim_that_an_older_version_served_keeps_its_folder(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_a_claim_that_an_older_version_served_keeps_its_folder(tmp_path: P
         async def adopted() -> bool:
             return "volumeName" in (await server.get(f"{CLAIMS}/c"))["spec"]
 
-        await until_true(adopted)
+        await wait_until_true(adopted)
         found = await server.get(f"{CLAIMS}/c")
         made = await server.get(f"{VOLUMES}/{found['spec']['volumeName']}")
         assert made["spec"]["csi"]["volumeHandle"] == found["metadata"]["uid"]
@@ -203,14 +203,14 @@ async def test_a_binding_that_a_crash_cut_short_is_completed(lost: str, tmp_path
     async with embedded_server(tmp_path) as server:
         await server.create(VOLUMES, volume("v"))
         waits = await server.create(CLAIMS, claim(storageClassName="none"))
-        await told(server, "c", "ProvisioningFailed")
+        await wait_event_message(server, "c", "ProvisioningFailed")
         about = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "c"}
         about["uid"] = waits["metadata"]["uid"] if lost == "claim" else "another"
         half = {"claimRef": about, "storageClassName": "none"}
         await server.request("PATCH", f"{VOLUMES}/v", {"spec": half}, content_type=MERGE)
         if lost == "claim":
-            await in_phase(server, f"{CLAIMS}/c", "Bound")
-        await in_phase(server, f"{VOLUMES}/v", "Bound" if lost == "claim" else "Released")
+            await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        await wait_phase(server, f"{VOLUMES}/v", "Bound" if lost == "claim" else "Released")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ async def test_a_binding_that_a_crash_cut_short_is_completed(lost: str, tmp_path
     ids=["larger", "smaller", "volume", "class", "same size"],
 )
 async def test_a_bound_claim_cannot_be_changed(
-    spec: Json, status: int, words: str, servers: Servers, tmp_path: Path
+    spec: Json, status: int, words: str, servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with servers.start(tmp_path) as server:
         await server.create(CLAIMS, claim(volumeName="v", storageClassName="static"))
@@ -244,7 +244,7 @@ async def test_a_bound_claim_cannot_be_changed(
             await server.request(
                 "PATCH", f"{CLAIMS}/c/status", {"status": bound}, content_type=MERGE
             )
-        await in_phase(server, f"{CLAIMS}/c", "Bound")
+        await wait_phase(server, f"{CLAIMS}/c", "Bound")
         answer = await server.request("PATCH", f"{CLAIMS}/c", {"spec": spec}, content_type=MERGE)
         assert answer.status == status, answer.body
         assert words in answer.body.get("message", "")

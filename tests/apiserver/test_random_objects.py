@@ -32,7 +32,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "meta.Duration": st.just("1s"),
 }
 DEPTH = 6
-JUDGED = {
+VALIDATED_KINDS = {
     "Pod", "Node", "Service", "PersistentVolumeClaim", "Deployment", "StatefulSet", "Job",
     "CronJob", "NetworkPolicy", "RoleBinding", "ValidatingWebhookConfiguration",
     "CustomResourceDefinition",
@@ -49,7 +49,7 @@ def value(type_name: str, depth: int) -> st.SearchStrategy[Any]:
     return message(type_name, depth)
 
 
-def shaped(field: go_types.WireField, depth: int) -> st.SearchStrategy[Any]:
+def field_value(field: go_types.WireField, depth: int) -> st.SearchStrategy[Any]:
     inner = value(field.type, depth)
     if field.shape == "rep":
         return st.lists(inner, max_size=2)
@@ -68,14 +68,14 @@ def message(name: str, depth: int = DEPTH) -> st.SearchStrategy[dict[str, Any]]:
         chosen = draw(st.lists(st.sampled_from(sorted(fields)), max_size=4, unique=True))
         # What matters most lies on these ways down.
         chosen += [key for key in ("spec", "template", "containers") if key in fields]
-        return {key: draw(shaped(fields[key], depth - 1)) for key in dict.fromkeys(chosen)}
+        return {key: draw(field_value(fields[key], depth - 1)) for key in dict.fromkeys(chosen)}
 
     return draw_one()
 
 
 @pytest.mark.parametrize(
     "info",
-    [kind for kind in BUILT_IN if kind.resource.kind in JUDGED],
+    [kind for kind in BUILT_IN if kind.resource.kind in VALIDATED_KINDS],
     ids=lambda info: info.resource.kind,
 )
 def test_every_object_of_the_right_shape_is_judged_and_none_breaks_the_server(

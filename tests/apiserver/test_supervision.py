@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.embedded_apiserver import MAPS, EmbeddedServer, config_map, embedded_server, until_gone
-from support.polling import until_true
+from support.embedded_apiserver import (
+    MAPS,
+    EmbeddedServer,
+    config_map,
+    embedded_server,
+    wait_deleted,
+)
+from support.polling import wait_until_true
 
 from batholith.apiserver.controllers import base
 from batholith.apiserver.controllers.garbage_collector import GarbageCollector
@@ -63,7 +69,7 @@ async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: Base
     async with embedded_server(tmp_path) as server:
         await server.create(NAMESPACES, {"metadata": {"name": "n"}})
         await server.request("DELETE", f"{NAMESPACES}/n")
-        await until_gone(server, NAMESPACES, "n")
+        await wait_deleted(server, NAMESPACES, "n")
         assert supervision.TASK_RESTARTS.total() == 1
 
 
@@ -80,7 +86,7 @@ async def test_a_controller_that_missed_a_change_looks_at_everything(
         fail_once(GarbageCollector, "observe", RuntimeError("boom"))
         fail_once(NamespaceController, "observe", RuntimeError("boom"))
         await server.request("DELETE", f"{MAPS}/owner")
-        await until_gone(server, MAPS, "d")
+        await wait_deleted(server, MAPS, "d")
         for task in ("garbage", "namespaces"):
             assert await restarts(server, task)
 
@@ -102,9 +108,9 @@ async def test_a_watch_that_cannot_be_told_of_a_change_ends_alone(
         async def watched() -> bool:
             return len(shelf.broadcaster) == 2
 
-        await until_true(watched)
+        await wait_until_true(watched)
         fail_once(Watcher, "see", RuntimeError("boom"))
         await server.create(MAPS, config_map("x", a="b"))
-        ended = await first.rest()
+        ended = await first.remaining()
         assert ended == []
         assert (await second.next())["object"]["metadata"]["name"] == "x"

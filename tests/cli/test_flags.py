@@ -26,7 +26,7 @@ from batholith.cli.leader_election import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
 from batholith.cli.scheduler import SchedulingFlags
 
-PARTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
+COMPONENTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
 CHART_CONTROLLERS = (
     "--logtostderr",
     "--enable-healthz=true",
@@ -83,7 +83,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
 
 @dataclass
-class Given:
+class ParsedCommand:
     """What a command got."""
 
     groups: list[Any] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Given:
 def test_the_arguments_of_volcanos_chart_for_its_controllers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster, work, serving = Given().controllers(*CHART_CONTROLLERS)
+    cluster, work, serving = ParsedCommand().controllers(*CHART_CONTROLLERS)
     assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
     assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
     assert set(select(work.controllers)) == set(CONTROLLERS)
@@ -136,7 +136,7 @@ def test_the_arguments_of_volcanos_chart_for_its_controllers(
 
 
 def test_the_arguments_of_volcanos_chart_for_its_scheduler() -> None:
-    _, scheduling, serving = Given().scheduler(*CHART_SCHEDULER)
+    _, scheduling, serving = ParsedCommand().scheduler(*CHART_SCHEDULER)
     assert scheduling.scheduler_conf == Path("/volcano.scheduler/volcano-scheduler.conf")
     assert list(scheduling.scheduler_name) == ["volcano"]
     assert scheduling.scheduler_sharding_mode == "none"
@@ -156,7 +156,7 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
     ) -> None:
         found.append(admission._build_options(web, rules))
 
-    Given().parse(command_from_groups(run, *KLOG_FLAGS), CHART_ADMISSION)
+    ParsedCommand().parse(command_from_groups(run, *KLOG_FLAGS), CHART_ADMISSION)
     [options] = found
     assert options.paths == (
         "/jobs/mutate",
@@ -170,7 +170,7 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
 
 
 def test_names_are_repeated_not_listed() -> None:
-    _, work, _ = Given().controllers("--scheduler-name", "a", "--scheduler-name=b,c")
+    _, work, _ = ParsedCommand().controllers("--scheduler-name", "a", "--scheduler-name=b,c")
     assert list(work.scheduler_name) == ["a", "b,c"]
 
 
@@ -186,7 +186,7 @@ def test_names_are_repeated_not_listed() -> None:
     ],
 )
 def test_truth_as_go_spells_it(argument: str, wanted: bool) -> None:
-    _, work, _ = Given().controllers(argument)
+    _, work, _ = ParsedCommand().controllers(argument)
     assert work.inherit_owner_annotations is wanted
 
 
@@ -212,7 +212,7 @@ def test_flags_without_effect_say_so(command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], *([name] for name in PARTS)],
+    [[], *([name] for name in COMPONENTS)],
 )
 def test_the_version(command: list[str]) -> None:
     outcome = CliRunner().invoke(app, [*command, "--version"])
@@ -228,7 +228,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("command", PARTS)
+@pytest.mark.parametrize("command", COMPONENTS)
 def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_path: Path) -> None:
     if command == "apiserver" and "kubeconfig" in mistake:
         mistake, told = "--listen-address=here", "'here' is no [HOST]:PORT"
@@ -304,7 +304,7 @@ def test_a_configuration_that_cannot_be_used_is_told_before_anything_else(
 
 
 def serving(*arguments: str) -> EndpointFlags:
-    return Given().controllers(*arguments)[2]
+    return ParsedCommand().controllers(*arguments)[2]
 
 
 def test_nothing_is_served_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
-from support.polling import until
+from support.polling import wait_for
 
 from batholith.cli import health as module
 from batholith.cli.health import (
@@ -31,7 +31,7 @@ OPEN = "batholith_http_connections"
 
 
 @dataclass
-class Candidate:
+class FakeElector:
     """An elector in any state."""
 
     elected: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,16 +43,16 @@ class Candidate:
 
 
 @dataclass
-class Cache:
+class FakeInformer:
     name: str
     synced: bool = False
     stale_seconds: float = 0.0
 
 
 @dataclass
-class World:
-    candidate: Candidate = field(default_factory=Candidate)
-    caches: list[Cache] = field(default_factory=list)
+class HealthWorld:
+    candidate: FakeElector = field(default_factory=FakeElector)
+    informers: list[FakeInformer] = field(default_factory=list)
     health: Health = field(default_factory=Health)
     session: aiohttp.ClientSession | None = None
     port: int = 0
@@ -65,61 +65,61 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    world.health.add_informer_check(lambda: world.caches)
+async def world() -> AsyncIterator[HealthWorld]:
+    world = HealthWorld()
+    world.health.add_informer_check(lambda: world.informers)
     world.health.add_leader_check(world.candidate)
     place = Endpoint(address="127.0.0.1:0", health=world.health)
     async with serve_endpoints([place]) as [world.port], aiohttp.ClientSession() as world.session:
         yield world
 
 
-async def test_ready_once_caches_are_synced_and_it_leads(world: World) -> None:
+async def test_ready_once_caches_are_synced_and_it_leads(world: HealthWorld) -> None:
     assert await world.get("/readyz") == (
         503,
         "[-]caches: not started yet\n[-]leader: neither leads nor has seen a leader\n",
     )
-    world.caches += [Cache("pods"), Cache("jobs.batch.volcano.sh")]
+    world.informers += [FakeInformer("pods"), FakeInformer("jobs.batch.volcano.sh")]
     world.candidate.elected.set()
     told = "[-]caches: not synced yet: jobs.batch.volcano.sh, pods\n"
     assert await world.get("/readyz") == (503, told)
-    for cache in world.caches:
+    for cache in world.informers:
         cache.synced = True
     assert await world.get("/readyz") == (200, "ok")
 
 
-async def test_not_ready_while_the_server_is_long_out_of_reach(world: World) -> None:
+async def test_not_ready_while_the_server_is_long_out_of_reach(world: HealthWorld) -> None:
     world.candidate.elected.set()
-    world.caches += [Cache("pods", synced=True), Cache("jobs", synced=True)]
-    for cache in world.caches:
+    world.informers += [FakeInformer("pods", synced=True), FakeInformer("jobs", synced=True)]
+    for cache in world.informers:
         cache.stale_seconds = 59.0
     assert await world.get("/readyz") == (200, "ok")
-    world.caches[0].stale_seconds = 61.0
+    world.informers[0].stale_seconds = 61.0
     assert await world.get("/readyz") == (503, "[-]caches: out of touch for 61 s: pods\n")
     assert await world.get("/livez") == (200, "ok")
 
 
-async def test_verbose_says_who_leads(world: World) -> None:
+async def test_verbose_says_who_leads(world: HealthWorld) -> None:
     world.candidate.holder = "another"
     assert "[+]leader ok: stands by for another" in (await world.get("/readyz?verbose"))[1]
     world.candidate.elected.set()
     assert "[+]leader ok: leads\n" in (await world.get("/readyz?verbose"))[1]
 
 
-async def test_a_standby_is_ready_once_it_knows_the_leader(world: World) -> None:
-    world.caches.append(Cache("pods", synced=True))
+async def test_a_standby_is_ready_once_it_knows_the_leader(world: HealthWorld) -> None:
+    world.informers.append(FakeInformer("pods", synced=True))
     assert (await world.get("/readyz"))[0] == 503
     world.candidate.holder = "another"
     assert (await world.get("/readyz"))[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/healthz/ping", "/livez/ping"])
-async def test_alive_before_it_is_ready(world: World, path: str) -> None:
+async def test_alive_before_it_is_ready(world: HealthWorld, path: str) -> None:
     assert await world.get(path) == (200, "ok")
     assert (await world.get(path, method="HEAD"))[0] == 200
 
 
-async def test_a_leader_that_is_late_is_to_be_restarted(world: World) -> None:
+async def test_a_leader_that_is_late_is_to_be_restarted(world: HealthWorld) -> None:
     world.candidate.elected.set()
     world.candidate.late = True
     line = "[-]leader-election: leads, but has not renewed its lease in time\n"
@@ -129,8 +129,8 @@ async def test_a_leader_that_is_late_is_to_be_restarted(world: World) -> None:
     assert await world.get("/healthz/ping") == (200, "ok")
 
 
-async def test_verbose_lists_every_check(world: World) -> None:
-    world.caches.append(Cache("pods", synced=True))
+async def test_verbose_lists_every_check(world: HealthWorld) -> None:
+    world.informers.append(FakeInformer("pods", synced=True))
     status, text = await world.get("/readyz?verbose")
     assert (status, text.splitlines()) == (
         503,
@@ -146,11 +146,11 @@ async def test_verbose_lists_every_check(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/healthz/nosuch", "/livez/caches", "/health"])
-async def test_there_is_nothing_else(world: World, path: str) -> None:
+async def test_there_is_nothing_else(world: HealthWorld, path: str) -> None:
     assert (await world.get(path))[0] == 404
 
 
-async def test_nothing_can_be_written(world: World) -> None:
+async def test_nothing_can_be_written(world: HealthWorld) -> None:
     assert (await world.get("/healthz", method="POST"))[0] == 405
 
 
@@ -292,7 +292,7 @@ async def test_limits_and_what_they_refuse_are_in_the_figures() -> None:
     )
     async with serve_endpoints([place]) as [port], aiohttp.ClientSession() as session:
         half_open = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: registry.get_sample_value(OPEN, {"listener": "metrics"}) == 1)
+        await wait_for(lambda: registry.get_sample_value(OPEN, {"listener": "metrics"}) == 1)
         async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
             text = await answer.text()
         assert 'batholith_http_refused_total{listener="metrics",reason="evicted"} 1.0' in text

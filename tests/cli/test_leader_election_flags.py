@@ -86,7 +86,7 @@ def test_a_mistake_is_told_in_a_line(command: str) -> None:
     assert "batholith: --leader-elect-resource-lock=configmaps: Kubernetes has" in outcome.output
 
 
-class Contender:
+class FakeElector:
     """An elector that ends by itself."""
 
     def __init__(self, error: BaseException | None) -> None:
@@ -111,8 +111,8 @@ async def test_an_election_that_ends_by_itself_ends_the_process(
 ) -> None:
     ended = list[str]()
     monkeypatch.setattr(leader_election, "exit_now", ended.append)
-    recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
-    async with leader_election._run_elector(cast(LeaderElector, Contender(error)), recorder):
+    recorder = EventRecorder(cast(Client, UnconnectedClient()), component="test")
+    async with leader_election._run_elector(cast(LeaderElector, FakeElector(error)), recorder):
         await run_ready_tasks()
         assert ended == [why]
 
@@ -126,17 +126,17 @@ async def test_an_election_that_is_ended_in_order_does_not_end_the_process(
 
     ended = list[str]()
     monkeypatch.setattr(leader_election, "exit_now", ended.append)
-    recorder = EventRecorder(cast(Client, _Nowhere()), component="test")
+    recorder = EventRecorder(cast(Client, UnconnectedClient()), component="test")
     async with leader_election._run_elector(cast(LeaderElector, Patient()), recorder):
         await run_ready_tasks()
     await run_ready_tasks()
     assert ended == []
 
 
-class _Nowhere:
+class UnconnectedClient:
     """As much of a client as a recorder needs that has nothing to write."""
 
     timing = Timing()
 
-    def background(self) -> "_Nowhere":
+    def background(self) -> "UnconnectedClient":
         return self

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.components import kubeconfig, part
+from support.components import component, kubeconfig
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.fake_apiserver import FakeApi
-from support.polling import until
+from support.polling import wait_for
 from support.realkube import free_ports
 
 from batholith.kube.client.config import Credentials
@@ -51,8 +51,8 @@ async def test_every_part_stops_in_order_when_told(
     server: EmbeddedServer, tmp_path: Path, name: str, number: int
 ) -> None:
     """Quirk O3: a stop is no failure. After nine seconds it would end itself with 1."""
-    async with part(*arguments(name, server, tmp_path)) as one:
-        await one.until_ready()
+    async with component(*arguments(name, server, tmp_path)) as one:
+        await one.wait_ready()
         assert await one.stop(number) == 0, one.text
     assert [entry["message"] for entry in one.log].count("stopping") == 1
     ours = [entry for entry in one.log if entry["logger"].startswith("batholith")]
@@ -67,8 +67,8 @@ async def test_a_part_that_finds_no_server_stops_too(
     given = arguments(name, server, tmp_path)
     given[given.index("--kubeconfig") :] = nowhere
     kubeconfig(tmp_path / "nowhere", Credentials(server=f"http://127.0.0.1:{free_ports(1)[0]}"))
-    async with part(*given) as one:
-        await one.line("waiting for the API server|watch broken|not there|[Cc]annot connect")
+    async with component(*given) as one:
+        await one.wait_line("waiting for the API server|watch broken|not there|[Cc]annot connect")
         assert await one.stop() == 0, one.text
 
 
@@ -82,13 +82,13 @@ async def test_inv_lc_3_it_stops_though_a_sync_hangs_because_the_server_does(
         api.put(JOBS, "train", spec={"tasks": []})
         api.put(QUEUES, "default", status={"state": "Open"})
         api.put(PODGROUPS, "gang", spec={"minMember": 1, "queue": "default"})
-        api.fail("hang", times=1000, writes=True)
-        async with part(name, *ALONE, "--kubeconfig", str(config)) as one:
-            await one.until_ready()
-            await until(lambda: api.count("POST") + api.count("PATCH"))
+        api.inject_fault("hang", times=1000, writes=True)
+        async with component(name, *ALONE, "--kubeconfig", str(config)) as one:
+            await one.wait_ready()
+            await wait_for(lambda: api.count("POST") + api.count("PATCH"))
             assert await one.stop() == 0, one.text
-            seen = len(api.seen)
-        assert len(api.seen) == seen
+            seen = len(api.received)
+        assert len(api.received) == seen
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler", "simulated agent", "agent", "api"])
@@ -96,21 +96,21 @@ async def test_it_stops_though_the_server_has_never_answered(
     server: EmbeddedServer, tmp_path: Path, name: str
 ) -> None:
     async with FakeApi() as api:
-        api.fail("hang", times=1000)
+        api.inject_fault("hang", times=1000)
         given = arguments(name, server, tmp_path)
         kubeconfig(tmp_path / "config", api.credentials)
         given[given.index("--kubeconfig") + 1] = str(tmp_path / "config")
-        async with part(*given) as one:
-            await until(lambda: api.seen)
+        async with component(*given) as one:
+            await wait_for(lambda: api.received)
             assert await one.stop() == 0, one.text
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
-        api.fail("hang", times=1000, writes=True)
-        async with part("controllers", *ALONE, "--kubeconfig", str(config)) as one:
-            await until(lambda: api.count("POST"))
+        api.inject_fault("hang", times=1000, writes=True)
+        async with component("controllers", *ALONE, "--kubeconfig", str(config)) as one:
+            await wait_for(lambda: api.count("POST"))
             one.process.send_signal(signal.SIGTERM)
             assert await one.stop(signal.SIGINT) == 1
             assert "ended at once" in one.text

@@ -85,7 +85,7 @@ CASES = [
 ]
 
 
-def refused(command: Command, data: DataDir, fault: str, path: Path) -> None:
+def assert_refused(command: Command, data: DataDir, fault: str, path: Path) -> None:
     outcome = CliRunner().invoke(app, command(data))
     assert (outcome.exit_code, outcome.stdout) == (1, ""), outcome.output
     told = " ".join(outcome.stderr.split())
@@ -100,7 +100,7 @@ def test_a_link_is_refused(data: DataDir, name: str, command: Command) -> None:
     if path.exists():
         path.rename(moved)
     path.symlink_to(moved)
-    refused(command, data, "it is a symbolic link", path)
+    assert_refused(command, data, "it is a symbolic link", path)
 
 
 @pytest.mark.parametrize(("name", "command"), CASES)
@@ -113,7 +113,7 @@ def test_what_others_may_write_is_refused(data: DataDir, name: str, command: Com
         path.touch()
         path.chmod(0o666)
     mode = path.stat().st_mode & 0o777
-    refused(command, data, f"its mode 0{mode:o} lets other users change", path)
+    assert_refused(command, data, f"its mode 0{mode:o} lets other users change", path)
 
 
 @pytest.mark.parametrize("command", OPENED["."])
@@ -122,19 +122,19 @@ def test_a_folder_of_another_user_is_refused_also_by_root(
 ) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    refused(command, data, "it belongs to ", data.root)
+    assert_refused(command, data, "it belongs to ", data.root)
 
 
 @pytest.mark.parametrize("name", ["tokens.json", "pki/ca.key", "lock", "kubeconfig"])
 def test_what_others_may_read_is_no_secret_any_more(data: DataDir, name: str) -> None:
     (data.root / name).chmod(0o640)
-    refused(up, data, "its mode 0640 lets other users read it", data.root / name)
+    assert_refused(up, data, "its mode 0640 lets other users read it", data.root / name)
 
 
 @pytest.mark.parametrize("command", [up, down, status, apiserver])
 def test_a_folder_that_others_may_look_into_is_refused(data: DataDir, command: Command) -> None:
     data.root.chmod(0o755)
-    refused(command, data, "its mode 0755 lets other users read it", data.root)
+    assert_refused(command, data, "its mode 0755 lets other users read it", data.root)
 
 
 def test_a_demo_is_not_made_where_everybody_may_exchange_it(

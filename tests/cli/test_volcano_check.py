@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.components import kubeconfig, part
+from support.components import component, kubeconfig
 from support.embedded_apiserver import EmbeddedServer, embedded_server
 from support.fake_apiserver import FakeApi
-from support.polling import until_equal
+from support.polling import wait_until_equal
 from support.volcano_objects import NAMES, deployment
 
 from batholith.cli.volcano_check import (
@@ -74,8 +74,8 @@ async def install(server: EmbeddedServer, body: Json) -> None:
 @pytest.mark.parametrize("role", ["controllers", "scheduler"])
 async def test_it_refuses_in_a_line_that_says_what_to_do(server: EmbeddedServer, role: str) -> None:
     await install(server, deployment(role))
-    async with part(role, "--kubeconfig", str(server.kubeconfig)) as one:
-        assert await one.ended() == 1
+    async with component(role, "--kubeconfig", str(server.kubeconfig)) as one:
+        assert await one.wait_exit() == 1
         *_, line = one.text.splitlines()
     assert f"Deployment {NAMES[role]} in volcano-system" in line
     assert "Scale it to 0 first" in line
@@ -89,22 +89,22 @@ async def test_it_starts_when_volcano_is_scaled_down_or_it_is_forced(
 ) -> None:
     config = ["--kubeconfig", str(server.kubeconfig)]
     await install(server, deployment(role))
-    async with part(role, *config, "--force-beside-volcano") as one:
-        await one.until_ready()
+    async with component(role, *config, "--force-beside-volcano") as one:
+        await one.wait_ready()
     async with server.client() as client:
         scaled = {"spec": {"replicas": 0}}
         await client.patch(DEPLOYMENTS, NAMES[role], scaled, namespace="volcano-system")
-    async with part(role, *config) as one:
-        await one.until_ready()
+    async with component(role, *config) as one:
+        await one.wait_ready()
 
 
 async def test_without_the_right_to_look_it_says_so_and_starts(tmp_path: Path) -> None:
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
         api.put(DEPLOYMENTS, NAMES["controllers"], **deployment())
-        api.fail(403, watch=False)
-        async with part("controllers", "--kubeconfig", str(config)) as one:
-            await one.until_ready()
+        api.inject_fault(403, watch=False)
+        async with component("controllers", "--kubeconfig", str(config)) as one:
+            await one.wait_ready()
     [warning] = [entry for entry in one.log if entry["level"] == "WARNING"]
     assert warning["looked_for"] == "vc-controller-manager"
 
@@ -113,12 +113,12 @@ async def test_without_the_right_to_look_it_says_so_and_starts(tmp_path: Path) -
 async def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path, status: int) -> None:
     async with FakeApi() as api:
         config = kubeconfig(tmp_path / "config", api.credentials)
-        api.fail(status, watch=False)
-        async with part(
+        api.inject_fault(status, watch=False)
+        async with component(
             "controllers", "--kubeconfig", str(config), "--healthz-address=127.0.0.1:0"
         ) as one:
-            await one.line("waiting for the API server")
+            await one.wait_line("waiting for the API server")
             assert (await one.get("health", "/livez"))[0] == 200
-            await one.until_ready()
+            await one.wait_ready()
             # It is ready when it may lead or stand by; that somebody leads comes a little later.
-            await until_equal(lambda: one.get("health", "/readyz"), (200, "ok"))
+            await wait_until_equal(lambda: one.get("health", "/readyz"), (200, "ok"))

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from support import embedded_cluster
-from support.embedded_cluster import Up
-from support.polling import until
+from support.embedded_cluster import EmbeddedCluster
+from support.polling import wait_for
 
 from batholith.kube.informer.informer import Informer
 from batholith.model.base import ApiStruct
@@ -21,7 +21,7 @@ from batholith.model.names import JOB_VERSION, JOBS, PODS
 
 pytestmark = pytest.mark.timeout(600)  # a hundred processes, on a machine with much else to do
 
-PARTS = ("controllers", "scheduler", "agent", "apiserver", "api")
+COMPONENTS = ("controllers", "scheduler", "agent", "apiserver", "api")
 NUMBER = 50
 
 
@@ -44,10 +44,10 @@ def job(name: str, pods: int) -> dict[str, Any]:
     }
 
 
-class Watched:
+class ObservedJobs:
     """What became of the jobs and their pods, as a watch saw it."""
 
-    def __init__(self, cluster: Up) -> None:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
         self.uids: dict[tuple[str, str], set[str]] = defaultdict(set)
         self.jobs = Informer(cluster.client, JOBS, Job)
         self.pods = Informer(cluster.client, PODS, Pod)
@@ -63,8 +63,11 @@ class Watched:
 
 
 async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -> None:
-    async with embedded_cluster.up(tmp_path / "data") as cluster, asyncio.TaskGroup() as tasks:
-        watched = Watched(cluster)
+    async with (
+        embedded_cluster.embedded_cluster(tmp_path / "data") as cluster,
+        asyncio.TaskGroup() as tasks,
+    ):
+        watched = ObservedJobs(cluster)
         caches: list[Informer[Any]] = [watched.jobs, watched.pods]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:
@@ -72,19 +75,19 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
         for number in range(NUMBER):
             body = job(f"j{number}", 1 + number % 3)
             await cluster.client.create(JOBS, body, namespace="default")
-        for part in PARTS:
+        for part in COMPONENTS:
             cluster.kill(part)
-            await until(
+            await wait_for(
                 lambda part=part: (
                     cluster.state.parts[part].restarts > 0  # type: ignore[misc]
                     and cluster.state.parts[part].ready
                 ),
                 f"{part} is back",
             )
-        await until(lambda: watched.completed() == NUMBER, seconds=400)
+        await wait_for(lambda: watched.completed() == NUMBER, seconds=400)
 
         pods = [(1 + number % 3) for number in range(NUMBER)]
-        await until(lambda: len(watched.uids) >= sum(pods))
+        await wait_for(lambda: len(watched.uids) >= sum(pods))
         assert len(watched.uids) == sum(pods)
         assert {len(uids) for uids in watched.uids.values()} == {1}
         for name, _ in watched.uids:
@@ -96,18 +99,18 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
 
 async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    async with embedded_cluster.up(root) as cluster:
+    async with embedded_cluster.embedded_cluster(root) as cluster:
         await cluster.client.create(JOBS, job("kept", 1), namespace="default")
         parts = [part.process for part in cluster.state.parts.values()]
         os.kill(cluster.state.supervisor.pid, signal.SIGKILL)
-        await until(lambda: not any(part is not None and part.is_alive for part in parts))
+        await wait_for(lambda: not any(part is not None and part.is_alive for part in parts))
         outcome = await embedded_cluster.batholith("status", "--data-dir", str(root))
         assert outcome.code == 3
 
         await embedded_cluster.start(root)
         async with embedded_cluster.connect(root) as again, asyncio.TaskGroup() as tasks:
-            watched = Watched(again)
+            watched = ObservedJobs(again)
             running = tasks.create_task(watched.jobs.run())
             await watched.jobs.wait_synced()
-            await until(lambda: watched.completed() == 1)
+            await wait_for(lambda: watched.completed() == 1)
             running.cancel()

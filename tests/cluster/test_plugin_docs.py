@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from support.embedded_cluster import Up, up
+from support.embedded_cluster import EmbeddedCluster, embedded_cluster
 from support.packages import install
-from support.polling import until, until_true
+from support.polling import wait_for, wait_until_true
 
 from batholith.job_ctrl.plugins.entry_points import GROUP
 from batholith.kube.errors import ApiError
@@ -45,11 +45,11 @@ def block(language: str) -> str:
     return str(found)
 
 
-def install_as_told(folder: Path) -> None:
+def install_from_docs(folder: Path) -> None:
     """Do what the page says."""
     project = tomllib.loads(block("toml"))["project"]
     modules, points = {"acme_plugins": block("python")}, project["entry-points"][GROUP]
-    install(folder, project["name"], modules=modules, points=points, group=GROUP)
+    install(folder, project["name"], modules=modules, entry_points=points, group=GROUP)
 
 
 def variant(name: str, **plugins: list[str]) -> Json:
@@ -60,7 +60,7 @@ def variant(name: str, **plugins: list[str]) -> Json:
     return job
 
 
-async def see(cluster: Up, name: str, is_so: Callable[[Job], object]) -> None:
+async def wait_job(cluster: EmbeddedCluster, name: str, is_so: Callable[[Job], object]) -> None:
     """Wait until a job is as wanted."""
     async with asyncio.timeout(100):
         async for event in cluster.client.watch(JOBS, namespace="default", view=Job):
@@ -68,11 +68,11 @@ async def see(cluster: Up, name: str, is_so: Callable[[Job], object]) -> None:
                 return
 
 
-async def warning(cluster: Up, job: str) -> str:
+async def warning(cluster: EmbeddedCluster, job: str) -> str:
     """What the first PluginError of a job says."""
     said: list[str] = []
 
-    async def told() -> bool:
+    async def has_warning() -> bool:
         events = (await cluster.client.list(EVENTS, namespace="default", view=dict)).items
         said.extend(
             event["message"]
@@ -81,7 +81,7 @@ async def warning(cluster: Up, job: str) -> str:
         )
         return bool(said)
 
-    await until_true(told)
+    await wait_until_true(has_warning)
     return said[0]
 
 
@@ -105,11 +105,11 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
 ) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
-    install_as_told(packages)
+    install_from_docs(packages)
     points = {"raises": "others:Raises", "lost": "nowhere:Lost"}
-    install(packages, "others", modules={"others": RAISES}, points=points, group=GROUP)
+    install(packages, "others", modules={"others": RAISES}, entry_points=points, group=GROUP)
     monkeypatch.setenv("PYTHONPATH", str(packages))
-    async with up(tmp_path / "data") as cluster:
+    async with embedded_cluster(tmp_path / "data") as cluster:
         client = cluster.client
         for bad in ("raises", "lost"):
             await client.create(JOBS, variant(bad, **{bad: []}), namespace="default")
@@ -121,7 +121,7 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
         assert what in await warning(cluster, "lost")
 
         await client.create(JOBS, yaml.safe_load(block("yaml")), namespace="default")
-        await see(cluster, "behind-a-proxy", has_ended)
+        await wait_job(cluster, "behind-a-proxy", has_ended)
         said = await cluster.log("behind-a-proxy-main-0")
         assert said == "http://gate.example:3128\npip.conf\n"
 
@@ -129,9 +129,9 @@ async def test_the_plugin_of_the_page_serves_a_job_and_a_bad_one_harms_its_own_a
             there = (await client.list(CONFIGMAPS, namespace="default", view=dict)).items
             return not any(one["metadata"]["name"] == "behind-a-proxy-proxy" for one in there)
 
-        await until_true(tidy)
+        await wait_until_true(tidy)
         assert cluster.state.parts["controllers"].restarts == 0
-        assert "no such pod, please" in (cluster.data.logs / "controllers.log").read_text()
+        assert "no such pod, please" in (cluster.data_dir.logs / "controllers.log").read_text()
 
 
 async def test_a_job_whose_plugin_is_uninstalled_ends_as_others_do(
@@ -139,20 +139,20 @@ async def test_a_job_whose_plugin_is_uninstalled_ends_as_others_do(
 ) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
-    install_as_told(packages)
+    install_from_docs(packages)
     monkeypatch.setenv("PYTHONPATH", str(packages))
     job = variant("left", proxy=[])
     (container,) = job["spec"]["tasks"][0]["template"]["spec"]["containers"]
     seconds = f"600.{random.getrandbits(48)}"  # that nothing else sleeps
     container["command"] = ["sh", "-c", f"sleep {seconds}; true"]
     root = tmp_path / "data"
-    async with up(root) as cluster:
+    async with embedded_cluster(root) as cluster:
         await cluster.client.create(JOBS, job, namespace="default")
-        await see(cluster, "left", lambda job: job.status.running == 1)
+        await wait_job(cluster, "left", lambda job: job.status.running == 1)
         shutil.rmtree(packages / "acme_plugins-1.0.dist-info")
         cluster.kill("controllers")
         assert "'proxy' is not installed" in await warning(cluster, "left")
-        await until(partial(wake, seconds), "the pod runs")
-        await see(cluster, "left", has_ended)
+        await wait_for(partial(wake, seconds), "the pod runs")
+        await wait_job(cluster, "left", has_ended)
         ended = await cluster.client.get(JOBS, "left", namespace="default", view=Job)
         assert ended.status.succeeded == 1

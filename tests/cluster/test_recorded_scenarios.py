@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 from support.allowed_differences import ALLOWED, LEFT_OUT
-from support.api_servers import Servers
-from support.recordings import recorded
-from support.replay_runner import Found, one_by_one, side_by_side
+from support.api_servers import ServerFactory
+from support.recordings import load_recordings
+from support.replay_runner import DifferencesByScenario, replay_concurrently, replay_sequentially
 from support.scenario_results import Json
 
 pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 
-SCENARIOS: dict[str, Json] = {each["name"]: each for each in recorded("scenarios.jsonl")}
-ALONE = frozenset({
+SCENARIOS: dict[str, Json] = {each["name"]: each for each in load_recordings("scenarios.jsonl")}
+EXCLUSIVE_SCENARIOS = frozenset({
     "command-abort-pending", "depends-on-any", "gang-elastic-partly", "gang-too-big",
     "policy-pending-timeout", "policy-unknown", "unknown-no-policy",
 })  # fmt: skip
@@ -28,9 +28,9 @@ def called(names: Iterable[str]) -> list[Json]:
 
 
 @pytest.fixture(scope="module")
-def lives(
-    request: pytest.FixtureRequest, servers: Servers, tmp_path_factory: pytest.TempPathFactory
-) -> Found:
+def results(
+    request: pytest.FixtureRequest, servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
+) -> DifferencesByScenario:
     """What differs, by scenario; only those that are asked for are replayed."""
     asked = {
         str(item.callspec.params["scenario"])
@@ -41,10 +41,12 @@ def lives(
     }
     folder = tmp_path_factory.mktemp("recorded")
 
-    async def all_of_them() -> Found:
-        crowd = side_by_side(servers, folder / "crowd", called(asked - ALONE))
-        single = one_by_one(servers, folder / "single", called(asked & ALONE))
-        if servers.several:
+    async def all_of_them() -> DifferencesByScenario:
+        crowd = replay_concurrently(servers, folder / "crowd", called(asked - EXCLUSIVE_SCENARIOS))
+        single = replay_sequentially(
+            servers, folder / "single", called(asked & EXCLUSIVE_SCENARIOS)
+        )
+        if servers.concurrent:
             return dict(ChainMap(*await asyncio.gather(crowd, single)))
         return await crowd | await single
 
@@ -52,16 +54,16 @@ def lives(
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_it_lives_as_recorded(lives: Found, scenario: str) -> None:
-    assert not lives[scenario], "\n".join(lives[scenario])
+def test_it_lives_as_recorded(results: DifferencesByScenario, scenario: str) -> None:
+    assert not results[scenario], "\n".join(results[scenario])
 
 
 def test_each_recorded_scenario_is_replayed_or_left_out_for_a_reason() -> None:
     assert not SCENARIOS.keys() & LEFT_OUT.keys()
-    assert len(SCENARIOS) + len(recorded("workloads.jsonl")) + len(LEFT_OUT) == 99
+    assert len(SCENARIOS) + len(load_recordings("workloads.jsonl")) + len(LEFT_OUT) == 99
 
 
 def test_users_are_told_of_each_difference() -> None:
     table = (Path(__file__).parents[2] / "docs" / "differences.md").read_text()
     for each in ALLOWED:
-        assert f"| {each.what} |" in table
+        assert f"| {each.reason} |" in table

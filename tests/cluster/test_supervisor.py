@@ -25,16 +25,16 @@ from batholith.local.supervisor import (
     read_state,
 )
 
-LIVES = """
+LONG_RUNNING = """
 import os, signal, sys
 os.write(int(os.environ["BATHOLITH_READY_FD"]), b"1")
 signal.signal(signal.SIGTERM, lambda *_: (print("ended", sys.argv[1], flush=True), sys.exit()))
 signal.pause()
 """
-FALLS = "import sys; print('no such luck', file=sys.stderr); sys.exit(3)"
+FAILING = "import sys; print('no such luck', file=sys.stderr); sys.exit(3)"
 
 
-def part(name: str, program: str = LIVES) -> ComponentSpec:
+def component_spec(name: str, program: str = LONG_RUNNING) -> ComponentSpec:
     return ComponentSpec(name=name, arguments=["-c", program, name])
 
 
@@ -86,7 +86,7 @@ def process(data: DataDir, name: str) -> ProcessId:
 
 
 async def test_a_part_that_is_killed_comes_back_ready(data: DataDir) -> None:
-    async with supervised(data, part("a"), part("b")):
+    async with supervised(data, component_spec("a"), component_spec("b")):
         first = process(data, "a")
         os.kill(first.pid, signal.SIGKILL)
         await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
@@ -95,7 +95,7 @@ async def test_a_part_that_is_killed_comes_back_ready(data: DataDir) -> None:
 
 
 async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir) -> None:
-    async with supervised(data, part("a"), part("b")):
+    async with supervised(data, component_spec("a"), component_spec("b")):
         both = [process(data, "a"), process(data, "b")]
     assert not any(each.is_alive for each in both)
     ended = [(data.logs / f"{name}.log").stat().st_mtime_ns for name in ("b", "a")]
@@ -106,7 +106,11 @@ async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir
 
 async def test_a_part_that_never_starts_ends_the_start_and_shows_its_log(data: DataDir) -> None:
     supervisor = Supervisor(
-        data, [part("a"), part("b", FALLS)], program=[sys.executable], version="1", ports={}
+        data,
+        [component_spec("a"), component_spec("b", FAILING)],
+        program=[sys.executable],
+        version="1",
+        ports={},
     )
     with pytest.raises(ComponentFailedError, match="no such luck"):
         async with asyncio.timeout(100):
@@ -118,7 +122,7 @@ async def test_what_a_killed_supervisor_left_is_found_and_ended(data: DataDir) -
     orphan = await asyncio.create_subprocess_exec("sleep", "1000")
     running = identify(orphan.pid)
     assert running is not None
-    async with supervised(data, part("a")):
+    async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
     left.parts["a"].process = running
@@ -132,7 +136,7 @@ async def test_a_number_that_now_means_another_process_is_left_alone(data: DataD
     other = await asyncio.create_subprocess_exec("sleep", "1000")
     running = identify(other.pid)
     assert running is not None
-    async with supervised(data, part("a")):
+    async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
     left.parts["a"].process = ProcessId(running.pid, running.start_time - 1)
@@ -177,7 +181,7 @@ def test_a_data_folder_has_one_holder(data: DataDir) -> None:
 async def test_a_state_that_cannot_be_written_ends_no_part(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with supervised(data, part("a"), part("b")):
+    async with supervised(data, component_spec("a"), component_spec("b")):
         first, other = process(data, "a"), process(data, "b")
         write, tries = write_private, list[Path]()
 
@@ -197,7 +201,7 @@ async def test_a_state_that_cannot_be_written_ends_no_part(
 async def test_a_keeper_that_was_cancelled_inside_goes_on_with_its_part(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with supervised(data, part("a")):
+    async with supervised(data, component_spec("a")):
         first = process(data, "a")
         note, faults = Supervisor._set_process, [asyncio.CancelledError()]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.embedded_cluster import Up, up
+from support.embedded_cluster import EmbeddedCluster, embedded_cluster
 
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
 from batholith.agent.state.environment import SEARCH_PATH
@@ -56,14 +56,14 @@ def require(what: str, *programs: str, module: str) -> str:
     return python
 
 
-async def run(cluster: Up, example: str, *, python: str) -> dict[str, str]:
+async def run(cluster: EmbeddedCluster, example: str, *, python: str) -> dict[str, str]:
     """Apply an example, and see its job to its end; what the pods that are left have printed."""
     text = (EXAMPLES / example).read_text().replace("python3 ", f"{python} ")
     for body in yaml.safe_load_all(text.replace("python3,", f"{python},")):
         await cluster.client.create(KINDS[body["kind"]], body, namespace="default")
     try:
         async with asyncio.timeout(300):
-            phase = await end(cluster)
+            phase = await final_phase(cluster)
     except TimeoutError:
         phase = "(still at it)"
     pods = (await cluster.client.list(PODS, namespace="default", view=dict)).items
@@ -73,7 +73,7 @@ async def run(cluster: Up, example: str, *, python: str) -> dict[str, str]:
     return said
 
 
-async def end(cluster: Up) -> str:
+async def final_phase(cluster: EmbeddedCluster) -> str:
     """The last phase of the only job."""
     async for event in cluster.client.watch(JOBS, namespace="default", view=Job):
         phase = event.object.status.state.phase
@@ -84,7 +84,7 @@ async def end(cluster: Up) -> str:
 
 async def test_a_pytorch_job_trains_over_gloo(tmp_path: Path) -> None:
     python = require("torch", module="torch")
-    async with up(tmp_path / "data") as cluster:
+    async with embedded_cluster(tmp_path / "data") as cluster:
         said = await run(cluster, "pytorch.yaml", python=python)
     ranks = ("pytorch-master-0", "pytorch-worker-0", "pytorch-worker-1")
     assert said.keys() == set(ranks)
@@ -94,6 +94,6 @@ async def test_a_pytorch_job_trains_over_gloo(tmp_path: Path) -> None:
 
 async def test_an_mpi_job_runs_its_ranks_on_its_workers_over_ssh(tmp_path: Path) -> None:
     python = require("mpi", "mpiexec", "ssh", "sshd", module="mpi4py")
-    async with up(tmp_path / "data") as cluster:
+    async with embedded_cluster(tmp_path / "data") as cluster:
         said = await run(cluster, "mpi.yaml", python=python)
     assert "2 ranks, on mpi-worker-0 and mpi-worker-1, add up to 3" in said["mpi-master-0"], said

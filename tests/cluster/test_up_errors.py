@@ -55,7 +55,7 @@ def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 async def test_a_second_start_leaves_the_first_one_and_its_log_alone(tmp_path: Path) -> None:
     root = tmp_path / "a folder"
-    async with embedded_cluster.up(root) as cluster:
+    async with embedded_cluster.embedded_cluster(root) as cluster:
         told = (root / "up.log").read_text()
         assert f"export KUBECONFIG='{root}/kubeconfig'" in told
         for how in (["--detach"], []):

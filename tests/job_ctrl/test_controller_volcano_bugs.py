@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from support.job_simulator import World
-from support.jobs import entry, job, task, view
+from support.job_simulator import JobSimulator
+from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import pod_tracker, podgroups, policies, status
 from batholith.job_ctrl.core_types import ContainerState, ContainerStatus, PodStatus, Terminated
@@ -17,35 +17,35 @@ from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import PodPhase as P
 
 
-def on(event: str, action: str, **fields: object) -> dict[str, object]:
+def lifecycle_policy(event: str, action: str, **fields: object) -> dict[str, object]:
     return {"action": action, "event": event, **fields}
 
 
-def started(*tasks: dict[str, object], **spec: Any) -> World:
+def running_job(*tasks: dict[str, object], **spec: Any) -> JobSimulator:
     """A world whose job runs with all its pods."""
-    world = World(job(*tasks, **spec))
-    world.run()
+    world = JobSimulator(job(*tasks, **spec))
+    world.run_until_stable()
     world.admit()
-    world.run()
+    world.run_until_stable()
     run_all(world)
     assert world.phases[-1] == "Running"
     return world
 
 
-def run_all(world: World) -> None:
+def run_all(world: JobSimulator) -> None:
     """The kubelet starts what waits."""
     for name, pod in list(world.pods.items()):
         if pod.phase is P.PENDING:
-            world.turn(name.removeprefix("j-"), P.RUNNING)
-    world.run()
+            world.report_pod(name.removeprefix("j-"), P.RUNNING)
+    world.run_until_stable()
 
 
-def status_of(world: World) -> JobStatus:
+def status_of(world: JobSimulator) -> JobStatus:
     assert world.job is not None
     return world.job.status
 
 
-def made(world: World) -> dict[str, int]:
+def pod_creations(world: JobSimulator) -> dict[str, int]:
     """How often each pod was made, whatever the version."""
     total: dict[str, int] = {}
     for (name, _), count in world.created.items():
@@ -57,40 +57,40 @@ def made(world: World) -> dict[str, int]:
 
 
 def test_quirk_1_what_is_left_after_a_kill_is_counted() -> None:
-    world = started(task("t", 3))
-    world.turn("t-0", P.SUCCEEDED)
-    world.run()
-    world.order("AbortJob")
-    world.run()
-    world.reap()
-    world.run()
+    world = running_job(task("t", 3))
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
+    world.send_command("AbortJob")
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert (status_of(world).succeeded, status_of(world).running) == (1, 0)
     assert status_of(world).task_status_count["t"].phase == {"Succeeded": 1}
 
 
 def test_quirk_2_the_time_of_transition_is_that_of_the_phase() -> None:
-    world = started(task("t", 2), minAvailable=1)
+    world = running_job(task("t", 2), minAvailable=1)
     moment = status_of(world).state.last_transition_time
-    world.uptime += 100
-    world.turn("t-0", P.SUCCEEDED)
-    world.run()
+    world.monotonic_now += 100
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
     assert status_of(world).succeeded == 1
     assert status_of(world).state.last_transition_time == moment
 
 
 def test_quirk_3_a_job_that_is_over_writes_nothing_more() -> None:
-    world = started(task("t", 1))
-    world.turn("t-0", P.SUCCEEDED)
-    world.run()
+    world = running_job(task("t", 1))
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
     version = status_of(world).version
     world.crash()
-    world.run()  # the world refuses a write that changes nothing
+    world.run_until_stable()  # the world refuses a write that changes nothing
     assert status_of(world).version == version
 
 
 def test_quirk_4_empty_and_absent_are_the_same_in_a_status() -> None:
     bare = JobStatus(state=JobState(phase="Pending"), min_available=2)
-    seen = view(job(status=bare))
+    seen = job_view(job(status=bare))
     assert (
         not status.merge_patch({"taskStatusCount": {}}, {"taskStatusCount": {}})
         and status.update_counts(seen) == bare
@@ -98,13 +98,13 @@ def test_quirk_4_empty_and_absent_are_the_same_in_a_status() -> None:
 
 
 def test_quirk_5_a_pod_that_must_go_is_counted_once() -> None:
-    world = started(task("t", 2), minAvailable=1)
+    world = running_job(task("t", 2), minAvailable=1)
     patched = job(task("t", 1), status=status_of(world))
     world.job = patched
-    world.run()
+    world.run_until_stable()
     assert (status_of(world).running, status_of(world).terminating) == (1, 1)
-    world.reap()
-    world.run()
+    world.finish_deletions()
+    world.run_until_stable()
     assert (status_of(world).running, status_of(world).terminating) == (1, 0)
 
 
@@ -125,22 +125,24 @@ def test_a_job_enters_a_phase_with_the_pods_that_go_for_it_counted_as_terminatin
 ) -> None:
     """As the reference does: clients wait for it. Asking the pods to go costs no further write."""
     partitions = {"totalPartitions": 2, "partitionSize": 2}
-    world = started(
-        task("t", 3, partitionPolicy=partitions), task("u", 1), policies=[on("PodFailed", action)]
+    world = running_job(
+        task("t", 3, partitionPolicy=partitions),
+        task("u", 1),
+        policies=[lifecycle_policy("PodFailed", action)],
     )
-    world.turn("t-0", P.FAILED, exit_code=1)
+    world.report_pod("t-0", P.FAILED, exit_code=1)
     while status_of(world).state.phase != phase:
         assert world.step()
     entered = status_of(world)
     assert (entered.failed, entered.terminating) == (failed, terminating)
     assert entered.running + entered.failed + entered.terminating == 4
-    world.run()
+    world.run_until_stable()
     assert sum(pod.terminating for pod in world.pods.values()) == terminating
     assert status_of(world) == entered
 
 
 def test_quirk_7_a_new_job_s_status_names_its_plugins_at_once() -> None:
-    (effect,) = decide(view(job(plugins={"svc": []}), podgroup=None))
+    (effect,) = decide(job_view(job(plugins={"svc": []}), podgroup=None))
     assert isinstance(effect, SetStatus)
     assert effect.status.controlled_resources == {"plugin-svc": "svc"}
 
@@ -153,75 +155,77 @@ def test_quirk_7_a_new_job_s_status_names_its_plugins_at_once() -> None:
     [("AbortJob", "Aborted"), ("TerminateJob", "Terminated"), ("CompleteJob", "Completed")],
 )
 def test_quirk_9_a_restarting_job_can_be_stopped(action: str, end: str) -> None:
-    world = started()
-    world.order("RestartJob")
-    world.run()
+    world = running_job()
+    world.send_command("RestartJob")
+    world.run_until_stable()
     assert world.phases[-1] == "Restarting"
-    world.order(action)
-    world.run()
-    world.reap()
-    world.run()
+    world.send_command(action)
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-1] == end
 
 
 def test_quirk_10_a_job_may_be_suspended_as_often_as_one_likes() -> None:
-    world = started(maxRetry=1)
+    world = running_job(maxRetry=1)
     for _ in range(5):
         for action in ("AbortJob", "ResumeJob"):
-            world.order(action)
-            world.run()
-            world.reap()
-            world.run()
+            world.send_command(action)
+            world.run_until_stable()
+            world.finish_deletions()
+            world.run_until_stable()
         world.admit()
-        world.run()
+        world.run_until_stable()
         run_all(world)
     assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
 
 
 @pytest.mark.parametrize("action", ["RestartTask", "RestartPod", "RestartPartition"])
 def test_quirk_11_a_command_that_names_no_target_changes_nothing(action: str) -> None:
-    world = started()
+    world = running_job()
     before = status_of(world)
-    world.order(action)
-    world.run()
+    world.send_command(action)
+    world.run_until_stable()
     assert status_of(world) == before
-    assert world.objects
+    assert world.has_plugin_objects
 
 
 @pytest.mark.parametrize("action", ["RestartTask", "RestartPod"])
 def test_quirks_12_and_g3_restarting_a_part_keeps_what_plugins_made(action: str) -> None:
-    world = started(
-        task("t", 2), plugins={"svc": [], "ssh": []}, policies=[on("PodFailed", action)]
+    world = running_job(
+        task("t", 2),
+        plugins={"svc": [], "ssh": []},
+        policies=[lifecycle_policy("PodFailed", action)],
     )
-    world.turn("t-0", P.FAILED, exit_code=1)
+    world.report_pod("t-0", P.FAILED, exit_code=1)
     while world.step():
-        assert world.objects
+        assert world.has_plugin_objects
     assert "plugin-ssh" in status_of(world).controlled_resources
 
 
 def test_quirk_13_no_pod_is_made_before_what_plugins_bring_is_there() -> None:
-    world = started(plugins={"ssh": []})
-    world.order("RestartJob")
-    world.run()
-    world.reap()
-    world.run()
+    world = running_job(plugins={"ssh": []})
+    world.send_command("RestartJob")
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     world.admit()
     world.crash()  # so that the objects have to be looked after again
-    effects = decide(world.view())
+    effects = decide(world.job_view())
     kinds = [type(effect).__name__ for effect in effects]
     assert kinds.index("EnsureObjects") < kinds.index("CreatePods")
 
 
 @pytest.mark.parametrize("dies_after", range(1, 7))
 def test_quirk_16_a_restart_is_not_lost_when_a_step_of_it_fails(dies_after: int) -> None:
-    world = started(task("t", 2), policies=[on("PodFailed", "RestartJob")])
-    world.turn("t-0", P.FAILED, exit_code=1)
+    world = running_job(task("t", 2), policies=[lifecycle_policy("PodFailed", "RestartJob")])
+    world.report_pod("t-0", P.FAILED, exit_code=1)
     for _ in range(dies_after):
         world.step()
     world.crash()
-    world.run()
-    world.reap()
-    world.run()
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert (status_of(world).retry_count, status_of(world).version) == (1, 1)
     assert "Restarting" in world.phases
 
@@ -232,58 +236,60 @@ def test_quirk_16_a_restart_is_not_lost_when_a_step_of_it_fails(dies_after: int)
 def test_quirk_18_what_happened_unseen_is_answered_and_running_pods_are_not_called_pending() -> (
     None
 ):
-    late = on("PodPending", "AbortJob", timeout="1s")
-    world = started(task("t", 2), policies=[late, on("PodFailed", "RestartJob")])
+    late = lifecycle_policy("PodPending", "AbortJob", timeout="1s")
+    world = running_job(task("t", 2), policies=[late, lifecycle_policy("PodFailed", "RestartJob")])
     world.crash()
-    world.uptime += 60
-    world.run()
+    world.monotonic_now += 60
+    world.run_until_stable()
     assert world.phases[-1] == "Running"
     failed = world.pods["j-t-0"]
-    world.pods["j-t-0"] = entry(
+    world.pods["j-t-0"] = pod_info(
         "t-0", P.FAILED, uid=failed.uid, version=failed.version, exit_code=1
     )
     world.crash()
-    world.run()
+    world.run_until_stable()
     assert world.phases[-1] == "Restarting"
 
 
 def test_quirk_19_an_unknown_gang_is_answered_after_a_restart_too() -> None:
-    of = job(policies=[on("Unknown", "AbortJob")], status=JobStatus(version=7))
+    of = job(policies=[lifecycle_policy("Unknown", "AbortJob")], status=JobStatus(version=7))
     seen = LifecycleEvent(event_type=JobEvent.JOB_UNKNOWN, owner="uid-j")
     answer = policies.match_policy(of, seen, PodTracker().counts(7, keep_finished=True))
     assert answer is not None and answer.action == "AbortJob"
 
 
 def test_quirk_21_scaling_down_is_no_eviction() -> None:
-    world = started(task("t", 3), policies=[on("PodEvicted", "RestartJob")])
+    world = running_job(task("t", 3), policies=[lifecycle_policy("PodEvicted", "RestartJob")])
     world.job = job(
-        task("t", 2), policies=[on("PodEvicted", "RestartJob")], status=status_of(world)
+        task("t", 2),
+        policies=[lifecycle_policy("PodEvicted", "RestartJob")],
+        status=status_of(world),
     )
-    world.run()
-    world.reap()
-    world.run()
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
     assert sorted(world.pods) == ["j-t-0", "j-t-1"]
 
 
 def test_quirk_22_a_pod_that_fails_because_it_was_deleted_was_evicted() -> None:
-    both = [on("PodFailed", "RestartJob"), on("PodEvicted", "AbortJob")]
-    world = started(task("t", 2), policies=both)
+    both = [lifecycle_policy("PodFailed", "RestartJob"), lifecycle_policy("PodEvicted", "AbortJob")]
+    world = running_job(task("t", 2), policies=both)
     pod = world.pods["j-t-0"]
-    books = world.ledger
+    books = world.pod_tracker
     for phase in (P.RUNNING, P.FAILED):
         books.update(
-            entry("t-0", phase, uid=pod.uid, leaving=True, exit_code=143 * (phase is P.FAILED))
+            pod_info("t-0", phase, uid=pod.uid, leaving=True, exit_code=143 * (phase is P.FAILED))
         )
     assert not [one for one in books.events if one.event_type is JobEvent.POD_FAILED]
     world.evict("t-0")
-    world.run()
+    world.run_until_stable()
     assert world.phases[-1] in ("Aborting", "Aborted")
 
 
 def test_quirk_24_a_pod_of_an_older_version_is_removed() -> None:
     now = JobStatus(state=JobState(phase="Running"), version=2, min_available=1)
-    seen = view(job(task("t", 1), status=now), entry("t-0", version=1), podgroup="Running")
+    seen = job_view(job(task("t", 1), status=now), pod_info("t-0", version=1), podgroup="Running")
     assert any(
         isinstance(effect, DeletePods) and effect.pods[0].version == 1 for effect in decide(seen)
     )
@@ -316,7 +322,7 @@ def test_quirk_28_jobs_of_other_groups_are_none_of_ours() -> None:
 
 def test_quirk_29_pods_of_an_earlier_job_count_nowhere_and_hold_only_their_names() -> None:
     of = job(task("t", 2), status=JobStatus(state=JobState(phase="Pending"), min_available=2))
-    seen = view(of, entry("t-0", owner="uid-before"))
+    seen = job_view(of, pod_info("t-0", owner="uid-before"))
     assert seen.pod_counts.in_phase(P.RUNNING) == 0
     creations = [one for one in decide(seen) if isinstance(one, CreatePods)]
     assert creations == [CreatePods({"t": (1,)})]
@@ -327,7 +333,7 @@ def test_quirk_30_a_dependency_that_there_is_not_holds_nothing_up() -> None:
         task("t", 1, dependsOn={"name": ["nosuch"]}),
         status=JobStatus(state=JobState(phase="Pending"), min_available=1),
     )
-    assert CreatePods({"t": (0,)}) in decide(view(of))
+    assert CreatePods({"t": (0,)}) in decide(job_view(of))
 
 
 def test_quirk_31_partitions_count_for_members_and_resources_alike() -> None:
@@ -343,34 +349,38 @@ def test_quirk_31_partitions_count_for_members_and_resources_alike() -> None:
 
 
 def test_quirk_34_a_lost_pod_comes_back_while_a_policy_waits() -> None:
-    slow = on("PodEvicted", "RestartJob", timeout="10s")
-    world = started(task("t", 2), policies=[slow])
+    slow = lifecycle_policy("PodEvicted", "RestartJob", timeout="10s")
+    world = running_job(task("t", 2), policies=[slow])
     world.evict("t-0")
-    world.run()
-    assert made(world) == {"t-0": 2, "t-1": 1}
+    world.run_until_stable()
+    assert pod_creations(world) == {"t-0": 2, "t-1": 1}
 
 
 def test_quirk_35_an_expired_timer_looks_again_before_it_acts() -> None:
-    world = started(task("t", 2), policies=[on("PodFailed", "RestartJob", timeout="10s")])
-    world.turn("t-0", P.FAILED, exit_code=1)
-    world.run()
-    assert world.again_in == [10.0]
+    world = running_job(
+        task("t", 2), policies=[lifecycle_policy("PodFailed", "RestartJob", timeout="10s")]
+    )
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    assert world.requeue_after == [10.0]
     world.evict("t-0")
-    world.run()
+    world.run_until_stable()
     run_all(world)  # its replacement runs
-    world.uptime += 11
-    world.run()
+    world.monotonic_now += 11
+    world.run_until_stable()
     assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
 
 
 def test_quirk_36_a_pod_that_ends_without_having_run_was_not_pending_too_long() -> None:
-    world = World(job(task("t", 1), policies=[on("PodPending", "AbortJob", timeout="10s")]))
-    world.run()
+    world = JobSimulator(
+        job(task("t", 1), policies=[lifecycle_policy("PodPending", "AbortJob", timeout="10s")])
+    )
+    world.run_until_stable()
     world.admit()
-    world.run()
-    world.turn("t-0", P.SUCCEEDED)
-    world.uptime += 11
-    world.run()
+    world.run_until_stable()
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.monotonic_now += 11
+    world.run_until_stable()
     assert world.phases[-1] == "Completed"
 
 
@@ -378,17 +388,18 @@ def test_quirk_36_a_pod_that_ends_without_having_run_was_not_pending_too_long() 
 
 
 def test_quirk_37_what_is_done_later_is_told_when_it_is_done() -> None:
-    world = started(
-        task("t", 2, policies=[on("PodFailed", "TerminateJob", timeout="1m")]), minAvailable=1
+    world = running_job(
+        task("t", 2, policies=[lifecycle_policy("PodFailed", "TerminateJob", timeout="1m")]),
+        minAvailable=1,
     )
-    world.turn("t-0", P.FAILED, exit_code=1)
+    world.report_pod("t-0", P.FAILED, exit_code=1)
     for _ in range(3):
-        world.run()
-        assert world.again_in == [60.0]
-        assert "ExecuteAction" not in world.said
-    world.uptime += 60
-    world.run()
-    assert world.said.count("ExecuteAction") == 1
+        world.run_until_stable()
+        assert world.requeue_after == [60.0]
+        assert "ExecuteAction" not in world.events
+    world.monotonic_now += 60
+    world.run_until_stable()
+    assert world.events.count("ExecuteAction") == 1
 
 
 @pytest.mark.parametrize(
@@ -396,86 +407,90 @@ def test_quirk_37_what_is_done_later_is_told_when_it_is_done() -> None:
     [("TerminateJob", ["Terminating", "Terminated"]), ("AbortJob", ["Aborting", "Aborted"])],
 )
 def test_quirk_38_a_delayed_action_does_what_it_says(action: str, phases: list[str]) -> None:
-    world = started(task("t", 3), policies=[on("PodFailed", action, timeout="5s")])
-    before = made(world)
-    world.turn("t-0", P.FAILED, exit_code=1)
-    world.run()
+    world = running_job(
+        task("t", 3), policies=[lifecycle_policy("PodFailed", action, timeout="5s")]
+    )
+    before = pod_creations(world)
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
     assert world.phases[-1] == "Running"
-    world.uptime += 6
-    world.run()
-    world.reap()
-    world.run()
+    world.monotonic_now += 6
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-2:] == phases
-    assert made(world) == before
+    assert pod_creations(world) == before
 
 
 def test_quirk_39_retries_are_looked_at_before_anything_is_made() -> None:
-    world = started(task("t", 2), maxRetry=1, policies=[on("PodFailed", "RestartPod")])
-    before = made(world)
-    world.turn("t-0", P.FAILED, exit_code=1)
-    world.run()
-    world.reap()
-    world.run()
+    world = running_job(
+        task("t", 2), maxRetry=1, policies=[lifecycle_policy("PodFailed", "RestartPod")]
+    )
+    before = pod_creations(world)
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-1] == "Failed"
-    assert made(world) == before
+    assert pod_creations(world) == before
 
 
 def test_quirk_40_a_lost_pod_is_judged_before_it_is_replaced() -> None:
-    world = started(task("t", 2), policies=[on("PodEvicted", "AbortJob")])
-    before = made(world)
+    world = running_job(task("t", 2), policies=[lifecycle_policy("PodEvicted", "AbortJob")])
+    before = pod_creations(world)
     world.evict("t-0")
-    world.run()
-    world.reap()
-    world.run()
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-2:] == ["Aborting", "Aborted"]
-    assert made(world) == before
+    assert pod_creations(world) == before
 
 
 def test_quirk_41_a_podgroup_deleted_by_hand_comes_back_and_counting_goes_on() -> None:
-    world = started(task("t", 2), minAvailable=1)
+    world = running_job(task("t", 2), minAvailable=1)
     world.podgroup = None
-    world.turn("t-0", P.SUCCEEDED)
-    world.run()
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
     assert world.podgroup is not None
     assert status_of(world).succeeded == 1
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Unknown", ""])
 def test_quirk_42_counting_never_waits_for_the_podgroup(phase: str) -> None:
-    world = started(task("t", 3), minAvailable=1)
+    world = running_job(task("t", 3), minAvailable=1)
     world.admit(phase)
     world.evict("t-0")
-    world.turn("t-1", P.SUCCEEDED)
-    world.run()
+    world.report_pod("t-1", P.SUCCEEDED)
+    world.run_until_stable()
     assert status_of(world).succeeded == 1
-    assert made(world)["t-0"] == 2
+    assert pod_creations(world)["t-0"] == 2
 
 
 def test_quirk_43_a_gang_that_can_never_be_whole_again_says_so() -> None:
-    world = started(task("t", 2))
-    world.turn("t-0", P.FAILED, exit_code=1)
-    world.run()
+    world = running_job(task("t", 2))
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
     world.evict("t-1")
-    world.run()
-    assert "NotEnoughPods" in world.said
+    world.run_until_stable()
+    assert "NotEnoughPods" in world.events
 
 
 def test_quirk_a1_a_policy_for_what_never_happens_is_told_at_once() -> None:
-    updated = on("JobUpdated", "RestartJob")
+    updated = lifecycle_policy("JobUpdated", "RestartJob")
     for spec in ({"policies": [updated]}, {"tasks": [task("t", policies=[updated])]}):
-        world = World(job(**spec))
-        world.run()
-        assert world.said == ["PolicyCannotFire"]
-    world = World(job(policies=[on("*", "RestartJob")]))
-    world.run()
-    assert world.said == []
+        world = JobSimulator(job(**spec))
+        world.run_until_stable()
+        assert world.events == ["PolicyCannotFire"]
+    world = JobSimulator(job(policies=[lifecycle_policy("*", "RestartJob")]))
+    world.run_until_stable()
+    assert world.events == []
 
 
 def test_quirk_45_a_policy_that_can_never_fire_is_told() -> None:
     never = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}}
-    policy = on("TaskFailed", "RestartTask")
-    world = started(task("t", 2, template=never, policies=[policy]), minAvailable=1)
-    assert "PolicyCannotFire" not in world.said
-    world.turn("t-0", P.FAILED, exit_code=1)
-    world.run()
-    assert "PolicyCannotFire" in world.said
+    policy = lifecycle_policy("TaskFailed", "RestartTask")
+    world = running_job(task("t", 2, template=never, policies=[policy]), minAvailable=1)
+    assert "PolicyCannotFire" not in world.events
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    assert "PolicyCannotFire" in world.events

@@ -22,12 +22,12 @@ from batholith.job_ctrl.plugins.registry import Registry
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 
-MADE: dict[str, Any] = json.loads(
+CREATED_OBJECTS: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data" / "job_ctrl" / "created-objects.json").read_text()
 )
 PRIORITIES = {"high": 1000}
-LONG = re.compile(r"<(\d+) base64 characters>")
-WAITER = "wait-for-master"
+LONG_TEXT_FIELDS = re.compile(r"<(\d+) base64 characters>")
+WAIT_CONTAINER = "wait-for-master"
 VARIABLES = re.compile(
     r"(?P<env>V[CK]_TASK_INDEX)|(?P<svc>VC_\w+_(?:HOSTS|NUM))|(?P<tensorflow>TF_CONFIG)|"
     r"(?P<mpi>MPI_HOST)|(?P<pytorch>MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK)"
@@ -35,9 +35,9 @@ VARIABLES = re.compile(
 """Which plugin has set a variable."""
 
 
-def recorded_job(scenario: str) -> Job:
+def created_from_job(scenario: str) -> Job:
     """The Job of a recording, as it was after admission."""
-    given = MADE[scenario]["Job"]
+    given = CREATED_OBJECTS[scenario]["Job"]
     job = msgspec.convert({"spec": encode_templates(given["spec"])}, Job)
     meta = msgspec.convert(given["metadata"], ObjectMeta)
     return msgspec.structs.replace(job, metadata=meta)
@@ -102,7 +102,7 @@ def plain_waiters(spec: dict[str, Any]) -> dict[str, Any]:
     What the script does has a test of its own, and there it is chance which plugins serve it.
     """
     for container in spec.get("initContainers", []):
-        if container["name"] != WAITER:
+        if container["name"] != WAIT_CONTAINER:
             continue
         container["command"] = [*container["command"][:2], "<script>"]
         container.pop("env", None)
@@ -110,13 +110,13 @@ def plain_waiters(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-@pytest.mark.parametrize("scenario", MADE)
+@pytest.mark.parametrize("scenario", CREATED_OBJECTS)
 def test_pods_are_made_as_recorded(scenario: str) -> None:
-    job = recorded_job(scenario)
+    job = created_from_job(scenario)
     team = Registry().for_job(job)
     by_name = {task.name: task for task in job.spec.tasks}
-    assert MADE[scenario]["Pod"]
-    for recorded in MADE[scenario]["Pod"]:
+    assert CREATED_OBJECTS[scenario]["Pod"]
+    for recorded in CREATED_OBJECTS[scenario]["Pod"]:
         labels = recorded["metadata"]["labels"]
         index = int(labels["volcano.sh/task-index"])
         pod = pods.build(job, by_name[labels["volcano.sh/task-spec"]], index)
@@ -127,9 +127,9 @@ def test_pods_are_made_as_recorded(scenario: str) -> None:
         )
 
 
-@pytest.mark.parametrize("scenario", MADE)
+@pytest.mark.parametrize("scenario", CREATED_OBJECTS)
 def test_podgroups_are_made_as_recorded(scenario: str) -> None:
-    job, recorded = recorded_job(scenario), MADE[scenario]["PodGroup"]
+    job, recorded = created_from_job(scenario), CREATED_OBJECTS[scenario]["PodGroup"]
     made = podgroups.build(job, podgroups.desired_spec(job, priorities=PRIORITIES))
     body = json.loads(msgspec.json.encode(made))
     assert body["metadata"] == recorded["metadata"]
@@ -140,9 +140,9 @@ def test_podgroups_are_made_as_recorded(scenario: str) -> None:
     assert spec == recorded["spec"]
 
 
-@pytest.mark.parametrize("scenario", MADE)
+@pytest.mark.parametrize("scenario", CREATED_OBJECTS)
 def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
-    job = recorded_job(scenario)
+    job = created_from_job(scenario)
     made = {
         (wanted.resource.kind, wanted.name): wanted.build()
         for wanted in Registry().for_job(job).desired_objects(job)
@@ -150,7 +150,7 @@ def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
     recorded = {
         (kind, one["metadata"]["name"]): one
         for kind in ("ConfigMap", "Secret", "Service", "NetworkPolicy")
-        for one in listed(MADE[scenario].get(kind, []))
+        for one in listed(CREATED_OBJECTS[scenario].get(kind, []))
     }
     assert made.keys() == recorded.keys()
     for (kind, name), body in made.items():
@@ -164,23 +164,23 @@ def test_plugin_objects_are_made_as_recorded(scenario: str) -> None:
             assert body[part] == there[part]
 
 
-def check_keys(made: dict[str, str], recorded: dict[str, str]) -> None:
+def check_keys(created: dict[str, str], recorded: dict[str, str]) -> None:
     """The client's configuration is the recorded one; keys are of the same kind, and fit."""
-    assert made.keys() == recorded.keys()
+    assert created.keys() == recorded.keys()
     for file, text in recorded.items():
-        long = LONG.fullmatch(text)
+        long = LONG_TEXT_FIELDS.fullmatch(text)
         if long is None:
-            assert made[file] == text
+            assert created[file] == text
         elif file == "id_rsa":  # the encodings of its numbers may be some bytes shorter
-            assert abs(len(made[file]) - int(long[1])) <= 32
+            assert abs(len(created[file]) - int(long[1])) <= 32
         else:
-            assert len(made[file]) == int(long[1])
-    assert made["id_rsa.pub"] == made["authorized_keys"]
-    private = base64.b64decode(made["id_rsa"])
+            assert len(created[file]) == int(long[1])
+    assert created["id_rsa.pub"] == created["authorized_keys"]
+    private = base64.b64decode(created["id_rsa"])
     assert private.startswith(b"-----BEGIN RSA PRIVATE KEY-----\n")
     key = serialization.load_pem_private_key(private, password=None)
     assert isinstance(key, rsa.RSAPrivateKey) and key.key_size == 2048
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    assert base64.b64decode(made["id_rsa.pub"]) == public + b"\n"
+    assert base64.b64decode(created["id_rsa.pub"]) == public + b"\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.jobs import entry, job, task, view
+from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import policies
 from batholith.job_ctrl.decide import _apply_policies
@@ -74,67 +74,67 @@ STEPS = st.lists(
 )
 
 
-class Story:
+class PolicyModel:
     """A ledger, and the job that it is kept for, as both change."""
 
-    def __init__(self, rules: list[dict[str, Any]]) -> None:
-        self.ledger = PodTracker()
-        self.rules, self.replicas = rules, 2
+    def __init__(self, policies: list[dict[str, Any]]) -> None:
+        self.pod_tracker = PodTracker()
+        self.policies, self.replicas = policies, 2
         self.status = JobStatus(state=JobState(phase="Running"), min_available=1)
         self.now = 100.0
         self.uids = dict[str, str]()
-        self._adapt()
+        self._set_job()
 
-    def _adapt(self) -> None:
+    def _set_job(self) -> None:
         tasks = task("a", self.replicas), task("b", 1)
-        self.job: Job = job(*tasks, policies=self.rules, minAvailable=1, status=self.status)
-        self.ledger.set_job(self.job)
+        self.job: Job = job(*tasks, policies=self.policies, minAvailable=1, status=self.status)
+        self.pod_tracker.set_job(self.job)
 
-    def take(self, step: str, what: Any, changes: dict[str, Any] | None = None) -> None:
+    def apply_step(self, step: str, what: Any, changes: dict[str, Any] | None = None) -> None:
         """Do one step of a random history."""
         match step:
             case "put":
-                made = entry(what, **(changes or {}))
+                made = pod_info(what, **(changes or {}))
                 made = dataclasses.replace(made, uid=f"{what}-{made.uid}")
                 self.uids[what] = made.uid
-                self.ledger.update(made, now=self.now)
+                self.pod_tracker.update(made, now=self.now)
             case "drop":
-                self.ledger.remove(self.uids.get(what, ""), now=self.now)
+                self.pod_tracker.remove(self.uids.get(what, ""), now=self.now)
             case "doom":
-                self.ledger.mark_deleting([self.uids.get(what, "")])
+                self.pod_tracker.mark_deleting([self.uids.get(what, "")])
             case "reprieve":
-                self.ledger.unmark_deleting([self.uids.get(what, "")])
+                self.pod_tracker.unmark_deleting([self.uids.get(what, "")])
             case "policies":
-                self.rules = what
+                self.policies = what
             case "status":
                 self.status = what
             case "scale":
                 self.replicas = what
             case "wait":
                 self.now += what
-        self._adapt()
+        self._set_job()
 
     def view(self) -> JobView:
-        seen = view(self.job, podgroup="Running")
-        return dataclasses.replace(seen, pod_tracker=self.ledger, monotonic_now=self.now)
+        seen = job_view(self.job, podgroup="Running")
+        return dataclasses.replace(seen, pod_tracker=self.pod_tracker, monotonic_now=self.now)
 
-    def look(self) -> list[Effect]:
+    def evaluate_policies(self) -> list[Effect]:
         """Ask the policies, and put down what concerns happenings."""
         asides, move = _apply_policies(self.view())
         effects = [*asides, *move]
         for effect in effects:
             if isinstance(effect, DropLifecycleEvents):
-                self.ledger.drop_events(effect.events)
+                self.pod_tracker.drop_events(effect.events)
             if isinstance(effect, DeferLifecycleEvents):
-                self.ledger.defer_events(effect.due_at, inputs=effect.inputs)
+                self.pod_tracker.defer_events(effect.due_at, inputs=effect.inputs)
             if isinstance(effect, SetStatus):
                 self.status = effect.status
-                self._adapt()
-        self.ledger.validate()
+                self._set_job()
+        self.pod_tracker.validate()
         return effects
 
 
-def asked_about_all(seen: JobView) -> tuple[list[LifecycleEvent], float | None, str]:
+def evaluate_all(seen: JobView) -> tuple[list[LifecycleEvent], float | None, str]:
     """The naive rule: all that happened, asked about one by one.
 
     Returns what needs no more thought, seconds until something else is due, and what is done.
@@ -165,11 +165,11 @@ def asked_about_all(seen: JobView) -> tuple[list[LifecycleEvent], float | None, 
 def test_inv_vc_7_each_look_finds_what_asking_about_everything_would(
     rules: list[dict[str, Any]], steps: list[tuple[Any, ...]]
 ) -> None:
-    story = Story(rules)
+    story = PolicyModel(rules)
     for step in steps:
-        story.take(*step)
-        over, left, action = asked_about_all(story.view())
-        effects = story.look()
+        story.apply_step(*step)
+        over, left, action = evaluate_all(story.view())
+        effects = story.evaluate_policies()
         forgotten = [
             one for each in effects if isinstance(each, DropLifecycleEvents) for one in each.events
         ]
@@ -183,66 +183,72 @@ def test_inv_vc_7_each_look_finds_what_asking_about_everything_would(
         assert any(said.startswith("Action") for said in done) == bool(action)
 
 
-def pending(number: int, **fields: Any) -> Story:
+def pending_job(number: int, **fields: Any) -> PolicyModel:
     """A job of so many pods that all wait, with a policy against it; it has been looked at."""
     late = {"action": "AbortJob", "events": ["PodPending"], "timeout": "60s"}
-    story = Story([late])
-    story.take("scale", number)
+    story = PolicyModel([late])
+    story.apply_step("scale", number)
     for index in range(number):
-        story.take("put", f"a-{index}", {"phase": P.PENDING, **fields})
-    story.look()
+        story.apply_step("put", f"a-{index}", {"phase": P.PENDING, **fields})
+    story.evaluate_policies()
     return story
 
 
-def judged(story: Story) -> list[str]:
+def evaluated_pods(model: PolicyModel) -> list[str]:
     """The pods that the next look asks the policies about."""
-    due, _ = story.ledger.due_events(story.now, inputs=policies.policy_inputs(story.job))
+    due, _ = model.pod_tracker.due_events(model.now, inputs=policies.policy_inputs(model.job))
     return [one.pod for one in due]
 
 
 def test_pods_that_wait_cost_a_look_nothing_until_they_are_due() -> None:
-    story = pending(5)
-    assert judged(story) == []
+    story = pending_job(5)
+    assert evaluated_pods(story) == []
     story.now += 30.0
-    story.take("put", "a-1", {"phase": P.RUNNING})
-    story.take("put", "a-2", {"phase": P.PENDING, "ready": True})  # something about it is new
-    assert judged(story) == ["j-a-2"]
-    assert [one.seconds for one in story.look() if isinstance(one, RequeueAfter)] == [30.0]
-    assert judged(story) == []
+    story.apply_step("put", "a-1", {"phase": P.RUNNING})
+    story.apply_step("put", "a-2", {"phase": P.PENDING, "ready": True})  # something about it is new
+    assert evaluated_pods(story) == ["j-a-2"]
+    assert [one.seconds for one in story.evaluate_policies() if isinstance(one, RequeueAfter)] == [
+        30.0
+    ]
+    assert evaluated_pods(story) == []
     story.now += 30.0
-    assert judged(story) == ["j-a-0", "j-a-2", "j-a-3", "j-a-4"]
-    assert any(isinstance(one, SetStatus) for one in story.look())
+    assert evaluated_pods(story) == ["j-a-0", "j-a-2", "j-a-3", "j-a-4"]
+    assert any(isinstance(one, SetStatus) for one in story.evaluate_policies())
     assert story.status.state.phase == "Aborting"
 
 
 def test_a_pod_made_again_waits_its_own_time() -> None:
-    story = pending(1, uid="u1")
+    story = pending_job(1, uid="u1")
     story.now += 40.0
-    story.take("doom", "a-0")
-    story.take("drop", "a-0")
-    story.take("put", "a-0", {"phase": P.PENDING, "uid": "u2"})
-    assert [one.seconds for one in story.look() if isinstance(one, RequeueAfter)] == [60.0]
+    story.apply_step("doom", "a-0")
+    story.apply_step("drop", "a-0")
+    story.apply_step("put", "a-0", {"phase": P.PENDING, "uid": "u2"})
+    assert [one.seconds for one in story.evaluate_policies() if isinstance(one, RequeueAfter)] == [
+        60.0
+    ]
     story.now += 20.0
-    story.look()
+    story.evaluate_policies()
     assert story.status.state.phase == "Running"
 
 
 def test_a_policy_that_is_changed_counts_for_pods_that_wait_already() -> None:
-    story = pending(2)
+    story = pending_job(2)
     story.now += 10.0
-    story.take("policies", [{**story.rules[0], "timeout": "30s"}])
-    assert judged(story) == ["j-a-0", "j-a-1"]
-    assert [one.seconds for one in story.look() if isinstance(one, RequeueAfter)] == [20.0]
-    assert judged(story) == []
+    story.apply_step("policies", [{**story.policies[0], "timeout": "30s"}])
+    assert evaluated_pods(story) == ["j-a-0", "j-a-1"]
+    assert [one.seconds for one in story.evaluate_policies() if isinstance(one, RequeueAfter)] == [
+        20.0
+    ]
+    assert evaluated_pods(story) == []
 
 
-class Naive:
+class NaiveDeferredItems:
     """What a docket must do, without its shortcuts."""
 
     def __init__(self) -> None:
-        self.matters = dict[str, int]()
-        self.until = dict[str, float]()
-        self.terms: object = None
+        self.items = dict[str, int]()
+        self.deferred_until = dict[str, float]()
+        self.inputs: object = None
 
 
 @settings(deadline=None)
@@ -260,33 +266,35 @@ class Naive:
 def test_a_docket_calls_what_is_due_in_the_order_in_which_it_came(
     steps: list[tuple[str, str, int, str]],
 ) -> None:
-    docket, naive, numbers, now = DeferredItems[str, int](), Naive(), count(), 0.0
+    docket, naive, numbers, now = DeferredItems[str, int](), NaiveDeferredItems(), count(), 0.0
     for step, key, number, terms in steps:
         if step == "add":
             docket.add(key, matter := next(numbers))
-            naive.until.pop(key, None)
-            naive.matters.pop(key, None)
-            naive.matters[key] = matter
+            naive.deferred_until.pop(key, None)
+            naive.items.pop(key, None)
+            naive.items[key] = matter
         elif step == "discard":
             docket.discard(key)
-            naive.matters.pop(key, None)
-            naive.until.pop(key, None)
+            naive.items.pop(key, None)
+            naive.deferred_until.pop(key, None)
         elif step == "reopen":
             docket.reactivate(key)
-            naive.until.pop(key, None)
-        elif step == "put off" and key in naive.matters:
+            naive.deferred_until.pop(key, None)
+        elif step == "put off" and key in naive.items:
             docket.defer(key, until=now + number, inputs=terms)
-            if terms != naive.terms:
-                naive.until.clear()
-            naive.terms, naive.until[key] = terms, now + number
+            if terms != naive.inputs:
+                naive.deferred_until.clear()
+            naive.inputs, naive.deferred_until[key] = terms, now + number
         elif step == "wait":
             now += number
-        naive.until = {key: until for key, until in naive.until.items() if until > now}
-        assert docket.due(now, inputs=naive.terms) == (
-            [matter for key, matter in naive.matters.items() if key not in naive.until],
-            min(naive.until.values(), default=None),
+        naive.deferred_until = {
+            key: until for key, until in naive.deferred_until.items() if until > now
+        }
+        assert docket.due(now, inputs=naive.inputs) == (
+            [matter for key, matter in naive.items.items() if key not in naive.deferred_until],
+            min(naive.deferred_until.values(), default=None),
         )
-        assert docket.due(now, inputs="z") == ([*naive.matters.values()], None)
+        assert docket.due(now, inputs="z") == ([*naive.items.values()], None)
         docket.validate()
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.jobs import entry, job, task
+from support.jobs import job, pod_info, task
 
 from batholith.job_ctrl.core_types import Pod
 from batholith.job_ctrl.pod_tracker import PodInfo, PodTracker, parse_pod
@@ -14,7 +14,7 @@ from batholith.model.meta import ObjectMeta, OwnerReference
 from batholith.model.pod import FINISHED, PodPhase
 
 PODS = st.builds(
-    lambda name, phase, changes: entry(name, phase, **changes),
+    lambda name, phase, changes: pod_info(name, phase, **changes),
     st.sampled_from(["a-0", "a-1", "a-2", "b-0", "b-1", "c-0"]),
     st.sampled_from(PodPhase),
     st.fixed_dictionaries(
@@ -37,18 +37,18 @@ STEPS = st.lists(
 )
 
 
-def take(ledger: PodTracker, step: str, what: PodInfo | int) -> None:
+def apply_step(tracker: PodTracker, step: str, what: PodInfo | int) -> None:
     """Do one step of a random history."""
     if isinstance(what, int):
-        ledger.set_job(job(task("a", what), task("b", 2)))
+        tracker.set_job(job(task("a", what), task("b", 2)))
     elif step == "put":
-        ledger.update(what)
+        tracker.update(what)
     elif step == "drop":
-        ledger.remove(what.uid)
+        tracker.remove(what.uid)
     elif step == "doom":
-        ledger.mark_deleting([what.uid])
+        tracker.mark_deleting([what.uid])
     else:
-        ledger.unmark_deleting([what.uid])
+        tracker.unmark_deleting([what.uid])
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,7 +57,7 @@ def test_counts_equal_pods(steps: list[tuple[str, PodInfo | int]]) -> None:
     ledger = PodTracker()
     ledger.set_job(job(task("a", 2), task("b", 2)))
     for step, what in steps:
-        take(ledger, step, what)
+        apply_step(ledger, step, what)
         ledger.validate()
     for version in range(3):
         counts = ledger.counts(version)
@@ -78,7 +78,7 @@ def test_the_books_are_empty_when_the_pods_are_gone(
     """INV-VC-3 for the part of the ledger."""
     ledger = PodTracker()
     for step, what in steps:
-        take(ledger, step, what)
+        apply_step(ledger, step, what)
     for name in ("a-0", "a-1", "a-2", "b-0", "b-1", "c-0"):
         ledger.remove(f"uid-{name}")
     assert len(ledger) == 0
@@ -86,37 +86,37 @@ def test_the_books_are_empty_when_the_pods_are_gone(
     assert ledger.counts(0).unfinished == 0
 
 
-def happenings(ledger: PodTracker) -> list[tuple[JobEvent, str]]:
-    return [(one.event_type, one.pod) for one in ledger.events]
+def events_of(tracker: PodTracker) -> list[tuple[JobEvent, str]]:
+    return [(one.event_type, one.pod) for one in tracker.events]
 
 
-def booked() -> PodTracker:
+def tracked_pods() -> PodTracker:
     ledger = PodTracker()
     ledger.set_job(job(task("t", 2)))
-    ledger.update(entry())
+    ledger.update(pod_info())
     ledger.drop_events(ledger.events)
     return ledger
 
 
 def test_a_pod_that_goes_was_evicted_unless_we_asked_for_it() -> None:
-    ledger = booked()
+    ledger = tracked_pods()
     ledger.remove("uid-t-0")
-    assert happenings(ledger) == [(JobEvent.POD_EVICTED, "j-t-0")]
-    ledger = booked()
+    assert events_of(ledger) == [(JobEvent.POD_EVICTED, "j-t-0")]
+    ledger = tracked_pods()
     ledger.mark_deleting(["uid-t-0"])
-    ledger.update(entry(phase=PodPhase.FAILED, leaving=True))
+    ledger.update(pod_info(phase=PodPhase.FAILED, leaving=True))
     ledger.remove("uid-t-0")
-    assert happenings(ledger) == []
+    assert events_of(ledger) == []
 
 
 def test_inv_ex_6_a_pod_seen_to_go_twice_counts_once() -> None:
     """Once it is being deleted, and once it is gone."""
-    ledger = booked()
-    ledger.update(entry("t-1"))
+    ledger = tracked_pods()
+    ledger.update(pod_info("t-1"))
     ledger.mark_deleting(["uid-t-0"])
     for _ in range(2):
         assert (ledger.counts(0).terminating, ledger.counts(0).unfinished) == (1, 2)
-        ledger.update(entry(leaving=True))
+        ledger.update(pod_info(leaving=True))
     for _ in range(2):
         ledger.remove("uid-t-0")
         assert (ledger.counts(0).terminating, ledger.counts(0).unfinished) == (0, 1)
@@ -125,26 +125,26 @@ def test_inv_ex_6_a_pod_seen_to_go_twice_counts_once() -> None:
 
 
 def test_a_pod_that_fails_is_a_happening_with_its_exit_code() -> None:
-    ledger = booked()
-    ledger.update(entry(phase=PodPhase.FAILED, exit_code=3))
+    ledger = tracked_pods()
+    ledger.update(pod_info(phase=PodPhase.FAILED, exit_code=3))
     assert [one.exit_code for one in ledger.events] == [3]
-    ledger.update(entry(phase=PodPhase.FAILED, exit_code=3, leaving=True))
-    assert happenings(ledger) == [(JobEvent.POD_FAILED, "j-t-0")]
+    ledger.update(pod_info(phase=PodPhase.FAILED, exit_code=3, leaving=True))
+    assert events_of(ledger) == [(JobEvent.POD_FAILED, "j-t-0")]
 
 
 def test_a_replacement_that_runs_undoes_what_nobody_answered() -> None:
-    ledger = booked()
+    ledger = tracked_pods()
     ledger.remove("uid-t-0")
-    ledger.update(entry(phase=PodPhase.PENDING, uid="uid-new"))
-    assert (JobEvent.POD_EVICTED, "j-t-0") in happenings(ledger)
-    ledger.update(entry(phase=PodPhase.RUNNING, uid="uid-new"))
-    assert happenings(ledger) == []
+    ledger.update(pod_info(phase=PodPhase.PENDING, uid="uid-new"))
+    assert (JobEvent.POD_EVICTED, "j-t-0") in events_of(ledger)
+    ledger.update(pod_info(phase=PodPhase.RUNNING, uid="uid-new"))
+    assert events_of(ledger) == []
 
 
 def test_a_pod_of_an_earlier_job_holds_its_name_and_counts_nowhere() -> None:
     ledger = PodTracker()
     ledger.set_job(job(task("t", 2)))
-    ledger.update(entry(owner="uid-earlier"))
+    ledger.update(pod_info(owner="uid-earlier"))
     assert ledger.missing("t") == [1]
     assert ledger.counts(0).unfinished == 0
     ledger.remove("uid-t-0")
@@ -156,14 +156,14 @@ def test_a_pod_made_but_not_seen_is_there_until_nobody_awaits_it() -> None:
     ledger.set_job(job(task("t", 2)))
     ledger.expect("j-t-0")
     assert ledger.missing("t") == [0, 1]
-    ledger.add_unobserved(entry(phase=PodPhase.PENDING))
+    ledger.add_unobserved(pod_info(phase=PodPhase.PENDING))
     ledger.remove_unobserved({"j-t-0"})
     assert ledger.missing("t") == [1]
     ledger.remove_unobserved(())
     assert ledger.missing("t") == [0, 1]
     ledger.expect("j-t-0")
-    ledger.add_unobserved(entry(phase=PodPhase.PENDING))
-    ledger.update(entry(phase=PodPhase.PENDING))
+    ledger.add_unobserved(pod_info(phase=PodPhase.PENDING))
+    ledger.update(pod_info(phase=PodPhase.PENDING))
     ledger.remove_unobserved(())
     assert ledger.missing("t") == [1]
 
@@ -172,9 +172,9 @@ def test_the_cache_has_the_last_word_about_a_pod_that_it_showed_first() -> None:
     ledger = PodTracker()
     ledger.set_job(job(task("t", 2)))
     ledger.expect("j-t-0")
-    ledger.update(entry(phase=PodPhase.PENDING))
+    ledger.update(pod_info(phase=PodPhase.PENDING))
     ledger.remove("uid-t-0")
-    ledger.add_unobserved(entry(phase=PodPhase.PENDING))  # the answer, late
+    ledger.add_unobserved(pod_info(phase=PodPhase.PENDING))  # the answer, late
     assert ledger.missing("t") == [0, 1]
 
 
@@ -205,7 +205,7 @@ def test_only_pods_of_volcano_jobs_are_read() -> None:
     read_pod = parse_pod(pod())
     assert read_pod is not None
     assert dataclasses.asdict(read_pod) == dataclasses.asdict(
-        entry("t-1", PodPhase.PENDING, uid="u", version=2)
+        pod_info("t-1", PodPhase.PENDING, uid="u", version=2)
     )
     assert parse_pod(pod(owner_references=())) is None
     assert parse_pod(pod(annotations={})) is None

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support.jobs import entry, job, task, view
+from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import policies
 from batholith.job_ctrl.decide import _apply_policies
@@ -18,10 +18,12 @@ FAILED = LifecycleEvent(
 )
 
 
-def answer(happening: LifecycleEvent = FAILED, **spec: Any) -> str | None:
+def matched_action(event: LifecycleEvent = FAILED, **spec: Any) -> str | None:
     own = spec.pop("own", [])
-    seen = view(job(task(policies=own), **spec), entry("t-0", PodPhase.SUCCEEDED), entry("t-1"))
-    policy = policies.match_policy(seen.job, happening, seen.pod_counts)
+    seen = job_view(
+        job(task(policies=own), **spec), pod_info("t-0", PodPhase.SUCCEEDED), pod_info("t-1")
+    )
+    policy = policies.match_policy(seen.job, event, seen.pod_counts)
     return policy.action if policy else None
 
 
@@ -43,38 +45,43 @@ def answer(happening: LifecycleEvent = FAILED, **spec: Any) -> str | None:
     ],
 )  # fmt: skip
 def test_the_first_policy_that_matches_wins(given: list[Any], action: str | None) -> None:
-    assert answer(policies=given) == action
-    assert answer(own=given) == action
+    assert matched_action(policies=given) == action
+    assert matched_action(own=given) == action
 
 
 def test_a_tasks_policies_come_before_the_jobs() -> None:
     own, jobs = [{"action": "RestartTask", "event": "PodFailed"}], [
         {"action": "AbortJob", "event": "PodFailed"}
     ]  # fmt: skip
-    assert answer(own=own, policies=jobs) == "RestartTask"
+    assert matched_action(own=own, policies=jobs) == "RestartTask"
 
 
 def test_what_concerns_an_earlier_job_or_version_is_answered_by_nobody() -> None:
     """INV-VC-4."""
     any_event = [{"action": "AbortJob", "event": "*"}]
     strange = LifecycleEvent(event_type=E.POD_FAILED, task="t", owner="uid-earlier", version=0)
-    assert answer(strange, policies=any_event) is None
+    assert matched_action(strange, policies=any_event) is None
     of = job(policies=any_event, status=JobStatus(version=1))
-    assert policies.match_policy(of, FAILED, view(of).pod_counts) is None
+    assert policies.match_policy(of, FAILED, job_view(of).pod_counts) is None
 
 
 def test_pending_needs_a_timeout_and_a_task_all_its_pods() -> None:
     pending = LifecycleEvent(event_type=E.POD_PENDING, task="t", owner="uid-j", version=0)
-    assert answer(pending, policies=[{"action": "AbortJob", "event": "*"}]) is None
+    assert matched_action(pending, policies=[{"action": "AbortJob", "event": "*"}]) is None
     timed = [{"action": "AbortJob", "event": "PodPending", "timeout": "1m"}]
-    assert answer(pending, policies=timed) == "AbortJob"
+    assert matched_action(pending, policies=timed) == "AbortJob"
     completed = LifecycleEvent(event_type=E.TASK_COMPLETED, task="t", owner="uid-j", version=0)
-    assert answer(completed, policies=[{"action": "AbortJob", "event": "TaskCompleted"}]) is None
+    assert (
+        matched_action(completed, policies=[{"action": "AbortJob", "event": "TaskCompleted"}])
+        is None
+    )
 
 
 def test_an_unknown_gang_asks_the_jobs_policies() -> None:
     unknown = LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j")
-    assert answer(unknown, policies=[{"action": "AbortJob", "event": "Unknown"}]) == "AbortJob"
+    assert (
+        matched_action(unknown, policies=[{"action": "AbortJob", "event": "Unknown"}]) == "AbortJob"
+    )
 
 
 @pytest.mark.parametrize(("timeout", "due"), [(None, 1.0), ("500ms", 1.0), ("5s", 5.0)])
@@ -82,7 +89,7 @@ def test_a_gang_must_stay_unknown_for_a_moment(timeout: str | None, due: float) 
     """While a deleted pod is being replaced its PodGroup is Unknown, too."""
     policy = {"action": "AbortJob", "event": "Unknown", "timeout": timeout}
     of = job(task(replicas=1), policies=[policy], status=JobStatus(state=JobState("Running")))
-    seen = view(of, entry("t-0", PodPhase.RUNNING), podgroup="Unknown")
+    seen = job_view(of, pod_info("t-0", PodPhase.RUNNING), podgroup="Unknown")
     seen.pod_tracker.add_event(
         LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0)
     )
@@ -99,7 +106,7 @@ COMPLETE = PodCounts(tasks={"t": {PodPhase.SUCCEEDED: 1}}, ready={}, restarts={"
 """All pods of task ``t`` have succeeded, and its containers have been restarted too often."""
 
 
-NEVER_ASKED = (E.OUT_OF_SYNC, E.COMMAND_ISSUED, E.POD_RUNNING)
+IGNORED_EVENT_CASES = (E.OUT_OF_SYNC, E.COMMAND_ISSUED, E.POD_RUNNING)
 
 
 @pytest.mark.parametrize("timeout", [None, "5s"])
@@ -109,7 +116,7 @@ def test_a_policy_answers_its_own_event_and_no_other(
     event: E, asked: E, timeout: str | None
 ) -> None:
     happening = LifecycleEvent(event_type=event, task="t", pod="j-t-0", owner="uid-j", version=0)
-    fits = asked in (event, E.ANY) and event not in NEVER_ASKED
+    fits = asked in (event, E.ANY) and event not in IGNORED_EVENT_CASES
     fits = fits and (event is not E.POD_PENDING or timeout is not None)
     for named in ({"event": asked}, {"events": [asked]}, {"event": "x", "events": ["y", asked]}):
         one = {"action": "AbortJob", "timeout": timeout, **named}
@@ -134,7 +141,7 @@ LISTS = {
     "void": [{"action": "SyncJob", "event": "PodFailed"}, {"action": "AbortJob", "event": "*"}],
     "empty": [],
 }  # fmt: skip
-ANSWERS = {"first": "RestartTask", "second": "CompleteJob", "void": None}
+MATCHES = {"first": "RestartTask", "second": "CompleteJob", "void": None}
 
 
 @pytest.mark.parametrize("own", LISTS)
@@ -146,8 +153,8 @@ def test_the_task_is_asked_before_the_job_and_the_first_in_a_list_wins(
     of = job(task("t", 1, policies=LISTS[own]), policies=LISTS[jobs])
     happening = LifecycleEvent(event_type=E.POD_FAILED, task=of_task, owner="uid-j", version=0)
     answer = policies.match_policy(of, happening, COMPLETE)
-    asked = own if of_task == "t" and own in ANSWERS else jobs
-    assert (answer.action if answer else None) == ANSWERS.get(asked)
+    asked = own if of_task == "t" and own in MATCHES else jobs
+    assert (answer.action if answer else None) == MATCHES.get(asked)
 
 
 @pytest.mark.parametrize("owner", ["uid-j", "uid-before"])

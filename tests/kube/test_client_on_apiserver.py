@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.api_servers import Servers
+from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
-from support.polling import until
+from support.polling import wait_for
 from support.realkube import free_ports
 
 from batholith.apiserver.server import Settings, running
@@ -42,7 +42,7 @@ def config_map(name: str, **data: str) -> Map:
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as server:
         yield server
 
@@ -141,7 +141,7 @@ async def test_a_cache_follows_the_server(server: Server, streaming: bool) -> No
         await client.patch(CONFIGMAPS, "m3", {"data": {"k": "v"}}, namespace="default")
         await client.delete(CONFIGMAPS, "m4", namespace="default")
         await client.create(CONFIGMAPS, config_map("last"), namespace="default")
-        await until(lambda: "default/last" in cache)
+        await wait_for(lambda: "default/last" in cache)
         assert heard == ["m3", "m4", "last"]
         cache.validate()
         assert cache.stats().failures == 0
@@ -166,16 +166,16 @@ async def test_a_cache_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
             lambda old, new: heard.append(((new or old or Map()).metadata.name, new is not None))
         )
         task = asyncio.create_task(cache.run())
-        await until(lambda: "default/a" in cache)
+        await wait_for(lambda: "default/a" in cache)
         await client.create(CONFIGMAPS, config_map("b"), namespace="default")
         # The server's own map, too: it is made at any time.
-        await until(lambda: "default/b" in cache and "default/kube-root-ca.crt" in cache)
+        await wait_for(lambda: "default/b" in cache and "default/kube-root-ca.crt" in cache)
     heard.clear()
     async with running(Settings(data_dir=tmp_path, port=port)):
         await client.delete(CONFIGMAPS, "a", namespace="default")
         await client.create(CONFIGMAPS, config_map("c"), namespace="default")
-        await until(lambda: "default/c" in cache)
-        await until(lambda: "default/a" not in cache)
+        await wait_for(lambda: "default/c" in cache)
+        await wait_for(lambda: "default/a" not in cache)
         assert sorted(heard) == [("a", False), ("c", True)]
         cache.validate()
         task.cancel()
@@ -193,7 +193,7 @@ async def test_events_are_found_with_their_object(server: Server) -> None:
         )
         for _ in range(3):
             recorder.record(about, type="Warning", reason="Failed", message="no room")
-        await until(lambda: recorder.stats.patched == 2)
+        await wait_for(lambda: recorder.stats.patched == 2)
         task.cancel()
         found = await client.list(
             EVENTS, namespace="default", view=dict, field_selector="involvedObject.name=p"

@@ -16,7 +16,7 @@ from batholith.kube.timing import Backoff, Timing
 from batholith.model.names import NODES
 
 
-class Stopwatch:
+class SleepClock:
     """Time that passes only while someone sleeps."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Stopwatch:
 
 
 async def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
-    watch = Stopwatch()
+    watch = SleepClock()
     limiter = TokenBucketRateLimiter(5, 10, timing=watch.timing)
     waits = [await limiter.wait() for _ in range(13)]
     assert waits == pytest.approx([0.0] * 10 + [0.2] * 3)
@@ -47,7 +47,7 @@ def test_no_stretch_of_time_sees_more_than_burst_plus_rate(
     qps: float, burst: int, gaps: list[float]
 ) -> None:
     async def run() -> list[float]:
-        watch = Stopwatch()
+        watch = SleepClock()
         limiter = TokenBucketRateLimiter(qps, burst, timing=watch.timing)
         sent = []
         for gap in gaps:
@@ -69,7 +69,7 @@ async def test_no_rate_means_no_limit() -> None:
 
 
 async def test_background_requests_leave_half_of_the_bucket_to_others() -> None:
-    watch = Stopwatch()
+    watch = SleepClock()
     limiter = TokenBucketRateLimiter(1, 4, timing=watch.timing)
     waits = [await limiter.wait(background=True) for _ in range(4)]
     assert waits == pytest.approx([0, 0, 0, 1])
@@ -105,7 +105,7 @@ async def test_saturation_is_read_at_each_scrape_and_once_an_owner() -> None:
 
 
 async def test_requests_of_a_client_keep_to_the_rate_and_say_how_long_they_waited() -> None:
-    watch, registry = Stopwatch(), CollectorRegistry()
+    watch, registry = SleepClock(), CollectorRegistry()
     options = ClientOptions(metrics=ClientMetrics(registry), timing=watch.timing)
     async with FakeApi() as api:
         limiter = TokenBucketRateLimiter(2, 1, timing=watch.timing)
@@ -169,7 +169,7 @@ def test_cancelled_waiters_lose_no_place(
 
 
 def test_pauses_double_to_a_cap_with_jitter_and_start_again_after_two_quiet_minutes() -> None:
-    watch = Stopwatch()
+    watch = SleepClock()
     backoff = Backoff(timing=watch.timing)
     pauses = []
     for _ in range(8):

@@ -24,15 +24,15 @@ class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class Listener:
+class RecordingHandler:
     """Keeps the picture that one gets from what one hears, and checks that it makes sense."""
 
     def __init__(self) -> None:
         self.known: dict[str, Pod] = {}
-        self.heard = 0
+        self.event_count = 0
 
     def __call__(self, old: Pod | None, new: Pod | None) -> None:
-        self.heard += 1
+        self.event_count += 1
         about = new or old
         assert about is not None
         key = about.metadata.key
@@ -43,30 +43,30 @@ class Listener:
             self.known[key] = new
 
 
-class World:
+class InformerWorld:
     """A cache whose server is the test."""
 
     def __init__(self) -> None:
-        self.cache = Informer(
+        self.informer = Informer(
             Client(Credentials(server="http://nowhere"), user_agent="t"), PODS, Pod
         )
         self._version = 0
 
     def put(self, name: str, *, uid: str = "") -> None:
         self._version += 1
-        there = self.cache.get(name)
+        there = self.informer.get(name)
         meta = ObjectMeta(
             name=name,
             uid=uid or (there.metadata.uid if there else f"{name}-{self._version}"),
             resource_version=str(self._version),
         )
-        self.cache._store.apply("MODIFIED", Pod(metadata=meta))
+        self.informer._store.apply("MODIFIED", Pod(metadata=meta))
 
     def remove(self, name: str) -> None:
-        self.cache._store.delete(name)
+        self.informer._store.delete(name)
 
-    def agrees(self, listener: Listener) -> bool:
-        return listener.known == {pod.metadata.key: pod for pod in self.cache}
+    def agrees(self, listener: RecordingHandler) -> bool:
+        return listener.known == {pod.metadata.key: pod for pod in self.informer}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -76,13 +76,13 @@ def small_slices() -> Iterator[None]:
 
 
 async def test_others_get_their_turns_while_much_is_told() -> None:
-    world, listener = World(), Listener()
+    world, listener = InformerWorld(), RecordingHandler()
     for number in range(10 * SLICE):
         world.put(f"p{number}")
     steps = []
-    attaching = asyncio.create_task(world.cache.attach_event_handler(listener))
+    attaching = asyncio.create_task(world.informer.attach_event_handler(listener))
     while not attaching.done():
-        steps.append(listener.heard)
+        steps.append(listener.event_count)
         await asyncio.sleep(0)
     assert max(after - before for before, after in itertools.pairwise(steps)) <= SLICE
     assert len(steps) >= 10
@@ -90,10 +90,10 @@ async def test_others_get_their_turns_while_much_is_told() -> None:
 
 
 async def test_changes_meanwhile_are_told_once_and_in_order() -> None:
-    world, listener = World(), Listener()
+    world, listener = InformerWorld(), RecordingHandler()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
-    attaching = asyncio.create_task(world.cache.attach_event_handler(listener))
+    attaching = asyncio.create_task(world.informer.attach_event_handler(listener))
     await asyncio.sleep(0)
     assert list(listener.known) == ["p0", "p1", "p2"]
     world.put("p0")  # it was told: the change is
@@ -102,30 +102,30 @@ async def test_changes_meanwhile_are_told_once_and_in_order() -> None:
     world.put("p5", uid="another")  # a namesake comes in its place
     world.put("new")
     world.remove("p1")
-    assert listener.heard == 7
+    assert listener.event_count == 7
     await attaching
-    assert listener.heard == 8
+    assert listener.event_count == 8
     assert world.agrees(listener)
     world.put("p4")
     assert world.agrees(listener)
 
 
 async def test_an_attach_that_is_cut_off_tells_nothing_more() -> None:
-    world, listener = World(), Listener()
+    world, listener = InformerWorld(), RecordingHandler()
     for number in range(2 * SLICE):
         world.put(f"p{number}")
-    attaching = asyncio.create_task(world.cache.attach_event_handler(listener))
+    attaching = asyncio.create_task(world.informer.attach_event_handler(listener))
     await asyncio.sleep(0)
     attaching.cancel()
     await asyncio.gather(attaching, return_exceptions=True)
-    heard = listener.heard
+    heard = listener.event_count
     world.put("p0")
     world.put("p5")
-    assert listener.heard == heard
+    assert listener.event_count == heard
 
 
 async def test_a_failing_handler_is_counted_and_hears_on() -> None:
-    world = World()
+    world = InformerWorld()
     world.put("a")
     told = []
 
@@ -133,10 +133,10 @@ async def test_a_failing_handler_is_counted_and_hears_on() -> None:
         told.append(new)
         raise RuntimeError("a bug")
 
-    await world.cache.attach_event_handler(bad)
+    await world.informer.attach_event_handler(bad)
     world.put("a")
     assert len(told) == 2
-    assert world.cache.stats().handler_errors == 2
+    assert world.informer.stats().handler_errors == 2
 
 
 CHANGES = st.tuples(
@@ -150,8 +150,8 @@ async def test_each_listener_gets_the_whole_picture(
     before: set[int], changes: list[tuple[str, int]]
 ) -> None:
     """Whenever listeners come, and whatever happens between their slices."""
-    world, listeners = World(), [Listener()]
-    world.cache.add_event_handler(listeners[0])
+    world, listeners = InformerWorld(), [RecordingHandler()]
+    world.informer.add_event_handler(listeners[0])
     for number in before:
         world.put(f"p{number}")
     attaching: list[asyncio.Task[None]] = []
@@ -164,12 +164,14 @@ async def test_each_listener_gets_the_whole_picture(
         elif change == "remove":
             world.remove(name)
         elif change == "attach":
-            listeners.append(Listener())
-            attaching.append(asyncio.create_task(world.cache.attach_event_handler(listeners[-1])))
+            listeners.append(RecordingHandler())
+            attaching.append(
+                asyncio.create_task(world.informer.attach_event_handler(listeners[-1]))
+            )
         else:
             await asyncio.sleep(0)
     await asyncio.gather(*attaching)
     for listener in listeners:
         assert world.agrees(listener)
-    world.cache.validate()
-    assert world.cache.stats().handler_errors == 0
+    world.informer.validate()
+    assert world.informer.stats().handler_errors == 0

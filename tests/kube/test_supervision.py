@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry
-from support.polling import until
+from support.polling import wait_for
 
 from batholith.kube.supervision import TASK_RESTARTS, TaskMetrics, supervise
 from batholith.kube.timing import Timing
@@ -26,18 +26,18 @@ def timing(clock: FakeClock) -> Timing:
     return Timing(monotonic=clock.monotonic, sleep=clock.sleep, random=lambda: 0.0)
 
 
-class Script:
+class ScriptedTask:
     """A task that does one thing at each start, and then goes on for ever."""
 
     def __init__(self, *acts: Callable[[], Awaitable[object]]) -> None:
-        self._acts = list(acts)
+        self._actions = list(acts)
         self.starts: list[float] = []
 
     def bind(self, clock: FakeClock) -> Callable[[], Awaitable[None]]:
         async def run() -> None:
             self.starts.append(clock.monotonic())
-            if self._acts:
-                await self._acts.pop(0)()
+            if self._actions:
+                await self._actions.pop(0)()
             else:
                 await asyncio.Event().wait()
 
@@ -73,7 +73,7 @@ async def fail_in_a_group() -> None:
 async def test_whatever_ends_a_task_is_logged_counted_and_followed_by_a_restart(
     act: Callable[[], Awaitable[object]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, script = FakeClock(), Script(act)
+    clock, script = FakeClock(), ScriptedTask(act)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
     await clock.advance(1)
     assert len(script.starts) == 2
@@ -97,7 +97,7 @@ async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() ->
         await clock.sleep(500)
         raise RuntimeError("broken after long")
 
-    script = Script(*[fail] * 12, work_for_long)
+    script = ScriptedTask(*[fail] * 12, work_for_long)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
     await clock.advance(10_000)
     pauses = [
@@ -113,7 +113,7 @@ async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() ->
 
 async def test_a_cancellation_ends_a_task_while_it_works_and_while_it_waits_to_restart() -> None:
     clock = FakeClock()
-    for script in (Script(), Script(fail)):
+    for script in (ScriptedTask(), ScriptedTask(fail)):
         task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
         await run_ready_tasks()
         task.cancel()
@@ -135,7 +135,7 @@ async def test_a_task_that_answers_a_cancellation_otherwise_is_not_started_again
             if raises:
                 raise RuntimeError("cannot tidy up") from None
 
-    script = Script(stubborn)
+    script = ScriptedTask(stubborn)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
     await run_ready_tasks()
     task.cancel()
@@ -153,9 +153,9 @@ async def test_a_timeout_within_the_task_is_no_cancellation_of_it() -> None:
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
 
-    script = Script(run_out_of_time)
+    script = ScriptedTask(run_out_of_time)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
-    await until(lambda: TASK_RESTARTS["worker"] == 1)
+    await wait_for(lambda: TASK_RESTARTS["worker"] == 1)
     await clock.advance(1)
     assert len(script.starts) == 2
     task.cancel()
@@ -164,7 +164,7 @@ async def test_a_timeout_within_the_task_is_no_cancellation_of_it() -> None:
 
 
 async def test_a_return_is_the_end_where_that_is_expected() -> None:
-    clock, script = FakeClock(), Script(fail, end, end)
+    clock, script = FakeClock(), ScriptedTask(fail, end, end)
     expected = False
     task = asyncio.create_task(
         supervise("worker", script.bind(clock), timing=timing(clock), may_end=lambda: expected)

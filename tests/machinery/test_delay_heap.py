@@ -38,7 +38,7 @@ class DelayMachine(RuleBasedStateMachine):
             self.expected.append((self.due.pop(key), key))
 
     @invariant()
-    def each_came_out_at_its_time(self) -> None:
+    def keys_are_due_on_time(self) -> None:
         assert sorted(self.out) == sorted(self.expected)
         assert len(self.heap) == len(self.due)
         assert self.heap.heap_size() <= 2 * len(self.due) + 16

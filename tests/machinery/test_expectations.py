@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from batholith.machinery.expectations import TTL, Expectations
 from batholith.machinery.testing import FakeClock
 
-WANTED = 4
+DESIRED = 4
 
 
 class ControllerMachine(RuleBasedStateMachine):
@@ -20,19 +20,19 @@ class ControllerMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.clock = FakeClock()
         self.expected = Expectations(self.clock)
-        self.live: set[str] = set()
+        self.children: set[str] = set()
         self.cache: set[str] = set()
-        self.unseen: list[str] = []
-        self.made = 0
+        self.unobserved: list[str] = []
+        self.created_count = 0
         self.timed_out = 0
 
-    @rule(fates=st.lists(st.sampled_from(["ok", "refused", "timeout", "lost"]), min_size=WANTED))
+    @rule(fates=st.lists(st.sampled_from(["ok", "refused", "timeout", "lost"]), min_size=DESIRED))
     def reconcile(self, fates: list[str]) -> None:
         if self.expected.pending("job"):
             return
-        missing = WANTED - len(self.cache)
-        names = [f"child-{self.made + number}" for number in range(missing)]
-        self.made += missing
+        missing = DESIRED - len(self.cache)
+        names = [f"child-{self.created_count + number}" for number in range(missing)]
+        self.created_count += missing
         self.expected.expect("job", names)
         for name, fate in zip(names, fates, strict=False):
             if fate == "refused":
@@ -40,36 +40,36 @@ class ControllerMachine(RuleBasedStateMachine):
             elif fate == "lost":
                 self.timed_out += 1  # the call never arrived, and we cannot know
             else:
-                self.live.add(name)
-                self.unseen.append(name)
+                self.children.add(name)
+                self.unobserved.append(name)
                 self.timed_out += fate == "timeout"
 
     @rule(pick=st.integers(0, 100))
     def one_ends(self, pick: int) -> None:
         if seen := sorted(self.cache):
-            self.live.discard(seen[pick % len(seen)])
+            self.children.discard(seen[pick % len(seen)])
             self.cache.discard(seen[pick % len(seen)])
 
     @rule(again=st.booleans())
     def notify(self, again: bool) -> None:
-        if self.unseen:
-            name = self.unseen[0] if again else self.unseen.pop(0)
+        if self.unobserved:
+            name = self.unobserved[0] if again else self.unobserved.pop(0)
             self.cache.add(name)
             self.expected.observe("job", name)
 
     @rule()
     def wait(self) -> None:
         self.clock.tick(TTL + 1)
-        while self.unseen:  # a cache lags, but not for minutes
+        while self.unobserved:  # a cache lags, but not for minutes
             self.notify(again=False)
 
     @invariant()
     def never_too_many(self) -> None:
-        assert len(self.live) <= WANTED + self.timed_out
+        assert len(self.children) <= DESIRED + self.timed_out
 
     def teardown(self) -> None:
         if hasattr(self, "is_watch") and self.timed_out == 0:
-            while self.unseen:
+            while self.unobserved:
                 self.notify(again=False)
             assert not self.expected.pending("job")
             assert len(self.expected) == 0

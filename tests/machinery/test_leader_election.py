@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from support.lease_simulation import Candidate, LeaseWorld
+from support.lease_simulation import LeaseSimulation, SimulatedCandidate
 
 from batholith.kube.client.events import EventType
 from batholith.kube.client.lease import LeaseRecord, LeaseStore
@@ -28,17 +28,17 @@ RETRY = 2 * (1 + JITTER_FACTOR)
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[LeaseWorld]:
-    made = LeaseWorld()
+async def world() -> AsyncIterator[LeaseSimulation]:
+    made = LeaseSimulation()
     try:
         yield made
-        made.check()
+        made.check_invariants()
         made.check_transitions()
     finally:
         await made.stop()
 
 
-class Recorded:
+class FakeRecorder:
     """Keeps what was recorded."""
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class Recorded:
         )
 
 
-async def leader_and_standby(world: LeaseWorld) -> tuple[Candidate, Candidate]:
+async def leader_and_standby(
+    world: LeaseSimulation,
+) -> tuple[SimulatedCandidate, SimulatedCandidate]:
     leader = world.add()
     await world.clock.advance(1)
     standby = world.add()
@@ -67,7 +69,7 @@ async def leader_and_standby(world: LeaseWorld) -> tuple[Candidate, Candidate]:
     return leader, standby
 
 
-async def lost(candidate: Candidate) -> str:
+async def has_lost(candidate: SimulatedCandidate) -> str:
     assert candidate.task.done()
     with pytest.raises(LeadershipLostError) as caught:
         await candidate.task
@@ -79,8 +81,8 @@ async def lost(candidate: Candidate) -> str:
 # A quiet life.
 
 
-async def test_the_first_candidate_makes_the_lease_and_leads(world: LeaseWorld) -> None:
-    recorder = Recorded()
+async def test_the_first_candidate_makes_the_lease_and_leads(world: LeaseSimulation) -> None:
+    recorder = FakeRecorder()
     first = world.add(recorder=recorder)
     with pytest.raises(NotLeaderError):
         first.elector.check_fence()
@@ -100,7 +102,7 @@ async def test_the_first_candidate_makes_the_lease_and_leads(world: LeaseWorld) 
     assert first.metrics.status.labels("vc-controller-manager")._value.get() == 1
 
 
-async def test_a_leader_renews_by_one_write_every_retry_period(world: LeaseWorld) -> None:
+async def test_a_leader_renews_by_one_write_every_retry_period(world: LeaseSimulation) -> None:
     first = world.add()
     await world.clock.advance(0.1)
     acquired = world.server.spec["acquireTime"]
@@ -112,7 +114,7 @@ async def test_a_leader_renews_by_one_write_every_retry_period(world: LeaseWorld
     assert world.server.spec["renewTime"] > acquired
 
 
-async def test_a_standby_waits_and_knows_the_holder(world: LeaseWorld) -> None:
+async def test_a_standby_waits_and_knows_the_holder(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     await world.clock.advance(120)
     assert not standby.elector.elected.is_set()
@@ -129,7 +131,7 @@ async def test_identities_are_never_used_twice() -> None:
 # The end of a leader.
 
 
-async def test_inv_le_2_a_killed_leader_is_followed_in_time(world: LeaseWorld) -> None:
+async def test_inv_le_2_a_killed_leader_is_followed_in_time(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     leader.kill()
     await world.clock.advance(13)
@@ -139,30 +141,30 @@ async def test_inv_le_2_a_killed_leader_is_followed_in_time(world: LeaseWorld) -
     assert world.server.spec["leaseTransitions"] == 1
 
 
-async def test_a_leader_that_ends_in_order_is_followed_at_once(world: LeaseWorld) -> None:
+async def test_a_leader_that_ends_in_order_is_followed_at_once(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     leader.task.cancel()
     await world.clock.advance(0.2)
     assert leader.task.cancelled()
     assert world.leaders == [standby]
-    released = world.server.records[-2][1]
+    released = world.server.lease_history[-2][1]
     assert (released["holderIdentity"], released["leaseDurationSeconds"]) == ("", 1)
     assert world.server.spec["leaseTransitions"] == 1
 
 
-async def test_a_release_is_tried_again_after_a_conflict(world: LeaseWorld) -> None:
+async def test_a_release_is_tried_again_after_a_conflict(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     standby.kill()
-    world.server.touch(seen="yes")
+    world.server.update_labels(seen="yes")
     leader.task.cancel()
     await world.clock.advance(0.2)
     assert world.server.spec["holderIdentity"] == ""
     assert world.server.get()["metadata"]["labels"] == {"seen": "yes"}
 
 
-async def test_a_release_that_nobody_answers_ends_nevertheless(world: LeaseWorld) -> None:
+async def test_a_release_that_nobody_answers_ends_nevertheless(world: LeaseSimulation) -> None:
     leader, _ = await leader_and_standby(world)
-    leader.wire.reaches = False
+    leader.network.delivers_requests = False
     leader.task.cancel()
     await world.clock.advance(0.1)
     assert not leader.may_write
@@ -171,7 +173,7 @@ async def test_a_release_that_nobody_answers_ends_nevertheless(world: LeaseWorld
     assert leader.task.cancelled()
 
 
-async def test_a_standby_that_ends_leaves_the_lease_alone(world: LeaseWorld) -> None:
+async def test_a_standby_that_ends_leaves_the_lease_alone(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     standby.task.cancel()
     await world.clock.advance(1)
@@ -180,8 +182,8 @@ async def test_a_standby_that_ends_leaves_the_lease_alone(world: LeaseWorld) -> 
     assert world.leaders == [leader]
 
 
-async def test_an_end_in_order_is_recorded_before_the_release(world: LeaseWorld) -> None:
-    recorder = Recorded()
+async def test_an_end_in_order_is_recorded_before_the_release(world: LeaseSimulation) -> None:
+    recorder = FakeRecorder()
     leader = world.add(recorder=recorder)
     await world.clock.advance(1)
     leader.task.cancel()
@@ -194,41 +196,41 @@ async def test_an_end_in_order_is_recorded_before_the_release(world: LeaseWorld)
 
 @pytest.mark.parametrize("fault", ["hangs", "no way", "refuses"])
 async def test_a_leader_without_answers_stops_at_its_deadline(
-    world: LeaseWorld, fault: str
+    world: LeaseSimulation, fault: str
 ) -> None:
     leader = world.add()
     await world.clock.advance(0.1)
     renewed = math.floor(world.clock.monotonic() * 10) / 10
-    leader.wire.answers = fault != "hangs"
-    leader.wire.reaches = fault != "no way"
-    leader.wire.refusal = ServerError("no", status=500) if fault == "refuses" else None
+    leader.network.delivers_responses = fault != "hangs"
+    leader.network.delivers_requests = fault != "no way"
+    leader.network.error = ServerError("no", status=500) if fault == "refuses" else None
     await world.clock.advance(renewed + 9.8 - world.clock.monotonic())
     assert leader.may_write
     await world.clock.advance(0.3)
-    assert "no renewal for 10 s" in await lost(leader)
+    assert "no renewal for 10 s" in await has_lost(leader)
 
 
-async def test_a_standby_takes_over_from_a_leader_that_is_cut_off(world: LeaseWorld) -> None:
+async def test_a_standby_takes_over_from_a_leader_that_is_cut_off(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
-    leader.wire.reaches = False
+    leader.network.delivers_requests = False
     await world.clock.advance(15 + 2 * RETRY)
     assert world.leaders == [standby]
-    await lost(leader)
+    await has_lost(leader)
 
 
-async def test_one_request_without_an_answer_is_no_loss(world: LeaseWorld) -> None:
+async def test_one_request_without_an_answer_is_no_loss(world: LeaseSimulation) -> None:
     """The connection is dead, and the next one is not: half the deadline is kept for it."""
     leader = world.add()
     await world.clock.advance(0.1)
-    leader.wire.reaches = False
+    leader.network.delivers_requests = False
     await world.clock.advance(3)
-    leader.wire.reaches = True
+    leader.network.delivers_requests = True
     await world.clock.advance(30)
     assert world.leaders == [leader]
     assert leader.metrics.slow_path.labels("vc-controller-manager")._value.get() == 1
 
 
-async def test_a_frozen_leader_finds_its_time_over(world: LeaseWorld) -> None:
+async def test_a_frozen_leader_finds_its_time_over(world: LeaseSimulation) -> None:
     """SIGSTOP for longer than the Lease: not one write passes after SIGCONT."""
     leader, standby = await leader_and_standby(world)
     leader.clock.frozen = True
@@ -238,43 +240,43 @@ async def test_a_frozen_leader_finds_its_time_over(world: LeaseWorld) -> None:
         leader.elector.check_fence()
     leader.clock.thaw()
     await world.clock.advance(0)
-    await lost(leader)
+    await has_lost(leader)
     assert world.server.spec["holderIdentity"] == standby.name
 
 
-async def test_a_frozen_leader_does_not_rejoice_at_an_old_answer(world: LeaseWorld) -> None:
+async def test_a_frozen_leader_does_not_rejoice_at_an_old_answer(world: LeaseSimulation) -> None:
     leader = world.add()
     await world.clock.advance(1.5)
-    leader.wire.back = 1.0
+    leader.network.response_delay = 1.0
     await world.clock.advance(1)  # a renewal is under way
     leader.clock.frozen = True
     await world.clock.advance(10)
     leader.clock.thaw()
     await world.clock.advance(0)
-    await lost(leader)
+    await has_lost(leader)
 
 
-async def test_a_leader_whose_lease_another_holds_ends_at_once(world: LeaseWorld) -> None:
+async def test_a_leader_whose_lease_another_holds_ends_at_once(world: LeaseSimulation) -> None:
     leader = world.add()
     await world.clock.advance(0.1)
     body = world.server.get()
     body["spec"]["holderIdentity"] = "somebody"
     body["spec"]["leaseTransitions"] += 1
     world.server.replace(body)
-    world.clock.after_each = lambda: None  # such a theft is what no candidate would do
+    world.clock.on_advance = lambda: None  # such a theft is what no candidate would do
     await world.clock.advance(2.1)
-    assert "held by somebody" in await lost(leader)
+    assert "held by somebody" in await has_lost(leader)
 
 
-async def test_a_label_on_the_lease_harms_nobody(world: LeaseWorld) -> None:
+async def test_a_label_on_the_lease_harms_nobody(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     for number in range(10):
-        world.server.touch(number=str(number))
+        world.server.update_labels(number=str(number))
         await world.clock.advance(3)
     assert world.leaders == [leader]
     leader.kill()
     await world.clock.advance(1)
-    world.server.touch(number="after")
+    world.server.update_labels(number="after")
     await world.clock.advance(14 + 2 * RETRY)
     assert world.leaders == [standby]
 
@@ -283,20 +285,20 @@ async def test_a_label_on_the_lease_harms_nobody(world: LeaseWorld) -> None:
 
 
 async def test_a_deleted_lease_is_not_taken_before_its_holder_must_have_stopped(
-    world: LeaseWorld,
+    world: LeaseSimulation,
 ) -> None:
     leader, standby = await leader_and_standby(world)
     await world.clock.advance(8)
-    leader.wire.reaches = False
+    leader.network.delivers_requests = False
     world.server.delete()
     await world.clock.advance(9)
     assert not standby.may_write
     await world.clock.advance(6 + 2 * RETRY)
     assert world.leaders == [standby]
-    await lost(leader)
+    await has_lost(leader)
 
 
-async def test_a_leader_makes_a_deleted_lease_again(world: LeaseWorld) -> None:
+async def test_a_leader_makes_a_deleted_lease_again(world: LeaseSimulation) -> None:
     leader, _ = await leader_and_standby(world)
     world.server.delete()
     await world.clock.advance(10)
@@ -304,7 +306,7 @@ async def test_a_leader_makes_a_deleted_lease_again(world: LeaseWorld) -> None:
     assert world.server.spec["leaseTransitions"] == 0
 
 
-async def test_the_records_own_duration_counts(world: LeaseWorld) -> None:
+async def test_the_records_own_duration_counts(world: LeaseSimulation) -> None:
     leader = world.add(lease_duration=40)
     await world.clock.advance(1)
     standby = world.add()
@@ -315,7 +317,7 @@ async def test_the_records_own_duration_counts(world: LeaseWorld) -> None:
     assert world.leaders == [standby]
 
 
-async def test_the_holders_clock_means_nothing(world: LeaseWorld) -> None:
+async def test_the_holders_clock_means_nothing(world: LeaseSimulation) -> None:
     """Its wall clock may be years off, and step while it leads."""
     leader, standby = await leader_and_standby(world)
     leader.clock.wall_jump = -3e7
@@ -326,7 +328,7 @@ async def test_the_holders_clock_means_nothing(world: LeaseWorld) -> None:
     assert world.leaders == [leader]
 
 
-async def test_fields_of_others_in_the_lease_stay(world: LeaseWorld) -> None:
+async def test_fields_of_others_in_the_lease_stay(world: LeaseSimulation) -> None:
     leader = world.add()
     await world.clock.advance(0.1)
     body = world.server.get()
@@ -337,7 +339,7 @@ async def test_fields_of_others_in_the_lease_stay(world: LeaseWorld) -> None:
     assert world.server.spec["strategy"] == "OldestEmulationVersion"
 
 
-async def test_a_fraction_of_a_second_is_rounded_up(world: LeaseWorld) -> None:
+async def test_a_fraction_of_a_second_is_rounded_up(world: LeaseSimulation) -> None:
     world.add(lease_duration=2.2, renew_deadline=1.5, retry_period=0.5)
     await world.clock.advance(1)
     assert world.server.spec["leaseDurationSeconds"] == 3
@@ -347,23 +349,23 @@ async def test_a_fraction_of_a_second_is_rounded_up(world: LeaseWorld) -> None:
 
 
 async def test_inv_le_4_an_unanswered_write_is_not_believed_and_found_later(
-    world: LeaseWorld,
+    world: LeaseSimulation,
 ) -> None:
     first = world.add()
-    first.wire.answers = False
+    first.network.delivers_responses = False
     await world.clock.advance(0.01)
-    first.wire.answers = True
+    first.network.delivers_responses = True
     await world.clock.advance(4.9)  # the read was not answered; the next try begins
-    first.wire.answers = False
+    first.network.delivers_responses = False
     await world.clock.advance(RETRY + 4)
     assert not first.may_write
-    first.wire.answers = True
+    first.network.delivers_responses = True
     await world.clock.advance(20)
     assert world.leaders == [first]
 
 
 async def test_a_missing_namespace_is_named_and_waited_for(
-    world: LeaseWorld, caplog: pytest.LogCaptureFixture
+    world: LeaseSimulation, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.server.namespace = False
     first = world.add()
@@ -377,7 +379,7 @@ async def test_a_missing_namespace_is_named_and_waited_for(
     assert world.leaders == [first]
 
 
-async def test_health_is_lost_only_long_after_the_lease(world: LeaseWorld) -> None:
+async def test_health_is_lost_only_long_after_the_lease(world: LeaseSimulation) -> None:
     leader, standby = await leader_and_standby(world)
     await world.clock.advance(100)
     assert leader.elector.healthy()
@@ -432,15 +434,15 @@ class ElectionMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.world = self._do(self._world)
+        self.world = self._run(self._world)
 
-    async def _world(self) -> LeaseWorld:
-        return LeaseWorld()
+    async def _world(self) -> LeaseSimulation:
+        return LeaseSimulation()
 
-    def _do(self, call: Any, *args: Any) -> Any:
+    def _run(self, call: Any, *args: Any) -> Any:
         return self.loop.run_until_complete(call(*args))
 
-    def _one(self, which: int) -> Candidate | None:
+    def _candidate(self, which: int) -> SimulatedCandidate | None:
         living = [each for each in self.world.candidates if not each.ended]
         return living[which % len(living)] if living else None
 
@@ -450,11 +452,11 @@ class ElectionMachine(RuleBasedStateMachine):
         async def add() -> None:
             self.world.add(rate=rate, start=start, draw=random.Random(seed).random)
 
-        self._do(add)
+        self._run(add)
 
     @rule(seconds=st.sampled_from([0.005, 0.5, 1.0, 2.0, 5.0, 9.0, 16.0]))
     def wait(self, seconds: float) -> None:
-        self._do(self.world.clock.advance, seconds)
+        self._run(self.world.clock.advance, seconds)
 
     @rule(
         which=WHICH,
@@ -464,46 +466,51 @@ class ElectionMachine(RuleBasedStateMachine):
         answers=st.booleans(),
     )
     def disturb(self, which: int, out: float, back: float, reaches: bool, answers: bool) -> None:
-        if one := self._one(which):
-            one.wire.out, one.wire.back = out, back
-            one.wire.reaches, one.wire.answers = reaches, answers
+        if one := self._candidate(which):
+            one.network.request_delay, one.network.response_delay = out, back
+            one.network.delivers_requests, one.network.delivers_responses = reaches, answers
 
     @rule(which=WHICH)
     def refuse(self, which: int) -> None:
-        if one := self._one(which):
-            one.wire.refusal = ServerError("etcd has a bad day", status=500)
+        if one := self._candidate(which):
+            one.network.error = ServerError("etcd has a bad day", status=500)
 
     @rule(which=WHICH)
     def mend(self, which: int) -> None:
-        if one := self._one(which):
-            wire = one.wire
-            wire.out, wire.back, wire.reaches, wire.answers = 0.01, 0.01, True, True
-            wire.refusal = None
+        if one := self._candidate(which):
+            wire = one.network
+            (
+                wire.request_delay,
+                wire.response_delay,
+                wire.delivers_requests,
+                wire.delivers_responses,
+            ) = 0.01, 0.01, True, True
+            wire.error = None
 
     @rule(which=WHICH)
     def freeze(self, which: int) -> None:
-        if one := self._one(which):
+        if one := self._candidate(which):
             one.clock.frozen = True
 
     @rule(which=WHICH)
     def thaw(self, which: int) -> None:
-        if one := self._one(which):
-            self._do(self._thaw, one)
+        if one := self._candidate(which):
+            self._run(self._thaw, one)
 
-    async def _thaw(self, one: Candidate) -> None:
+    async def _thaw(self, one: SimulatedCandidate) -> None:
         one.clock.thaw()
         await self.world.clock.advance(0)
 
     @rule(which=WHICH)
     def kill(self, which: int) -> None:
-        if one := self._one(which):
+        if one := self._candidate(which):
             one.kill()
 
     @rule(which=WHICH)
     def end(self, which: int) -> None:
-        if one := self._one(which):
+        if one := self._candidate(which):
             one.task.cancel()
-            self._do(self.world.clock.advance, 0)
+            self._run(self.world.clock.advance, 0)
 
     @rule()
     def label(self) -> None:
@@ -518,16 +525,16 @@ class ElectionMachine(RuleBasedStateMachine):
                 wire = each.wire
                 wire.out, wire.back, wire.reaches, wire.answers = 0.01, 0.01, True, True
                 wire.refusal = None
-                self._do(self._thaw, each)
-        self._do(self.world.clock.advance, 31)  # what was on its way has come
-        self._do(self.world.clock.advance, (15 + 2 * RETRY) / 0.9)
+                self._run(self._thaw, each)
+        self._run(self.world.clock.advance, 31)  # what was on its way has come
+        self._run(self.world.clock.advance, (15 + 2 * RETRY) / 0.9)
         living = [each for each in self.world.candidates if not each.ended]
         assert not living or self.world.leaders
 
     def teardown(self) -> None:
-        if hasattr(self, "world"):
+        if hasattr(self, "agent_cluster"):
             self.world.check_transitions()
-            self._do(self.world.stop)
+            self._run(self.world.stop)
             self.loop.close()
 
 
@@ -538,7 +545,7 @@ TestElectionMachine.settings = hypothesis_settings(
 
 
 async def test_a_candidate_whose_watch_fails_still_hears_of_a_lease_that_is_given_back(
-    world: LeaseWorld, monkeypatch: pytest.MonkeyPatch
+    world: LeaseSimulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [asyncio.CancelledError(), RuntimeError("a mistake")]
     leader = world.add()

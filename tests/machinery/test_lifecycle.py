@@ -8,39 +8,39 @@ from batholith.machinery.lifecycle import run_controller
 from batholith.machinery.testing import run_ready_tasks
 
 
-class Cache:
+class FakeInformer:
     """A source that is synced when the test says so."""
 
-    def __init__(self, story: list[str]) -> None:
+    def __init__(self, events: list[str]) -> None:
         self.synced = asyncio.Event()
-        self.fault: Exception | None = None
+        self.error: Exception | None = None
         self._failed = asyncio.Event()
-        self._story = story
+        self._events = events
 
     async def run(self) -> None:
-        self._story.append("cache starts")
+        self._events.append("cache starts")
         try:
             await self._failed.wait()
-            if self.fault is not None:
-                raise self.fault
+            if self.error is not None:
+                raise self.error
         finally:
-            self._story.append("cache ends")
+            self._events.append("cache ends")
 
     async def wait_synced(self) -> None:
         await self.synced.wait()
 
     async def attach(self) -> None:
-        self._story.append("cache tells")
+        self._events.append("cache tells")
 
-    def fail(self, fault: Exception) -> None:
-        self.fault = fault
+    def fail(self, error: Exception) -> None:
+        self.error = error
         self._failed.set()
 
 
 async def test_the_story_of_a_controller() -> None:
     """INV-LC-1: work ends before the caches, and nothing happens after."""
     story: list[str] = []
-    cache, ready = Cache(story), asyncio.Event()
+    cache, ready = FakeInformer(story), asyncio.Event()
 
     async def work() -> None:
         story.append("work starts")
@@ -78,7 +78,7 @@ async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([Cache(story)], work))
+    task = asyncio.create_task(run_controller([FakeInformer(story)], work))
     await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -88,7 +88,7 @@ async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
 
 async def test_work_that_ends_by_itself_ends_the_caches() -> None:
     story: list[str] = []
-    cache = Cache(story)
+    cache = FakeInformer(story)
     cache.synced.set()
 
     async def work() -> None:
@@ -101,7 +101,7 @@ async def test_work_that_ends_by_itself_ends_the_caches() -> None:
 
 async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
     story: list[str] = []
-    cache, ready, lead = Cache(story), asyncio.Event(), asyncio.Event()
+    cache, ready, lead = FakeInformer(story), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         story.append("work")
@@ -124,7 +124,7 @@ async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
 
 async def test_a_standby_that_is_stopped_does_no_work() -> None:
     story: list[str] = []
-    cache = Cache(story)
+    cache = FakeInformer(story)
     cache.synced.set()
 
     async def work() -> None:
@@ -140,7 +140,7 @@ async def test_a_standby_that_is_stopped_does_no_work() -> None:
 
 async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> None:
     story: list[str] = []
-    cache, lead = Cache(story), asyncio.Event()
+    cache, lead = FakeInformer(story), asyncio.Event()
     lead.set()
 
     async def work() -> None:
@@ -155,7 +155,7 @@ async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> Non
 
 
 async def test_a_cache_that_fails_ends_the_controller() -> None:
-    cache = Cache([])
+    cache = FakeInformer([])
     cache.synced.set()
     task = asyncio.create_task(run_controller([cache], asyncio.Event().wait))  # type: ignore[arg-type]
     await run_ready_tasks()

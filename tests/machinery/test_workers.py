@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.polling import until
+from support.polling import wait_for
 
 from batholith.kube.errors import ConnectionLostError, ForbiddenError, ServerError
 from batholith.kube.supervision import TASK_RESTARTS
@@ -476,24 +476,24 @@ async def test_nothing_is_retried_once_the_queue_is_shut_down() -> None:
     await queue.drain()
 
 
-class Mischief:
+class MisbehavingReconcile:
     """A reconcile that does something once, and notes keys and times of its calls."""
 
     def __init__(self, clock: FakeClock, act: Callable[[], Awaitable[object]]) -> None:
         self._clock = clock
-        self._acts = [act]
+        self._actions = [act]
         self.calls: list[tuple[str, float]] = []
-        self.under_way: set[str] = set()
+        self.in_progress: set[str] = set()
 
     async def __call__(self, key: str) -> None:
-        assert key not in self.under_way, "INV-PIPE-2"
-        self.under_way.add(key)
+        assert key not in self.in_progress, "INV-PIPE-2"
+        self.in_progress.add(key)
         self.calls.append((key, self._clock.monotonic()))
         try:
-            if self._acts:
-                await self._acts.pop()()
+            if self._actions:
+                await self._actions.pop()()
         finally:
-            self.under_way.remove(key)
+            self.in_progress.remove(key)
 
 
 async def cancel_inside() -> None:
@@ -524,10 +524,10 @@ async def test_a_cancellederror_of_a_reconcile_s_own_is_its_failure_and_stalls_n
     act: Callable[[], Awaitable[object]],
 ) -> None:
     clock = FakeClock()
-    queue, reconcile = make_queue(clock), Mischief(clock, act)
+    queue, reconcile = make_queue(clock), MisbehavingReconcile(clock, act)
     async with working(queue, reconcile):
         queue.add("a")
-        await until(lambda: queue.delayed_count() and queue.shards[0].idle)
+        await wait_for(lambda: queue.delayed_count() and queue.shards[0].idle)
         queue.add("b")
         await clock.advance(10)
     assert [key for key, _ in reconcile.calls] == ["a", "b", "a"]
@@ -594,7 +594,7 @@ async def test_a_reconcile_that_never_returns_is_cancelled_and_its_key_tried_aga
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
-    queue, reconcile = make_queue(clock), Mischief(clock, hang)
+    queue, reconcile = make_queue(clock), MisbehavingReconcile(clock, hang)
     async with working(queue, reconcile, WorkerSettings(timeout=60)):
         queue.add("a")
         queue.add("b")
@@ -630,7 +630,7 @@ async def test_a_reconcile_that_ignores_its_cancellation_holds_up_no_other_key(
             current.cancel()
             await asyncio.sleep(0)
 
-    queue, reconcile = make_queue(clock), Mischief(clock, ignore)
+    queue, reconcile = make_queue(clock), MisbehavingReconcile(clock, ignore)
     async with working(queue, reconcile, WorkerSettings(timeout=60)):
         queue.add("a")
         await clock.advance(80)

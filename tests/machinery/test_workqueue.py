@@ -24,12 +24,12 @@ class WorkQueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.figures = WorkQueueStats()
-        self.queue = WorkQueue(FakeClock(), self.figures)
+        self.stats = WorkQueueStats()
+        self.queue = WorkQueue(FakeClock(), self.stats)
         self.order: list[str] = []
-        self.in_work: dict[str, bool] = {}
-        self.gets = 0
-        self.dones = 0
+        self.processing: dict[str, bool] = {}
+        self.get_count = 0
+        self.done_count = 0
         self.closed = False
 
     @rule(key=KEYS)
@@ -37,8 +37,8 @@ class WorkQueueMachine(RuleBasedStateMachine):
         self.queue.add(key)
         if self.closed:
             return
-        if key in self.in_work:
-            self.in_work[key] = True
+        if key in self.processing:
+            self.processing[key] = True
         elif key not in self.order:
             self.order.append(key)
 
@@ -47,16 +47,16 @@ class WorkQueueMachine(RuleBasedStateMachine):
         key = self.queue.get_nowait()
         assert key == (self.order.pop(0) if self.order else None)
         if key is not None:
-            assert key not in self.in_work
-            self.in_work[key] = False
-            self.gets += 1
+            assert key not in self.processing
+            self.processing[key] = False
+            self.get_count += 1
 
     @rule(key=KEYS)
     def done(self, key: str) -> None:
         self.queue.done(key)
-        if key in self.in_work:
-            self.dones += 1
-            if self.in_work.pop(key):
+        if key in self.processing:
+            self.done_count += 1
+            if self.processing.pop(key):
                 self.order.append(key)
 
     @rule()
@@ -68,18 +68,18 @@ class WorkQueueMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         self.queue.validate()
-        again = sum(self.in_work.values())
+        again = sum(self.processing.values())
         assert len(self.queue) == len(self.order)
         assert self.queue.depth == len(self.order) + again
-        assert self.figures.adds - self.gets == self.queue.depth
-        assert self.figures.queue_duration.count == self.gets
-        assert self.figures.work_duration.count == self.dones
-        assert self.queue.idle == (not self.order and not self.in_work)
+        assert self.stats.adds - self.get_count == self.queue.depth
+        assert self.stats.queue_duration.count == self.get_count
+        assert self.stats.work_duration.count == self.done_count
+        assert self.queue.idle == (not self.order and not self.processing)
 
     def teardown(self) -> None:
         if not hasattr(self, "queue_size"):
             return
-        for key in list(self.in_work):
+        for key in list(self.processing):
             self.done(key)
         delivered = []
         while (queued := self.queue.get_nowait()) is not None:

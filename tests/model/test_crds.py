@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from support import crd_builder
-from support.crd_fields import FOLDER, Facts, facts, fields, read_table, schema
+from support.crd_fields import DIR, Facts, facts, fields, read_table, schema
 
 from batholith.model import crds, names
 
-KINDS: dict[str, Facts] = json.loads((FOLDER / "kinds.json").read_text())
+KINDS: dict[str, Facts] = json.loads((DIR / "kinds.json").read_text())
 BY_NAME = {crd["metadata"]["name"]: crd for crd in crds.load()}
 
 LOOSE = {
@@ -84,8 +84,8 @@ def marked(node: Any) -> Iterator[tuple[str, str]]:
             yield from marked(each)
     if isinstance(node, dict):
         for key, value in node.items():
-            if isinstance(value, dict) and crd_builder.MARK in value:
-                yield key, value[crd_builder.MARK]
+            if isinstance(value, dict) and crd_builder.TYPE_PLACEHOLDER in value:
+                yield key, value[crd_builder.TYPE_PLACEHOLDER]
             yield from marked(value)
 
 

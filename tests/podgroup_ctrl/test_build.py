@@ -18,7 +18,7 @@ from batholith.podgroup_ctrl.build import (
 )
 from batholith.podgroup_ctrl.core_types import Pod, index_by_podgroup
 
-ASKS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+REQUESTS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
 
 
 def pod(**fields: Any) -> Pod:
@@ -27,7 +27,7 @@ def pod(**fields: Any) -> Pod:
         "metadata": {"name": "p", "namespace": "d", "uid": "u1", **fields.pop("metadata", {})},
         "spec": {
             "schedulerName": "volcano",
-            "containers": [{"name": "main", "resources": ASKS}],
+            "containers": [{"name": "main", "resources": REQUESTS}],
             **fields.pop("spec", {}),
         },
         **fields,

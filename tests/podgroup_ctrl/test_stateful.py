@@ -4,13 +4,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from support.podgroup_stateful import DAEMONSETS, SIZE, STATEFULSETS, PodGroups
-from support.stateful import PACE, ControllerMachine, faults, lengths
+from support.podgroup_stateful import DAEMONSETS, SIZE, STATEFULSETS, PodGroupWorld
+from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
 
 from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
 
 KEYS = st.sampled_from(["d/p1", "d/p2", "d/p3", "e/p1", "e/p2"])
-SPACES = st.sampled_from(["d", "d", "e"])
+NAMESPACES = st.sampled_from(["d", "d", "e"])
 WHICH = st.integers(0, 7)
 
 
@@ -21,98 +21,99 @@ def _has_pods(machine: Any) -> bool:
 class PodGroupMachine(ControllerMachine):
     """A podgroup controller under everything that may happen to it."""
 
-    world: PodGroups
+    world: PodGroupWorld
 
     def __init__(self) -> None:
-        super().__init__(PodGroups())
+        super().__init__(PodGroupWorld())
 
     def _pod(self, which: int) -> str:
-        pods = list(self.world.every(PODS))
+        pods = list(self.world.objects_by_key(PODS))
         return pods[which % len(pods)]
 
     # Users, and the controllers of sets.
 
-    @rule(space=SPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]), size=st.integers(0, 3),
+    @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]),
+          size=st.integers(0, 3),
           pace=PACE)  # fmt: skip
     def make_or_change_a_set(self, space: str, kind: Any, size: int, pace: int | None) -> None:
         notes = {SIZE: str(size), "volcano.sh/preemptable": "true"}
         self.world.put(kind, f"{space}/w", metadata={"annotations": notes}, spec={"replicas": 2})
-        self._go_on(pace)
+        self._settle_or_advance(pace)
 
-    @rule(space=SPACES, pace=PACE)
+    @rule(space=NAMESPACES, pace=PACE)
     def scale_a_set_to_none(self, space: str, pace: int | None) -> None:
         """As its own controller does: first the number, then the pods."""
         world = self.world
-        if (there := world.every(STATEFULSETS).get(f"{space}/w")) is None:
+        if (there := world.objects_by_key(STATEFULSETS).get(f"{space}/w")) is None:
             return
-        self._go_on(None)
+        self._settle_or_advance(None)
         uid = there["metadata"]["uid"]
         world.put(STATEFULSETS, f"{space}/w", spec={"replicas": 0})
-        for key, pod in world.every(PODS).items():
+        for key, pod in world.objects_by_key(PODS).items():
             if any(one["uid"] == uid for one in pod["metadata"]["ownerReferences"]):
-                world.api.take_away(PODS, key)
-        self._go_on(None)
-        world.do(world.kill())
-        self._go_on(pace)
+                world.api.force_delete(PODS, key)
+        self._settle_or_advance(None)
+        world.run(world.kill())
+        self._settle_or_advance(pace)
 
-    @rule(space=SPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]), pace=PACE)
+    @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]), pace=PACE)
     def delete_a_set(self, space: str, kind: Any, pace: int | None) -> None:
-        if f"{space}/w" in self.world.every(kind):
-            self.world.api.take_away(kind, f"{space}/w")
-        self._go_on(pace)
+        if f"{space}/w" in self.world.objects_by_key(kind):
+            self.world.api.force_delete(kind, f"{space}/w")
+        self._settle_or_advance(pace)
 
     @rule(key=KEYS, kind=st.sampled_from([None, STATEFULSETS, STATEFULSETS, DAEMONSETS]), pace=PACE)
     def make_a_pod(self, key: str, kind: Any, pace: int | None) -> None:
-        if key not in self.world.every(PODS):
+        if key not in self.world.objects_by_key(PODS):
             self.world.pod(key, kind)
-        self._go_on(pace)
+        self._settle_or_advance(pace)
 
     @precondition(_has_pods)
     @rule(which=WHICH, again=st.booleans(), pace=PACE)
     def remove_a_pod(self, which: int, again: bool, pace: int | None) -> None:
         """Perhaps another gets its name at once."""
         key = self._pod(which)
-        self.world.api.take_away(PODS, key)
+        self.world.api.force_delete(PODS, key)
         if again:
             self.world.pod(key, STATEFULSETS)
-        self._go_on(pace)
+        self._settle_or_advance(pace)
 
     @precondition(_has_pods)
     @rule(which=WHICH, phase=st.sampled_from(["Pending", "Running", "Failed"]), pace=PACE)
-    def turn(self, which: int, phase: str, pace: int | None) -> None:
+    def report_pod(self, which: int, phase: str, pace: int | None) -> None:
         self.world.put(PODS, self._pod(which), status={"phase": phase})
-        self._go_on(pace)
+        self._settle_or_advance(pace)
 
     @precondition(_has_pods)
     @rule(which=WHICH, group=st.sampled_from([None, "", "of-another"]), pace=PACE)
-    def bind_by_hand(self, which: int, group: str | None, pace: int | None) -> None:
+    def annotate_manually(self, which: int, group: str | None, pace: int | None) -> None:
         notes = {"annotations": {GROUP_NAME: group}}
         self.world.put(PODS, self._pod(which), metadata=notes)
-        self._go_on(pace)
+        self._settle_or_advance(pace)
 
     @precondition(lambda self: self.world.every(PODGROUPS))
     @rule(which=WHICH, pace=PACE)
     def delete_a_podgroup(self, which: int, pace: int | None) -> None:
-        groups = list(self.world.every(PODGROUPS))
-        self.world.api.take_away(PODGROUPS, groups[which % len(groups)])
-        self._go_on(pace)
+        groups = list(self.world.objects_by_key(PODGROUPS))
+        self.world.api.force_delete(PODGROUPS, groups[which % len(groups)])
+        self._settle_or_advance(pace)
 
     @rule(pace=PACE)
     def collect(self, pace: int | None) -> None:
-        self.world.collect()
-        self._go_on(pace)
+        self.world.collect_garbage()
+        self._settle_or_advance(pace)
 
     # What goes wrong, and time.
 
-    @faults("", "/pods", "/podgroups", "/statefulsets")
+    @fault_rule("", "/pods", "/podgroups", "/statefulsets")
     def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
-        self.world.api.fail(what, times=times, method=method, path=path)
-        self._go_on(pace)
+        self.world.api.inject_fault(what, times=times, method=method, path=path)
+        self._settle_or_advance(pace)
 
     @rule(resource=st.sampled_from([PODS, PODGROUPS]))
     def a_watch_is_late(self, resource: Any) -> None:
-        self.world.api.hold(resource)
+        self.world.api.hold_watches(resource)
 
 
 TestPodGroupMachine = PodGroupMachine.TestCase
-TestPodGroupMachine.settings = lengths(steps=25)
+TestPodGroupMachine.settings = stateful_settings(steps=25)

@@ -33,9 +33,13 @@ STATES = st.sampled_from(["", "Open", "Closed", "Closing", "Unknown"])
 ACTIONS = st.sampled_from([None, "OpenQueue", "CloseQueue", "SyncQueue", "Dance"])
 
 
-def queue(name: str, state: str = "Open", *, parent: str = "root", mark: str = "") -> Queue:
+def queue(
+    name: str, state: str = "Open", *, parent: str = "root", closed_by_parent: str = ""
+) -> Queue:
     return Queue(
-        metadata=ObjectMeta(name=name, annotations={CLOSED_BY_PARENT: mark} if mark else {}),
+        metadata=ObjectMeta(
+            name=name, annotations={CLOSED_BY_PARENT: closed_by_parent} if closed_by_parent else {}
+        ),
         spec=QueueSpec(parent="" if name == "root" else parent),
         status=QueueStatus(state=state),
     )
@@ -46,14 +50,18 @@ def view(
     counts: PodGroupCounts = NONE,
     *,
     name: str = "q",
-    mark: str = "",
+    closed_by_parent: str = "",
     parent: str | None = "Open",
 ) -> QueueView:
     above = None if parent is None else queue("p", parent)
-    return QueueView(queue=queue(name, state, parent="p", mark=mark), parent=above, counts=counts)
+    return QueueView(
+        queue=queue(name, state, parent="p", closed_by_parent=closed_by_parent),
+        parent=above,
+        counts=counts,
+    )
 
 
-def then(changes: list[Change]) -> str | None:
+def written_state(changes: list[Change]) -> str | None:
     """The state written, if any."""
     return next((one.state for one in changes if isinstance(one, SetStatus)), None)
 
@@ -80,9 +88,9 @@ def then(changes: list[Change]) -> str | None:
 )
 def test_the_table_of_states(state: str, action: str | None, empty: str, holding: str) -> None:
     """INV-VC-5 in its rows for Closing."""
-    assert (then(decide(view(state), action)) or state) == empty
+    assert (written_state(decide(view(state), action)) or state) == empty
     for counts in (SOME, DONE):
-        assert (then(decide(view(state, counts), action)) or state) == holding
+        assert (written_state(decide(view(state, counts), action)) or state) == holding
 
 
 def test_quirk_q8_an_action_that_is_none_is_complained_of_and_changes_nothing() -> None:
@@ -95,7 +103,7 @@ def test_quirk_q8_an_action_that_is_none_is_complained_of_and_changes_nothing() 
 
 def test_quirk_q15_a_closed_queue_stays_closed_whatever_somebody_puts_into_it() -> None:
     for action in (None, "CloseQueue"):
-        assert (then(decide(view("Closed", SOME), action)) or "Closed") == "Closed"
+        assert (written_state(decide(view("Closed", SOME), action)) or "Closed") == "Closed"
 
 
 def test_a_state_that_is_none_is_refused() -> None:
@@ -114,7 +122,7 @@ def test_the_root_itself_gets_no_parent_and_cannot_be_closed() -> None:
     assert told == RecordEvent("CloseQueue", "the root queue cannot be closed", warning=True)
     assert decide(root) == []
     shut = replace(root, queue=queue("root", "Closed"))
-    assert then(decide(shut, Action.OPEN_QUEUE)) == "Open"
+    assert written_state(decide(shut, Action.OPEN_QUEUE)) == "Open"
 
 
 def test_closing_by_hand_says_so_and_leaves_no_mark() -> None:
@@ -122,7 +130,7 @@ def test_closing_by_hand_says_so_and_leaves_no_mark() -> None:
 
 
 def test_quirk_q16_closing_by_hand_what_the_parent_closed_keeps_it_closed() -> None:
-    shut = view("Closed", mark="true", parent="Closed")
+    shut = view("Closed", closed_by_parent="true", parent="Closed")
     assert decide(shut, "CloseQueue") == [SetClosedByParent(False)]
     after = apply(shut, [SetClosedByParent(False)])
     assert decide(replace(after, parent=queue("p", "Open"))) == []
@@ -131,8 +139,8 @@ def test_quirk_q16_closing_by_hand_what_the_parent_closed_keeps_it_closed() -> N
 def test_opening_by_hand_marks_the_queue_as_not_closed_by_its_parent() -> None:
     opened = [SetStatus(QueueState.OPEN, NONE), SetClosedByParent(False)]
     assert decide(view("Closed"), "OpenQueue") == opened
-    assert decide(view("Closed", mark="true"), "OpenQueue") == opened
-    assert decide(view("Closed", mark="false"), "OpenQueue") == opened[:1]
+    assert decide(view("Closed", closed_by_parent="true"), "OpenQueue") == opened
+    assert decide(view("Closed", closed_by_parent="false"), "OpenQueue") == opened[:1]
 
 
 @pytest.mark.parametrize("parent", ["Closed", "Closing"])
@@ -143,9 +151,9 @@ def test_a_shut_parent_shuts_the_queue_and_marks_it_first(parent: str) -> None:
 
 
 def test_a_parent_that_opens_opens_those_that_it_closed() -> None:
-    assert then(decide(view("Closed", mark="true"))) == "Open"
-    assert then(decide(view("Closing", SOME, mark="true"))) == "Open"
-    assert decide(view("Closed", mark="false")) == []
+    assert written_state(decide(view("Closed", closed_by_parent="true"))) == "Open"
+    assert written_state(decide(view("Closing", SOME, closed_by_parent="true"))) == "Open"
+    assert decide(view("Closed", closed_by_parent="false")) == []
     assert decide(view("Closed")) == []
 
 
@@ -163,7 +171,7 @@ def test_a_queue_waits_for_a_parent_that_is_missing_but_shows_its_state() -> Non
 
 def test_a_close_by_hand_lasts_even_after_an_opening_that_ended_half_way() -> None:
     """The state was written and the process died before it took the mark away."""
-    half = view("Open", mark="true")
+    half = view("Open", closed_by_parent="true")
     assert decide(half) == [SetClosedByParent(False)]
     closed = apply(half, decide(half, "CloseQueue"))
     assert closed.queue.status.state == "Closed"
@@ -244,7 +252,10 @@ def test_a_tree_comes_to_rest_with_every_child_shut_below_a_shut_parent(
     """INV-PIPE-1 for a chain of queues, in any order of looks."""
     tree = {
         name: queue(
-            name, data.draw(STATES), parent=above, mark=data.draw(st.sampled_from(["", "true"]))
+            name,
+            data.draw(STATES),
+            parent=above,
+            closed_by_parent=data.draw(st.sampled_from(["", "true"])),
         )
         for above, name in zip(["", *NAMES], NAMES, strict=False)
     }

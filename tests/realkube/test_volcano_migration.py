@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from support.api_servers import add_node
-from support.components import part
+from support.components import component
 from support.kubectl import Kubectl, needs_kubectl
-from support.polling import until, until_true
-from support.realkube import WORKLOADS, Options, RealServer, real_server
-from support.volcano_migration import MOMENTS, NODE, Takeover
+from support.polling import wait_for, wait_until_true
+from support.realkube import WORKLOADS, RealKubeOptions, RealServer, real_server
+from support.volcano_migration import NODE, SNAPSHOTS, VolcanoMigration
 from support.volcano_objects import deployment, webhook
 
 from batholith.cli.volcano_check import DEPLOYMENTS
@@ -24,7 +24,7 @@ from batholith.model.names import NAMESPACES
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-SPACE = "volcano-system"
+NAMESPACE = "volcano-system"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -56,38 +56,38 @@ async def run(server: RealServer, home: Path, commands: str) -> None:
 
 async def install_volcano(server: RealServer) -> None:
     """What its chart installs, as far as it is in our way."""
-    await server.create(NAMESPACES.path(), {"metadata": {"name": SPACE}})
+    await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
     admission = deployment(name="volcano-admission", app="volcano-admission", image="vc-webhook")
     for body in (deployment("controllers"), deployment("scheduler"), admission):
         typed = {"apiVersion": "apps/v1", "kind": "Deployment", **body}
-        await server.create(DEPLOYMENTS.path(SPACE), typed)
+        await server.create(DEPLOYMENTS.path(NAMESPACE), typed)
     for kind, path in (("Mutating", "/jobs/mutate"), ("Validating", "/jobs/validate")):
         plural = f"{kind.lower()}webhookconfigurations"
         await server.create(f"{CONFIGURATIONS}/{plural}", webhook(kind, path))
 
 
 @asynccontextmanager
-async def volcanos_cluster(tmp_path: Path) -> AsyncIterator[tuple[RealServer, Takeover]]:
+async def volcano_cluster(tmp_path: Path) -> AsyncIterator[tuple[RealServer, VolcanoMigration]]:
     """A cluster in which Volcano is at work, and a job of its runs."""
-    options = Options(controllers=WORKLOADS, crds=crds.load())
+    options = RealKubeOptions(controllers=WORKLOADS, crds=crds.load())
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(real_server(tmp_path, options))
         client = await stack.enter_async_context(server.client("admin"))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        it = Takeover(server, client, stack)
-        caches = [tasks.create_task(cache.run()) for cache in it.caches.values()]
+        it = VolcanoMigration(server, client, stack)
+        caches = [tasks.create_task(cache.run()) for cache in it.informers.values()]
         await add_node(server, NODE)
-        await it.plant(MOMENTS["running"])
+        await it.restore_snapshot(SNAPSHOTS["running"])
         await install_volcano(server)
-        it.at_work = True
+        it.migrated = True
         yield server, it
-        await asyncio.gather(*it.kubelet)
+        await asyncio.gather(*it.kubelet_tasks)
         for cache in caches:
             cache.cancel()
 
 
 async def replicas(server: RealServer) -> dict[str, int]:
-    found = await server.get(DEPLOYMENTS.path(SPACE))
+    found = await server.get(DEPLOYMENTS.path(NAMESPACE))
     return {each["metadata"]["name"]: each["spec"]["replicas"] for each in found["items"]}
 
 
@@ -102,19 +102,19 @@ async def configurations(server: RealServer) -> set[str]:
 
 async def test_the_way_there_and_back(tmp_path: Path) -> None:
     needs_kubectl()
-    async with volcanos_cluster(tmp_path) as (server, it):
+    async with volcano_cluster(tmp_path) as (server, it):
         kubectl = Kubectl(server, tmp_path)
         config = ["--kubeconfig", str(server.kubeconfig)]
 
         async def pods_of(app: str) -> bool:
-            found = await server.get(f"/api/v1/namespaces/{SPACE}/pods?labelSelector=app={app}")
+            found = await server.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app={app}")
             return bool(found["items"])
 
         for app in ("volcano-controller", "volcano-scheduler"):
-            await until_true(partial(pods_of, app))
+            await wait_until_true(partial(pods_of, app))
         for name in ("controllers", "scheduler"):
-            async with part(name, *config) as refused:
-                assert await refused.ended() == 1
+            async with component(name, *config) as refused:
+                assert await refused.wait_exit() == 1
                 assert "Volcano is at work here" in refused.text
 
         await run(server, tmp_path, block("stop"))
@@ -122,17 +122,20 @@ async def test_the_way_there_and_back(tmp_path: Path) -> None:
             assert not await pods_of(app)
         manifests = str(ROOT / "manifests")
         await kubectl("apply", "--server-side", "--force-conflicts", "-k", manifests)
-        async with part("controllers", *config) as controllers, part("scheduler", *config) as other:
-            await controllers.until_ready()
-            await other.until_ready()
+        async with (
+            component("controllers", *config) as controllers,
+            component("scheduler", *config) as other,
+        ):
+            await controllers.wait_ready()
+            await other.wait_ready()
             await run(server, tmp_path, block("webhooks"))
             assert await configurations(server) == {"batholith"}
             left = await replicas(server)
             assert [left[f"volcano-{each}"] for each in ("controllers", "scheduler")] == [0, 0]
             assert left["volcano-admission"] == 0
             await it.finish_pods()
-            await until(lambda: it.phase("Job", "j") == "Completed")
-            assert it.pods() == it.left("Pod")
+            await wait_for(lambda: it.phase("Job", "j") == "Completed")
+            assert it.pods() == it.volcano_objects("Pod")
             assert [await each.stop() for each in (controllers, other)] == [0, 0]
 
         await run(server, tmp_path, block("back"))

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scheduler import World, group, node, oracle_fits, pod
+from support.scheduler import SchedulerWorld, node, pod, podgroup, reference_fits
 
 from batholith.model.pod_resources import ContainerResources, Resources
 from batholith.scheduler import conf
@@ -27,24 +27,26 @@ def _conf(order: str) -> str:
     return f'actions: "allocate"\ntiers:\n- plugins:\n{plugins}{ORDERS[order]}'
 
 
-def _naive(found: list[Node], wanted: list[Pod], text: str) -> list[str]:
+def _reference_placement(
+    cluster_objects: list[Node], gang_objects: list[Pod], text: str
+) -> list[str]:
     """Place pod by pod: of the nodes with room the best, by name among equals."""
     rules = Framework(conf.load(text))
-    world = World(text)
-    world.add(*found)
+    world = SchedulerWorld(text)
+    world.upsert(*cluster_objects)
     snapshot = world.cluster.node_matrix
     for opener in rules.session_open:
         opener.on_session_open(world.cluster)
     where = []
-    for each in wanted:
+    for each in gang_objects:
         shape = world.cluster.eq_classes.get(each.spec)
         request = shape.request_vector(snapshot.resource_index)
         best: tuple[int, str] | None = None
-        for candidate in sorted(found, key=lambda one: one.metadata.name):
+        for candidate in sorted(cluster_objects, key=lambda one: one.metadata.name):
             slot = snapshot.index_of(candidate.metadata.name)
             assert slot is not None
             room = (snapshot.idle[:, slot] >= request).all()
-            if not room or not oracle_fits(each, candidate):
+            if not room or not reference_fits(each, candidate):
                 continue
             offers = snapshot.allocatable[:, slot : slot + 1]
             used = offers - snapshot.idle[:, slot : slot + 1]
@@ -80,10 +82,10 @@ def test_a_batch_goes_where_a_naive_loop_puts_it(
         for i, size in enumerate(sizes)
     ]
     wanted = [pod(f"g-t-{i}", "g", cpu=cpu, memory=f"{memory}Gi") for i in range(count)]
-    expected = _naive(found, wanted, _conf(order))
-    world = World(_conf(order))
-    world.add(*found, group("g", 1), *wanted)
-    placed = world.decide()
+    expected = _reference_placement(found, wanted, _conf(order))
+    world = SchedulerWorld(_conf(order))
+    world.upsert(*found, podgroup("g", 1), *wanted)
+    placed = world.schedule()
     assert [placed[f"g-t-{i}"] for i in range(len(placed))] == expected
 
 
@@ -97,14 +99,16 @@ def test_shapes_that_take_turns_see_each_other(names: list[int], order: str) -> 
     found = [node(f"n{i}", cpu=6 + i) for i in range(4)]
     wanted = [pod(f"g-t-{i}", "g", cpu=shape) for i, shape in enumerate(names)]
     eager = [each for each in wanted if each.spec.containers[0].resources.requests]
-    world = World(_conf(order))
-    world.add(*found, group("g", 1), *eager)
+    world = SchedulerWorld(_conf(order))
+    world.upsert(*found, podgroup("g", 1), *eager)
     total = sum(amounts(each.status.allocatable)["cpu"] for each in found)
     asked = sum(pod_request(each.spec).get("cpu", 0) for each in eager)
     if asked > total // 2:
         return  # some may not fit, and then later ones may go on: another order
-    placed = world.decide()
-    assert [placed[each.metadata.name] for each in eager] == _naive(found, eager, _conf(order))
+    placed = world.schedule()
+    assert [placed[each.metadata.name] for each in eager] == _reference_placement(
+        found, eager, _conf(order)
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -117,7 +121,7 @@ def test_shapes_that_take_turns_see_each_other(names: list[int], order: str) -> 
 def test_masks_follow_nodes_as_a_naive_look_would(
     labels: list[str], again: list[tuple[int, str]], zone: str, tolerant: bool
 ) -> None:
-    world = World()
+    world = SchedulerWorld()
     rules = Framework(conf.load())
     followed = FeasibilityCache(world.cluster.node_matrix, rules.filters)
     asked = pod(
@@ -131,12 +135,12 @@ def test_masks_follow_nodes_as_a_naive_look_would(
         taints = (Taint(key="t", effect="NoExecute"),) if label == "b" else ()
         name = f"n{i}"
         there[name] = node(name, labels={"zone": label}, taints=taints, cordoned=i % 5 == 4)
-        world.add(there[name])
+        world.upsert(there[name])
         mask = followed.get(shape)
         for found in there.values():
             slot = world.cluster.node_matrix.index_of(found.metadata.name)
             assert slot is not None
-            assert mask.feasible[slot] == oracle_fits(asked, found)
+            assert mask.feasible[slot] == reference_fits(asked, found)
 
 
 def test_init_containers_count_by_their_peak() -> None:
@@ -158,12 +162,12 @@ def test_shapes_and_masks_that_were_forgotten_come_back_the_same(
 ) -> None:
     monkeypatch.setattr(equivalence, "_MAX_ENTRIES", 2)
     monkeypatch.setattr(feasibility, "_MAX_ENTRIES", 1)
-    world = World()
-    world.add(node("a", cpu=100, labels={"zone": "0"}), group("g", 4))
-    world.add(*(pod(f"g-t-{i}", "g", cpu=i + 1, selector={"zone": "0"}) for i in range(4)))
-    world.add(group("h", 1), pod("h-t-0", "h", selector={"zone": "1"}))
-    assert set(world.decide()) == {f"g-t-{i}" for i in range(4)}
-    world.remove(pod("g-t-0", "g", cpu=1, on="a"))
-    assert world.decide() == {}
-    world.add(pod("g-t-1", "g", cpu=2, selector={"zone": "0"}, on="a"))
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=100, labels={"zone": "0"}), podgroup("g", 4))
+    world.upsert(*(pod(f"g-t-{i}", "g", cpu=i + 1, selector={"zone": "0"}) for i in range(4)))
+    world.upsert(podgroup("h", 1), pod("h-t-0", "h", selector={"zone": "1"}))
+    assert set(world.schedule()) == {f"g-t-{i}" for i in range(4)}
+    world.remove(pod("g-t-0", "g", cpu=1, node_name="a"))
+    assert world.schedule() == {}
+    world.upsert(pod("g-t-1", "g", cpu=2, selector={"zone": "0"}, node_name="a"))
     assert world.cluster.node_matrix.used()["cpu"] == 9000

@@ -8,22 +8,22 @@ from batholith.scheduler.state.core_types import Pod
 from batholith.scheduler.writers.pod_versions import PodVersions
 
 
-def seen(version: str) -> Pod:
+def lister_of(version: str) -> Pod:
     return Pod(metadata=ObjectMeta(name="p", namespace="d", uid="u", resource_version=version))
 
 
 def test_the_newer_of_what_was_seen_and_what_we_wrote_counts() -> None:
-    pods = {"d/p": seen("9")}
+    pods = {"d/p": lister_of("9")}
     standing = PodVersions(pods.get)
     assert standing.version("d/p", "u") == "9"
     standing.record_write("u", "10")
     assert standing.version("d/p", "u") == "10", "as a number, which is more than 9"
-    pods["d/p"] = seen("11")
+    pods["d/p"] = lister_of("11")
     assert standing.version("d/p", "u") == "11"
 
 
 def test_of_another_pod_of_that_name_no_version_is_known() -> None:
-    standing = PodVersions({"d/p": seen("9")}.get)
+    standing = PodVersions({"d/p": lister_of("9")}.get)
     standing.record_write("other", "10")
     assert standing.version("d/p", "other") == ""
     assert standing.version("d/nobody", "u") == ""

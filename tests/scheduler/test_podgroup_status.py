@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scheduler import World, group, node, pod
+from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
 from batholith.scheduler.state.gangs import Gang
@@ -22,119 +22,122 @@ from batholith.scheduler.writers.podgroup_status import (
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-class Story(World):
+class GangStatusWorld(SchedulerWorld):
     """A gang *g* of *minimum* on a large node, and what is told of it after each cycle."""
 
     def __init__(self, minimum: int) -> None:
         super().__init__()
         self.now = 0.0
-        self.add(node("a", cpu=64), group("g", minimum, phase=""))
+        self.upsert(node("a", cpu=64), podgroup("g", minimum, phase=""))
 
     @property
     def gang(self) -> Gang:
         return self.cluster.gangs["ns/g"]
 
-    def told(self, seconds: float = 0.0, *, busy: bool = False) -> PodGroupReport:
+    def report_after(self, seconds: float = 0.0, *, busy: bool = False) -> PodGroupReport:
         """What stands after the next cycle, *seconds* later."""
         self.now += seconds
         self.decision()
         return build_report(self.gang, now=self.now, busy=busy)
 
     def phase(self) -> str:
-        return self.told().status.phase
+        return self.report_after().status.phase
 
     def condition(self, kind: str) -> PodGroupCondition | None:
-        conditions = self.told().status.conditions
+        conditions = self.report_after().status.conditions
         return next((each for each in conditions if each.type == kind), None)
 
     def start(self, *names: str) -> None:
         for name in names:
-            self.add(pod(name, "g", on="a", phase="Running"))
+            self.upsert(pod(name, "g", node_name="a", phase="Running"))
 
 
 def test_the_usual_course_of_a_group() -> None:
-    story = Story(2)
+    story = GangStatusWorld(2)
     assert story.phase() == "Inqueue"
-    story.add(pod("x", "g"), pod("y", "g"))
+    story.upsert(pod("x", "g"), pod("y", "g"))
     assert story.phase() == "Inqueue"  # placed, and not confirmed yet
-    story.add(pod("x", "g", on="a"), pod("y", "g", on="a"))
+    story.upsert(pod("x", "g", node_name="a"), pod("y", "g", node_name="a"))
     assert story.phase() == "Running"
     story.start("x", "y")
-    assert story.told().status.running == 2
-    story.add(pod("x", "g", on="a", phase="Succeeded"), pod("y", "g", on="a", phase="Failed"))
-    status = story.told().status
+    assert story.report_after().status.running == 2
+    story.upsert(
+        pod("x", "g", node_name="a", phase="Succeeded"),
+        pod("y", "g", node_name="a", phase="Failed"),
+    )
+    status = story.report_after().status
     assert (status.phase, status.succeeded, status.failed, status.running) == ("Completed", 1, 1, 0)
 
 
 def test_nothing_is_said_against_a_group_that_was_just_admitted_and_has_no_pods() -> None:
     """Volcano warns of every group before its pods exist."""
-    told = Story(3).told()
+    told = GangStatusWorld(3).report_after()
     assert (told.status.phase, told.status.conditions, told.pod_conditions) == ("Inqueue", (), ())
 
 
 def test_a_group_whose_pods_are_being_made_is_not_called_short_at_once() -> None:
-    story = Story(2)
-    story.told()
-    story.add(pod("x", "g"))
-    told = story.told()
+    story = GangStatusWorld(2)
+    story.report_after()
+    story.upsert(pod("x", "g"))
+    told = story.report_after()
     assert told.status.conditions == () and told.pod_conditions == ()
     assert told.requeue_after == MEMBER_GRACE_PERIOD
-    later = story.told(MEMBER_GRACE_PERIOD)
+    later = story.report_after(MEMBER_GRACE_PERIOD)
     assert later.status.conditions[0].reason == "NotEnoughTasks"
     assert later.pod_conditions[0].message == "1 of the 2 pods that the group needs exist"
 
 
 def test_a_running_group_short_of_a_member_is_unknown_until_the_next_one_is_placed() -> None:
     """Scenario pod-deleted-no-policy; quirk 51: a gang that is placed whole is not Pending."""
-    story = Story(2)
+    story = GangStatusWorld(2)
     story.start("x", "y")
     assert story.phase() == "Running"
-    story.add(pod("x", "g", on="a", phase="Running", leaving=True))
+    story.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
     assert story.phase() == "Running"
-    story.remove(pod("x", "g", on="a", phase="Running"))
-    told = story.told()
+    story.remove(pod("x", "g", node_name="a", phase="Running"))
+    told = story.report_after()
     assert told.status.phase == "Unknown"
     assert [each.type for each in told.status.conditions] == ["Scheduled"]  # it may come yet
-    story.add(pod("z", "g"))
+    story.upsert(pod("z", "g"))
     assert story.phase() == "Running"  # it is being bound
-    story.add(pod("z", "g", on="a", phase="Running"))
-    assert story.told().status.running == 2
+    story.upsert(pod("z", "g", node_name="a", phase="Running"))
+    assert story.report_after().status.running == 2
 
 
 def test_a_running_group_whose_pods_are_all_replaced_is_pending_until_they_are_placed() -> None:
-    story = Story(2)
+    story = GangStatusWorld(2)
     story.start("x", "y")
     assert story.phase() == "Running"
-    leaving = [pod(name, "g", on="a", phase="Running", leaving=True) for name in "xy"]
-    story.add(*leaving)
+    leaving = [pod(name, "g", node_name="a", phase="Running", terminating=True) for name in "xy"]
+    story.upsert(*leaving)
     assert story.phase() == "Running"  # quirk 52: terminating members keep a phase
     story.remove(leaving[0])
     assert story.phase() == "Pending"
     story.remove(leaving[1])
-    story.add(node("a", cpu=64, cordoned=True), pod("x", "g"), pod("y", "g"))
+    story.upsert(node("a", cpu=64, cordoned=True), pod("x", "g"), pod("y", "g"))
     assert story.phase() == "Inqueue"
-    story.add(node("a", cpu=64))
+    story.upsert(node("a", cpu=64))
     assert story.phase() == "Inqueue"  # placed, and not confirmed yet
-    story.add(pod("x", "g", on="a"), pod("y", "g", on="a"))
+    story.upsert(pod("x", "g", node_name="a"), pod("y", "g", node_name="a"))
     assert story.phase() == "Running"
 
 
 def test_a_terminating_member_does_not_make_up_for_one_that_fits_nowhere() -> None:
-    story = Story(2)
+    story = GangStatusWorld(2)
     story.start("x", "y")
-    story.told()
-    story.add(node("a", cpu=64, cordoned=True), pod("z", "g"))
-    story.add(pod("x", "g", on="a", phase="Running", leaving=True))
+    story.report_after()
+    story.upsert(node("a", cpu=64, cordoned=True), pod("z", "g"))
+    story.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
     assert story.phase() == "Unknown"
 
 
 def test_a_running_group_whose_missing_member_fits_nowhere_is_unknown() -> None:
     """Scenario unknown-no-policy."""
-    story = Story(2)
+    story = GangStatusWorld(2)
     story.start("x", "y")
     assert story.phase() == "Running"
-    story.remove(pod("x", "g", on="a", phase="Running"))
-    story.add(node("a", cpu=64, cordoned=True), pod("j-a-0", "g"))
+    story.remove(pod("x", "g", node_name="a", phase="Running"))
+    story.upsert(node("a", cpu=64, cordoned=True), pod("j-a-0", "g"))
     assert story.phase() == "Unknown"
     condition = story.condition("Unschedulable")
     assert condition is not None
@@ -143,17 +146,17 @@ def test_a_running_group_whose_missing_member_fits_nowhere_is_unknown() -> None:
         "2 minAvailable; Pending: 1 Unschedulable. Origin reason is j-a-0: "
         "0/1 nodes are unavailable: 1 node(s) were unschedulable."
     )
-    story.add(node("a", cpu=64))
+    story.upsert(node("a", cpu=64))
     assert story.phase() == "Running"
 
 
 def test_a_failed_member_makes_a_full_gang_unknown_and_says_so() -> None:
     """Scenario policy-taskfailed."""
-    story = Story(2)
+    story = GangStatusWorld(2)
     story.start("x", "y")
-    story.add(pod("y", "g", on="a", phase="Failed"))
-    story.told()
-    told = story.told(MEMBER_GRACE_PERIOD)
+    story.upsert(pod("y", "g", node_name="a", phase="Failed"))
+    story.report_after()
+    told = story.report_after(MEMBER_GRACE_PERIOD)
     assert told.status.phase == "Unknown"
     message = "1/2 tasks in gang unschedulable: 1 of the 2 pods that the group needs exist"
     assert told.status.conditions[-1].message == message
@@ -161,29 +164,29 @@ def test_a_failed_member_makes_a_full_gang_unknown_and_says_so() -> None:
 
 def test_pods_on_their_way_out_do_not_bring_running_about() -> None:
     """Scenario command-restartjob: pods of the last run, and a new group of the same name."""
-    story = Story(2)
-    story.told()
-    story.add(pod("x", "g", on="a", phase="Running", leaving=True))
-    story.add(pod("y", "g", on="a", phase="Running", leaving=True))
+    story = GangStatusWorld(2)
+    story.report_after()
+    story.upsert(pod("x", "g", node_name="a", phase="Running", terminating=True))
+    story.upsert(pod("y", "g", node_name="a", phase="Running", terminating=True))
     assert story.phase() == "Inqueue"
 
 
 def test_a_group_that_ends_is_not_called_unschedulable() -> None:
-    story = Story(2)
+    story = GangStatusWorld(2)
     story.start("x", "y")
-    story.told()
+    story.report_after()
     for name in ("x", "y"):
-        story.add(pod(name, "g", on="a", phase="Running", leaving=True))
-    told = story.told(MEMBER_GRACE_PERIOD)
+        story.upsert(pod(name, "g", node_name="a", phase="Running", terminating=True))
+    told = story.report_after(MEMBER_GRACE_PERIOD)
     assert told.status.phase == "Running"
     assert [each.type for each in told.status.conditions] == ["Scheduled"]
 
 
 def test_a_group_that_lost_all_its_pods_is_pending_again() -> None:
-    story = Story(1)
+    story = GangStatusWorld(1)
     story.start("x")
     assert story.phase() == "Running"
-    story.remove(pod("x", "g", on="a", phase="Running"))
+    story.remove(pod("x", "g", node_name="a", phase="Running"))
     assert story.phase() == "Pending"
     story.cluster.mark_changed(story.gang)
     assert story.phase() == "Inqueue"
@@ -191,18 +194,18 @@ def test_a_group_that_lost_all_its_pods_is_pending_again() -> None:
 
 def test_an_elastic_group_stays_running_with_a_failed_member() -> None:
     """Scenario elastic."""
-    story = Story(2)
+    story = GangStatusWorld(2)
     story.start("x", "y")
-    story.add(pod("z", "g", on="a", phase="Failed"))
-    status = story.told(MEMBER_GRACE_PERIOD).status
+    story.upsert(pod("z", "g", node_name="a", phase="Failed"))
+    status = story.report_after(MEMBER_GRACE_PERIOD).status
     assert (status.phase, status.running, status.failed) == ("Running", 2, 1)
 
 
 def test_pods_are_told_what_keeps_them() -> None:
-    story = Story(4)
-    story.told()
-    story.add(*(pod(f"j-t-{i}", "g", role="t", cpu=20) for i in range(5)))
-    notes = {note.name: note for note in story.told().pod_conditions}
+    story = GangStatusWorld(4)
+    story.report_after()
+    story.upsert(*(pod(f"j-t-{i}", "g", role="t", cpu=20) for i in range(5)))
+    notes = {note.name: note for note in story.report_after().pod_conditions}
     assert [notes[f"j-t-{i}"].reason for i in range(5)] == [
         "Schedulable",
         "Schedulable",
@@ -215,8 +218,8 @@ def test_pods_are_told_what_keeps_them() -> None:
 
 
 def test_quirk_p18_a_refusal_at_the_door_is_told_to_pods_too() -> None:
-    world = World()
-    world.add(group("g", 1, phase="", resources={"cpu": 1}), pod("g-0", "g"))
+    world = SchedulerWorld()
+    world.upsert(podgroup("g", 1, phase="", resources={"cpu": 1}), pod("g-0", "g"))
     world.decision()
     told = build_report(world.cluster.gangs["ns/g"], now=0.0)
     assert told.status.phase == "Pending"
@@ -251,19 +254,19 @@ _STEPS = st.lists(
 def test_phases_and_counts_are_true_whatever_the_pods_do(
     steps: list[tuple[int, str]], minimum: int
 ) -> None:
-    story = Story(minimum)
+    story = GangStatusWorld(minimum)
     for index, phase in steps:
         name = f"j-t-{index}"
         if phase == "gone":
-            if f"uid-{name}" in story.seen:
-                story.remove(story.seen[f"uid-{name}"])
+            if f"uid-{name}" in story.pod_objects:
+                story.remove(story.pod_objects[f"uid-{name}"])
         else:
-            story.add(pod(name, "g", phase=phase, on="" if phase == "Pending" else "a"))
+            story.upsert(pod(name, "g", phase=phase, node_name="" if phase == "Pending" else "a"))
         if "ns/g" not in story.cluster.gangs:
             continue
-        told = story.told(MEMBER_GRACE_PERIOD)
+        told = story.report_after(MEMBER_GRACE_PERIOD)
         status = told.status
-        phases = [each.status.phase for each in story.seen.values()]
+        phases = [each.status.phase for each in story.pod_objects.values()]
         assert status.running == phases.count("Running")
         assert (status.succeeded, status.failed) == (
             phases.count("Succeeded"),
@@ -280,51 +283,51 @@ def test_phases_and_counts_are_true_whatever_the_pods_do(
 
 
 def test_pods_that_keep_coming_keep_a_group_from_being_called_short() -> None:
-    story = Story(5)
-    story.told()
+    story = GangStatusWorld(5)
+    story.report_after()
     for i in range(4):
-        story.add(pod(f"j-t-{i}", "g"))
-        assert story.told(MEMBER_GRACE_PERIOD * 0.75).pod_conditions == ()
-    assert len(story.told(MEMBER_GRACE_PERIOD).pod_conditions) == 4
+        story.upsert(pod(f"j-t-{i}", "g"))
+        assert story.report_after(MEMBER_GRACE_PERIOD * 0.75).pod_conditions == ()
+    assert len(story.report_after(MEMBER_GRACE_PERIOD).pod_conditions) == 4
 
 
 def test_each_pod_is_looked_at_once_in_a_while_only() -> None:
-    story = Story(1)
-    story.told()
-    story.add(pod("j-t-0", "g", cpu=100))
-    assert story.told().pod_conditions
-    story.add(node("b"))
-    again = story.told(CONDITION_INTERVAL / 2)
+    story = GangStatusWorld(1)
+    story.report_after()
+    story.upsert(pod("j-t-0", "g", cpu=100))
+    assert story.report_after().pod_conditions
+    story.upsert(node("b"))
+    again = story.report_after(CONDITION_INTERVAL / 2)
     assert again.pod_conditions == () and again.requeue_after == CONDITION_INTERVAL / 2
-    assert story.told(CONDITION_INTERVAL / 2).pod_conditions
+    assert story.report_after(CONDITION_INTERVAL / 2).pod_conditions
 
 
 def test_members_that_have_been_coming_for_long_may_pause_for_longer() -> None:
     """A busy server makes thousands of pods with gaps; each gap would be a word for every pod."""
-    story = Story(100)
-    story.told()
+    story = GangStatusWorld(100)
+    story.report_after()
     for i in range(20):
-        story.add(pod(f"j-t-{i}", "g"))
-        assert story.told(MEMBER_GRACE_PERIOD * 0.9).pod_conditions == ()
+        story.upsert(pod(f"j-t-{i}", "g"))
+        assert story.report_after(MEMBER_GRACE_PERIOD * 0.9).pod_conditions == ()
     filled = 19 * MEMBER_GRACE_PERIOD * 0.9
-    assert story.told(GRACE_PERIOD_FRACTION * filled * 0.9).pod_conditions == ()
-    assert len(story.told(GRACE_PERIOD_FRACTION * filled * 0.2).pod_conditions) == 20
+    assert story.report_after(GRACE_PERIOD_FRACTION * filled * 0.9).pod_conditions == ()
+    assert len(story.report_after(GRACE_PERIOD_FRACTION * filled * 0.2).pod_conditions) == 20
 
 
 def test_no_gap_is_explained_for_ever() -> None:
-    story = Story(100)
-    story.told()
+    story = GangStatusWorld(100)
+    story.report_after()
     for i in range(80):
-        story.add(pod(f"j-t-{i}", "g"))
-        story.told(MEMBER_GRACE_PERIOD * 0.9)
+        story.upsert(pod(f"j-t-{i}", "g"))
+        story.report_after(MEMBER_GRACE_PERIOD * 0.9)
     assert GRACE_PERIOD_FRACTION * 79 * 0.9 * MEMBER_GRACE_PERIOD > MAX_MEMBER_GRACE_PERIOD
-    assert len(story.told(MAX_MEMBER_GRACE_PERIOD).pod_conditions) == 80
+    assert len(story.report_after(MAX_MEMBER_GRACE_PERIOD).pod_conditions) == 80
 
 
 def test_while_much_is_going_on_a_group_may_be_filled_slowly() -> None:
-    story = Story(5)
-    story.told()
-    story.add(pod("j-t-0", "g"))
-    story.told(busy=True)
-    assert story.told(MAX_MEMBER_GRACE_PERIOD * 0.9, busy=True).pod_conditions == ()
-    assert len(story.told(MAX_MEMBER_GRACE_PERIOD * 0.2, busy=True).pod_conditions) == 1
+    story = GangStatusWorld(5)
+    story.report_after()
+    story.upsert(pod("j-t-0", "g"))
+    story.report_after(busy=True)
+    assert story.report_after(MAX_MEMBER_GRACE_PERIOD * 0.9, busy=True).pod_conditions == ()
+    assert len(story.report_after(MAX_MEMBER_GRACE_PERIOD * 0.2, busy=True).pod_conditions) == 1

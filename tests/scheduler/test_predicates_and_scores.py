@@ -1,7 +1,7 @@
 """Which nodes a pod may use, and which it likes best."""
 
 import pytest
-from support.scheduler import World, group, node, pod
+from support.scheduler import SchedulerWorld, node, pod, podgroup
 
 from batholith.scheduler.state.core_types import (
     Affinity,
@@ -42,27 +42,29 @@ def needs(*requirements: NodeSelectorRequirement, by_field: bool = False) -> Aff
     ],
 )
 def test_required_affinity(operator: str, values: tuple[str, ...], expected: set[str]) -> None:
-    world = World()
-    world.add(node("has-x", labels={"l": "x"}), node("has-5", labels={"l": "5"}), node("has-none"))
+    world = SchedulerWorld()
+    world.upsert(
+        node("has-x", labels={"l": "x"}), node("has-5", labels={"l": "5"}), node("has-none")
+    )
     asked = needs(NodeSelectorRequirement(key="l", operator=operator, values=values))
-    world.add(*(group(f"g{i}", 1) for i in range(3)))
-    world.add(*(pod(f"p{i}", f"g{i}", cpu=8, affinity=asked) for i in range(3)))
-    assert set(world.decide().values()) == expected
+    world.upsert(*(podgroup(f"g{i}", 1) for i in range(3)))
+    world.upsert(*(pod(f"p{i}", f"g{i}", cpu=8, affinity=asked) for i in range(3)))
+    assert set(world.schedule().values()) == expected
 
 
 def test_affinity_by_name_of_the_node() -> None:
-    world = World()
-    world.add(node("a"), node("b"), group("g", 1))
+    world = SchedulerWorld()
+    world.upsert(node("a"), node("b"), podgroup("g", 1))
     asked = NodeSelectorRequirement(key="metadata.name", operator="In", values=("b",))
-    world.add(pod("p", "g", affinity=needs(asked, by_field=True)))
-    assert world.decide() == {"p": "b"}
+    world.upsert(pod("p", "g", affinity=needs(asked, by_field=True)))
+    assert world.schedule() == {"p": "b"}
 
 
 def test_an_empty_term_matches_nothing() -> None:
-    world = World()
-    world.add(node("a"), group("g", 1), pod("p", "g", affinity=needs()))
-    assert world.decide() == {}
-    assert world.message("g") == (
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("p", "g", affinity=needs()))
+    assert world.schedule() == {}
+    assert world.fit_message("g") == (
         "0/1 nodes are unavailable: 1 node(s) didn't match Pod's node affinity/selector."
     )
 
@@ -81,61 +83,63 @@ def test_an_empty_term_matches_nothing() -> None:
     ],
 )
 def test_taints_and_tolerations(toleration: Toleration, tolerated: bool) -> None:
-    world = World()
-    world.add(node("a", taints=(Taint(key="k", value="v", effect="NoSchedule"),)), group("g", 1))
-    world.add(pod("p", "g", tolerations=(toleration,)))
-    assert bool(world.decide()) is tolerated
+    world = SchedulerWorld()
+    world.upsert(
+        node("a", taints=(Taint(key="k", value="v", effect="NoSchedule"),)), podgroup("g", 1)
+    )
+    world.upsert(pod("p", "g", tolerations=(toleration,)))
+    assert bool(world.schedule()) is tolerated
     if not tolerated:
-        assert "1 node(s) had untolerated taint {k: v}" in world.message("g")
+        assert "1 node(s) had untolerated taint {k: v}" in world.fit_message("g")
 
 
 def test_a_cordoned_node_takes_only_who_puts_up_with_it() -> None:
-    world = World()
-    world.add(node("a", cordoned=True), group("g", 1), pod("p", "g"))
-    assert world.decide() == {}
-    assert world.message("g") == "0/1 nodes are unavailable: 1 node(s) were unschedulable."
+    world = SchedulerWorld()
+    world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("p", "g"))
+    assert world.schedule() == {}
+    assert world.fit_message("g") == "0/1 nodes are unavailable: 1 node(s) were unschedulable."
     cordon = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
-    world.add(group("h", 1), pod("q", "h", tolerations=(cordon,)))
-    assert world.decide() == {"q": "a"}
+    world.upsert(podgroup("h", 1), pod("q", "h", tolerations=(cordon,)))
+    assert world.schedule() == {"q": "a"}
 
 
 def test_uncordoning_a_node_lets_a_refused_gang_in() -> None:
-    world = World()
-    world.add(node("a", cordoned=True), group("g", 1), pod("p", "g"))
-    assert world.decide() == {}
-    world.add(node("a"))
-    assert world.decide() == {"p": "a"}
+    world = SchedulerWorld()
+    world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("p", "g"))
+    assert world.schedule() == {}
+    world.upsert(node("a"))
+    assert world.schedule() == {"p": "a"}
 
 
 def test_reasons_are_counted_by_node() -> None:
-    world = World()
-    world.add(
+    world = SchedulerWorld()
+    world.upsert(
         node("a", cordoned=True), node("b", cpu=1), node("c", cpu=2), node("d", cordoned=True)
     )
-    world.add(group("g", 1), pod("p", "g", cpu=4))
-    assert world.decide() == {}
-    assert world.message("g") == (
+    world.upsert(podgroup("g", 1), pod("p", "g", cpu=4))
+    assert world.schedule() == {}
+    assert world.fit_message("g") == (
         "0/4 nodes are unavailable: 2 Insufficient cpu (requested 4, most free 2), "
         "2 node(s) were unschedulable."
     )
 
 
 def test_the_first_resource_that_runs_out_is_named() -> None:
-    world = World()
-    world.add(node("a", memory="1Gi"), group("g", 1), pod("p", "g", memory="2Gi"))
-    assert world.decide() == {}
-    assert "1 Insufficient memory (requested 2Gi, free 1Gi)" in world.message("g")
+    world = SchedulerWorld()
+    world.upsert(node("a", memory="1Gi"), podgroup("g", 1), pod("p", "g", memory="2Gi"))
+    assert world.schedule() == {}
+    assert "1 Insufficient memory (requested 2Gi, free 1Gi)" in world.fit_message("g")
 
 
 def test_without_nodes_the_message_says_so() -> None:
-    world = World()
-    world.add(group("g", 1), pod("p", "g", cpu=0))
-    assert world.decide() == {}
-    assert world.message("g") == "0/0 nodes are available: the cluster has no nodes"
+    world = SchedulerWorld()
+    world.upsert(podgroup("g", 1), pod("p", "g", cpu=0))
+    assert world.schedule() == {}
+    assert world.fit_message("g") == "0/0 nodes are available: the cluster has no nodes"
 
 
 def test_preferred_affinity_decides_among_equals() -> None:
-    world = World()
+    world = SchedulerWorld()
     liked = NodeSelectorTerm(
         match_expressions=(NodeSelectorRequirement(key="l", operator="Exists"),)
     )
@@ -144,33 +148,33 @@ def test_preferred_affinity_decides_among_equals() -> None:
             PreferredSchedulingTerm(weight=1, preference=liked),
         )
     )
-    world.add(node("a"), node("b", labels={"l": ""}), group("g", 1))
-    world.add(pod("p", "g", affinity=Affinity(node_affinity=wish)))
-    assert world.decide() == {"p": "b"}
+    world.upsert(node("a"), node("b", labels={"l": ""}), podgroup("g", 1))
+    world.upsert(pod("p", "g", affinity=Affinity(node_affinity=wish)))
+    assert world.schedule() == {"p": "b"}
 
 
 def test_a_node_that_discourages_is_taken_last() -> None:
-    world = World()
-    world.add(node("a", taints=(Taint(key="k", effect="PreferNoSchedule"),)), node("b"))
-    world.add(group("g", 1), pod("p", "g"))
-    assert world.decide() == {"p": "b"}
+    world = SchedulerWorld()
+    world.upsert(node("a", taints=(Taint(key="k", effect="PreferNoSchedule"),)), node("b"))
+    world.upsert(podgroup("g", 1), pod("p", "g"))
+    assert world.schedule() == {"p": "b"}
 
 
 def test_least_use_spreads_and_binpack_fills() -> None:
     for order, nodes in (("nodeorder", 4), ("binpack", 1)):
         plugins = "".join(f"  - name: {name}\n" for name in ("gang", "predicates", order))
-        world = World(f'actions: "allocate"\ntiers:\n- plugins:\n{plugins}')
-        world.add(*(node(f"n{i}") for i in range(4)), group("g", 4))
-        world.add(*(pod(f"g-{i}", "g", memory="2Gi") for i in range(4)))
-        assert len(set(world.decide().values())) == nodes
+        world = SchedulerWorld(f'actions: "allocate"\ntiers:\n- plugins:\n{plugins}')
+        world.upsert(*(node(f"n{i}") for i in range(4)), podgroup("g", 4))
+        world.upsert(*(pod(f"g-{i}", "g", memory="2Gi") for i in range(4)))
+        assert len(set(world.schedule().values())) == nodes
 
 
 def test_a_node_that_leaves_takes_nobody() -> None:
-    world = World()
-    world.add(node("a"), node("b"))
-    world.decide()
+    world = SchedulerWorld()
+    world.upsert(node("a"), node("b"))
+    world.schedule()
     world.remove(node("a"))
-    world.add(group("g", 2), pod("g-0", "g", cpu=5), pod("g-1", "g", cpu=5))
-    assert world.decide() == {}
-    world.add(node("a"))
-    assert set(world.decide().values()) == {"a", "b"}
+    world.upsert(podgroup("g", 2), pod("g-0", "g", cpu=5), pod("g-1", "g", cpu=5))
+    assert world.schedule() == {}
+    world.upsert(node("a"))
+    assert set(world.schedule().values()) == {"a", "b"}

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scheduler import World, group, node, pod, queue
+from support.scheduler import SchedulerWorld, node, pod, podgroup, queue
 
 from batholith.model.meta import ObjectMeta
 from batholith.scheduler import conf
@@ -11,64 +11,64 @@ from batholith.scheduler.plugins.proportion import QueueAttr, compute_deserved
 from batholith.scheduler.state.core_types import PriorityClass
 
 
-def phase(world: World, name: str) -> str:
+def phase(world: SchedulerWorld, name: str) -> str:
     return world.cluster.gangs[f"ns/{name}"].phase
 
 
 def test_a_new_group_enters_its_queue_before_it_has_pods() -> None:
-    world = World()
-    world.add(node("a"), group("g", 3, phase="", resources={"cpu": 3, "count/pods": 3}))
-    world.decide()
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 3, phase="", resources={"cpu": 3, "count/pods": 3}))
+    world.schedule()
     assert phase(world, "g") == "Inqueue"
 
 
 def test_a_group_that_asks_for_more_than_is_free_waits_and_is_told_the_numbers() -> None:
-    world = World()
-    world.add(*(node(f"n{i}", cpu=32) for i in range(4)))
-    world.add(group("g", 3, phase="", resources={"cpu": 180, "memory": "192Mi", "pods": 3}))
-    world.decide()
+    world = SchedulerWorld()
+    world.upsert(*(node(f"n{i}", cpu=32) for i in range(4)))
+    world.upsert(podgroup("g", 3, phase="", resources={"cpu": 180, "memory": "192Mi", "pods": 3}))
+    world.schedule()
     assert phase(world, "g") == ""
     told = "resource in cluster is overused: overused cpu (requested 180, free 153.6)"
-    assert world.message("g") == told
+    assert world.fit_message("g") == told
 
 
 def test_a_refused_group_does_not_bar_a_smaller_one() -> None:
-    world = World()
-    world.add(node("a"), group("big", 1, phase="", resources={"cpu": 100}))
-    world.add(group("small", 1, phase="", resources={"cpu": 1}))
-    world.decide()
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("big", 1, phase="", resources={"cpu": 100}))
+    world.upsert(podgroup("small", 1, phase="", resources={"cpu": 1}))
+    world.schedule()
     assert (phase(world, "big"), phase(world, "small")) == ("", "Inqueue")
 
 
 def test_groups_enter_only_as_long_as_there_is_hope() -> None:
-    world = World()
-    world.add(node("a", cpu=10))
-    world.add(*(group(f"g{i}", 1, phase="Pending", resources={"cpu": 5}) for i in range(4)))
-    world.decide()
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=10))
+    world.upsert(*(podgroup(f"g{i}", 1, phase="Pending", resources={"cpu": 5}) for i in range(4)))
+    world.schedule()
     assert [phase(world, f"g{i}") for i in range(4)] == ["Inqueue", "Inqueue", "Pending", "Pending"]
 
 
 def test_room_that_comes_free_lets_a_waiting_group_enter() -> None:
-    world = World()
-    world.add(node("a"), pod("x", on="a", cpu=8, scheduler="other", phase="Running"))
-    world.add(group("g", 1, phase="", resources={"cpu": 4}))
-    world.decide()
+    world = SchedulerWorld()
+    world.upsert(node("a"), pod("x", node_name="a", cpu=8, scheduler="other", phase="Running"))
+    world.upsert(podgroup("g", 1, phase="", resources={"cpu": 4}))
+    world.schedule()
     assert phase(world, "g") == ""
-    world.remove(pod("x", on="a", cpu=8, scheduler="other", phase="Running"))
-    world.decide()
+    world.remove(pod("x", node_name="a", cpu=8, scheduler="other", phase="Running"))
+    world.schedule()
     assert phase(world, "g") == "Inqueue"
 
 
 @pytest.mark.parametrize("state", ["Closed", "Closing", "Unknown", ""])
 def test_nobody_enters_a_queue_that_is_not_open(state: str) -> None:
-    world = World()
-    world.add(node("a"), queue("shut", state=state), group("g", 1, phase="", queue="shut"))
-    world.add(pod("g-0", "g"))
-    assert world.decide() == {}
+    world = SchedulerWorld()
+    world.upsert(node("a"), queue("shut", state=state), podgroup("g", 1, phase="", queue="shut"))
+    world.upsert(pod("g-0", "g"))
+    assert world.schedule() == {}
     assert phase(world, "g") == ""
-    assert world.message("g").startswith('queue "shut" takes no jobs')
-    world.add(queue("shut"))
-    assert world.decide() == {"g-0": "a"}
+    assert world.fit_message("g").startswith('queue "shut" takes no jobs')
+    world.upsert(queue("shut"))
+    assert world.schedule() == {"g-0": "a"}
 
 
 WITHOUT_ENQUEUE = conf.DEFAULT.replace("enqueue, ", "")
@@ -76,68 +76,68 @@ WITHOUT_ENQUEUE = conf.DEFAULT.replace("enqueue, ", "")
 
 def test_allocate_admits_groups_where_enqueue_is_not_configured() -> None:
     """A group that enqueue would refuse, as in the reference, which asks no plugin then."""
-    world = World(WITHOUT_ENQUEUE)
-    world.add(node("a"), group("g", 1, phase="", resources={"cpu": 180}))
-    world.decide()
+    world = SchedulerWorld(WITHOUT_ENQUEUE)
+    world.upsert(node("a"), podgroup("g", 1, phase="", resources={"cpu": 180}))
+    world.schedule()
     assert phase(world, "g") == "Inqueue"
-    world.add(pod("g-0", "g"))
-    assert world.decide() == {"g-0": "a"}
+    world.upsert(pod("g-0", "g"))
+    assert world.schedule() == {"g-0": "a"}
 
 
 @pytest.mark.parametrize("state", ["Closed", "Closing", "Unknown", ""])
 def test_allocate_admits_no_group_to_a_queue_that_is_not_open(state: str) -> None:
-    world = World(WITHOUT_ENQUEUE)
-    world.add(node("a"), queue(state=state), group("g", 1, phase=""), pod("g-0", "g"))
-    assert world.decide() == {}
-    assert phase(world, "g") == "" and "takes no jobs" in world.message("g")
-    world.add(queue())
-    assert world.decide() == {"g-0": "a"}
+    world = SchedulerWorld(WITHOUT_ENQUEUE)
+    world.upsert(node("a"), queue(state=state), podgroup("g", 1, phase=""), pod("g-0", "g"))
+    assert world.schedule() == {}
+    assert phase(world, "g") == "" and "takes no jobs" in world.fit_message("g")
+    world.upsert(queue())
+    assert world.schedule() == {"g-0": "a"}
 
 
 def test_a_group_of_a_queue_that_does_not_exist_is_told_so() -> None:
-    world = World()
-    world.add(node("a"), group("g", 1, phase="", queue="nowhere"), pod("g-0", "g"))
-    assert world.decide() == {}
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1, phase="", queue="nowhere"), pod("g-0", "g"))
+    assert world.schedule() == {}
     finding = world.cluster.gangs["ns/g"].diagnosis
     assert finding is not None
     assert (finding.reason, finding.message) == ("QueueNotFound", 'queue "nowhere" does not exist')
-    world.add(queue("nowhere"))
-    assert world.decide() == {"g-0": "a"}
+    world.upsert(queue("nowhere"))
+    assert world.schedule() == {"g-0": "a"}
 
 
 def test_a_queue_never_gets_more_than_its_capability() -> None:
-    world = World()
-    world.add(node("a"), queue("s", capability={"cpu": 1}))
+    world = SchedulerWorld()
+    world.upsert(node("a"), queue("s", capability={"cpu": 1}))
     for name in ("one", "two"):
-        world.add(group(name, 1, phase="", queue="s", resources={"cpu": "600m"}))
-    world.decide()
+        world.upsert(podgroup(name, 1, phase="", queue="s", resources={"cpu": "600m"}))
+    world.schedule()
     assert (phase(world, "one"), phase(world, "two")) == ("Inqueue", "")
     told = "queue resource quota insufficient: insufficient cpu (requested 600m, free 400m of 1)"
-    assert world.message("two") == told
+    assert world.fit_message("two") == told
 
 
 def test_pods_beyond_the_capability_stay_out_though_nodes_are_free() -> None:
-    world = World()
-    world.add(node("a"), queue("s", capability={"cpu": 2}), group("g", 1, queue="s"))
-    world.add(*(pod(f"g-t-{i}", "g") for i in range(4)))
-    assert set(world.decide()) == {"g-t-0", "g-t-1"}
-    assert world.message("g").startswith("queue resource quota insufficient")
+    world = SchedulerWorld()
+    world.upsert(node("a"), queue("s", capability={"cpu": 2}), podgroup("g", 1, queue="s"))
+    world.upsert(*(pod(f"g-t-{i}", "g") for i in range(4)))
+    assert set(world.schedule()) == {"g-t-0", "g-t-1"}
+    assert world.fit_message("g").startswith("queue resource quota insufficient")
 
 
 def test_higher_priority_goes_first_whatever_its_age() -> None:
-    world = World()
+    world = SchedulerWorld()
     gold = PriorityClass(metadata=ObjectMeta(name="gold"), value=1000)
-    world.add(node("a"), group("old", 1, created="2025-01-01T00:00:00Z"))
-    world.add(group("new", 1, priority_class="gold"))
+    world.upsert(node("a"), podgroup("old", 1, created="2025-01-01T00:00:00Z"))
+    world.upsert(podgroup("new", 1, priority_class="gold"))
     world.cluster.update_priority_class(None, gold)
-    world.add(pod("old-0", "old", cpu=8), pod("new-0", "new", cpu=8))
-    assert set(world.decide()) == {"new-0"}
+    world.upsert(pod("old-0", "old", cpu=8), pod("new-0", "new", cpu=8))
+    assert set(world.schedule()) == {"new-0"}
 
 
 def test_groups_without_a_class_have_the_default_one() -> None:
-    world = World()
+    world = SchedulerWorld()
     usual = PriorityClass(metadata=ObjectMeta(name="usual"), value=7, global_default=True)
-    world.add(group("g", 1))
+    world.upsert(podgroup("g", 1))
     world.cluster.update_priority_class(None, usual)
     assert world.cluster.gangs["ns/g"].priority == 7
     world.cluster.update_priority_class(usual, None)
@@ -145,25 +145,27 @@ def test_groups_without_a_class_have_the_default_one() -> None:
 
 
 def test_pods_of_higher_priority_in_a_gang_go_first() -> None:
-    world = World()
-    world.add(node("a", cpu=1), group("g", 1))
-    world.add(pod("g-t-0", "g"), pod("g-t-1", "g", priority=100))
-    assert world.decide() == {"g-t-1": "a"}
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=1), podgroup("g", 1))
+    world.upsert(pod("g-t-0", "g"), pod("g-t-1", "g", priority=100))
+    assert world.schedule() == {"g-t-1": "a"}
 
 
 def test_a_gang_that_does_not_run_yet_goes_before_more_pods_of_one_that_does() -> None:
-    world = World()
-    world.add(node("a", cpu=3), group("old", 1, created="2025-01-01T00:00:00Z"), group("new", 1))
-    world.add(*(pod(f"old-{i}", "old") for i in range(3)), pod("new-0", "new"))
-    assert set(world.decide()) == {"old-0", "old-1", "new-0"}
+    world = SchedulerWorld()
+    world.upsert(
+        node("a", cpu=3), podgroup("old", 1, created="2025-01-01T00:00:00Z"), podgroup("new", 1)
+    )
+    world.upsert(*(pod(f"old-{i}", "old") for i in range(3)), pod("new-0", "new"))
+    assert set(world.schedule()) == {"old-0", "old-1", "new-0"}
 
 
 def test_queues_share_by_weight() -> None:
-    world = World()
-    world.add(node("a", cpu=9), queue("one", weight=1), queue("two", weight=2))
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=9), queue("one", weight=1), queue("two", weight=2))
     for name in ("one", "two"):
-        world.add(group(name, 1, queue=name), *(pod(f"{name}-t-{i}", name) for i in range(9)))
-    placed = world.decide()
+        world.upsert(podgroup(name, 1, queue=name), *(pod(f"{name}-t-{i}", name) for i in range(9)))
+    placed = world.schedule()
     assert sum(name.startswith("one") for name in placed) == 3
     assert sum(name.startswith("two") for name in placed) == 6
 
@@ -171,23 +173,27 @@ def test_queues_share_by_weight() -> None:
 @pytest.mark.parametrize("pods", [4, 110])
 def test_a_gang_whose_queue_has_had_its_share_is_told_so(pods: int) -> None:
     """With few places for pods the queue as a whole is turned away, else each of its gangs."""
-    world = World()
-    world.add(node("a", cpu=4, pods=pods), queue("one"), queue("two"))
-    world.add(group("big", 5, queue="two"), *(pod(f"big-t-{i}", "big") for i in range(5)))
+    world = SchedulerWorld()
+    world.upsert(node("a", cpu=4, pods=pods), queue("one"), queue("two"))
+    world.upsert(podgroup("big", 5, queue="two"), *(pod(f"big-t-{i}", "big") for i in range(5)))
     for name in ("one", "more"):
-        world.add(group(name, 2, queue="one"), *(pod(f"{name}-t-{i}", name) for i in range(2)))
-    assert len(world.decide()) == 2
-    told = {world.message(name) for name in ("one", "more")}
+        world.upsert(
+            podgroup(name, 2, queue="one"), *(pod(f"{name}-t-{i}", name) for i in range(2))
+        )
+    assert len(world.schedule()) == 2
+    told = {world.fit_message(name) for name in ("one", "more")}
     lacks = "queue resource quota insufficient: insufficient cpu (requested 1, free 0 of 2)"
     assert told == {"", lacks}
 
 
 def test_the_queue_of_higher_priority_is_served_first() -> None:
-    world = World('actions: "allocate"\ntiers:\n- plugins: [{name: gang}, {name: proportion}]')
-    world.add(node("a", cpu=2, pods=1), queue("b", priority=5), queue("a"))
+    world = SchedulerWorld(
+        'actions: "allocate"\ntiers:\n- plugins: [{name: gang}, {name: proportion}]'
+    )
+    world.upsert(node("a", cpu=2, pods=1), queue("b", priority=5), queue("a"))
     for name in ("a", "b"):
-        world.add(group(name, 1, queue=name), pod(f"{name}-0", name))
-    assert set(world.decide()) == {"b-0"}
+        world.upsert(podgroup(name, 1, queue=name), pod(f"{name}-0", name))
+    assert set(world.schedule()) == {"b-0"}
 
 
 @settings(deadline=None)
@@ -235,6 +241,6 @@ def test_names_of_the_reference_that_are_not_built_are_passed_over() -> None:
 
 def test_a_plugin_can_be_told_to_leave_something_alone() -> None:
     text = "\n- plugins:\n  - {name: gang}\n  - {name: predicates, enablePredicate: false}"
-    world = World('actions: "allocate"\ntiers:' + text)
-    world.add(node("a", cordoned=True), group("g", 1), pod("g-0", "g"))
-    assert world.decide() == {"g-0": "a"}
+    world = SchedulerWorld('actions: "allocate"\ntiers:' + text)
+    world.upsert(node("a", cordoned=True), podgroup("g", 1), pod("g-0", "g"))
+    assert world.schedule() == {"g-0": "a"}

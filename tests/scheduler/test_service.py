@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.fake_apiserver import FakeApi
-from support.polling import until
+from support.polling import wait_for
 from support.running_controller import running
 
 from batholith.kube.client.client import Client
@@ -31,7 +31,7 @@ async def test_a_change_that_cannot_be_taken_note_of_keeps_nothing_from_the_othe
     async with running(scheduler):
         scheduler._enqueue_event(fail)
         scheduler._enqueue_event(lambda: heard.append("the next"))
-        await until(lambda: heard)
+        await wait_for(lambda: heard)
         assert caplog.messages == ["cannot take note of a change"]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.fake_apiserver import FakeApi
-from support.polling import until
+from support.polling import wait_for
 
 from batholith.kube.client.client import Client
 from batholith.machinery.change_rate import ChangeRate
@@ -37,15 +37,15 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
         api.put(PODGROUPS, "g")
         writing = asyncio.create_task(scribe.run())
         await tell(phase="Running")
-        await until(lambda: standing().get("phase") == "Running")
+        await wait_for(lambda: standing().get("phase") == "Running")
         await tell(phase="Running", running=1)
         if crowd:
             await asyncio.sleep(0.1)  # one that does not wait would have written by now
             assert "running" not in standing()
         else:
-            await until(lambda: standing().get("running") == 1)
+            await wait_for(lambda: standing().get("running") == 1)
         await tell(phase="Completed", running=2)
-        await until(lambda: standing().get("phase") == "Completed")
+        await wait_for(lambda: standing().get("phase") == "Completed")
         assert standing()["running"] == 2
         writing.cancel()
         await asyncio.wait([writing])
@@ -62,8 +62,8 @@ async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
         for phase, conditions in (("Inqueue", ()), ("Inqueue", (placed,)), ("Running", (placed,))):
             scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(phase, conditions)), {})
             if not conditions:
-                await until(lambda: "status" in api.objects(PODGROUPS)["d/g"])
-        await until(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
+                await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
+        await wait_for(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
         said = api.objects(PODGROUPS)["d/g"]["status"]["conditions"]
         assert [each["type"] for each in said] == [SCHEDULED]
         assert api.count("PATCH") == 2
@@ -71,7 +71,7 @@ async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
         await asyncio.wait([writing])
 
 
-class SlowWrite(Client):
+class SlowWriteClient(Client):
     """A client whose status write of one PodGroup does not return before it is released."""
 
     def __init__(self, api: FakeApi, name: str) -> None:
@@ -87,7 +87,7 @@ class SlowWrite(Client):
 
 async def test_a_slow_write_does_not_delay_other_statuses() -> None:
     """With a shard per worker some of the other groups would wait behind the slow one."""
-    async with FakeApi() as api, SlowWrite(api, "g-0") as client:
+    async with FakeApi() as api, SlowWriteClient(api, "g-0") as client:
         scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
         names = [f"g-{number}" for number in range(64)]
@@ -100,24 +100,24 @@ async def test_a_slow_write_does_not_delay_other_statuses() -> None:
             groups = api.objects(PODGROUPS)
             return {name for name in names if "status" in groups[f"d/{name}"]}
 
-        await until(lambda: written() == set(names) - {"g-0"})
+        await wait_for(lambda: written() == set(names) - {"g-0"})
         client.released.set()
-        await until(lambda: written() == set(names))
+        await wait_for(lambda: written() == set(names))
         writing.cancel()
         await asyncio.wait([writing])
 
 
-class Overtaken(Client):
+class OvertakenClient(Client):
     """A client whose first answer comes after the word of what another wrote right behind it."""
 
     def __init__(self, api: FakeApi) -> None:
         super().__init__(api.credentials, user_agent="test")
         self.api = api
-        self.scribe: StatusUpdater | None = None
+        self.updater: StatusUpdater | None = None
 
     async def patch(self, *args: Any, **kwargs: Any) -> Any:
         answer = await super().patch(*args, **kwargs)
-        scribe, self.scribe = self.scribe, None
+        scribe, self.updater = self.updater, None
         if scribe is not None:
             self.api.put(QUEUES, "q", status={"allocated": {"cpu": "7"}})
             scribe.observe_queue(await self.get(QUEUES, "q", view=Queue))
@@ -125,7 +125,7 @@ class Overtaken(Client):
 
 
 async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> None:
-    async with FakeApi() as api, Overtaken(api) as client:
+    async with FakeApi() as api, OvertakenClient(api) as client:
         api.put(QUEUES, "q", spec={"weight": 1})
         scribe = StatusUpdater(
             client,
@@ -133,11 +133,11 @@ async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> Non
             clock=SystemClock(),
             write_intervals=WriteIntervals(queue=0.01),
         )
-        client.scribe = scribe
+        client.updater = scribe
         running = asyncio.create_task(scribe.run())
         scribe.set_allocated(await client.get(QUEUES, "q", view=Queue), {"cpu": 2000, "memory": 0})
-        await until(lambda: client.scribe is None)
-        await until(
+        await wait_for(lambda: client.updater is None)
+        await wait_for(
             lambda: api.objects(QUEUES)["q"]["status"]["allocated"] == {"cpu": "2", "memory": "0"}
         )
         running.cancel()
@@ -154,9 +154,9 @@ async def test_that_a_queue_has_a_second_writer_is_no_reason_to_warn(
         stale = await client.get(QUEUES, "q", view=Queue)
         api.put(QUEUES, "q", status={"state": "Open"})
         scribe.set_allocated(stale, {"cpu": 2000, "memory": 0})
-        await until(lambda: api.count("PATCH"))
+        await wait_for(lambda: api.count("PATCH"))
         scribe.observe_queue(await client.get(QUEUES, "q", view=Queue))
-        await until(lambda: "allocated" in api.objects(QUEUES)["q"]["status"])
+        await wait_for(lambda: "allocated" in api.objects(QUEUES)["q"]["status"])
         writing.cancel()
         await asyncio.wait([writing])
     assert [line.message for line in caplog.records if line.levelname == "WARNING"] == []
@@ -171,9 +171,9 @@ async def test_what_goes_wrong_about_a_jobs_gang_is_told_by_the_jobs_key(
         scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
         group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
-        api.fail(500, method="PATCH")
+        api.inject_fault(500, method="PATCH")
         scribe.submit(PodGroupReport("d/g", group, PodGroupStatus("Running")), {})
-        await until(lambda: "status" in api.objects(PODGROUPS)["d/g"])
+        await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         writing.cancel()
         await asyncio.wait([writing])
     (line,) = [line for line in caplog.records if line.message == "will retry"]

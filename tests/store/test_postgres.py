@@ -8,7 +8,7 @@ import msgspec
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.polling import until_true
+from support.polling import wait_until_true
 from support.postgres import Postgres, postgres
 
 from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
@@ -119,12 +119,12 @@ async def test_a_server_that_hangs_is_not_waited_for(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
     store = CommandStore(database)
-    with server.held_up():
+    with server.paused():
         found = await asyncio.gather(*(store.ping() for _ in range(20)))
         assert not any(found)
         with pytest.raises(StoreUnavailableError, match="no answer"):
             await store.add(record("hangs"))
-    await until_true(store.ping)
+    await wait_until_true(store.ping)
     await store.add(record("hangs"))
     assert await store.get("default", "train", "hangs") == record("hangs")
     await database.close()

@@ -13,7 +13,7 @@ from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, QUEUES, Resource
 RESOURCES = {"Job": JOBS, "Queue": QUEUES, "PodGroup": PODGROUPS}
 
 
-class Shelf:
+class ObjectReaderStub:
     """What a server holds; it begins with the two queues that every cluster has."""
 
     def __init__(self, *objects: Json) -> None:
@@ -61,9 +61,9 @@ def queue(name: str, *, state: str = "Open", annotations: Any = None, **spec: An
     }
 
 
-def ask(
+def admit(
     obj: Json | None,
-    shelf: Shelf | None = None,
+    reader: ObjectReaderStub | None = None,
     *,
     old: Json | None = None,
     settings: AdmissionSettings | None = None,
@@ -84,27 +84,27 @@ def ask(
         )
         untouched = copy.deepcopy(obj)
         if hook.mutate:
-            changed = hook.mutate(review, shelf or Shelf())
+            changed = hook.mutate(review, reader or ObjectReaderStub())
             assert obj == untouched, "a rule has changed what it was given"
             obj = changed
         if hook.validate:
-            hook.validate(review, shelf or Shelf())
+            hook.validate(review, reader or ObjectReaderStub())
     return obj or {}
 
 
-def refusal(
+def denial(
     obj: Json | None,
-    shelf: Shelf | None = None,
+    reader: ObjectReaderStub | None = None,
     *,
     old: Json | None = None,
     settings: AdmissionSettings | None = None,
 ) -> str:
     """The text with which admission refuses a write."""
     with pytest.raises(DeniedError) as denied:
-        ask(obj, shelf, old=old, settings=settings)
+        admit(obj, reader, old=old, settings=settings)
     return str(denied.value)
 
 
-def spec_of(stored: Json) -> Json:
+def stored_spec(stored: Json) -> Json:
     spec: Json = stored["spec"]
     return spec

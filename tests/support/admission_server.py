@@ -34,8 +34,8 @@ def options(*paths: str, lifetimes: RotationPolicy | None = None) -> AdmissionOp
 
 
 LEASE = "batholith-admission"
-PATIENT = LeaderElectionConfig(name=LEASE, namespace=NAMESPACE)
-HASTY = LeaderElectionConfig(
+SLOW_ELECTION = LeaderElectionConfig(name=LEASE, namespace=NAMESPACE)
+FAST_ELECTION = LeaderElectionConfig(
     name=LEASE, namespace=NAMESPACE, lease_duration=3, renew_deadline=2, retry_period=0.4
 )
 
@@ -43,9 +43,9 @@ HASTY = LeaderElectionConfig(
 @asynccontextmanager
 async def admission(
     server: Server,
-    wanted: AdmissionOptions,
+    webhooks: AdmissionOptions,
     *,
-    election: LeaderElectionConfig = PATIENT,
+    election: LeaderElectionConfig = SLOW_ELECTION,
     clock: Clock | None = None,
 ) -> AsyncIterator[AdmissionService]:
     """The part at work for the length of the block; it answers when that begins."""
@@ -53,9 +53,9 @@ async def admission(
     candidate = replace(election, identity=new_identity())
     async with server.client("admin") as client, server.client("admin") as electing:
 
-        def stand() -> LeaderElector:
+        def run_service() -> LeaderElector:
             return LeaderElector(electing, candidate, clock=clock)
 
-        service = AdmissionService(client, replace(wanted, new_elector=stand), clock=clock)
+        service = AdmissionService(client, replace(webhooks, new_elector=run_service), clock=clock)
         async with running(service):
             yield service

@@ -19,10 +19,10 @@ from batholith.agent.state.status import (
 )
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-BACK_OFF = BackOff()
+BACKOFF = BackOff()
 
 
-def pod_of(text: Mapping[str, Any]) -> Pod:
+def decode_pod(text: Mapping[str, Any]) -> Pod:
     """A pod as the agent reads it, from what a manifest would say."""
     return msgspec.convert(text, Pod)
 
@@ -52,24 +52,24 @@ def after(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-class Story:
+class PodStatusSimulator:
     """A pod's life, told by events; what is shown and what is due follow from it."""
 
     def __init__(self, pod: Pod, *events: Event) -> None:
         self.pod = pod
         self.state = PodState()
-        self.tell(Accepted(START), Prepared("127.64.0.9", "127.0.0.1"), *events)
+        self.apply(Accepted(START), Prepared("127.64.0.9", "127.0.0.1"), *events)
 
-    def tell(self, *events: Event) -> "Story":
+    def apply(self, *events: Event) -> "PodStatusSimulator":
         """Go on with the story."""
         for event in events:
-            self.state = apply(self.state, event, BACK_OFF)
+            self.state = apply(self.state, event, BACKOFF)
         return self
 
     def status(self) -> dict[str, Any]:
         """What is shown."""
-        return render(self.pod, self.state, now=after(1000), back_off=BACK_OFF)
+        return render(self.pod, self.state, now=after(1000), back_off=BACKOFF)
 
-    def due(self, seconds: float = 0) -> PodActions:
+    def next_actions(self, seconds: float = 0) -> PodActions:
         """What is to be done at a moment."""
-        return compute_pod_actions(self.pod, self.state, now=after(seconds), back_off=BACK_OFF)
+        return compute_pod_actions(self.pod, self.state, now=after(seconds), back_off=BACKOFF)

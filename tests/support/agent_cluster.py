@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from support.api_servers import Servers
+from support.api_servers import ServerFactory
 from support.embedded_apiserver import Server
-from support.polling import PATIENCE
+from support.polling import DEFAULT_TIMEOUT
 
 from batholith.agent.pods.records import PodDir
 from batholith.agent.runtime.runs import kill_tagged
@@ -37,7 +37,7 @@ NODE = "here"
 FAST = BackOff(initial_delay=0.05, max_delay=0.2)
 
 
-def open_to_all(folder: Path) -> Path:
+def make_world_writable(folder: Path) -> Path:
     """A folder of the machine that pods may write, whoever they are there; made if need be."""
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
@@ -45,7 +45,7 @@ def open_to_all(folder: Path) -> Path:
 
 
 @dataclass(slots=True)
-class World:
+class AgentCluster:
     """A cluster of one agent, as its user sees it."""
 
     server: Server
@@ -67,9 +67,11 @@ class World:
         """A pod as it is now."""
         return await self.client.get(PODS, name, namespace=self.namespace, view=dict)
 
-    async def when(self, name: str, holds: Callable[[Json], object], *, since: str = "") -> Json:
+    async def wait_pod(
+        self, name: str, holds: Callable[[Json], object], *, since: str = ""
+    ) -> Json:
         """The pod, once it is as wanted; after the version *since*, or now."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
             async for event in self.client.watch(
                 PODS,
                 namespace=self.namespace,
@@ -84,15 +86,17 @@ class World:
 
     async def phase(self, name: str, *wanted: str, since: str = "") -> Json:
         """The pod, once it is in one of these phases; or when it first was, after *since*."""
-        return await self.when(name, lambda pod: pod["status"].get("phase") in wanted, since=since)
+        return await self.wait_pod(
+            name, lambda pod: pod["status"].get("phase") in wanted, since=since
+        )
 
     async def delete(self, name: str, *, grace: int | None = None) -> None:
         """Ask for a pod's end."""
         await self.client.delete(PODS, name, namespace=self.namespace, grace_period=grace)
 
-    async def gone(self, name: str) -> None:
+    async def wait_pod_deleted(self, name: str) -> None:
         """Wait until the pod is gone from the API."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
             while True:
                 try:
                     await self.pod(name)
@@ -108,18 +112,18 @@ class World:
         assert answer.status == 200, answer.body
         return str(answer.body)
 
-    async def log_with(self, name: str, words: str) -> str:
+    async def wait_log(self, name: str, words: str) -> str:
         """A pod's log, once *words* are in it."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
             while True:
                 text = await self.logs(name)
                 if words in text:
                     return text
                 await asyncio.sleep(0.02)
 
-    async def event(self, name: str, reason: str, words: str = "") -> Json:
+    async def wait_event(self, name: str, reason: str, words: str = "") -> Json:
         """An event about a pod with *words* in its message, once it is there."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
             while True:
                 found = await self.client.list(EVENTS, namespace=self.namespace, view=dict)
                 for event in found.items:
@@ -151,7 +155,7 @@ class World:
                     task.cancel()
                 await asyncio.gather(waiting, *tasks, return_exceptions=True)
 
-    def clear(self) -> None:
+    def kill_leftover_pods(self) -> None:
         """Kill everything that pods of this test left running."""
         for _, record in PodDir.all(self.settings.data_dir):
             while kill_tagged(record.uid):
@@ -159,7 +163,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(servers: Servers, tmp_path: Path, **changes: Any) -> AsyncIterator[World]:
+async def agent_cluster(
+    servers: ServerFactory, tmp_path: Path, **changes: Any
+) -> AsyncIterator[AgentCluster]:
     """A server with a client; agents come by `World.agent`."""
     async with servers.start(tmp_path / "server") as server, server.client() as client:
         pki = server.pki
@@ -169,19 +175,19 @@ async def world(servers: Servers, tmp_path: Path, **changes: Any) -> AsyncIterat
         settings = AgentSettings(
             data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, serving=serving
         )
-        made = World(server, client, replace(settings, **changes))
+        made = AgentCluster(server, client, replace(settings, **changes))
         try:
             yield made
         finally:
-            made.clear()
+            made.kill_leftover_pods()
 
 
-async def bind_claim(w: World, name: str) -> None:
+async def bind_pvc(cluster: AgentCluster, name: str) -> None:
     """Bind a claim as the embedded server does; the real one runs no controller of volumes."""
-    claims, space = PERSISTENTVOLUMECLAIMS, w.namespace
-    claim = await w.client.get(claims, name, namespace=space, view=dict)
+    claims, space = PERSISTENTVOLUMECLAIMS, cluster.namespace
+    claim = await cluster.client.get(claims, name, namespace=space, view=dict)
     with suppress(NotFoundError):
-        await w.client.get(STORAGECLASSES, DIR_STORAGE_CLASS, view=dict)
+        await cluster.client.get(STORAGECLASSES, DIR_STORAGE_CLASS, view=dict)
         return
     volume = f"pvc-{claim['metadata']['uid']}"
     spec = {
@@ -190,7 +196,7 @@ async def bind_claim(w: World, name: str) -> None:
         "persistentVolumeReclaimPolicy": "Delete",
         "csi": {"driver": DIR_PROVISIONER, "volumeHandle": claim["metadata"]["uid"]},
     }
-    await w.client.create(PERSISTENTVOLUMES, {"metadata": {"name": volume}, "spec": spec})
-    await w.client.patch(claims, name, {"spec": {"volumeName": volume}}, namespace=space)
+    await cluster.client.create(PERSISTENTVOLUMES, {"metadata": {"name": volume}, "spec": spec})
+    await cluster.client.patch(claims, name, {"spec": {"volumeName": volume}}, namespace=space)
     status = {"status": {"phase": "Bound"}}
-    await w.client.patch(claims, name, status, namespace=space, subresource="status")
+    await cluster.client.patch(claims, name, status, namespace=space, subresource="status")

@@ -15,21 +15,21 @@ LEFT_OUT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class AllowedDifference:
     """One difference that stays."""
 
-    what: str
+    reason: str
     """What we do; a line of the table in docs/differences.md."""
 
     scenarios: tuple[str, ...]
     """Names, or patterns of names, of recordings."""
 
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     """Patterns of places in a life."""
 
-    def covers(self, scenario: str, place: str) -> bool:
+    def covers(self, scenario: str, path: str) -> bool:
         """Whether a difference at *place* is this one."""
-        return _matches(scenario, self.scenarios) and _matches(place, self.places)
+        return _matches(scenario, self.scenarios) and _matches(path, self.paths)
 
 
 def _matches(text: str, patterns: tuple[str, ...]) -> bool:
@@ -37,23 +37,23 @@ def _matches(text: str, patterns: tuple[str, ...]) -> bool:
 
 
 ALLOWED = (
-    Allowed(
-        what="Which pods run of those that do not all fit is chance.",
+    AllowedDifference(
+        reason="Which pods run of those that do not all fit is chance.",
         scenarios=("gang-elastic-partly",),
-        places=("/final/pods/j-t-*", "/pods/j-t-*"),
+        paths=("/final/pods/j-t-*", "/pods/j-t-*"),
     ),
-    Allowed(
-        what="Resuming a job uses up none of its retries.",
+    AllowedDifference(
+        reason="Resuming a job uses up none of its retries.",
         scenarios=("command-abort-resume",),
-        places=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
+        paths=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
     ),
-    Allowed(
-        what="A PodGroup that somebody deletes is made again.",
+    AllowedDifference(
+        reason="A PodGroup that somebody deletes is made again.",
         scenarios=("podgroup-deleted",),
-        places=("/groups/*", "/final/groups/*"),
+        paths=("/groups/*", "/final/groups/*"),
     ),
-    Allowed(
-        what=(
+    AllowedDifference(
+        reason=(
             "A PodGroup short of a member is Unknown at once"
             " and Running once the missing pods are placed."
         ),
@@ -66,32 +66,32 @@ ALLOWED = (
             "scale-up-min",
             "unknown-no-policy",
         ),
-        places=("/groups/*",),
+        paths=("/groups/*",),
     ),
-    Allowed(
-        what="A policy for JobUnknown acts when the PodGroup has been Unknown for a second.",
+    AllowedDifference(
+        reason="A policy for JobUnknown acts when the PodGroup has been Unknown for a second.",
         scenarios=("policy-unknown",),
-        places=("/events/Job/+PodGroupPending",),
+        paths=("/events/Job/+PodGroupPending",),
     ),
-    Allowed(
-        what="The PodGroup of a restarted job waits for admission like any other.",
+    AllowedDifference(
+        reason="The PodGroup of a restarted job waits for admission like any other.",
         scenarios=("command-restartjob",),
-        places=("/groups/*",),
+        paths=("/groups/*",),
     ),
-    Allowed(
-        what="A PodGroup whose pods are only on their way is not called unschedulable.",
+    AllowedDifference(
+        reason="A PodGroup whose pods are only on their way is not called unschedulable.",
         scenarios=("policy-podevicted-restart*", "policy-podfailed-restart*"),
-        places=(
+        paths=(
             "/events/Job/-PodGroupPending",
             "/events/Pod/-FailedScheduling",
             "/events/PodGroup/-Unschedulable",
             "/final/groups/*/conditions*",
         ),
     ),
-    Allowed(
-        what="A job whose retries are used up fails at once and keeps its last pods.",
+    AllowedDifference(
+        reason="A job whose retries are used up fails at once and keeps its last pods.",
         scenarios=("policy-podfailed-restartpod", "policy-podfailed-restarttask"),
-        places=(
+        paths=(
             "/final/jobs/j/counts",
             "/final/jobs/j/tasks",
             "/final/pods/j-bad-0",
@@ -99,77 +99,77 @@ ALLOWED = (
             "/pods/j-bad-0",
         ),
     ),
-    Allowed(
-        what="A gang that its queue does not admit is told why.",
+    AllowedDifference(
+        reason="A gang that its queue does not admit is told why.",
         scenarios=("command-abort-pending", "gang-too-big", "queue-capability"),
-        places=("/events/Job/+PodGroupPending", "/final/groups/*/conditions"),
+        paths=("/events/Job/+PodGroupPending", "/final/groups/*/conditions"),
     ),
-    Allowed(
-        what="A plugin's argument that is not known is complained about.",
+    AllowedDifference(
+        reason="A plugin's argument that is not known is complained about.",
         scenarios=("plugin-ssh-no-root",),
-        places=("/events/Job/+PluginError",),
+        paths=("/events/Job/+PluginError",),
     ),
-    Allowed(
-        what="The script by which PyTorch's workers wait is another one, and is always served.",
+    AllowedDifference(
+        reason="The script by which PyTorch's workers wait is another one, and is always served.",
         scenarios=("plugin-pytorch-wait", "*pytorch*"),
-        places=("/made/Pod/?/spec/initContainers/0/*",),
+        paths=("/made/Pod/?/spec/initContainers/0/*",),
     ),
-    Allowed(
-        what="A task keeps the `replicas: 0` that was written.",
+    AllowedDifference(
+        reason="A task keeps the `replicas: 0` that was written.",
         scenarios=("zero-replicas",),
-        places=("*/spec/tasks/0/replicas",),
+        paths=("*/spec/tasks/0/replicas",),
     ),
-    Allowed(
-        what="Pods that are waited for are not made again and again.",
+    AllowedDifference(
+        reason="Pods that are waited for are not made again and again.",
         scenarios=("policy-pending-timeout",),
-        places=("/made/Pod", "/pods/*"),
+        paths=("/made/Pod", "/pods/*"),
     ),
-    Allowed(
-        what="Claims are bound to folders that the agent keeps.",
+    AllowedDifference(
+        reason="Claims are bound to folders that the agent keeps.",
         scenarios=("volumes-claim", "volumes-name"),
-        places=("/events/*", "/final/*", "/groups/*", "/jobs/*", "/pods/*", "*/finalizers"),
+        paths=("/events/*", "/final/*", "/groups/*", "/jobs/*", "/pods/*", "*/finalizers"),
     ),
-    Allowed(
-        what="The scheduler sees a gang start at once, not a second later.",
+    AllowedDifference(
+        reason="The scheduler sees a gang start at once, not a second later.",
         scenarios=("*",),
-        places=("/events/PodGroup/+Scheduled",),
+        paths=("/events/PodGroup/+Scheduled",),
     ),
-    Allowed(
-        what="A pod that ended by itself is kept, even if the job ended in the same moment.",
+    AllowedDifference(
+        reason="A pod that ended by itself is kept, even if the job ended in the same moment.",
         scenarios=("*-job-tensorflow-dist-mnist", "*mpi-example", "*tf-*", "kubecon2019-horovod*"),
-        places=("/pods/*",),
+        paths=("/pods/*",),
     ),
-    Allowed(
-        what="A policy is carried out even if all other pods have ended in the same moment.",
+    AllowedDifference(
+        reason="A policy is carried out even if all other pods have ended in the same moment.",
         scenarios=("paddlepaddle*",),
-        places=("/jobs/*",),
+        paths=("/jobs/*",),
     ),
-    Allowed(
-        what="The scheduler sees a gang end at once, not a second later.",
+    AllowedDifference(
+        reason="The scheduler sees a gang end at once, not a second later.",
         scenarios=("task-min-available",),
-        places=("/events/PodGroup/+Unschedulable",),
+        paths=("/events/PodGroup/+Unschedulable",),
     ),
-    Allowed(
-        what="An annotation in a pod template that has no effect is complained about.",
+    AllowedDifference(
+        reason="An annotation in a pod template that has no effect is complained about.",
         scenarios=("batch-job", "deployment-template"),
-        places=("/events/Pod/+GroupMinMemberIgnored",),
+        paths=("/events/Pod/+GroupMinMemberIgnored",),
     ),
-    Allowed(
-        what="A gang whose pods are not all there is said to lack pods, not resources.",
+    AllowedDifference(
+        reason="A gang whose pods are not all there is said to lack pods, not resources.",
         scenarios=("statefulset",),
-        places=("/final/groups/*/conditions/0/2",),
+        paths=("/final/groups/*/conditions/0/2",),
     ),
-    Allowed(
-        what="What plugins make beside the pods has the label `volcano.sh/job-name`.",
+    AllowedDifference(
+        reason="What plugins make beside the pods has the label `volcano.sh/job-name`.",
         scenarios=("*",),
-        places=tuple(
+        paths=tuple(
             f"/made/{kind}/?/metadata/labels"
             for kind in ("ConfigMap", "NetworkPolicy", "Secret", "Service")
         ),
     ),
-    Allowed(
-        what="Host names that will not resolve are complained about.",
+    AllowedDifference(
+        reason="Host names that will not resolve are complained about.",
         scenarios=("task-fields",),
-        places=("/events/Job/+PluginError",),
+        paths=("/events/Job/+PluginError",),
     ),
 )

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from support.embedded_apiserver import MERGE, Server, embedded_server
-from support.polling import until_true
-from support.realkube import CONTROLLERS, Options, RealKube, view
+from support.polling import wait_until_true
+from support.realkube import CONTROLLERS, RealKube, RealKubeOptions, server_view
 from support.webhooks import serve_webhooks
 
 from batholith.model import crds as definitions
@@ -30,16 +30,16 @@ from batholith.model.names import CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEAC
 Json = dict[str, Any]
 
 OWN_NAMESPACE = "volcano-system"
-NAMESPACES_FROM_THE_START = (
+INITIAL_NAMESPACES = (
     "default", "kube-node-lease", "kube-public", "kube-system", OWN_NAMESPACE,
 )  # fmt: skip
 
 
-class Servers(ABC):
+class ServerFactory(ABC):
     """Where the server of a test comes from."""
 
     name: str
-    several: bool
+    concurrent: bool
     """Whether several may run at a time."""
 
     @abstractmethod
@@ -49,11 +49,11 @@ class Servers(ABC):
         """A server for the length of the block; the real one has our definitions in any case."""
 
 
-class EmbeddedServers(Servers):
+class EmbeddedServerFactory(ServerFactory):
     """A new embedded server for each test."""
 
     name = "embedded"
-    several = True
+    concurrent = True
 
     @asynccontextmanager
     async def start(
@@ -64,32 +64,32 @@ class EmbeddedServers(Servers):
             yield server
 
 
-class RealServers(Servers):
+class RealServerFactory(ServerFactory):
     """One real server for all tests, one after the other."""
 
     name = "real"
-    several = False
+    concurrent = False
 
     def __init__(self, kube: RealKube) -> None:
         self._kube = kube
-        self._taken = False
+        self._in_use = False
 
     @asynccontextmanager
     async def start(
         self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
     ) -> AsyncIterator[Server]:
         """See `Servers.start`."""
-        assert not self._taken, "another test, or a fixture of this one, has the server"
-        self._taken = True
-        touched = self._kube.reset()
+        assert not self._in_use, "another test, or a fixture of this one, has the server"
+        self._in_use = True
+        touched = self._kube.restore()
         try:
-            async with view(self._kube) as server, AsyncExitStack() as stack:
-                await _heard_of(server, touched)
+            async with server_view(self._kube) as server, AsyncExitStack() as stack:
+                await _wait_observed(server, touched)
                 if webhooks:
                     await stack.enter_async_context(serve_webhooks(server, webhooks))
                 yield server
         finally:
-            self._taken = False
+            self._in_use = False
 
 
 def _key(resource: names.Resource) -> str:
@@ -104,21 +104,21 @@ def real_servers(
     *,
     controllers: Sequence[str] = CONTROLLERS,
     prepare: Callable[[RealKube], None] | None = None,
-) -> Iterator[RealServers]:
+) -> Iterator[RealServerFactory]:
     """A real server with our definitions for the length of the block.
 
     *prepare* puts more there, for all tests.
     """
     crds = definitions.load()
-    with RealKube(folder, Options(controllers=controllers, crds=crds)) as kube:
-        kube.ask("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
-        for namespace in NAMESPACES_FROM_THE_START:
-            for path in _of_each_namespace(namespace):
-                kube.await_status(200, path)
+    with RealKube(folder, RealKubeOptions(controllers=controllers, crds=crds)) as kube:
+        kube.request_json("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
+        for namespace in INITIAL_NAMESPACES:
+            for path in _default_objects(namespace):
+                kube.wait_status(200, path)
         if prepare is not None:
             prepare(kube)
-        kube.keep()
-        yield RealServers(kube)
+        kube.snapshot()
+        yield RealServerFactory(kube)
 
 
 _KEYS = {
@@ -129,7 +129,7 @@ _KEYS = {
 """Resources by the beginning of the keys that a real server stores them under."""
 
 
-async def _heard_of(server: Server, keys: Iterable[bytes]) -> None:
+async def _wait_observed(server: Server, keys: Iterable[bytes]) -> None:
     """Wait until the API server itself has seen what was done to these keys behind its back.
 
     A list is as new as the store; a watch without a version may begin with something older.
@@ -142,15 +142,15 @@ async def _heard_of(server: Server, keys: Iterable[bytes]) -> None:
 async def add_namespace(server: Server, name: str) -> None:
     """A namespace with all that pods in it need."""
     await server.create(NAMESPACES.path(), {"metadata": {"name": name}})
-    for path in _of_each_namespace(name):
+    for path in _default_objects(name):
 
-        async def there(path: str = path) -> bool:
+        async def defaults_exist(path: str = path) -> bool:
             return (await server.request("GET", path)).status == 200
 
-        await until_true(there)
+        await wait_until_true(defaults_exist)
 
 
-def _of_each_namespace(name: str) -> tuple[str, ...]:
+def _default_objects(name: str) -> tuple[str, ...]:
     return SERVICEACCOUNTS.path(name, "default"), CONFIGMAPS.path(name, "kube-root-ca.crt")
 
 
@@ -160,11 +160,11 @@ async def add_node(server: Server, name: str, **offers: str) -> None:
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     await server.create(NODES.path(), body)
     status = {"status": {"allocatable": allocatable, "capacity": allocatable}}
-    await merge(server, NODES.path("", name, "status"), status)
-    await merge(server, NODES.path("", name), {"spec": {"taints": None}})
+    await merge_patch(server, NODES.path("", name, "status"), status)
+    await merge_patch(server, NODES.path("", name), {"spec": {"taints": None}})
 
 
-async def merge(server: Server, path: str, body: Json) -> None:
+async def merge_patch(server: Server, path: str, body: Json) -> None:
     """A merge patch, which must succeed."""
     answer = await server.request("PATCH", path, body, content_type=MERGE)
     assert answer.status == 200, answer.body

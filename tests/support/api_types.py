@@ -31,7 +31,7 @@ _SHARED = ("meta.ListMeta", "meta.Status", *(f"meta.{each}Options" for each in _
 """Messages that no kind refers to, and every client may send or get."""
 
 
-async def make(server: Server) -> dict[str, str]:
+async def generate(server: Server) -> dict[str, str]:
     """Return both files by name, as they are to be written."""
     messages = _messages()
     schemas = await _schemas(server)
@@ -58,11 +58,11 @@ def _messages() -> Mapping[str, list[list[Any]]]:
         text=True,
     )
     found: dict[str, list[list[Any]]] = json.loads(said.stdout)
-    wanted = {*_SHARED, *(_message(found, *each) for each in _served(BUILT_IN))}
+    wanted = {*_SHARED, *(_message(found, *each) for each in _request_body_types(BUILT_IN))}
     return {name: found[name] for name in _reachable(wanted, found)}
 
 
-def _served(kinds: Iterable[KindInfo]) -> Iterator[tuple[str, str]]:
+def _request_body_types(kinds: Iterable[KindInfo]) -> Iterator[tuple[str, str]]:
     """The version and kind of all bodies that are taken."""
     for kind in kinds:
         yield kind.resource.api_version, kind.resource.kind
@@ -92,7 +92,7 @@ async def _schemas(server: Server) -> Mapping[str, Json]:
         document = await server.get(f"/openapi/v3/{root}")
         found |= document["components"]["schemas"]
     wanted = {go_types.component(name) for name in _SHARED}
-    for version, kind in _served(BUILT_IN):
+    for version, kind in _request_body_types(BUILT_IN):
         name = go_types.component(go_types.name_of(version, kind))
         wanted |= {each for each in (name, f"{name}List") if each in found}
     left, seen = [name for name in wanted if name in found], set[str]()
@@ -101,7 +101,7 @@ async def _schemas(server: Server) -> Mapping[str, Json]:
         if name not in seen:
             seen.add(name)
             left += _references(found[name])
-    return {name: _without_prose(found[name]) for name in seen}
+    return {name: _without_descriptions(found[name]) for name in seen}
 
 
 def _root(kind: KindInfo) -> str:
@@ -120,16 +120,16 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(item)
 
 
-def _without_prose(schema: Any) -> Any:
+def _without_descriptions(schema: Any) -> Any:
     """Leave out descriptions; a property of that name is none."""
     if isinstance(schema, list):
-        return [_without_prose(item) for item in schema]
+        return [_without_descriptions(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: {name: _without_prose(each) for name, each in item.items()}
+        key: {name: _without_descriptions(each) for name, each in item.items()}
         if key == "properties"
-        else _without_prose(item)
+        else _without_descriptions(item)
         for key, item in schema.items()
         if key != "description"
     }

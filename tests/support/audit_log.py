@@ -28,7 +28,7 @@ RULES: tuple[Json, ...] = (
 )
 """What the audit policy must have on top: the bodies of writes that matter."""
 
-STILL = "~"
+LEASE_MARGIN = "~"
 """End of a reign that is not over: sorts after all times."""
 
 
@@ -59,7 +59,7 @@ class _Line(msgspec.Struct, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class AuditedRequest:
     """One request that the server answered."""
 
     user: str
@@ -79,35 +79,35 @@ class Request:
         return self.verb in WRITES and 200 <= self.code < 300
 
     @property
-    def may_have(self) -> bool:
+    def may_have_taken_effect(self) -> bool:
         """Whether it was a write that perhaps took effect: its sender went while it was at it."""
         return self.verb in WRITES and self.code >= 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reign:
+class Leadership:
     """The time that a user held a Lease."""
 
     user: str
     identity: str
     transitions: int
     began: str
-    ended: str = STILL
+    ended: str = LEASE_MARGIN
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class StaleWrite:
     """A write that took effect, or may have, though its user did not lead when it was sent."""
 
-    request: Request
-    why: str
+    request: AuditedRequest
+    reason: str
 
 
-def parse(line: bytes) -> Request:
+def parse(line: bytes) -> AuditedRequest:
     """One line of the log."""
     said = msgspec.json.decode(line, type=_Line)
     ref = said.object_ref
-    return Request(
+    return AuditedRequest(
         user=said.user.username,
         verb=said.verb,
         resource=f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource,
@@ -125,9 +125,9 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
-        self._requests: list[Request] = []
+        self._requests: list[AuditedRequest] = []
 
-    def requests(self) -> Sequence[Request]:
+    def requests(self) -> Sequence[AuditedRequest]:
         """All requests so far; a line that is not complete yet waits for the next look."""
         with self._path.open("rb") as log:
             log.seek(self._read)
@@ -139,18 +139,18 @@ class AuditLog:
 
     def leader(self, lease: str) -> str:
         """The user who holds a Lease now; empty if nobody does."""
-        last = reigns(self.requests(), lease)[-1:]
-        return last[0].user if last and last[0].ended == STILL else ""
+        last = leaderships(self.requests(), lease)[-1:]
+        return last[0].user if last and last[0].ended == LEASE_MARGIN else ""
 
 
-def reigns(requests: Iterable[Request], lease: str) -> list[Reign]:
+def leaderships(requests: Iterable[AuditedRequest], lease: str) -> list[Leadership]:
     """Who held the Lease ``namespace/name``, in order of time."""
-    found: list[Reign] = []
+    found: list[Leadership] = []
     writes = [one for one in requests if one.resource == "leases" and one.name == lease]
     for write in sorted((one for one in writes if one.took_effect), key=lambda one: one.done):
         spec = write.body.get("spec", {})
         last = found[-1] if found else None
-        rules = last is not None and last.ended == STILL
+        rules = last is not None and last.ended == LEASE_MARGIN
         holder = spec.get("holderIdentity", last.identity if last and rules else "") or ""
         if last is not None and rules and last.identity == holder:
             continue  # a renewal
@@ -158,7 +158,7 @@ def reigns(requests: Iterable[Request], lease: str) -> list[Reign]:
             found[-1] = replace(last, ended=write.received)
         if holder:
             found.append(
-                Reign(
+                Leadership(
                     user=write.user,
                     identity=holder,
                     transitions=spec.get("leaseTransitions") or 0,
@@ -168,35 +168,39 @@ def reigns(requests: Iterable[Request], lease: str) -> list[Reign]:
     return found
 
 
-def strays(
-    requests: Iterable[Request], lease: str, users: Iterable[str], *, spared: Iterable[str] = ()
-) -> list[Stray]:
+def stale_writes(
+    requests: Iterable[AuditedRequest],
+    lease: str,
+    users: Iterable[str],
+    *,
+    exempt: Iterable[str] = (),
+) -> list[StaleWrite]:
     """Writes of *users* that took effect, or may have, and came outside of a reign of theirs.
 
     Leases are what they contend with, so writes of those do not count, nor do events that tell of
     them, nor resources that are *spared*.
     """
-    requests, users, spared = list(requests), set(users), {"leases", *spared}
-    by_user: dict[str, list[Reign]] = defaultdict(list)
-    for reign in reigns(requests, lease):
+    requests, users, exempt = list(requests), set(users), {"leases", *exempt}
+    by_user: dict[str, list[Leadership]] = defaultdict(list)
+    for reign in leaderships(requests, lease):
         by_user[reign.user].append(reign)
     found = []
     for one in requests:
-        if one.user not in users or one.resource in spared or _tells_of(lease, one):
+        if one.user not in users or one.resource in exempt or is_lease_event(lease, one):
             continue
-        if not (one.took_effect or one.may_have):
+        if not (one.took_effect or one.may_have_taken_effect):
             continue
-        if why := _outside(one, by_user[one.user]):
-            found.append(Stray(one, why))
+        if why := outside_leadership(one, by_user[one.user]):
+            found.append(StaleWrite(one, why))
     return found
 
 
-def _tells_of(lease: str, request: Request) -> bool:
+def is_lease_event(lease: str, request: AuditedRequest) -> bool:
     """Whether it is an event about the Lease: candidates say that they have begun or stopped."""
     return request.resource == "events" and request.name.startswith(f"{lease}.")
 
 
-def _outside(request: Request, held: Sequence[Reign]) -> str:
+def outside_leadership(request: AuditedRequest, held: Sequence[Leadership]) -> str:
     """Why a request was not sent inside one of the reigns; empty if it was."""
     before = [reign for reign in held if reign.began <= request.received]
     if not before:
@@ -207,7 +211,7 @@ def _outside(request: Request, held: Sequence[Reign]) -> str:
     return ""
 
 
-def pods_made(requests: Iterable[Request]) -> Counter[tuple[str, str]]:
+def pod_creations(requests: Iterable[AuditedRequest]) -> Counter[tuple[str, str]]:
     """How often a pod of a job was made, by name (which holds the index) and version of the job.
 
     A pod whose maker was killed while the server made it may be missing.
@@ -224,7 +228,7 @@ def _version(body: Json) -> str:
     return str(notes.get(JOB_VERSION, ""))
 
 
-def counted(requests: Iterable[Request]) -> Iterator[tuple[str, int]]:
+def write_counts(requests: Iterable[AuditedRequest]) -> Iterator[tuple[str, int]]:
     """What took effect, by user, verb and resource, most often first; for reports."""
     found = Counter(f"{one.user} {one.verb} {one.resource}" for one in requests if one.took_effect)
     yield from found.most_common()

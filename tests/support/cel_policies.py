@@ -11,7 +11,7 @@ from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
 
 Json = dict[str, Any]
 
-FOLDER = MANIFESTS / "components" / "policies"
+POLICY_DIR = MANIFESTS / "components" / "policies"
 _API = "/apis/admissionregistration.k8s.io/v1"
 PLURALS = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
@@ -24,7 +24,7 @@ RESOURCES: dict[str, Resource] = {
 
 def policies() -> list[Json]:
     """All policies and their bindings, in the order in which they are applied."""
-    files = sorted(FOLDER.glob("*-policies.yaml"))
+    files = sorted(POLICY_DIR.glob("*-policies.yaml"))
     return [each for path in files for each in yaml.safe_load_all(path.read_text())]
 
 
@@ -36,16 +36,18 @@ def path_of(kind: str, name: str = "") -> str:
 def install(kube: RealKube) -> None:
     """Create the policies, and wait until each kind of object is checked."""
     for each in policies():
-        assert kube.ask("POST", path_of(each["kind"]), each) == 201, each["metadata"]["name"]
+        assert kube.request_json("POST", path_of(each["kind"]), each) == 201, each["metadata"][
+            "name"
+        ]
     for resource, probe in _probes():
         path = f"{resource.path('default' if resource.namespaced else '')}?dryRun=All"
-        kube.await_status(422, path, method="POST", body=probe)
+        kube.wait_status(422, path, method="POST", body=probe)
     # What is made last is known last: no child may have more than its parent.
     path = QUEUES.path()
-    assert kube.ask("POST", path, _queue("parent", cpu="1")) == 201
+    assert kube.request_json("POST", path, _queue("parent", cpu="1")) == 201
     child = _queue("child", cpu="2", parent="parent")
-    kube.await_status(422, f"{path}?dryRun=All", method="POST", body=child)
-    assert kube.ask("DELETE", QUEUES.path(name="parent")) == 200
+    kube.wait_status(422, f"{path}?dryRun=All", method="POST", body=child)
+    assert kube.request_json("DELETE", QUEUES.path(name="parent")) == 200
 
 
 def _queue(name: str, *, cpu: str, **spec: str) -> Json:

@@ -21,14 +21,14 @@ Json = dict[str, Any]
 
 
 @dataclass(slots=True)
-class PartProcess:
+class ComponentProcess:
     """A part that runs, and what it has logged (one JSON object a line)."""
 
     process: asyncio.subprocess.Process
     lines: list[str] = field(default_factory=list)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    said: asyncio.Event = field(default_factory=asyncio.Event)
-    reading: asyncio.Task[None] | None = None
+    output_received: asyncio.Event = field(default_factory=asyncio.Event)
+    reader_task: asyncio.Task[None] | None = None
 
     @property
     def log(self) -> list[Json]:
@@ -40,22 +40,22 @@ class PartProcess:
         """All that it has said."""
         return "\n".join(self.lines)
 
-    async def line(self, pattern: str) -> re.Match[str]:
+    async def wait_line(self, pattern: str) -> re.Match[str]:
         """The first line that has *pattern*, once it is there.
 
         Raises:
             AssertionError: the process has ended without it.
         """
         while True:
-            self.said.clear()
+            self.output_received.clear()
             for line in self.lines:
                 if found := re.search(pattern, line):
                     return found
-            assert self.reading is not None
-            assert not self.reading.done(), self.text
-            await self.said.wait()
+            assert self.reader_task is not None
+            assert not self.reader_task.done(), self.text
+            await self.output_received.wait()
 
-    async def until_ready(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until it says that it works.
 
         Raises:
@@ -70,7 +70,7 @@ class PartProcess:
 
     async def port(self, serves: str) -> int:
         """Where it serves ``health`` or ``metrics``."""
-        found = await self.line(rf'"serves": "[^"]*{serves}[^"]*", "address": "[^"]*:(\d+)"')
+        found = await self.wait_line(rf'"serves": "[^"]*{serves}[^"]*", "address": "[^"]*:(\d+)"')
         return int(found[1])
 
     async def get(self, serves: str, path: str) -> tuple[int, str]:
@@ -82,25 +82,25 @@ class PartProcess:
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; the exit code."""
         self.process.send_signal(number)
-        return await self.ended()
+        return await self.wait_exit()
 
-    async def ended(self) -> int:
+    async def wait_exit(self) -> int:
         """Wait for the end; the exit code."""
         code = await self.process.wait()
-        if self.reading is not None:
-            await self.reading
+        if self.reader_task is not None:
+            await self.reader_task
         return code
 
-    async def _read(self) -> None:
+    async def _read_output(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
             self.lines.append(line.decode().rstrip("\n"))
-            self.said.set()
-        self.said.set()
+            self.output_received.set()
+        self.output_received.set()
 
 
 @contextlib.asynccontextmanager
-async def part(*arguments: str, **environment: str) -> AsyncIterator[PartProcess]:
+async def component(*arguments: str, **environment: str) -> AsyncIterator[ComponentProcess]:
     """``batholith ARGUMENTS``, killed at the end of the block if it still runs."""
     readable, writable = os.pipe()
     process = await asyncio.create_subprocess_exec(
@@ -115,22 +115,22 @@ async def part(*arguments: str, **environment: str) -> AsyncIterator[PartProcess
         pass_fds=(writable,),
     )
     os.close(writable)
-    one = PartProcess(process)
+    one = ComponentProcess(process)
     loop = asyncio.get_running_loop()
 
-    def told() -> None:
+    def on_ready() -> None:
         loop.remove_reader(readable)
         if os.read(readable, 1):
             one.ready.set()
 
-    loop.add_reader(readable, told)
-    one.reading = asyncio.create_task(one._read())
+    loop.add_reader(readable, on_ready)
+    one.reader_task = asyncio.create_task(one._read_output())
     try:
         yield one
     finally:
         if process.returncode is None:
             process.kill()
-        await one.ended()
+        await one.wait_exit()
         loop.remove_reader(readable)
         os.close(readable)
 

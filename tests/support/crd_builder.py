@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "platform" / "model" / "crds"
 MANIFESTS = ROOT / "manifests" / "crds"
 NAMES = ("jobs", "queues", "podgroups", "commands")
-MARK = "x-batholith-type"
+TYPE_PLACEHOLDER = "x-batholith-type"
 
 _QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -113,33 +113,36 @@ class _Converter:
 
 def sources() -> list[Json]:
     """Our own description of the definitions, with marks in place of Kubernetes' types."""
-    return [_separate(yaml.safe_load((PACKAGED / f"{name}.yaml").read_text())) for name in NAMES]
+    return [
+        _without_yaml_anchors(yaml.safe_load((PACKAGED / f"{name}.yaml").read_text()))
+        for name in NAMES
+    ]
 
 
-def _separate(shared: Json) -> Json:
+def _without_yaml_anchors(shared: Json) -> Json:
     """The same without parts in common: the files name repeated parts once."""
     copied: Json = json.loads(json.dumps(shared))
     return copied
 
 
-def complete(document: Mapping[str, Any]) -> list[Json]:
+def fill_in_types(document: Mapping[str, Any]) -> list[Json]:
     """The definitions with the types of an OpenAPI document filled in."""
     made = sources()
-    for node in _marked(made):
-        node |= structural(document, node.pop(MARK))
+    for node in _is_placeholder(made):
+        node |= structural(document, node.pop(TYPE_PLACEHOLDER))
     return made
 
 
-def _marked(node: Any) -> Iterator[Json]:
+def _is_placeholder(node: Any) -> Iterator[Json]:
     if isinstance(node, dict):
         # The inner ones first: a mark's node grows when it is filled.
         for inner in list(node.values()):
-            yield from _marked(inner)
-        if MARK in node:
+            yield from _is_placeholder(inner)
+        if TYPE_PLACEHOLDER in node:
             yield node
     if isinstance(node, list):
         for inner in node:
-            yield from _marked(inner)
+            yield from _is_placeholder(inner)
 
 
 def write(definitions: list[Json]) -> None:
@@ -148,7 +151,7 @@ def write(definitions: list[Json]) -> None:
     for name, definition in zip(NAMES, definitions, strict=True):
         MANIFESTS.joinpath(f"{name}.yaml").write_text(
             "# Made by `make crds` from platform/model/crds.\n"
-            + yaml.dump(definition, Dumper=_Plain, sort_keys=False, width=100)
+            + yaml.dump(definition, Dumper=_NoAliasDumper, sort_keys=False, width=100)
         )
 
 
@@ -158,7 +161,7 @@ def encoded(definitions: list[Json]) -> bytes:
     return b"[" + b",\n".join(lines) + b"]\n"
 
 
-class _Plain(yaml.SafeDumper):
+class _NoAliasDumper(yaml.SafeDumper):
     """Writes repeated parts in full: some readers refuse many references."""
 
     ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)

@@ -7,7 +7,7 @@ from typing import Any
 
 Facts = dict[str, Any]
 
-FOLDER = Path(__file__).parents[1] / "data" / "crd-fields"
+DIR = Path(__file__).parents[1] / "data" / "crd-fields"
 _INNER = ("properties", "items", "additionalProperties", "description")
 
 
@@ -56,10 +56,10 @@ def write_table(definition: Mapping[str, Any]) -> None:
     name = definition["metadata"]["name"]
     rows = sorted(fields(schema(definition)))
     lines = [f"{path}\t{json.dumps(said, sort_keys=True)}\n" for path, said in rows]
-    (FOLDER / f"{name}.tsv").write_text("".join(lines))
+    (DIR / f"{name}.tsv").write_text("".join(lines))
 
 
 def read_table(name: str) -> dict[str, Facts]:
     """The stored table of a definition: fields by path."""
-    lines = (FOLDER / f"{name}.tsv").read_text().splitlines()
+    lines = (DIR / f"{name}.tsv").read_text().splitlines()
     return {path: json.loads(said) for path, said in (line.split("\t") for line in lines)}

@@ -8,7 +8,7 @@ from batholith.kube.client.config import Credentials
 from batholith.kube.errors import ConnectionLostError
 
 
-class HeldClient(Client):
+class DelayedWriteClient(Client):
     """Holds the first *method* request whose path contains *part*; its process is dead after."""
 
     def __init__(self, credentials: Credentials, method: str, part: str) -> None:
@@ -17,26 +17,26 @@ class HeldClient(Client):
         """The write is on its way."""
         self.arrived = asyncio.Event()
         """The server has had it."""
-        self.refused: Exception | None = None
-        self._method, self._part = method, part
-        self._go = asyncio.Event()
+        self.error: Exception | None = None
+        self._method, self._path_part = method, part
+        self._released = asyncio.Event()
 
-    async def let_arrive(self) -> None:
+    async def deliver(self) -> None:
         """Let the server have it."""
-        self._go.set()
+        self._released.set()
         await self.arrived.wait()
 
     async def _send(self, method: str, path: str, *rest: Any) -> bytes:
         if self.held.is_set():
             raise ConnectionLostError("dead")
-        if method != self._method or self._part not in path:
+        if method != self._method or self._path_part not in path:
             return await super()._send(method, path, *rest)
         self.held.set()
-        await self._go.wait()
+        await self._released.wait()
         try:
             return await super()._send(method, path, *rest)
         except Exception as error:
-            self.refused = error
+            self.error = error
             raise
         finally:
             self.arrived.set()

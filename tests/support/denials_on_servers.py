@@ -5,20 +5,20 @@ from typing import Any
 
 from support.admission import queue
 from support.cel_policies import RESOURCES
-from support.denial_phrases import Case
-from support.embedded_apiserver import MERGE, Answer, Server
-from support.polling import until_true
+from support.denial_phrases import DenialCase
+from support.embedded_apiserver import MERGE, RawResponse, Server
+from support.polling import wait_until_true
 
 from batholith.model.names import QUEUES, Resource
 
 Json = dict[str, Any]
 
 
-async def hold(server: Server, cases: Iterable[Case]) -> None:
+async def create_queues(server: Server, cases: Iterable[DenialCase]) -> None:
     """Create the queues of all *cases*, which agree about them."""
     wanted = {"root": queue("root"), "default": queue("default", parent="root")}
     for case in cases:
-        wanted |= {each["metadata"]["name"]: each for each in case.held}
+        wanted |= {each["metadata"]["name"]: each for each in case.existing_queues}
     for name, body in wanted.items():
         await server.create(QUEUES.path(), body)
         path = QUEUES.path(name=name, subresource="status")
@@ -27,11 +27,11 @@ async def hold(server: Server, cases: Iterable[Case]) -> None:
         assert answer.status == 200, answer.body
 
 
-async def refusals(
+async def denials(
     server: Server,
-    cases: Mapping[str, Case],
+    cases: Mapping[str, DenialCase],
     *,
-    late: Callable[[str, str], bool] = lambda phrase, said: False,
+    eventually_consistent: Callable[[str, str], bool] = lambda phrase, said: False,
 ) -> dict[str, str]:
     """What is said to each write, or ``""`` where it is taken.
 
@@ -43,18 +43,18 @@ async def refusals(
         if case.old is not None and case.old["kind"] != "Queue":
             await server.create(_path(case.old), _sent(case.old))
 
-        async def answered(phrase: str = phrase, case: Case = case) -> bool:
+        async def denial(phrase: str = phrase, case: DenialCase = case) -> bool:
             answer = await _try(server, case)
             said[phrase] = "" if answer.status < 400 else str(answer.body["message"])
-            return not late(phrase, said[phrase])
+            return not eventually_consistent(phrase, said[phrase])
 
-        await until_true(answered)
+        await wait_until_true(denial)
         if case.old is not None and case.old["kind"] != "Queue":
             await server.request("DELETE", _path(case.old, case.old["metadata"]["name"]))
     return said
 
 
-async def _try(server: Server, case: Case) -> Answer:
+async def _try(server: Server, case: DenialCase) -> RawResponse:
     if case.new is None:
         assert case.old is not None
         at = _path(case.old, case.old["metadata"]["name"])

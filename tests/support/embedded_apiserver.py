@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from support.polling import PATIENCE, until_true
+from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
 from batholith.apiserver.server import RunningServer, Settings, running
 from batholith.kube.client.client import Client
@@ -32,7 +32,7 @@ DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLis
 
 
 @dataclass(slots=True)
-class Answer:
+class RawResponse:
     """What the server said to a raw request."""
 
     status: int
@@ -81,7 +81,7 @@ class Server:
         content_type: str = "application/json",
         headers: dict[str, str] | None = None,
         token: str | None = None,
-    ) -> Answer:
+    ) -> RawResponse:
         """A raw request by the admin; *body* is JSON unless it is bytes."""
         said = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -99,7 +99,7 @@ class Server:
                 decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
                 read = decoder.decode_lines(text) if events else decoder.decode(text)
             warnings = [_warning(said) for said in got.headers.getall("Warning", [])]
-            return Answer(got.status, read, dict(got.headers), warnings)
+            return RawResponse(got.status, read, dict(got.headers), warnings)
 
     async def get(self, path: str) -> Any:
         """The JSON at *path*, which must be there."""
@@ -115,33 +115,33 @@ class Server:
         return created
 
     @asynccontextmanager
-    async def watch(self, path: str) -> AsyncIterator["Lines"]:
+    async def watch(self, path: str) -> AsyncIterator["WatchStream"]:
         """A watch stream; *path* has its query."""
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
         never = aiohttp.ClientTimeout(total=None)
         async with self.session.get(self.url + path, headers=headers, timeout=never) as answer:
             try:
-                yield Lines(answer)
+                yield WatchStream(answer)
             finally:
                 # To end TLS in order takes longer than the loop of a test may live.
                 if answer.connection is not None and answer.connection.transport is not None:
                     answer.connection.transport.abort()
 
-    async def install(self, *definitions: Json) -> None:
+    async def install_crds(self, *definitions: Json) -> None:
         """Create custom resource definitions and wait until they are served and clients told."""
         for definition in definitions:
             await self.create(DEFINITIONS, definition)
         for definition in definitions:
-            await self.established(definition["metadata"]["name"])
-            await self._served(definition["spec"])
+            await self.wait_established(definition["metadata"]["name"])
+            await self._wait_served(definition["spec"])
 
-        async def told() -> bool:
+        async def is_discovered() -> bool:
             found = await self.request("GET", "/apis", headers={"Accept": DISCOVERY})
-            return all(discovered(found.body, each["spec"]) for each in definitions)
+            return all(is_fully_discovered(found.body, each["spec"]) for each in definitions)
 
-        await until_true(told)
+        await wait_until_true(is_discovered)
 
-    async def established(self, name: str) -> None:
+    async def wait_established(self, name: str) -> None:
         """Wait until a definition is; a real server may serve its kind a little later still."""
         query = f"{DEFINITIONS}?watch=1&fieldSelector=metadata.name={name}"
         async with self.watch(query) as lines:
@@ -153,35 +153,35 @@ class Server:
                 ):
                     return
 
-    async def _served(self, spec: Json) -> None:
+    async def _wait_served(self, spec: Json) -> None:
         for version in spec["versions"]:
             path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
 
-            async def there(path: str = path) -> bool:
+            async def is_served(path: str = path) -> bool:
                 return (await self.request("GET", path)).status == 200
 
             if version["served"]:
-                await until_true(there)
+                await wait_until_true(is_served)
 
 
-class Lines:
+class WatchStream:
     """The events of a watch stream."""
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
-        self.status = answer.status
-        self.headers = answer.headers
-        self._answer = answer
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self._response = response
 
-    async def next(self, *, timeout: float = PATIENCE) -> Json:
+    async def next(self, *, timeout: float = DEFAULT_TIMEOUT) -> Json:
         """The next event; the timeout only keeps a broken test from hanging."""
         async with asyncio.timeout(timeout):
-            line = await self._answer.content.readuntil(b"\n")
+            line = await self._response.content.readuntil(b"\n")
         event: Json = msgspec.json.decode(line)
         return event
 
-    async def rest(self) -> list[Json]:
+    async def remaining(self) -> list[Json]:
         """All events up to the end of the stream."""
-        raw = await self._answer.read()
+        raw = await self._response.read()
         return [msgspec.json.decode(line) for line in raw.splitlines()]
 
 
@@ -191,13 +191,13 @@ class EmbeddedServer(Server):
 
     running: RunningServer
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Wait for what the server itself puts into a namespace, so that tests can count."""
 
-        async def there() -> bool:
+        async def defaults_exist() -> bool:
             return (await self.request("GET", f"{MAPS}/kube-root-ca.crt")).status == 200
 
-        await until_true(there)
+        await wait_until_true(defaults_exist)
 
 
 @asynccontextmanager
@@ -225,7 +225,7 @@ async def embedded_server(
                 running=server,
             )
             if collect_garbage:
-                await embedded.settled()
+                await embedded.wait_settled()
             yield embedded
 
 
@@ -236,7 +236,7 @@ def _warning(header: str) -> str:
     return re.sub(r"\\(.)", r"\1", header[7:-1])
 
 
-def discovered(document: Json, spec: Json) -> bool:
+def is_fully_discovered(document: Json, spec: Json) -> bool:
     """Whether clients are told of all that a definition serves; a real server does that later."""
     (versions,) = [
         group["versions"]
@@ -301,7 +301,7 @@ def foo(name: str, **spec: Any) -> Json:
     return {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": name}, "spec": spec}
 
 
-async def until_gone(server: Server, path: str, name: str) -> None:
+async def wait_deleted(server: Server, path: str, name: str) -> None:
     """Wait by watch until an object is gone."""
     query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
     async with server.watch(query) as lines:

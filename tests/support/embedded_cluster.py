@@ -18,7 +18,7 @@ from batholith.local.supervisor import UpState, read_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProcessResult:
     """How a program ended, and what it said."""
 
     code: int
@@ -26,7 +26,7 @@ class Outcome:
     err: str
 
 
-async def run(*command: str) -> Outcome:
+async def run(*command: str) -> ProcessResult:
     """Run a program to its end."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -35,26 +35,26 @@ async def run(*command: str) -> Outcome:
         stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate()
-    return Outcome(code=process.returncode or 0, out=out.decode(), err=err.decode())
+    return ProcessResult(code=process.returncode or 0, out=out.decode(), err=err.decode())
 
 
-async def batholith(*arguments: str) -> Outcome:
+async def batholith(*arguments: str) -> ProcessResult:
     """Run ``batholith``."""
     return await run(sys.executable, "-m", "batholith.cli", *arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Up:
+class EmbeddedCluster:
     """A cluster that is up."""
 
-    data: DataDir
+    data_dir: DataDir
     client: Client
     token: str
 
     @property
     def state(self) -> UpState:
         """What ``up.json`` says."""
-        found = read_state(self.data)
+        found = read_state(self.data_dir)
         assert found is not None
         return found
 
@@ -65,7 +65,7 @@ class Up:
 
     async def log(self, pod: str, *, namespace: str = "default") -> str:
         """What the container of a pod has printed."""
-        credentials = load_credentials(str(self.data.kubeconfig))
+        credentials = load_credentials(str(self.data_dir.kubeconfig))
         trust = ssl.create_default_context(cadata=credentials.ca_data.decode())
         url = f"{credentials.server}/api/v1/namespaces/{namespace}/pods/{pod}/log"
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -75,9 +75,9 @@ class Up:
         ):
             return await answer.text()
 
-    def kill(self, part: str) -> None:
+    def kill(self, component: str) -> None:
         """``kill -9`` of a part, if it runs just now."""
-        process = self.state.parts[part].process
+        process = self.state.parts[component].process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, 9)
@@ -91,16 +91,16 @@ async def start(root: Path, *options: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def connect(root: Path) -> AsyncIterator[Up]:
+async def connect(root: Path) -> AsyncIterator[EmbeddedCluster]:
     """The cluster that is up in a folder."""
     data = DataDir(root)
     credentials = load_credentials(str(data.kubeconfig))
     async with Client(credentials, user_agent="tests") as client:
-        yield Up(data=data, client=client, token=credentials.token)
+        yield EmbeddedCluster(data_dir=data, client=client, token=credentials.token)
 
 
 @contextlib.asynccontextmanager
-async def up(root: Path, *options: str) -> AsyncIterator[Up]:
+async def embedded_cluster(root: Path, *options: str) -> AsyncIterator[EmbeddedCluster]:
     """A cluster for the length of the block; it must leave no process behind."""
     await start(root, *options)
     try:

@@ -7,31 +7,31 @@ SERVER, AGENT, SCHEDULER = "apiserver", "agent", "scheduler"
 _CODE = Path(__file__).parents[2] / "platform"
 
 
-class Row(NamedTuple):
+class EnforcementRow(NamedTuple):
     """What becomes of a kind or a field."""
 
-    state: str
+    handling: str
     """`enforced`; `data`: stored for others, on any cluster; `warned`; `refused`."""
 
-    by: str = ""
+    enforced_by: str = ""
     """The module that enforces it, or why it is plain data."""
 
     body: Any = None
     """An object of the kind, or a value of the field that asks for something."""
 
     @property
-    def holds(self) -> bool:
+    def enforcer_exists(self) -> bool:
         """Whether what is said to enforce it is there."""
-        return self.state != "enforced" or (_CODE / self.by).is_file()
+        return self.handling != "enforced" or (_CODE / self.enforced_by).is_file()
 
 
-def data(body: Any = None, why: str = "others read it") -> Row:
-    return Row("data", why, {} if body is None else body)
+def data(body: Any = None, reason: str = "others read it") -> EnforcementRow:
+    return EnforcementRow("data", reason, {} if body is None else body)
 
 
-def enforced(by: str, body: Any = None) -> Row:
-    return Row("enforced", by, {} if body is None else body)
+def enforced(enforced_by: str, body: Any = None) -> EnforcementRow:
+    return EnforcementRow("enforced", enforced_by, {} if body is None else body)
 
 
-def warned(body: Any = None) -> Row:
-    return Row("warned", "", {} if body is None else body)
+def warned(body: Any = None) -> EnforcementRow:
+    return EnforcementRow("warned", "", {} if body is None else body)

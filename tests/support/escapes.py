@@ -28,7 +28,7 @@ DATA, SECRET, HOST_PID, KEY = (
 )
 
 
-def attempt(function: Callable[[], str]) -> Callable[[], str]:
+def register_attempt(function: Callable[[], str]) -> Callable[[], str]:
     """Note a way out; its result says what was won."""
     ATTEMPTS.append(function)
     return function
@@ -61,13 +61,13 @@ def any_opened(paths: list[str], flags: int = os.O_RDONLY) -> str:
     return ""
 
 
-def in_child(work: Callable[[], str]) -> str:
+def run_in_child(function: Callable[[], str]) -> str:
     """What *work* won in a process of its own: it may leave its namespaces."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         with suppress(BaseException):
-            os.write(write, work().encode())
+            os.write(write, function().encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as file:
@@ -85,7 +85,7 @@ def as_namespace_root() -> None:
             file.write(text)
 
 
-def outside() -> str:
+def host_secret() -> str:
     """The secret of the machine, wherever it can be seen."""
     for root in ("", "/proc/1/root", "/proc/1/cwd", "/oldroot", "/mnt", "..", "../../../../.."):
         with suppress(OSError), open(f"{root}{DATA}/tokens.json") as file:
@@ -93,7 +93,7 @@ def outside() -> str:
     return ""
 
 
-@attempt
+@register_attempt
 def a_descriptor_was_left_open() -> str:
     left = []
     for name in os.listdir("/proc/self/fd"):
@@ -107,17 +107,17 @@ def a_descriptor_was_left_open() -> str:
     return ",".join(left)
 
 
-@attempt
+@register_attempt
 def core_pattern_is_written() -> str:
     return opened("/proc/sys/kernel/core_pattern", os.O_WRONLY)
 
 
-@attempt
+@register_attempt
 def system_requests_are_made() -> str:
     return opened("/proc/sysrq-trigger", os.O_WRONLY)
 
 
-@attempt
+@register_attempt
 def other_controls_in_proc_are_written() -> str:
     places = [
         "/proc/sys/vm/drop_caches",
@@ -127,27 +127,27 @@ def other_controls_in_proc_are_written() -> str:
     return any_opened([*places, *glob.glob("/proc/bus/pci/*/*")], os.O_WRONLY)
 
 
-@attempt
+@register_attempt
 def the_machine_s_passwords_are_read() -> str:
     return any_opened(["/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/sudoers"])
 
 
-@attempt
+@register_attempt
 def its_private_keys_are_read() -> str:
     return any_opened(glob.glob("/etc/ssh/ssh_host_*_key") + glob.glob("/etc/ssl/private/*"))
 
 
-@attempt
+@register_attempt
 def the_data_folder_is_read() -> str:
-    return outside()
+    return host_secret()
 
 
-@attempt
+@register_attempt
 def the_data_folder_is_listed() -> str:
     return ",".join(os.listdir(DATA))
 
 
-@attempt
+@register_attempt
 def the_machine_s_files_are_written() -> str:
     with open("/proc/self/mountinfo") as file:
         own = {line.split()[4] for line in file if " - tmpfs " in line}
@@ -161,36 +161,36 @@ def the_machine_s_files_are_written() -> str:
     return ""
 
 
-@attempt
+@register_attempt
 def a_read_only_mount_is_made_writable() -> str:
     mount(None, "/usr", None, BIND | REMOUNT)
     return "/usr"
 
 
-@attempt
+@register_attempt
 def a_cover_is_taken_off() -> str:
     call("umount2", DATA.encode(), 2)
-    return outside()
+    return host_secret()
 
 
-@attempt
+@register_attempt
 def a_cover_is_taken_off_in_a_user_namespace_of_its_own() -> str:
     def work() -> str:
         as_namespace_root()
         for place in (DATA, "/proc/sys", "/proc", "/tmp", "/"):
             with suppress(OSError):
                 call("umount2", place.encode(), 2)
-        if won := outside():
+        if won := host_secret():
             return won
         with suppress(OSError):
             mount(None, "/usr", None, BIND | REMOUNT)
             return "/usr is writable"
         return ""
 
-    return in_child(work)
+    return run_in_child(work)
 
 
-@attempt
+@register_attempt
 def a_fresh_proc_is_written() -> str:
     def work() -> str:
         as_namespace_root()
@@ -200,12 +200,12 @@ def a_fresh_proc_is_written() -> str:
             mount("proc", "/proc", "proc", 0)
             return opened("/proc/sys/kernel/core_pattern", os.O_WRONLY)
 
-        return in_child(below)
+        return run_in_child(below)
 
-    return in_child(work)
+    return run_in_child(work)
 
 
-@attempt
+@register_attempt
 def a_root_in_the_root_is_left() -> str:
     def work() -> str:
         here = os.open("/", os.O_RDONLY)
@@ -214,12 +214,12 @@ def a_root_in_the_root_is_left() -> str:
         for _ in range(20):
             os.chdir("..")
         os.chroot(".")
-        return outside()
+        return host_secret()
 
-    return in_child(work)
+    return run_in_child(work)
 
 
-@attempt
+@register_attempt
 def another_process_s_root_leads_out() -> str:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         for link in ("root", "cwd"):
@@ -228,7 +228,7 @@ def another_process_s_root_leads_out() -> str:
     return ""
 
 
-@attempt
+@register_attempt
 def the_program_around_it_is_written() -> str:
     """Its interpreter on the machine, by way of /proc."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -246,7 +246,7 @@ def the_program_around_it_is_written() -> str:
     return ""
 
 
-@attempt
+@register_attempt
 def a_disk_is_opened() -> str:
     for device in (os.stat("/").st_dev, os.stat("/usr").st_dev, os.makedev(8, 0), os.makedev(1, 1)):
         with suppress(OSError):
@@ -257,18 +257,18 @@ def a_disk_is_opened() -> str:
     )
 
 
-@attempt
+@register_attempt
 def the_init_is_traced() -> str:
     seize = 0x4206
-    return in_child(lambda: str(call("ptrace", seize, 1, None, None)) + " traced")
+    return run_in_child(lambda: str(call("ptrace", seize, 1, None, None)) + " traced")
 
 
-@attempt
+@register_attempt
 def the_init_s_memory_is_read() -> str:
     return any_opened(["/proc/1/mem", "/proc/1/environ"])
 
 
-@attempt
+@register_attempt
 def processes_of_the_machine_are_seen() -> str:
     with suppress(OSError), open(f"/proc/{HOST_PID}/cmdline", "rb") as file:
         if b"pytest" in file.read():
@@ -276,7 +276,7 @@ def processes_of_the_machine_are_seen() -> str:
     return ""
 
 
-@attempt
+@register_attempt
 def processes_of_the_machine_are_signalled() -> str:
     os.kill(int(HOST_PID), 0)
     with suppress(OSError), open(f"/proc/{HOST_PID}/status") as file:
@@ -284,7 +284,7 @@ def processes_of_the_machine_are_signalled() -> str:
     return HOST_PID
 
 
-@attempt
+@register_attempt
 def a_namespace_of_the_machine_is_joined() -> str:
     def work() -> str:
         for pid in sorted({"1", HOST_PID}):
@@ -297,10 +297,10 @@ def a_namespace_of_the_machine_is_joined() -> str:
                         return f"{pid} {kind}"
         return ""
 
-    return in_child(work)
+    return run_in_child(work)
 
 
-@attempt
+@register_attempt
 def a_kernel_module_is_loaded() -> str:
     number = 313 if X86 else 273
     held = os.open("/dev/null", os.O_RDONLY)
@@ -312,7 +312,7 @@ def a_kernel_module_is_loaded() -> str:
     return "loaded"
 
 
-@attempt
+@register_attempt
 def the_clock_is_set() -> str:
     import time
 
@@ -320,14 +320,20 @@ def the_clock_is_set() -> str:
     return "set"
 
 
-@attempt
+@register_attempt
 def the_host_name_is_changed() -> str:
     name = socket.gethostname().encode()
     call("sethostname", name, len(name))
     return ""  # its own alone: the caller compares the machine's
 
 
-RIGHTS = {"SYS_ADMIN": 21, "SYS_PTRACE": 19, "SYS_MODULE": 16, "DAC_READ_SEARCH": 2, "BPF": 39}
+CAPABILITIES = {
+    "SYS_ADMIN": 21,
+    "SYS_PTRACE": 19,
+    "SYS_MODULE": 16,
+    "DAC_READ_SEARCH": 2,
+    "BPF": 39,
+}
 
 
 def own_status() -> dict[str, str]:
@@ -335,21 +341,21 @@ def own_status() -> dict[str, str]:
         return dict(line.split(":", 1) for line in file)
 
 
-@attempt
+@register_attempt
 def rights_are_regained() -> str:
     told = own_status()
     held = int(told["CapPrm"], 16) | int(told["CapAmb"], 16)
-    won = [name for name, number in RIGHTS.items() if held >> number & 1]
+    won = [name for name, number in CAPABILITIES.items() if held >> number & 1]
     return ",".join(won + ([] if told["NoNewPrivs"].strip() == "1" else ["setuid programs"]))
 
 
-@attempt
+@register_attempt
 def rights_are_within_reach() -> str:
     bounds = int(own_status()["CapBnd"], 16)
-    return ",".join(name for name, number in RIGHTS.items() if bounds >> number & 1)
+    return ",".join(name for name, number in CAPABILITIES.items() if bounds >> number & 1)
 
 
-@attempt
+@register_attempt
 def a_file_is_opened_by_its_number() -> str:
     """open_by_handle_at, which knows no roots: the machine's own root folder is inode 2."""
     number = 304 if X86 else 265
@@ -359,18 +365,18 @@ def a_file_is_opened_by_its_number() -> str:
     return ",".join(os.listdir(held))
 
 
-@attempt
+@register_attempt
 def a_control_group_runs_a_program() -> str:
     return any_opened(glob.glob("/sys/fs/cgroup/*/release_agent"), os.O_WRONLY)
 
 
-@attempt
+@register_attempt
 def the_kernel_s_objects_are_written() -> str:
     places = ["/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/ksm/run"]
     return any_opened([*places, *glob.glob("/sys/class/net/*/ifalias")], os.O_WRONLY)
 
 
-@attempt
+@register_attempt
 def a_key_of_the_session_is_read() -> str:
     """A keyring that was inherited: session keys of who started the agent."""
     search, session = 10, -3

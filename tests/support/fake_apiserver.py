@@ -1,8 +1,9 @@
 """A small Kubernetes API on loopback that keeps objects, history and versions, and fails on demand.
 
 It really stores, really counts resource versions and really streams watches, so tests compare the
-world, not calls. Faults are planned with :meth:`FakeApi.fail`, :meth:`FakeApi.drop_watches`,
-:meth:`FakeApi.forget_history` and the switches at the top of the class.
+world, not calls. Faults are planned with :meth:`FakeApi.inject_fault`,
+:meth:`FakeApi.drop_watches`, :meth:`FakeApi.forget_history` and the switches at the top of the
+class.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ Object = dict[str, Any]
 
 
 @dataclass
-class Seen:
+class ReceivedRequest:
     """One request as it arrived."""
 
     method: str
@@ -36,7 +37,7 @@ class Seen:
 
 
 @dataclass
-class Fault:
+class InjectedFault:
     """What becomes of the next *times* requests that *match*: a status, ``drop`` or ``hang``."""
 
     match: Callable[[web.Request], bool]
@@ -72,34 +73,34 @@ class FakeApi:
     """The server; ``async with FakeApi() as api`` listens at ``api.credentials.server``."""
 
     def __init__(self) -> None:
-        self.streams_lists = True
+        self.supports_watch_list = True
         """Whether ``sendInitialEvents`` is understood; otherwise answered with 422."""
-        self.mute_lists = False
+        self.hang_lists = False
         """An old server: takes ``sendInitialEvents`` without a word and never ends the list."""
-        self.says_oldest = True
+        self.reports_oldest_version = True
         """Whether a refusal to watch from a version says from which on one could."""
         self.lists = asyncio.Event()
         """Clear it to hold back the answers to lists, of either form."""
         self.lists.set()
-        self.cut_after: int | None = None
+        self.break_watch_after: int | None = None
         """Break the connection of a watch after so many further bytes, in the middle of a line."""
-        self.seen: list[Seen] = []
+        self.received: list[ReceivedRequest] = []
         self.version = 100
         self.stores: dict[str, dict[str, Object]] = {}
         self.history: list[tuple[int, str, str, Object, Object | None]] = []
         """(version, collection, change, object now, object before)."""
         self.states: list[tuple[str, str, Object]] = []
         """Every (collection, change, object) there ever was; not forgotten with the history."""
-        self._oldest = 0
-        self._faults: list[Fault] = []
+        self._oldest_version = 0
+        self._injected_faults: list[InjectedFault] = []
         self._watchers: list[_Watcher] = []
-        self._hanging = asyncio.Event()
+        self._hanging_requests = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self._url = ""
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=2**26)
-        application.router.add_route("*", "/{path:.*}", self._answer)
+        application.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(application, shutdown_timeout=0.01, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -114,7 +115,7 @@ class FakeApi:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._hanging.set()
+        self._hanging_requests.set()
         self.lists.set()
         self.end_watches()
         if self._runner is not None:
@@ -138,16 +139,16 @@ class FakeApi:
         return self._store(prefix, key, _merged(base, fields))
 
     def remove(self, resource: Resource, name: str, *, namespace: str = "d") -> None:
-        self._drop(resource.path(), f"{namespace}/{name}" if resource.namespaced else name)
+        self._delete(resource.path(), f"{namespace}/{name}" if resource.namespaced else name)
 
-    def discard(self, resource: Resource, name: str) -> bool:
+    def delete_if_present(self, resource: Resource, name: str) -> bool:
         """Remove an object of namespace d if it is there; whether it was."""
         there = f"d/{name}" in self.objects(resource)
         if there:
             self.remove(resource, name)
         return there
 
-    def fail(
+    def inject_fault(
         self,
         action: int | str,
         *,
@@ -171,7 +172,7 @@ class FakeApi:
             return fits and method in ("", request.method) and path in request.path
 
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self._faults.append(Fault(match, action, times, named))
+        self._injected_faults.append(InjectedFault(match, action, times, named))
 
     def drop_watches(self) -> None:
         """Break all connections of watches, as a dying network does."""
@@ -186,12 +187,12 @@ class FakeApi:
 
     def forget_history(self) -> None:
         """Make every version before now too old to watch from."""
-        self._oldest = self.version
+        self._oldest_version = self.version
         self.history.clear()
 
     def send_bookmarks(self) -> None:
         for watcher in self._watchers:
-            watcher.lines.put_nowait(_bookmark(self.version))
+            watcher.lines.put_nowait(_bookmark_line(self.version))
 
     def send_line(self, line: bytes) -> None:
         """Send any text to all watches."""
@@ -203,7 +204,9 @@ class FakeApi:
         return len(self._watchers)
 
     def count(self, method: str, *, watch: bool = False) -> int:
-        return sum(seen.method == method and ("watch" in seen.query) == watch for seen in self.seen)
+        return sum(
+            seen.method == method and ("watch" in seen.query) == watch for seen in self.received
+        )
 
     # Storage.
 
@@ -214,30 +217,30 @@ class FakeApi:
         meta.setdefault("uid", str(uuid.uuid4()))
         new = {**obj, "metadata": meta}
         self.stores[prefix][key] = new
-        self._tell(prefix, "MODIFIED" if old else "ADDED", new, old)
+        self._broadcast(prefix, "MODIFIED" if old else "ADDED", new, old)
         return new
 
-    def _drop(self, prefix: str, key: str) -> Object:
+    def _delete(self, prefix: str, key: str) -> Object:
         old = self.stores[prefix].pop(key)
         self.version += 1
         last = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
-        self._tell(prefix, "DELETED", last, old)
+        self._broadcast(prefix, "DELETED", last, old)
         return last
 
-    def _tell(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+    def _broadcast(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         entry = (self.version, prefix, change, new, old)
         self.history.append(entry)
         self.states.append((prefix, change, new))
         for watcher in self._watchers:
-            if line := _line_for(watcher, entry):
+            if line := _event_for(watcher, entry):
                 watcher.lines.put_nowait(line)
 
     # HTTP.
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        self.seen.append(
-            Seen(
+        self.received.append(
+            ReceivedRequest(
                 request.method,
                 request.path,
                 dict(request.query),
@@ -245,7 +248,9 @@ class FakeApi:
                 dict(request.headers),
             )
         )
-        fault = next((one for one in self._faults if one.times and one.match(request)), None)
+        fault = next(
+            (one for one in self._injected_faults if one.times and one.match(request)), None
+        )
         if fault is not None:
             fault.times -= 1
             return await self._fail(request, fault)
@@ -257,11 +262,11 @@ class FakeApi:
             if request.query.get("limit") != "1":
                 await self.lists.wait()
             return answer
-        return self._one(request, target, self.seen[-1].body)
+        return self._handle_object(request, target, self.received[-1].body)
 
-    async def _fail(self, request: web.Request, fault: Fault) -> web.Response:
+    async def _fail(self, request: web.Request, fault: InjectedFault) -> web.Response:
         if fault.action == "hang":
-            await self._hanging.wait()
+            await self._hanging_requests.wait()
             return web.Response(status=500)
         if isinstance(fault.action, int):
             return _status(fault.action, "Injected", "as planned", fault.headers)
@@ -284,7 +289,7 @@ class FakeApi:
             {"kind": "List", "metadata": meta, "items": chosen[start : start + limit]}
         )
 
-    def _one(self, request: web.Request, target: _Target, body: Any) -> web.Response:
+    def _handle_object(self, request: web.Request, target: _Target, body: Any) -> web.Response:
         store = self.stores.setdefault(target.prefix, {})
         if request.method == "POST":
             return self._create(target, body)
@@ -298,7 +303,7 @@ class FakeApi:
         if problem := _precondition(old, request.method, body):
             return problem
         if request.method == "DELETE":
-            return web.json_response(self._drop(target.prefix, target.key))
+            return web.json_response(self._delete(target.prefix, target.key))
         if request.method == "PATCH" and isinstance(body, list):
             try:
                 new = json_patch(old, body)
@@ -322,7 +327,7 @@ class FakeApi:
     async def _watch(self, request: web.Request, target: _Target) -> web.StreamResponse:
         query = request.query
         initial = query.get("sendInitialEvents") == "true"
-        if initial and not self.streams_lists and not self.mute_lists:
+        if initial and not self.supports_watch_list and not self.hang_lists:
             return _status(422, "Invalid", "sendInitialEvents is forbidden")
         since = int(query.get("resourceVersion") or 0)
         watcher = _Watcher(
@@ -330,8 +335,8 @@ class FakeApi:
         )
         for line in self._backlog(watcher, since):
             watcher.lines.put_nowait(line)
-        if initial and not self.mute_lists:
-            watcher.lines.put_nowait(_bookmark(self.version, ends_list=True))
+        if initial and not self.hang_lists:
+            watcher.lines.put_nowait(_bookmark_line(self.version, ends_list=True))
         response = web.StreamResponse()
         watcher.response = response
         self._watchers.append(watcher)
@@ -339,14 +344,14 @@ class FakeApi:
             await response.prepare(request)
             if initial:
                 await self.lists.wait()
-            await self._pump(watcher, response)
+            await self._stream(watcher, response)
         except ConnectionError:
             pass  # the client, or drop_watches, closed it
         finally:
             self._watchers.remove(watcher)
         return response
 
-    async def _pump(self, watcher: _Watcher, response: web.StreamResponse) -> None:
+    async def _stream(self, watcher: _Watcher, response: web.StreamResponse) -> None:
         while (line := await watcher.lines.get()) is not None:
             while not watcher.lines.empty() and line.count(b"\n") < 50:
                 more = watcher.lines.get_nowait()
@@ -354,9 +359,9 @@ class FakeApi:
                     watcher.lines.put_nowait(None)
                     break
                 line += more
-            if self.cut_after is not None and self.cut_after < len(line):
-                await response.write(line[: self.cut_after])
-                self.cut_after = None
+            if self.break_watch_after is not None and self.break_watch_after < len(line):
+                await response.write(line[: self.break_watch_after])
+                self.break_watch_after = None
                 await asyncio.sleep(0.01)  # let the piece arrive before the connection dies
                 _abort(response)
                 return
@@ -366,18 +371,18 @@ class FakeApi:
         if not since:
             for _, obj in sorted(self.stores.get(watcher.prefix, {}).items()):
                 if _selected(obj, watcher.namespace, watcher.selector):
-                    yield _line("ADDED", obj)
+                    yield _event_line("ADDED", obj)
             return
-        if since < self._oldest:
+        if since < self._oldest_version:
             text = "too old resource version"
-            if self.says_oldest:
-                text += f": {since} ({self._oldest})"
+            if self.reports_oldest_version:
+                text += f": {since} ({self._oldest_version})"
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": text}
-            yield _line("ERROR", status)
+            yield _event_line("ERROR", status)
             watcher.lines.put_nowait(None)  # the server ends such a stream after the event
             return
         for entry in self.history:
-            if entry[0] > since and (line := _line_for(watcher, entry)):
+            if entry[0] > since and (line := _event_for(watcher, entry)):
                 yield line
 
 
@@ -398,18 +403,18 @@ def _parse(path: str) -> _Target:
     return _Target("/" + "/".join([*root, plural]), namespace, name, subresource)
 
 
-def _line(change: str, obj: Object) -> bytes:
+def _event_line(change: str, obj: Object) -> bytes:
     return json.dumps({"type": change, "object": obj}, separators=(",", ":")).encode() + b"\n"
 
 
-def _bookmark(version: int, *, ends_list: bool = False) -> bytes:
+def _bookmark_line(version: int, *, ends_list: bool = False) -> bytes:
     meta: Object = {"resourceVersion": str(version), "creationTimestamp": None}
     if ends_list:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-    return _line("BOOKMARK", {"kind": "Any", "apiVersion": "v1", "metadata": meta})
+    return _event_line("BOOKMARK", {"kind": "Any", "apiVersion": "v1", "metadata": meta})
 
 
-def _line_for(watcher: _Watcher, entry: tuple[int, str, str, Object, Object | None]) -> bytes:
+def _event_for(watcher: _Watcher, entry: tuple[int, str, str, Object, Object | None]) -> bytes:
     """The event as this watcher sees it: leaving its selection is a deletion."""
     _, prefix, change, new, old = entry
     if prefix != watcher.prefix:
@@ -417,8 +422,8 @@ def _line_for(watcher: _Watcher, entry: tuple[int, str, str, Object, Object | No
     now = change != "DELETED" and _selected(new, watcher.namespace, watcher.selector)
     before = old is not None and _selected(old, watcher.namespace, watcher.selector)
     if now:
-        return _line("MODIFIED" if before else "ADDED", new)
-    return _line("DELETED", new) if before else b""
+        return _event_line("MODIFIED" if before else "ADDED", new)
+    return _event_line("DELETED", new) if before else b""
 
 
 def _selected(obj: Object, namespace: str, selector: str) -> bool:

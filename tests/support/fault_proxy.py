@@ -22,8 +22,10 @@ from aiohttp import web
 from batholith.local.pki import KeyPair
 
 HOST = "127.0.0.1"
-_PIECE = 2**16
-_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})
+_CHUNK_SIZE = 2**16
+_HOP_BY_HOP_HEADERS = frozenset(
+    {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
+)
 """Headers that are between neighbours."""
 
 
@@ -35,7 +37,7 @@ class TcpProxy:
         self._delay = 0.0
         self._dropping = False
         self._requests = asyncio.Event()
-        self._answers = asyncio.Event()
+        self._responses = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.resume()
@@ -67,7 +69,7 @@ class TcpProxy:
         self._dropping = False
         self._delay = 0.0
         self._requests.set()
-        self._answers.set()
+        self._responses.set()
 
     def drop(self) -> None:
         """Break all connections and each new one, until `resume`."""
@@ -75,14 +77,14 @@ class TcpProxy:
         for writer in self._writers:
             writer.transport.abort()
 
-    def hang(self, *, requests: bool = True, answers: bool = True) -> None:
+    def hang(self, *, requests: bool = True, responses: bool = True) -> None:
         """Pass nothing on in these directions, until `resume`; connections stay."""
         if requests:
             self._requests.clear()
-        if answers:
-            self._answers.clear()
+        if responses:
+            self._responses.clear()
 
-    def slow(self, seconds: float) -> None:
+    def delay(self, seconds: float) -> None:
         """Hold each piece of data back for so long, until `resume`."""
         self._delay = seconds
 
@@ -107,8 +109,8 @@ class TcpProxy:
         back, forth = await asyncio.open_connection(HOST, self._target)
         self._writers.add(forth)
         pumps = [
-            asyncio.create_task(self._pump(reader, forth, self._requests)),
-            asyncio.create_task(self._pump(back, writer, self._answers)),
+            asyncio.create_task(self._copy(reader, forth, self._requests)),
+            asyncio.create_task(self._copy(back, writer, self._responses)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -119,10 +121,10 @@ class TcpProxy:
             forth.transport.abort()
             self._writers.discard(forth)
 
-    async def _pump(
+    async def _copy(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, open_: asyncio.Event
     ) -> None:
-        while piece := await source.read(_PIECE):
+        while piece := await source.read(_CHUNK_SIZE):
             if self._delay:
                 await asyncio.sleep(self._delay)
             await open_.wait()
@@ -131,15 +133,15 @@ class TcpProxy:
         await open_.wait()
 
 
-class Fate(Enum):
+class FaultKind(Enum):
     """What becomes of a request besides being passed on."""
 
-    LOST_BEFORE = "the connection breaks before the server gets it"
-    LOST_AFTER = "it is carried out, and the connection breaks before the answer"
+    DROP_REQUEST = "the connection breaks before the server gets it"
+    DROP_RESPONSE = "it is carried out, and the connection breaks before the answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ErrorResponse:
     """An answer in the server's place; the server never sees the request."""
 
     status: int
@@ -147,30 +149,32 @@ class Refusal:
     retry_after: int | None = None
 
 
-REFUSALS = (
-    Refusal(500, "InternalError"),
-    Refusal(429, "TooManyRequests"),
-    Refusal(429, "TooManyRequests", retry_after=1),
-    Refusal(409, "Conflict"),
+ERROR_RESPONSES = (
+    ErrorResponse(500, "InternalError"),
+    ErrorResponse(429, "TooManyRequests"),
+    ErrorResponse(429, "TooManyRequests", retry_after=1),
+    ErrorResponse(409, "Conflict"),
 )
 """What a server or something on the way to it may say to any request."""
 
-Judge = Callable[[str, str], Refusal | Fate | None]
+FaultPolicy = Callable[[str, str], ErrorResponse | FaultKind | None]
 """From method and path (with query) to what becomes of the request; None: it is passed on."""
 
 
-def at_random(share: float, *, seed: int) -> Judge:
+def random_faults(probability: float, *, seed: int) -> FaultPolicy:
     """Spoil a *share* of all requests: refusals, and 410 for reads; answers get lost."""
     chance = random.Random(seed)
 
-    def judge(method: str, path: str) -> Refusal | Fate | None:
-        if chance.random() >= share:
+    def choose_fault(method: str, path: str) -> ErrorResponse | FaultKind | None:
+        if chance.random() >= probability:
             return None
         if method == "GET":
-            return chance.choice((*REFUSALS, Refusal(410, "Expired"), Fate.LOST_AFTER))
-        return chance.choice((*REFUSALS, Fate.LOST_BEFORE, Fate.LOST_AFTER))
+            return chance.choice(
+                (*ERROR_RESPONSES, ErrorResponse(410, "Expired"), FaultKind.DROP_RESPONSE)
+            )
+        return chance.choice((*ERROR_RESPONSES, FaultKind.DROP_REQUEST, FaultKind.DROP_RESPONSE))
 
-    return judge
+    return choose_fault
 
 
 class HttpProxy:
@@ -181,21 +185,21 @@ class HttpProxy:
     """
 
     def __init__(self, server: str, *, ca: bytes, own: KeyPair) -> None:
-        self.judge: Judge = lambda method, path: None
-        self.spoilt = 0
+        self.fault_policy: FaultPolicy = lambda method, path: None
+        self.faults_injected = 0
         """Requests that were not simply passed on."""
         self.held = 0
         """Requests that wait to be passed on."""
         self._server = server
-        self._trust = ssl.create_default_context(cadata=ca.decode())
+        self._ca = ssl.create_default_context(cadata=ca.decode())
         self._own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._own.load_cert_chain(own.certificate, own.key)
         self._requests = asyncio.Event()
-        self._answers = asyncio.Event()
+        self._responses = asyncio.Event()
         self.release()
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._trust, limit=0)
+        connector = aiohttp.TCPConnector(ssl=self._ca, limit=0)
         never = aiohttp.ClientTimeout(total=None)
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -228,25 +232,25 @@ class HttpProxy:
         """Where clients go."""
         return f"https://{HOST}:{self._runner.addresses[0][1]}"
 
-    def hold(self, *, requests: bool = False, answers: bool = False) -> None:
+    def hold(self, *, requests: bool = False, responses: bool = False) -> None:
         """Keep these back until `release`."""
         if requests:
             self._requests.clear()
-        if answers:
-            self._answers.clear()
+        if responses:
+            self._responses.clear()
 
     def release(self) -> None:
         """Pass on what was kept back, and hold nothing any more."""
         self._requests.set()
-        self._answers.set()
+        self._responses.set()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        verdict = self.judge(request.method, request.path_qs)
-        self.spoilt += verdict is not None
-        if isinstance(verdict, Refusal):
-            return _refuse(verdict)
-        if verdict is Fate.LOST_BEFORE:
-            return _break(request)
+        verdict = self.fault_policy(request.method, request.path_qs)
+        self.faults_injected += verdict is not None
+        if isinstance(verdict, ErrorResponse):
+            return _error_response(verdict)
+        if verdict is FaultKind.DROP_REQUEST:
+            return _abort_connection(request)
         body = await request.read() if request.body_exists else None
         self.held += 1
         try:
@@ -255,39 +259,47 @@ class HttpProxy:
             self.held -= 1
         try:
             async with self._send(request, body) as answer:
-                if verdict is Fate.LOST_AFTER:
+                if verdict is FaultKind.DROP_RESPONSE:
                     await answer.content.readany()
-                    return _break(request)
-                return await self._pass_back(request, answer)
+                    return _abort_connection(request)
+                return await self._forward_response(request, answer)
         except (aiohttp.ClientError, OSError):
-            return _break(request)
+            return _abort_connection(request)
 
     @contextlib.asynccontextmanager
     async def _send(
         self, request: web.Request, body: bytes | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP}
+        headers = {
+            key: value
+            for key, value in request.headers.items()
+            if key.lower() not in _HOP_BY_HOP_HEADERS
+        }
         url = self._server + request.raw_path
         async with self._session.request(
             request.method, url, data=body, headers=headers, allow_redirects=False
         ) as answer:
             yield answer
 
-    async def _pass_back(
+    async def _forward_response(
         self, request: web.Request, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
-        headers = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP}
+        headers = {
+            key: value
+            for key, value in answer.headers.items()
+            if key.lower() not in _HOP_BY_HOP_HEADERS
+        }
         passed = web.StreamResponse(status=answer.status, headers=headers)
-        await self._answers.wait()
+        await self._responses.wait()
         await passed.prepare(request)
         while piece := await answer.content.readany():
-            await self._answers.wait()
+            await self._responses.wait()
             await passed.write(piece)
         await passed.write_eof()
         return passed
 
 
-def _refuse(verdict: Refusal) -> web.Response:
+def _error_response(verdict: ErrorResponse) -> web.Response:
     status = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -305,7 +317,7 @@ def _refuse(verdict: Refusal) -> web.Response:
     )
 
 
-def _break(request: web.Request) -> web.Response:
+def _abort_connection(request: web.Request) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=502)

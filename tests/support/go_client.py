@@ -23,7 +23,7 @@ def needs_go_client() -> Path:
     return program
 
 
-async def go_checks(
+async def run_go_checks(
     kubeconfig: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """What each check complains about; nothing where it holds.

@@ -23,9 +23,9 @@ from batholith.machinery.testing import FakeClock
 from batholith.model import times
 from batholith.model.names import PODS, Resource
 
-Change = Callable[[str, str, Object, Object | None], None]
+ChangeCallback = Callable[[str, str, Object, Object | None], None]
 """Told of (collection, ADDED/MODIFIED/DELETED, object now, object before)."""
-FULL = "exceeded quota"
+QUOTA_EXCEEDED = "exceeded quota"
 """What a full namespace says."""
 
 
@@ -48,44 +48,44 @@ class _Request:
         return self._body
 
 
-class LocalApi(FakeApi):
+class InMemoryApi(FakeApi):
     """The server; pods that have been placed go in two steps, and specs have generations."""
 
     def __init__(self, clock: FakeClock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.clock = clock
         self._loop = loop
-        self.told: Change | None = None
-        self.asked_by = ""
+        self.on_change: ChangeCallback | None = None
+        self.requesting_client = ""
         """Name of the client whose request is being carried out; empty for the test itself."""
         self.requests = 0
         """Of clients, without watches."""
-        self.lag = 1
+        self.response_lag = 1
         """Rounds of the loop that an answer is under way; watches may well be faster."""
-        self.full: set[str] = set()
+        self.full_namespaces: set[str] = set()
         """Namespaces whose quota takes no more pods."""
         self._serial = 0
-        self._flows: dict[str, asyncio.Future[bool]] = {}
+        self._held_watches: dict[str, asyncio.Future[bool]] = {}
         """Watches held back, by collection: whether they go on from there."""
 
     # What a client does.
 
-    async def serve(self, client: "LocalClient", request: _Request) -> bytes:
+    async def serve(self, client: "InMemoryClient", request: _Request) -> bytes:
         """Answer one request."""
         self.requests += 1
         await asyncio.sleep(0)
-        if client.dead:
+        if client.killed:
             raise ConnectionLostError("dead")
         if request.method == "POST" and _parse(request.path).prefix == PODS.path():
-            self._ask_quota(_parse(request.path).namespace)
-        self.asked_by = client.name
+            self._check_quota(_parse(request.path).namespace)
+        self.requesting_client = client.name
         try:
-            answer = cast("web.Response", await self._answer(cast("web.Request", request)))
+            answer = cast("web.Response", await self._handle(cast("web.Request", request)))
         finally:
-            self.asked_by = ""
-        for _ in range(self.lag):
+            self.requesting_client = ""
+        for _ in range(self.response_lag):
             await asyncio.sleep(0)
-        if client.dead:
+        if client.killed:
             raise ConnectionLostError("dead")
         body = answer.body
         assert isinstance(body, bytes)
@@ -93,20 +93,25 @@ class LocalApi(FakeApi):
             raise from_response(answer.status, body)
         return body
 
-    def _ask_quota(self, namespace: str) -> None:
-        if namespace in self.full:
-            refusal = {"kind": "Status", "code": 403, "message": FULL, "reason": "Forbidden"}
+    def _check_quota(self, namespace: str) -> None:
+        if namespace in self.full_namespaces:
+            refusal = {
+                "kind": "Status",
+                "code": 403,
+                "message": QUOTA_EXCEEDED,
+                "reason": "Forbidden",
+            }
             raise from_response(403, json.dumps(refusal).encode())
 
     async def _fail(self, request: web.Request, fault: Any) -> web.Response:
         if fault.action == "lost":
-            await self._answer(request)
+            await self._handle(request)
         if fault.action in ("hang", "done, hang"):
             if fault.action != "hang":
-                await self._answer(request)
+                await self._handle(request)
             await self._loop.create_future()
         if isinstance(fault.action, str) and fault.action.startswith("done"):
-            done = cast("web.Response", await self._answer(request))
+            done = cast("web.Response", await self._handle(request))
             if done.status >= 300:
                 return done
             raise from_response(int(fault.action.partition(" ")[2]), b"as planned")
@@ -115,13 +120,16 @@ class LocalApi(FakeApi):
         return await super()._fail(request, fault)
 
     @asynccontextmanager
-    async def follow(self, client: "LocalClient", path: str) -> AsyncIterator[AsyncIterator[Lines]]:
+    async def watch(
+        self, client: "InMemoryClient", path: str
+    ) -> AsyncIterator[AsyncIterator[Lines]]:
         """Serve a watch."""
         await asyncio.sleep(0)
-        if client.dead:
+        if client.killed:
             raise ConnectionLostError("dead")
         request = _Request("GET", path, None, "")
-        fault = next((one for one in self._faults if one.times and one.match(request)), None)  # type: ignore[arg-type]
+        faults = self._injected_faults
+        fault = next((one for one in faults if one.times and one.match(request)), None)  # type: ignore[arg-type]
         if fault is not None:
             fault.times -= 1
             if isinstance(fault.action, int):
@@ -142,36 +150,39 @@ class LocalApi(FakeApi):
 
     async def _lines(self, watcher: _Watcher) -> AsyncIterator[Lines]:
         while (line := await watcher.lines.get()) is not None:
-            if watcher.prefix in self._flows and not await self._flows[watcher.prefix]:
+            if (
+                watcher.prefix in self._held_watches
+                and not await self._held_watches[watcher.prefix]
+            ):
                 return
             yield [line]
 
     # What goes wrong.
 
-    def hold(self, resource: Resource) -> None:
+    def hold_watches(self, resource: Resource) -> None:
         """Let watches of *resource* tell nothing more until :meth:`unlock`."""
         path = resource.path()
-        if path not in self._flows:
-            self._flows[path] = self._loop.create_future()
+        if path not in self._held_watches:
+            self._held_watches[path] = self._loop.create_future()
 
-    def release(self) -> None:
+    def release_watches(self) -> None:
         """Let all watches go on."""
-        self._let_go(True)
+        self._release(True)
 
-    def lose(self) -> None:
+    def break_watches(self) -> None:
         """Break all watches, and never tell what has not been told; it must be listed anew."""
         self.forget_history()
         self.end_watches()
-        self._let_go(False)
+        self._release(False)
 
-    def _let_go(self, goes_on: bool) -> None:
-        for flow in self._flows.values():
-            flow.set_result(goes_on)
-        self._flows.clear()
+    def _release(self, deliver: bool) -> None:
+        for flow in self._held_watches.values():
+            flow.set_result(deliver)
+        self._held_watches.clear()
 
-    def heal(self) -> None:
+    def clear_faults(self) -> None:
         """Take back all planned faults."""
-        self._faults.clear()
+        self._injected_faults.clear()
 
     # What the server keeps.
 
@@ -179,13 +190,13 @@ class LocalApi(FakeApi):
         """The time as objects have it."""
         return times.format(self.clock.now())
 
-    def ask_to_go(self, resource: Resource, name: str) -> None:
+    def request_delete(self, resource: Resource, name: str) -> None:
         """Delete an object as a client would; without a namespace in *name* it is d."""
-        self._drop(resource.path(), key_of(name))
+        self._delete(resource.path(), key_of(name))
 
-    def take_away(self, resource: Resource, name: str) -> None:
+    def force_delete(self, resource: Resource, name: str) -> None:
         """Remove an object at once, whatever holds it; *name* as above."""
-        super()._drop(resource.path(), key_of(name))
+        super()._delete(resource.path(), key_of(name))
 
     def _store(self, prefix: str, key: str, obj: Object) -> Object:
         old = self.stores.setdefault(prefix, {}).get(key)
@@ -199,10 +210,10 @@ class LocalApi(FakeApi):
             meta["generation"] = old["metadata"]["generation"] + 1
         return super()._store(prefix, key, {**obj, "metadata": meta})
 
-    def _drop(self, prefix: str, key: str) -> Object:
+    def _delete(self, prefix: str, key: str) -> Object:
         obj = self.stores[prefix][key]
-        if not self._lingers(prefix, obj):
-            return super()._drop(prefix, key)
+        if not self._deletes_gracefully(prefix, obj):
+            return super()._delete(prefix, key)
         if "deletionTimestamp" in obj["metadata"]:
             return obj
         when = times.format(self.clock.now() + timedelta(seconds=30))
@@ -210,18 +221,18 @@ class LocalApi(FakeApi):
             prefix, key, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": when}}
         )
 
-    def _lingers(self, prefix: str, obj: Object) -> bool:
+    def _deletes_gracefully(self, prefix: str, obj: Object) -> bool:
         """Whether *obj* stays for a while when it is deleted."""
         if prefix == PODS.path():
             ended = obj.get("status", {}).get("phase") in ("Succeeded", "Failed")
             return bool(obj.get("spec", {}).get("nodeName")) and not ended
-        body = (self.asked_by and self.seen[-1].body) or {}
+        body = (self.requesting_client and self.received[-1].body) or {}
         return bool(body.get("propagationPolicy") == "Foreground")
 
-    def _tell(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
-        super()._tell(prefix, change, new, old)
-        if self.told is not None:
-            self.told(prefix, change, new, old)
+    def _broadcast(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+        super()._broadcast(prefix, change, new, old)
+        if self.on_change is not None:
+            self.on_change(prefix, change, new, old)
 
 
 _ENDS_LIST = (
@@ -230,10 +241,10 @@ _ENDS_LIST = (
 )
 
 
-class LocalClient(Client):
-    """A client of a :class:`LocalApi`; it needs not be opened."""
+class InMemoryClient(Client):
+    """A client of a :class:`InMemoryApi`; it needs not be opened."""
 
-    def __init__(self, api: LocalApi, name: str) -> None:
+    def __init__(self, api: InMemoryApi, name: str) -> None:
         clock = api.clock
         timing = Timing(
             monotonic=clock.monotonic, sleep=clock.sleep, random=lambda: 0.5, now=clock.now
@@ -241,7 +252,7 @@ class LocalClient(Client):
         nowhere = Credentials(server="http://nowhere.invalid")
         super().__init__(nowhere, user_agent=name, options=ClientOptions(timing=timing))
         self.name = name
-        self.dead = False
+        self.killed = False
         """Its process has been killed: nothing that it asks takes effect any more."""
         self._api = api
 
@@ -259,5 +270,5 @@ class LocalClient(Client):
         self, path: str, *, idle_timeout: float = 0.0
     ) -> AsyncIterator[AsyncIterator[Lines]]:
         """Open the watch at *path*."""
-        async with self._api.follow(self, path) as lines:
+        async with self._api.watch(self, path) as lines:
             yield lines

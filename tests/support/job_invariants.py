@@ -3,8 +3,16 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from support.job_stateful import MADE, Life
-from support.job_transitions import FINAL, SERVED, STOPS, answering, delay_of, owner_of, phase_of
+from support.job_stateful import CREATED_RESOURCES, JobWorld
+from support.job_transitions import (
+    FINAL,
+    RUNNING_PHASES,
+    TERMINATING_PHASES,
+    delay_of,
+    matching_policy,
+    owner_uid,
+    phase_of,
+)
 
 from batholith.model.names import (
     COMMANDS,
@@ -20,28 +28,31 @@ from batholith.model.names import (
 )
 
 Object = dict[str, Any]
-ENDED = ("Succeeded", "Failed")
-ANY = ("Pending", "Running", "Unknown", *ENDED)
+FINISHED_PHASES = ("Succeeded", "Failed")
+ANY_EVENT = ("Pending", "Running", "Unknown", *FINISHED_PHASES)
 _SLACK = 7.0
 """Seconds after which an action that is due has been taken."""
 
 
-def validate(life: Life) -> None:
+def validate(world: JobWorld) -> None:
     """Check the world of *life*.
 
     Raises:
         AssertionError: something is not as the jobs and the pods ask for.
     """
-    assert life.every(COMMANDS) == {}
-    for key in life.every(JOBS):
-        _Rest(life, key).validate()
-    bound = 60 + 30 * life.audit.causes + 10 * life.lives
-    assert life.audit.writes <= bound, f"{life.audit.writes} writes for {life.audit.causes} changes"
+    assert world.objects_by_key(COMMANDS) == {}
+    for key in world.objects_by_key(JOBS):
+        _JobInvariants(world, key).validate()
+    bound = 60 + 30 * world.transitions.external_changes + 10 * world.controllers_started
+    assert world.transitions.controller_writes <= bound, (
+        f"{world.transitions.controller_writes} writes "
+        f"for {world.transitions.external_changes} changes"
+    )
 
 
-def wanting(life: Life) -> bool:
+def is_incomplete(world: JobWorld) -> bool:
     """Whether some job is without something that it should have."""
-    return any(_Rest(life, key).wanting() for key in life.every(JOBS))
+    return any(_JobInvariants(world, key).is_incomplete() for key in world.objects_by_key(JOBS))
 
 
 def phase_of_pod(pod: Object) -> str:
@@ -49,67 +60,69 @@ def phase_of_pod(pod: Object) -> str:
     return phase
 
 
-def leaves(pod: Object) -> bool:
+def is_terminating(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-class _Rest:
+class _JobInvariants:
     """One job."""
 
-    def __init__(self, life: Life, key: str) -> None:
-        self.life, self.key = life, key
-        self.job = life.every(JOBS)[key]
-        self.space, _, self.name = key.partition("/")
+    def __init__(self, world: JobWorld, key: str) -> None:
+        self.world, self.key = world, key
+        self.job = world.objects_by_key(JOBS)[key]
+        self.namespace, _, self.name = key.partition("/")
         self.uid = self.job["metadata"]["uid"]
         self.spec, self.status = self.job["spec"], self.job.get("status", {})
         self.phase = phase_of(self.job)
-        self.pods = [pod for pod in life.every(PODS).values() if owner_of(pod) == self.uid]
+        self.pods = [
+            pod for pod in world.objects_by_key(PODS).values() if owner_uid(pod) == self.uid
+        ]
 
     def validate(self) -> None:
-        if leaves(self.job):
-            self.life.audit.going(self.job)
+        if is_terminating(self.job):
+            self.world.transitions.on_job_deleting(self.job)
             return
-        if self.phase in SERVED and self._blocked():
+        if self.phase in RUNNING_PHASES and self._blocking_reason():
             return
         self._counts_equal_the_pods()
-        if self.phase in SERVED:
-            self._served()
+        if self.phase in RUNNING_PHASES:
+            self._check_children()
             for pod in self.pods:
-                self._was_answered(pod)
+                self._check_policy_applied(pod)
         elif self.phase == "Restarting":
-            assert self._leaving(), f"{self.key}: nothing is left to wait for: {self.status}"
+            assert self._terminating(), f"{self.key}: nothing is left to wait for: {self.status}"
         else:
-            self._ended()
+            self._check_finished()
 
     def _counts_equal_the_pods(self) -> None:
         status = self.status
-        for name in ANY:
-            number = sum(phase_of_pod(pod) == name and not leaves(pod) for pod in self.pods)
+        for name in ANY_EVENT:
+            number = sum(phase_of_pod(pod) == name and not is_terminating(pod) for pod in self.pods)
             counted = status.get(name.lower(), 0)
-            kept = self.phase in FINAL and name in ENDED and counted >= number
+            kept = self.phase in FINAL and name in FINISHED_PHASES and counted >= number
             assert counted == number or kept, f"{self.key}: {name}: {number} pods, {status}"
             tasks = status.get("taskStatusCount", {}).values()
             assert counted == sum(task["phase"].get(name, 0) for task in tasks), status
-        assert status.get("terminating", 0) == len(self._leaving()), f"{self.key}: {status}"
+        assert status.get("terminating", 0) == len(self._terminating()), f"{self.key}: {status}"
 
-    def _leaving(self) -> list[Object]:
-        return [pod for pod in self.pods if leaves(pod)]
+    def _terminating(self) -> list[Object]:
+        return [pod for pod in self.pods if is_terminating(pod)]
 
     # What a job waits for that only others can bring.
 
-    def _blocked(self) -> bool:
+    def _blocking_reason(self) -> bool:
         """Something that the job must have cannot be there."""
         claims = (volume.get("volumeClaimName", "") for volume in self.spec.get("volumes", ()))
-        there = self.life.every(PERSISTENTVOLUMECLAIMS)
-        return any(claim and f"{self.space}/{claim}" not in there for claim in claims) or any(
-            self._taken(kind, name) for kind, name in self._objects()
+        there = self.world.objects_by_key(PERSISTENTVOLUMECLAIMS)
+        return any(claim and f"{self.namespace}/{claim}" not in there for claim in claims) or any(
+            self._has_name_conflict(kind, name) for kind, name in self._check_plugin_objects()
         )
 
-    def _taken(self, kind: Resource, name: str) -> bool:
-        there = self.life.every(kind).get(f"{self.space}/{name}")
-        return there is not None and owner_of(there) != self.uid
+    def _has_name_conflict(self, kind: Resource, name: str) -> bool:
+        there = self.world.objects_by_key(kind).get(f"{self.namespace}/{name}")
+        return there is not None and owner_uid(there) != self.uid
 
-    def _objects(self) -> Iterator[tuple[Resource, str]]:
+    def _check_plugin_objects(self) -> Iterator[tuple[Resource, str]]:
         plugins = self.spec.get("plugins", {})
         if "svc" in plugins:
             yield SERVICES, self.name
@@ -121,28 +134,39 @@ class _Rest:
 
     # A job that is about.
 
-    def wanting(self) -> bool:
+    def is_incomplete(self) -> bool:
         """It lacks something, and it is not because of somebody who is still in its way."""
-        if leaves(self.job) or self._blocked() or self.phase not in ("", *SERVED):
+        if (
+            is_terminating(self.job)
+            or self._blocking_reason()
+            or self.phase not in ("", *RUNNING_PHASES)
+        ):
             return False
-        if self.phase == "" or self.life.group(self.key) is None:
+        if self.phase == "" or self.world.group(self.key) is None:
             return True
-        lacks = any(f"{self.space}/{name}" not in self.life.every(PODS) for name in self._wanted())
-        return lacks and self._admitted() and self.space not in self.life.api.full
+        lacks = any(
+            f"{self.namespace}/{name}" not in self.world.objects_by_key(PODS)
+            for name in self._desired_pods()
+        )
+        return lacks and self._admitted() and self.namespace not in self.world.api.full_namespaces
 
-    def _group(self) -> Object:
-        name = self.life.group(self.key)
+    def _check_podgroup(self) -> Object:
+        name = self.world.group(self.key)
         assert name is not None, f"{self.key}: the PodGroup is missing"
-        group: Object = self.life.every(PODGROUPS)[f"{self.space}/{name}"]
+        group: Object = self.world.objects_by_key(PODGROUPS)[f"{self.namespace}/{name}"]
         return group
 
     def _admitted(self) -> bool:
-        return self._group().get("status", {}).get("phase") in ("Inqueue", "Running", "Unknown")
+        return self._check_podgroup().get("status", {}).get("phase") in (
+            "Inqueue",
+            "Running",
+            "Unknown",
+        )
 
-    def _served(self) -> None:
+    def _check_children(self) -> None:
         """A PodGroup, what plugins need, and once it is admitted a pod for each index."""
         spec, status = self.spec, self.status
-        members, least = self._group()["spec"].get("minMember", 0), spec["minAvailable"]
+        members, least = self._check_podgroup()["spec"].get("minMember", 0), spec["minAvailable"]
         waits = any("dependsOn" in task for task in spec["tasks"])
         assert members == least or (waits and 0 < members < least)
         assert not spec["suspend"], f"a suspended job is {self.phase}"
@@ -153,21 +177,21 @@ class _Rest:
             assert status.get("running", 0) + ended < spec["minAvailable"], status
         else:
             assert ended < total or not total, status
-        for kind, name in self._objects():
-            there = f"{self.space}/{name}" in self.life.every(kind)
+        for kind, name in self._check_plugin_objects():
+            there = f"{self.namespace}/{name}" in self.world.objects_by_key(kind)
             assert there or kind is SECRETS, f"{self.key}: {kind.kind} {name} is missing"
         if self._admitted():
             self._has_its_pods()
 
     def _has_its_pods(self) -> None:
-        there = self.life.every(PODS)
-        missing = [name for name in self._wanted() if f"{self.space}/{name}" not in there]
-        if missing and self.space in self.life.api.full:
+        there = self.world.objects_by_key(PODS)
+        missing = [name for name in self._desired_pods() if f"{self.namespace}/{name}" not in there]
+        if missing and self.namespace in self.world.api.full_namespaces:
             assert self.status["state"].get("reason") == "FailedCreate", self.status
         else:
             assert not missing, f"{self.key}: {missing}"
 
-    def _wanted(self) -> Iterable[str]:
+    def _desired_pods(self) -> Iterable[str]:
         """Names of the pods of tasks that may start."""
         for task in self.spec["tasks"]:
             if self._may_start(task):
@@ -190,32 +214,36 @@ class _Rest:
             counts = phase_of_pod(pod) == "Succeeded" or (phase_of_pod(pod) == "Running" and now)
             beyond = int(notes["volcano.sh/task-index"]) >= task["replicas"]
             mine = notes["volcano.sh/task-spec"] == named
-            started += counts and mine and not leaves(pod) and not beyond
+            started += counts and mine and not is_terminating(pod) and not beyond
         return bool(started >= task["minAvailable"])
 
-    def _was_answered(self, pod: Object) -> None:
+    def _check_policy_applied(self, pod: Object) -> None:
         """No pod stands there failed that a policy has answered, or should have by now."""
         notes = pod["metadata"]["annotations"]
         old = int(notes["volcano.sh/job-version"]) < self.status.get("version", 0)
-        if old or phase_of_pod(pod) != "Failed" or leaves(pod):
+        if old or phase_of_pod(pod) != "Failed" or is_terminating(pod):
             return
         code = pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
         named = notes["volcano.sh/task-spec"]
         (task,) = [one for one in self.spec["tasks"] if one["name"] == named]
-        policy = answering(self.job, named, "PodFailed", code)
+        policy = matching_policy(self.job, named, "PodFailed", code)
         if policy is None or (
             policy["action"] == "RestartPartition" and "partitionPolicy" not in task
         ):
             return
-        since = self.life.clock.now() - self.life.audit.failed_at(pod)
+        since = self.world.clock.now() - self.world.transitions.failed_at(pod)
         late = since.total_seconds() - delay_of(policy)
         assert late < _SLACK, f"{self.key}: {policy} was forgotten"
 
-    def _ended(self) -> None:
+    def _check_finished(self) -> None:
         """Nothing is left that lives, and as soon as the last pod has gone it is said."""
-        assert all(phase_of_pod(pod) in ENDED or leaves(pod) for pod in self.pods)
-        assert self.life.group(self.key) is None, f"{self.key}: the PodGroup is left over"
-        assert self.phase not in STOPS or self._leaving(), self.status
-        for kind in MADE:
-            left = [key for key, one in self.life.every(kind).items() if owner_of(one) == self.uid]
+        assert all(phase_of_pod(pod) in FINISHED_PHASES or is_terminating(pod) for pod in self.pods)
+        assert self.world.group(self.key) is None, f"{self.key}: the PodGroup is left over"
+        assert self.phase not in TERMINATING_PHASES or self._terminating(), self.status
+        for kind in CREATED_RESOURCES:
+            left = [
+                key
+                for key, one in self.world.objects_by_key(kind).items()
+                if owner_uid(one) == self.uid
+            ]
             assert not left, f"{self.key}: {left} is left over"

@@ -21,13 +21,15 @@ from batholith.model.names import JOB_VERSION, JOBS, PODS, QUEUES, SIMULATE_PREF
 Json = dict[str, Any]
 
 NAMESPACE = "default"
-AT_WORK = 40
+MAX_ACTIVE_JOBS = 40
 """Jobs that have not ended yet while others are submitted."""
-ENDS = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED})
+FINAL_PHASES = frozenset(
+    {JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class ExpectedJob:
     """One job, and how it must end."""
 
     name: str
@@ -85,9 +87,9 @@ def task(
     return {"name": name, "replicas": replicas, "template": template, **more}
 
 
-def plain(name: str, pods: int) -> Script:
+def completing_job(name: str, pods: int) -> ExpectedJob:
     """Completes when all of its pods have."""
-    return Script(
+    return ExpectedJob(
         name=name,
         tasks=(task("t", pods),),
         spec={},
@@ -97,13 +99,13 @@ def plain(name: str, pods: int) -> Script:
     )
 
 
-def failing(name: str, pods: int) -> Script:
+def failing_job(name: str, pods: int) -> ExpectedJob:
     """Fails, since its pods do and nothing is to be done about it.
 
     Each pod may start alone: of a gang that was bound in part when its scheduler died, and whose
     first pod has failed since, the rest would wait for ever (as they do for Volcano).
     """
-    return Script(
+    return ExpectedJob(
         name=name,
         tasks=(task("t", pods, exit_code=2, minAvailable=1),),
         spec={"minAvailable": 1},
@@ -113,10 +115,10 @@ def failing(name: str, pods: int) -> Script:
     )
 
 
-def restarting(name: str, pods: int) -> Script:
+def restarting_job(name: str, pods: int) -> ExpectedJob:
     """Starts anew whenever a pod fails, which one always does, until its retries are used up."""
     policy = {"event": "PodFailed", "action": "RestartJob"}
-    return Script(
+    return ExpectedJob(
         name=name,
         tasks=(
             task("bad", 1, run_for="500ms", exit_code=1),
@@ -131,10 +133,10 @@ def restarting(name: str, pods: int) -> Script:
     )
 
 
-def completing(name: str, pods: int) -> Script:
+def task_completed_job(name: str, pods: int) -> ExpectedJob:
     """Completes when its first task has, though the other would run for ever."""
     policy = {"event": "TaskCompleted", "action": "CompleteJob"}
-    return Script(
+    return ExpectedJob(
         name=name,
         tasks=(task("work", 1, policies=[policy]), task("serve", pods - 1, run_for="inf")),
         spec={},
@@ -144,10 +146,10 @@ def completing(name: str, pods: int) -> Script:
     )
 
 
-def terminating(name: str, pods: int) -> Script:
+def exit_code_job(name: str, pods: int) -> ExpectedJob:
     """Is terminated by the exit code of one pod."""
     policy = {"exitCode": 3, "action": "TerminateJob"}
-    return Script(
+    return ExpectedJob(
         name=name,
         tasks=(task("bad", 1, exit_code=3), task("good", pods - 1, run_for="inf")),
         spec={"policies": [policy]},
@@ -157,22 +159,24 @@ def terminating(name: str, pods: int) -> Script:
     )
 
 
-ODD = (failing, restarting, completing, terminating)
+SPECIAL_SCRIPTS = (failing_job, restarting_job, task_completed_job, exit_code_job)
 
 
-def scripts(number: int) -> list[Script]:
+def expected_jobs(number: int) -> list[ExpectedJob]:
     """*number* jobs of one to three pods; each fifth is of an odd kind."""
     return [
-        ODD[n // 5 % len(ODD)](f"j{n}", 2 + n % 2) if n % 5 == 4 else plain(f"j{n}", 1 + n % 3)
+        SPECIAL_SCRIPTS[n // 5 % len(SPECIAL_SCRIPTS)](f"j{n}", 2 + n % 2)
+        if n % 5 == 4
+        else completing_job(f"j{n}", 1 + n % 3)
         for n in range(number)
     ]
 
 
-class Load:
+class JobLoad:
     """Jobs at work on a server, as a watch of its own sees them."""
 
-    def __init__(self, server: Server, client: Client, wanted: Sequence[Script]) -> None:
-        self.wanted = wanted
+    def __init__(self, server: Server, client: Client, expected: Sequence[ExpectedJob]) -> None:
+        self.expected = expected
         self.uids: dict[tuple[str, str], set[str]] = defaultdict(set)
         """By name and version of the job, the pods that there have been."""
         self._server = server
@@ -196,12 +200,12 @@ class Load:
 
     async def submit(self) -> None:
         """Create all jobs, each as soon as few enough others are at work."""
-        for number, script in enumerate(self.wanted):
-            while number - self.ended >= AT_WORK:  # noqa: ASYNC110 - nothing to wait on
+        for number, script in enumerate(self.expected):
+            while number - self.finished_count >= MAX_ACTIVE_JOBS:  # noqa: ASYNC110 - nothing to wait on
                 await asyncio.sleep(0.05)
             await self._create(script)
 
-    async def _create(self, script: Script) -> None:
+    async def _create(self, script: ExpectedJob) -> None:
         """Create a job, even if the server is down for a while, or does not know all kinds yet."""
         while True:
             try:
@@ -214,28 +218,28 @@ class Load:
             await asyncio.sleep(0.1)
 
     @property
-    def ended(self) -> int:
+    def finished_count(self) -> int:
         """How many have come to their end."""
-        return sum(job.status.state.phase in ENDS for job in self._jobs)
+        return sum(job.status.state.phase in FINAL_PHASES for job in self._jobs)
 
-    async def until_ended(self, number: int | None = None, *, seconds: float = 400) -> None:
+    async def wait_finished(self, number: int | None = None, *, seconds: float = 400) -> None:
         """Wait until so many (else all) have ended."""
-        goal = len(self.wanted) if number is None else number
+        goal = len(self.expected) if number is None else number
 
         def phases() -> str:
             left = {
                 job.metadata.name: str(job.status.state.phase)
                 for job in self._jobs
-                if job.status.state.phase not in ENDS
+                if job.status.state.phase not in FINAL_PHASES
             }
             return f"{goal} jobs ended; of {len(left)} others some are {dict([*left.items()][:20])}"
 
-        await eventually(lambda: self.ended >= goal, phases, seconds=seconds)
+        await eventually(lambda: self.finished_count >= goal, phases, seconds=seconds)
 
-    def wrong(self) -> list[str]:
+    def mismatches(self) -> list[str]:
         """Jobs that did not end as they should, each in a sentence."""
         said = []
-        for script in self.wanted:
+        for script in self.expected:
             job = self._jobs.get(f"{NAMESPACE}/{script.name}")
             if job is None:
                 said.append(f"{script.name} is gone")
@@ -247,16 +251,16 @@ class Load:
                 said.append(f"{script.name}: (phase, succeeded, failed, retries) {got}, not {must}")
         return said
 
-    def pods(self) -> set[tuple[str, str]]:
+    def expected_pods(self) -> set[tuple[str, str]]:
         """The pods that must have been made, by name and version of the job."""
-        return {pod for script in self.wanted for pod in script.pods}
+        return {pod for script in self.expected for pod in script.pods}
 
 
 @asynccontextmanager
-async def load(server: Server, wanted: Sequence[Script]) -> AsyncIterator[Load]:
+async def job_load(server: Server, expected: Sequence[ExpectedJob]) -> AsyncIterator[JobLoad]:
     """Watch the jobs of *server* for the length of the block; nothing is submitted yet."""
     async with server.client() as client:
-        work, ready = Load(server, client, wanted), asyncio.Event()
+        work, ready = JobLoad(server, client, expected), asyncio.Event()
         watching = asyncio.create_task(work.run(ready))
         try:
             await ready.wait()
@@ -281,14 +285,14 @@ async def eventually(
         raise AssertionError(f"did not happen: {what()}") from None
 
 
-async def until_queue_is_there(server: Server) -> None:
+async def wait_default_queue(server: Server) -> None:
     """Wait for the queue that jobs go to, which the controllers make."""
     path = QUEUES.path(name="default")
     while (await server.request("GET", path)).status != 200:  # noqa: ASYNC110 - nothing to wait on
         await asyncio.sleep(0.05)
 
 
-async def living_pods(server: Server) -> list[str]:
+async def active_pods(server: Server) -> list[str]:
     """Names of pods that have not ended."""
     found = (await server.get(PODS.path(NAMESPACE)))["items"]
     return [

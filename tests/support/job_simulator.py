@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 
 import msgspec
-from support.jobs import entry, view
+from support.jobs import job_view, pod_info
 
 from batholith.job_ctrl import effects as fx
 from batholith.job_ctrl import podgroups
@@ -18,7 +18,7 @@ from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
 
 
-class World:
+class JobSimulator:
     """The API server, the scheduler and the kubelet of one job, all in memory."""
 
     def __init__(self, job: Job) -> None:
@@ -26,26 +26,26 @@ class World:
         self.pods: dict[str, PodInfo] = {}
         self.podgroup: PodGroup | None = None
         self.phases: list[str] = []
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.created: Counter[tuple[str, int]] = Counter()
-        self.objects = False
-        self.uptime = 0.0
-        self.again_in: list[float] = []
+        self.has_plugin_objects = False
+        self.monotonic_now = 0.0
+        self.requeue_after: list[float] = []
         self._serial = 0
-        self._orders: list[CommandRef] = []
+        self._commands: list[CommandRef] = []
         self.crash()
 
     def crash(self) -> None:
         """The controller dies and starts anew: only what the server has is left."""
-        self.ledger = PodTracker()
+        self.pod_tracker = PodTracker()
         for pod in self.pods.values():
-            self.ledger.update(pod)
-        self._first_look = self._objects_due = True
+            self.pod_tracker.update(pod)
+        self._first_sync = self._plugin_objects_stale = True
 
-    def order(self, action: str) -> None:
+    def send_command(self, action: str) -> None:
         """The user sends a Command."""
         self._serial += 1
-        self._orders.append(
+        self._commands.append(
             CommandRef(name=f"c{self._serial}", uid=f"cmd-{self._serial}", action=action)
         )
 
@@ -60,61 +60,64 @@ class World:
         assert self.podgroup is not None
         self.podgroup = msgspec.structs.replace(self.podgroup, status=PodGroupStatus(phase=phase))
 
-    def turn(self, name: str, phase: PodPhase, *, exit_code: int = 0) -> None:
+    def report_pod(self, name: str, phase: PodPhase, *, exit_code: int = 0) -> None:
         """The kubelet reports that the pod ``j-<name>`` is in *phase*."""
         pod = self.pods[f"j-{name}"]
-        self._show(dataclasses.replace(pod, phase=phase, exit_code=exit_code))
+        self._update_pod(dataclasses.replace(pod, phase=phase, exit_code=exit_code))
 
     def evict(self, name: str) -> None:
         """Somebody deletes a pod, and it goes at once."""
-        self.ledger.remove(self.pods.pop(f"j-{name}").uid, now=self.uptime)
+        self.pod_tracker.remove(self.pods.pop(f"j-{name}").uid, now=self.monotonic_now)
 
-    def reap(self) -> None:
+    def finish_deletions(self) -> None:
         """All pods that were asked to go, go."""
         for pod in [pod for pod in self.pods.values() if pod.terminating]:
-            self._show(dataclasses.replace(pod, phase=PodPhase.FAILED))
+            self._update_pod(dataclasses.replace(pod, phase=PodPhase.FAILED))
             del self.pods[pod.name]
-            self.ledger.remove(pod.uid, now=self.uptime)
+            self.pod_tracker.remove(pod.uid, now=self.monotonic_now)
 
-    def view(self) -> JobView:
+    def job_view(self) -> JobView:
         """What the controller sees now."""
         assert self.job is not None
-        self.ledger.set_job(self.job)
-        if self._first_look:
-            restore(self.job, self.ledger, now=self.uptime)
-            self._first_look = False
-        seen = view(
+        self.pod_tracker.set_job(self.job)
+        if self._first_sync:
+            restore(self.job, self.pod_tracker, now=self.monotonic_now)
+            self._first_sync = False
+        seen = job_view(
             self.job,
             podgroup=None,
-            objects_due=self._objects_due,
+            objects_due=self._plugin_objects_stale,
         )
         return dataclasses.replace(
-            seen, pod_tracker=self.ledger, podgroup=self.podgroup, monotonic_now=self.uptime
+            seen,
+            pod_tracker=self.pod_tracker,
+            podgroup=self.podgroup,
+            monotonic_now=self.monotonic_now,
         )
 
-    def run(self) -> None:
+    def run_until_stable(self) -> None:
         """Decide and do until there is nothing left to do."""
         for _ in range(100):
             if not self.step():
                 return
-        raise AssertionError(f"no rest: {decide(self.view())}")
+        raise AssertionError(f"no rest: {decide(self.job_view())}")
 
     def step(self) -> bool:
         """Decide and do once; whether there may be more to do."""
         if self.job is None:
             return False
-        order = self._orders[0] if self._orders else None
-        asked = decide(self.view(), order)
-        self.again_in = []
+        order = self._commands[0] if self._commands else None
+        asked = decide(self.job_view(), order)
+        self.requeue_after = []
         for effect in asked:
-            self._do(effect)
-        self.ledger.validate()
+            self._apply(effect)
+        self.pod_tracker.validate()
         return not all(
             isinstance(effect, fx.RecordEvent | fx.DeferLifecycleEvents | fx.RequeueAfter)
             for effect in asked
         )
 
-    def _do(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one case an effect
+    def _apply(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one case an effect
         assert self.job is not None
         match effect:
             case fx.SetStatus(status):
@@ -142,25 +145,25 @@ class World:
                     for index in numbers:
                         self._create(task, index)
             case fx.DeletePods(pods):
-                self.ledger.mark_deleting(pod.uid for pod in pods)
+                self.pod_tracker.mark_deleting(pod.uid for pod in pods)
                 for pod in pods:
-                    self._show(dataclasses.replace(self.pods[pod.name], terminating=True))
+                    self._update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))
             case fx.EnsurePluginObjects():
-                self.objects, self._objects_due = True, False
+                self.has_plugin_objects, self._plugin_objects_stale = True, False
             case fx.DeletePluginObjects():
-                self.objects, self._objects_due = False, True
+                self.has_plugin_objects, self._plugin_objects_stale = False, True
             case fx.DeleteCommand():
-                self._orders.pop(0)
+                self._commands.pop(0)
             case fx.DeleteJob():
                 self.job = None
             case fx.DropLifecycleEvents(happenings):
-                self.ledger.drop_events(happenings)
+                self.pod_tracker.drop_events(happenings)
             case fx.DeferLifecycleEvents(waits, terms):
-                self.ledger.defer_events(waits, inputs=terms)
+                self.pod_tracker.defer_events(waits, inputs=terms)
             case fx.RecordEvent(reason):
-                self.said.append(reason)
+                self.events.append(reason)
             case fx.RequeueAfter(seconds):
-                self.again_in.append(seconds)
+                self.requeue_after.append(seconds)
 
     def _create(self, task: str, index: int) -> None:
         assert self.job is not None
@@ -170,15 +173,15 @@ class World:
         self._serial += 1
         self.created[name, version] += 1
         (of_task,) = (one for one in self.job.spec.tasks if one.name == task)
-        pod = entry(
+        pod = pod_info(
             name,
             PodPhase.PENDING,
             version=version,
             uid=f"pod-{self._serial}",
             partition=partition_of(of_task, index),
         )
-        self._show(pod)
+        self._update_pod(pod)
 
-    def _show(self, pod: PodInfo) -> None:
+    def _update_pod(self, pod: PodInfo) -> None:
         self.pods[pod.name] = pod
-        self.ledger.update(pod, now=self.uptime)
+        self.pod_tracker.update(pod, now=self.monotonic_now)

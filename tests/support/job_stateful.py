@@ -7,9 +7,9 @@ Time is virtual and everything runs in one loop, so that one history always goes
 
 from typing import Any
 
-from support.inmemory_api import LocalClient, key_of
-from support.job_transitions import JobAudit, owner_of, phase_of
-from support.virtual_controller import Process
+from support.inmemory_api import InMemoryClient, key_of
+from support.job_transitions import JobAudit, owner_uid, phase_of
+from support.virtual_controller import ControllerWorld
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.plugins.registry import Registry
@@ -31,45 +31,45 @@ Object = dict[str, Any]
 
 PLUGINS = Registry.load()
 SETTINGS = JobSettings(workers=2, pvc_recheck_interval=20.0)
-HOME = "d/j"
+DEFAULT_NAMESPACE = "d/j"
 """The job where there is only one."""
-PATIENCE = 130.0
+SETTLE_TIMEOUT = 130.0
 """Seconds within which what was refused time and again is tried anew."""
 
 
-MADE = (SERVICES, CONFIGMAPS, NETWORKPOLICIES, SECRETS)
+CREATED_RESOURCES = (SERVICES, CONFIGMAPS, NETWORKPOLICIES, SECRETS)
 """What plugins bring."""
 
 
-class Life(Process[JobController]):
+class JobWorld(ControllerWorld[JobController]):
     """The server with at most one controller, and what others do to jobs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.audit = JobAudit(self.api)
-        self.api.told = self.audit.hear
+        self.transitions = JobAudit(self.api)
+        self.api.on_change = self.transitions.on_event
 
-    def make(self, client: LocalClient) -> JobController:
+    def make_controller(self, client: InMemoryClient) -> JobController:
         """A new job controller."""
-        self.audit.taken_over()
+        self.transitions.on_controller_start()
         return JobController(
-            client, settings=SETTINGS, clock=self.clock, recorder=self.notes, plugins=PLUGINS
+            client, settings=SETTINGS, clock=self.clock, recorder=self.recorder, plugins=PLUGINS
         )
 
     # What there is.
 
-    def every(self, resource: Resource) -> dict[str, Object]:
+    def objects_by_key(self, resource: Resource) -> dict[str, Object]:
         """Objects by namespace and name, in their order."""
         return dict(sorted(self.api.objects(resource).items()))
 
-    def named(self, resource: Resource) -> dict[str, Object]:
+    def objects_by_name(self, resource: Resource) -> dict[str, Object]:
         """Objects of namespace d by name, in their order."""
-        every = self.every(resource)
+        every = self.objects_by_key(resource)
         return {key[2:]: obj for key, obj in every.items() if key.startswith("d/")}
 
     @property
     def job(self) -> Object | None:
-        return self.every(JOBS).get(HOME)
+        return self.objects_by_key(JOBS).get(DEFAULT_NAMESPACE)
 
     @property
     def status(self) -> Object:
@@ -80,12 +80,12 @@ class Life(Process[JobController]):
     def phase(self) -> str:
         return phase_of(self.job or {})
 
-    def group(self, job: str = HOME) -> str | None:
+    def group(self, job: str = DEFAULT_NAMESPACE) -> str | None:
         """The name of the job's PodGroup, if that is there."""
-        there = self.every(JOBS).get(job)
+        there = self.objects_by_key(JOBS).get(job)
         name = f"{job.partition('/')[2]}-{there['metadata']['uid']}" if there else ""
         space = job.partition("/")[0]
-        return name if f"{space}/{name}" in self.every(PODGROUPS) else None
+        return name if f"{space}/{name}" in self.objects_by_key(PODGROUPS) else None
 
     def put(self, resource: Resource, name: str, **fields: Any) -> None:
         """Make or change an object."""
@@ -94,54 +94,58 @@ class Life(Process[JobController]):
 
     # The user.
 
-    def submit(self, spec: Object, job: str = HOME) -> None:
+    def submit(self, spec: Object, job: str = DEFAULT_NAMESPACE) -> None:
         self.put(JOBS, job, spec=spec)
 
-    def edit(self, job: str = HOME, **changes: Any) -> None:
+    def edit(self, job: str = DEFAULT_NAMESPACE, **changes: Any) -> None:
         """Change the job's spec."""
         self.put(JOBS, job, spec=changes)
 
-    def command(self, action: str, job: str = HOME) -> None:
+    def command(self, action: str, job: str = DEFAULT_NAMESPACE) -> None:
         namespace, _, name = job.partition("/")
         target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": name}
         # Servers list by name: the newest comes first.
         name = f"{namespace}/c{10**6 - self.api.version}"
         self.put(COMMANDS, name, action=action, target=target)
 
-    def delete_job(self, job: str = HOME, *, how: str = "Background") -> None:
+    def delete_job(self, job: str = DEFAULT_NAMESPACE, *, how: str = "Background") -> None:
         """Delete it with propagation *how*: the rest is up to the garbage collector."""
         if how == "Background":
-            self.api.take_away(JOBS, job)
+            self.api.force_delete(JOBS, job)
         else:
             meta = {"deletionTimestamp": self.api.now(), "finalizers": [how]}
             self.put(JOBS, job, metadata=meta)
 
     def evict(self, name: str, *, force: bool = False) -> None:
         """Somebody deletes a pod."""
-        self.audit.evicted(name)
-        (self.api.take_away if force else self.api.ask_to_go)(PODS, name)
+        self.transitions.on_eviction(name)
+        (self.api.force_delete if force else self.api.request_delete)(PODS, name)
 
-    def bring_claims(self) -> None:
+    def create_missing_pvcs(self) -> None:
         """Make the claims that jobs name and that are not there."""
-        for key, job in self.every(JOBS).items():
+        for key, job in self.objects_by_key(JOBS).items():
             for volume in job["spec"].get("volumes", ()):
                 claim = f"{key.partition('/')[0]}/{volume.get('volumeClaimName', '')}"
-                if not claim.endswith("/") and claim not in self.every(PERSISTENTVOLUMECLAIMS):
+                if not claim.endswith("/") and claim not in self.objects_by_key(
+                    PERSISTENTVOLUMECLAIMS
+                ):
                     self.put(PERSISTENTVOLUMECLAIMS, claim)
 
     # The scheduler and the kubelet.
 
-    def admit(self, phase: str = "Inqueue", job: str = HOME) -> None:
+    def admit(self, phase: str = "Inqueue", job: str = DEFAULT_NAMESPACE) -> None:
         if name := self.group(job):
             self.put(PODGROUPS, f"{job.partition('/')[0]}/{name}", status={"phase": phase})
 
     def bind(self, name: str) -> None:
         self.put(PODS, name, spec={"nodeName": "n"})
 
-    def turn(self, name: str, phase: str, *, code: int = 0, restarts: int | None = None) -> None:
+    def report_pod(
+        self, name: str, phase: str, *, code: int = 0, restarts: int | None = None
+    ) -> None:
         """The kubelet reports about a pod."""
         one: Object = {"ready": phase == "Running", "state": {}}
-        status = self.every(PODS)[key_of(name)].get("status", {})
+        status = self.objects_by_key(PODS)[key_of(name)].get("status", {})
         one["restartCount"] = status.get("containerStatuses", [{}])[0].get("restartCount", 0)
         if restarts is not None:
             one["restartCount"] = restarts
@@ -150,59 +154,61 @@ class Life(Process[JobController]):
             ended = {"exitCode": code, "finishedAt": self.api.now()}
             one["state"] = {"terminated": ended}
         if phase == "Failed":
-            self.audit.failed(name)
+            self.transitions.on_failure(name)
         self.put(
             PODS, name, spec={"nodeName": "n"}, status={"phase": phase, "containerStatuses": [one]}
         )
 
-    def reap(self, name: str) -> None:
+    def finish_deletion(self, name: str) -> None:
         """The kubelet has ended a pod that was asked to go."""
-        self.api.take_away(PODS, name)
+        self.api.force_delete(PODS, name)
 
     # The garbage collector.
 
-    def sweep(self) -> bool:
+    def delete_orphans(self) -> bool:
         """Remove all but pods whose owner is gone; whether there was something."""
-        uids = {job["metadata"]["uid"] for job in self.every(JOBS).values()}
+        uids = {job["metadata"]["uid"] for job in self.objects_by_key(JOBS).values()}
         left = [
             (prefix, key)
             for prefix, objects in self.api.stores.items()
             for key, obj in sorted(objects.items())
-            if prefix != PODS.path() and (owner := owner_of(obj)) and owner not in uids
+            if prefix != PODS.path() and (owner := owner_uid(obj)) and owner not in uids
         ]
         for prefix, key in left:
-            self.api._drop(prefix, key)
+            self.api._delete(prefix, key)
         return bool(left)
 
-    def collect(self) -> None:
+    def collect_garbage(self) -> None:
         """Ask everything to go whose owner is gone or going; then let a waiting owner go.
 
         What belongs to an owner deleted with propagation Orphan belongs to nobody from now on.
         """
-        jobs = {job["metadata"]["uid"]: job["metadata"] for job in self.every(JOBS).values()}
+        jobs = {
+            job["metadata"]["uid"]: job["metadata"] for job in self.objects_by_key(JOBS).values()
+        }
         waited_for = set()
         for prefix, objects in self.api.stores.items():
             for key, obj in sorted(objects.items()):
-                owner = jobs.get(owner_of(obj), {"deletionTimestamp": "", "finalizers": []})
-                if not owner_of(obj) or "deletionTimestamp" not in owner:
+                owner = jobs.get(owner_uid(obj), {"deletionTimestamp": "", "finalizers": []})
+                if not owner_uid(obj) or "deletionTimestamp" not in owner:
                     continue
                 if "Orphan" in owner.get("finalizers", ()):
                     meta = {**obj["metadata"], "ownerReferences": []}
                     self.api._store(prefix, key, {**obj, "metadata": meta})
                     continue
-                self.api._drop(prefix, key)
+                self.api._delete(prefix, key)
                 if key in objects:
-                    waited_for.add(owner_of(obj))
-        for key, job in self.every(JOBS).items():
+                    waited_for.add(owner_uid(obj))
+        for key, job in self.objects_by_key(JOBS).items():
             going = "deletionTimestamp" in job["metadata"]
             if going and job["metadata"]["uid"] not in waited_for:
-                self.api.take_away(JOBS, key)
+                self.api.force_delete(JOBS, key)
 
-    def strangers(self) -> list[tuple[Resource, str]]:
+    def foreign_objects(self) -> list[tuple[Resource, str]]:
         """What belongs to nobody and may hold names that jobs need."""
         return [
             (kind, key)
-            for kind in (PODS, PODGROUPS, *MADE)
-            for key, obj in self.every(kind).items()
-            if not owner_of(obj)
+            for kind in (PODS, PODGROUPS, *CREATED_RESOURCES)
+            for key, obj in self.objects_by_key(kind).items()
+            if not owner_uid(obj)
         ]

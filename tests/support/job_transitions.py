@@ -4,19 +4,19 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from support.inmemory_api import LocalApi, key_of
+from support.inmemory_api import InMemoryApi, key_of
 
 from batholith.model import durations
 from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
 
 Object = dict[str, Any]
 
-STOPS = {"Aborting", "Completing", "Terminating"}
+TERMINATING_PHASES = {"Aborting", "Completing", "Terminating"}
 EDGES = {
     "": {"Pending"},
-    "Pending": {"Running", "Restarting", *STOPS},
-    "Running": {"Pending", "Restarting", "Completed", "Failed", *STOPS},
-    "Restarting": {"Pending", "Failed", *STOPS},
+    "Pending": {"Running", "Restarting", *TERMINATING_PHASES},
+    "Running": {"Pending", "Restarting", "Completed", "Failed", *TERMINATING_PHASES},
+    "Restarting": {"Pending", "Failed", *TERMINATING_PHASES},
     "Aborting": {"Aborted", "Restarting"},
     "Aborted": {"Restarting"},
     "Completing": {"Completed"},
@@ -26,7 +26,7 @@ EDGES = {
     "Terminated": set(),
 }
 FINAL = {"Completed", "Failed", "Terminated"}
-SERVED = {"Pending", "Running"}
+RUNNING_PHASES = {"Pending", "Running"}
 ADMITTED = {"Inqueue", "Running", "Unknown", "Completed"}
 
 
@@ -35,18 +35,18 @@ def phase_of(job: Object) -> str:
     return phase
 
 
-def key_at(obj: Object) -> str:
+def object_key(obj: Object) -> str:
     """Namespace and name of *obj*."""
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 
-def owner_of(obj: Object) -> str:
+def owner_uid(obj: Object) -> str:
     """Uid of the job that *obj* belongs to; empty if it belongs to nobody."""
-    owners = [one["uid"] for one in _owners(obj)]
+    owners = [one["uid"] for one in _owner_references(obj)]
     return owners[0] if owners else ""
 
 
-def answering(job: Object, task: str, event: str, code: int = 0) -> Object | None:
+def matching_policy(job: Object, task: str, event: str, code: int = 0) -> Object | None:
     """The first policy that *event* asks for; a task's own come before its job's."""
     (found,) = [one for one in job["spec"]["tasks"] if one["name"] == task]
     for policy in (*found["policies"], *job["spec"]["policies"]):
@@ -70,75 +70,75 @@ Pod = tuple[str, str, str]
 class JobAudit:
     """Hears every change, and notes those that break a rule."""
 
-    def __init__(self, api: LocalApi) -> None:
+    def __init__(self, api: InMemoryApi) -> None:
         self._api = api
         self._commands: dict[str, tuple[int, str, str]] = {}
         """By uid: which one it is, counted from the first, the job it is for, its action."""
-        self._obeyed: defaultdict[str, int] = defaultdict(int)
+        self._last_command: defaultdict[str, int] = defaultdict(int)
         """By uid of a job: the last Command that it obeyed."""
-        self._let_in: set[tuple[str, int]] = set()
+        self._admitted: set[tuple[str, int]] = set()
         """(uid of a job, version) for which a PodGroup of that time was admitted."""
-        self._gangs: dict[str, tuple[str, int]] = {}
+        self._podgroup_jobs: dict[str, tuple[str, int]] = {}
         """By uid of a PodGroup: the job and version it was made for."""
         self._evicted: defaultdict[str, set[str]] = defaultdict(set)
         self._failed: dict[Pod, datetime] = {}
         self._pending: dict[Pod, datetime] = {}
-        self._asked: dict[str, Object] = {}
+        self._deleting: dict[str, Object] = {}
         """Pods that the controller has asked to go, by uid."""
-        self._doomed: set[str] = set()
-        self._made: set[Pod] = set()
+        self._deleting_jobs: set[str] = set()
+        self._created: set[Pod] = set()
         """What must not be made again without a reason."""
-        self._fewest: dict[tuple[str, str], int] = {}
+        self._min_replicas: dict[tuple[str, str], int] = {}
         """Replicas that a task has had at least, by uid of its job and name."""
-        self.causes = 0
+        self.external_changes = 0
         """Changes that somebody else made."""
-        self.writes = 0
+        self.controller_writes = 0
         """Changes that controllers made."""
         self.phases: list[str] = []
         """That jobs have gone through."""
-        self.broken: list[str] = []
+        self.violations: list[str] = []
         """What was wrong; raised here it would only look like an answer to the controller."""
 
     # What others did, told beforehand.
 
-    def evicted(self, name: str) -> None:
+    def on_eviction(self, name: str) -> None:
         """Somebody other than the controller deletes a pod."""
         pod = self._pod(name)
-        if owner_of(pod):
-            self._evicted[owner_of(pod)].add(pod["metadata"]["name"])
-            self._made.discard(made_as(pod))
+        if owner_uid(pod):
+            self._evicted[owner_uid(pod)].add(pod["metadata"]["name"])
+            self._created.discard(pod_identity(pod))
 
-    def failed(self, name: str) -> None:
+    def on_failure(self, name: str) -> None:
         """A pod fails."""
         pod = self._pod(name)
-        if owner_of(pod):
-            self._failed[made_as(pod)] = self._api.clock.now()
+        if owner_uid(pod):
+            self._failed[pod_identity(pod)] = self._api.clock.now()
 
     def failed_at(self, pod: Object) -> datetime:
         """When *pod* failed."""
-        return self._failed[made_as(pod)]
+        return self._failed[pod_identity(pod)]
 
-    def taken_over(self) -> None:
+    def on_controller_start(self) -> None:
         """A new controller starts; it may take for evicted what nothing shows to be its own doing.
 
         Its forerunner asked pods to go, and neither a restart of a part of the job under way nor
         the number of replicas says so any longer.
         """
-        for pod in self._asked.values():
+        for pod in self._deleting.values():
             job = self._job_of(pod)
-            if job is None or not _shows(job, pod):
-                self._evicted[owner_of(pod)].add(pod["metadata"]["name"])
+            if job is None or not _explains_deletion(job, pod):
+                self._evicted[owner_uid(pod)].add(pod["metadata"]["name"])
 
-    def going(self, job: Object) -> None:
+    def on_job_deleting(self, job: Object) -> None:
         """The controller has seen that the job is being deleted."""
-        self._doomed.add(job["metadata"]["uid"])
+        self._deleting_jobs.add(job["metadata"]["uid"])
 
     def _pod(self, name: str) -> Object:
         return self._api.objects(PODS)[key_of(name)]
 
     def _job_of(self, obj: Object) -> Object | None:
         """The job that *obj* belongs to, if that is there."""
-        for owner in _owners(obj):
+        for owner in _owner_references(obj):
             job = self._api.objects(JOBS).get(f"{obj['metadata']['namespace']}/{owner['name']}")
             if job is not None and job["metadata"]["uid"] == owner["uid"]:
                 return job
@@ -146,40 +146,42 @@ class JobAudit:
 
     # What happens.
 
-    def hear(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+    def on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
         """Check one change."""
-        self.writes += bool(self._api.asked_by)
-        self.causes += not self._api.asked_by
+        self.controller_writes += bool(self._api.requesting_client)
+        self.external_changes += not self._api.requesting_client
         try:
             self._check(prefix, change, new, old)
         except AssertionError as error:
-            self.broken.append(f"{error}")
+            self.violations.append(f"{error}")
 
     def _check(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
-        assert sum(one.get("controller", False) for one in _owners(new)) <= 1, "INV-OW-1"
-        if self._api.asked_by and prefix not in (JOBS.path(), COMMANDS.path()):
-            self._ours(change, new)
+        assert sum(one.get("controller", False) for one in _owner_references(new)) <= 1, "INV-OW-1"
+        if self._api.requesting_client and prefix not in (JOBS.path(), COMMANDS.path()):
+            self._check_ownership(change, new)
         if prefix == JOBS.path() and change != "DELETED":
-            self._job(new, old or {})
-        elif prefix == PODS.path() and self._api.asked_by:
-            self._pod_by_controller(change, new)
+            self._check_job(new, old or {})
+        elif prefix == PODS.path() and self._api.requesting_client:
+            self._check_pod_write(change, new)
         elif prefix == PODGROUPS.path():
-            self._podgroup(change, new)
+            self._check_podgroup(change, new)
         elif prefix == COMMANDS.path() and change == "ADDED":
             about = f"{new['metadata']['namespace']}/{new.get('target', {}).get('name')}"
             number = len(self._commands) + 1
             self._commands[new["metadata"]["uid"]] = (number, about, new["action"])
 
-    def _ours(self, change: str, obj: Object) -> None:
+    def _check_ownership(self, change: str, obj: Object) -> None:
         """The controller makes, changes and removes only what belongs to a job."""
-        assert owner_of(obj), f"{key_at(obj)} belongs to nobody, and is {change}"
+        assert owner_uid(obj), f"{object_key(obj)} belongs to nobody, and is {change}"
         if change == "ADDED":
-            assert owner_of(obj) not in self._doomed, "INV-OW-4: a child of a job that goes"
+            assert owner_uid(obj) not in self._deleting_jobs, "INV-OW-4: a child of a job that goes"
 
-    def _job(self, new: Object, old: Object) -> None:
+    def _check_job(self, new: Object, old: Object) -> None:
         for task in new["spec"]["tasks"]:
             key = new["metadata"]["uid"], task["name"]
-            self._fewest[key] = min(task["replicas"], self._fewest.get(key, task["replicas"]))
+            self._min_replicas[key] = min(
+                task["replicas"], self._min_replicas.get(key, task["replicas"])
+            )
         was, now = phase_of(old), phase_of(new)
         before, after = old.get("status", {}), new.get("status", {})
         if was != now:
@@ -191,14 +193,14 @@ class JobAudit:
         assert retries - before.get("retryCount", 0) in (0, 1), after
         assert retries <= new["spec"]["maxRetry"], after
         if retries > before.get("retryCount", 0):
-            assert (was in SERVED, now) == (True, "Restarting")
+            assert (was in RUNNING_PHASES, now) == (True, "Restarting")
         times_of = [one.get("state", {}).get("lastTransitionTime", "") for one in (before, after)]
         assert times_of == sorted(times_of), "the status goes backwards"
-        if self._api.asked_by:
-            assert _but_for_claims(new) == _but_for_claims(old)
-            self._cause(new, before)
+        if self._api.requesting_client:
+            assert _spec_without_claim_names(new) == _spec_without_claim_names(old)
+            self._check_reason(new, before)
 
-    def _cause(self, job: Object, before: Object) -> None:
+    def _check_reason(self, job: Object, before: Object) -> None:
         """What the status gives as the cause of a phase has really happened."""
         state = job["status"]["state"]
         said = state.get("message", "")
@@ -207,10 +209,10 @@ class JobAudit:
         uid = job["metadata"]["uid"]
         if said.startswith("Command "):
             number, about, action = self._commands[said.split("(")[1].rstrip(")")]
-            assert (about, action) == (key_at(job), job["status"]["state"]["reason"])
-            assert number != self._obeyed[uid], "INV-VC-1: a Command took effect twice"
-            assert number > self._obeyed[uid], "INV-VC-2: Commands are obeyed in their order"
-            self._obeyed[uid] = number
+            assert (about, action) == (object_key(job), job["status"]["state"]["reason"])
+            assert number != self._last_command[uid], "INV-VC-1: a Command took effect twice"
+            assert number > self._last_command[uid], "INV-VC-2: Commands are obeyed in their order"
+            self._last_command[uid] = number
         for event in ("PodEvicted", "PodFailed", "PodPending"):
             _, found, rest = said.partition(f"{event} of ")
             pod = uid, rest.split(" ")[0], str(before.get("version", 0))
@@ -220,19 +222,21 @@ class JobAudit:
                 since = (self._failed if event == "PodFailed" else self._pending).get(pod)
                 assert since is not None, f"{said}: that did not happen, or long ago (INV-VC-4)"
                 code = int(rest.partition("exit code ")[2] or 0)
-                self._in_time(job, pod[1], (event, code), since)
+                self._check_policy_timing(job, pod[1], (event, code), since)
 
-    def _in_time(self, job: Object, pod: str, what: tuple[str, int], since: datetime) -> None:
+    def _check_policy_timing(
+        self, job: Object, pod: str, what: tuple[str, int], since: datetime
+    ) -> None:
         """It was answered by the policy that should, and not before its time."""
         task = pod[len(job["metadata"]["name"]) + 1 :].rpartition("-")[0]
-        policy = answering(job, task, *what)
+        policy = matching_policy(job, task, *what)
         assert policy is not None, f"no policy asks for {what}"
         assert policy["action"] == job["status"]["state"]["reason"], f"{what}: {policy}"
         waited = (self._api.clock.now() - since).total_seconds()
         assert waited > delay_of(policy) - 1.0, f"{policy} after {waited} s"
 
-    def _pod_by_controller(self, change: str, pod: Object) -> None:
-        body = self._api.seen[-1].body
+    def _check_pod_write(self, change: str, pod: Object) -> None:
+        body = self._api.received[-1].body
         name = pod["metadata"]["name"]
         job = self._job_of(pod)
         if change != "ADDED":
@@ -240,50 +244,56 @@ class JobAudit:
         if job is None:
             return  # it went in this moment
         if change != "ADDED":
-            self._asked_to_go(job, pod)
+            self._check_pod_deletion(job, pod)
             return
-        assert made_as(pod) not in self._made, f"INV-EX-1: {name} is made twice for a version"
-        self._made.add(made_as(pod))
-        self._pending[made_as(pod)] = self._api.clock.now()
-        version = int(made_as(pod)[2])
-        assert phase_of(job) in SERVED, f"{name} is made while the job is {phase_of(job)}"
+        assert pod_identity(pod) not in self._created, (
+            f"INV-EX-1: {name} is made twice for a version"
+        )
+        self._created.add(pod_identity(pod))
+        self._pending[pod_identity(pod)] = self._api.clock.now()
+        version = int(pod_identity(pod)[2])
+        assert phase_of(job) in RUNNING_PHASES, f"{name} is made while the job is {phase_of(job)}"
         assert version == job["status"].get("version", 0), f"{name} is made for another version"
-        admitted = (job["metadata"]["uid"], version) in self._let_in
+        admitted = (job["metadata"]["uid"], version) in self._admitted
         assert admitted, f"INV-VC-6: {name} is made before the gang is admitted"
 
-    def _asked_to_go(self, job: Object, pod: Object) -> None:
+    def _check_pod_deletion(self, job: Object, pod: Object) -> None:
         """A pod is asked to go for a reason that its own job gives."""
         notes = pod["metadata"]["annotations"]
-        fewest = self._fewest.get((owner_of(pod), notes["volcano.sh/task-spec"]), 0)
+        fewest = self._min_replicas.get((owner_uid(pod), notes["volcano.sh/task-spec"]), 0)
         surplus = int(notes["volcano.sh/task-index"]) >= fewest
-        old = int(made_as(pod)[2]) < job["status"].get("version", 0)
-        phase, part = phase_of(job), part_of(job)
+        old = int(pod_identity(pod)[2]) < job["status"].get("version", 0)
+        phase, part = phase_of(job), restart_target_of(job)
         if phase == "Restarting" or surplus:
-            self._made.discard(made_as(pod))
-            self._asked[pod["metadata"]["uid"]] = pod
+            self._created.discard(pod_identity(pod))
+            self._deleting[pod["metadata"]["uid"]] = pod
         if phase == "Restarting" and part:
-            assert old or surplus or part in parts_of(pod), f"{key_at(pod)} goes for {part}"
-        elif phase in SERVED:
-            assert old or surplus, f"{key_at(pod)} is asked to go while its job is {phase}"
+            assert old or surplus or part in restart_targets_of(pod), (
+                f"{object_key(pod)} goes for {part}"
+            )
+        elif phase in RUNNING_PHASES:
+            assert old or surplus, f"{object_key(pod)} is asked to go while its job is {phase}"
 
-    def _podgroup(self, change: str, group: Object) -> None:
+    def _check_podgroup(self, change: str, group: Object) -> None:
         job, uid = self._job_of(group), group["metadata"]["uid"]
         if job is None:
             return
         version = job.get("status", {}).get("version", 0)
         if change == "ADDED":
-            assert phase_of(job) in SERVED, f"a PodGroup is made while the job is {phase_of(job)}"
-            self._gangs[uid] = (owner_of(group), version)
-        if group.get("status", {}).get("phase") in ADMITTED and uid in self._gangs:
-            self._let_in.add(self._gangs[uid])
+            assert phase_of(job) in RUNNING_PHASES, (
+                f"a PodGroup is made while the job is {phase_of(job)}"
+            )
+            self._podgroup_jobs[uid] = (owner_uid(group), version)
+        if group.get("status", {}).get("phase") in ADMITTED and uid in self._podgroup_jobs:
+            self._admitted.add(self._podgroup_jobs[uid])
 
 
-def _owners(obj: Object) -> list[Object]:
+def _owner_references(obj: Object) -> list[Object]:
     owners: list[Object] = obj["metadata"].get("ownerReferences", [])
     return owners
 
 
-def _but_for_claims(job: Object) -> Object:
+def _spec_without_claim_names(job: Object) -> Object:
     """The spec without what the controller may write there."""
     volumes = [
         {key: value for key, value in volume.items() if key != "volumeClaimName"}
@@ -294,12 +304,12 @@ def _but_for_claims(job: Object) -> Object:
     return {**job["spec"], "volumes": volumes}
 
 
-def made_as(pod: Object) -> Pod:
+def pod_identity(pod: Object) -> Pod:
     meta = pod["metadata"]
-    return owner_of(pod), meta["name"], meta["annotations"]["volcano.sh/job-version"]
+    return owner_uid(pod), meta["name"], meta["annotations"]["volcano.sh/job-version"]
 
 
-def part_of(job: Object) -> str:
+def restart_target_of(job: Object) -> str:
     """The part of the job that its restart is about; empty if it is all of it."""
     state = job["status"]["state"]
     partial = state.get("reason") in ("RestartPartition", "RestartPod", "RestartTask")
@@ -307,7 +317,7 @@ def part_of(job: Object) -> str:
     return part
 
 
-def parts_of(pod: Object) -> set[str]:
+def restart_targets_of(pod: Object) -> set[str]:
     """The parts of its job that *pod* belongs to."""
     meta = pod["metadata"]
     task = meta["annotations"]["volcano.sh/task-spec"]
@@ -315,10 +325,12 @@ def parts_of(pod: Object) -> set[str]:
     return {f"pod {meta['name']}", f"task {task}", f"partition {task}/{partition}"}
 
 
-def _shows(job: Object, pod: Object) -> bool:
+def _explains_deletion(job: Object, pod: Object) -> bool:
     """Whether *job* says that *pod* was asked to go."""
     notes = pod["metadata"]["annotations"]
     replicas = {one["name"]: one["replicas"] for one in job["spec"]["tasks"]}
     if int(notes["volcano.sh/task-index"]) >= replicas.get(notes["volcano.sh/task-spec"], 0):
         return True
-    return phase_of(job) in ("Restarting", "Pending") and part_of(job) in parts_of(pod)
+    return phase_of(job) in ("Restarting", "Pending") and restart_target_of(
+        job
+    ) in restart_targets_of(pod)

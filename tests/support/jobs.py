@@ -66,7 +66,7 @@ def encode_templates(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "tasks": tasks}
 
 
-def entry(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) -> PodInfo:
+def pod_info(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) -> PodInfo:
     """A pod ``j-<task>-<index>`` of the job."""
     of_task, _, index = name.rpartition("-")
     plain = PodInfo(
@@ -82,16 +82,16 @@ def entry(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: Any) 
     return dataclasses.replace(plain, **fields)
 
 
-def view(of: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **fields: Any) -> JobView:
+def job_view(job: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **fields: Any) -> JobView:
     """The job *of* with *pods*, and a PodGroup in phase *podgroup* (``None``: there is none)."""
     ledger = PodTracker()
-    ledger.set_job(of)
+    ledger.set_job(job)
     for pod in pods:
         ledger.update(pod)
-    gang = podgroups.desired_spec(of, priorities={})
-    group = podgroups.build(of, gang)
+    gang = podgroups.desired_spec(job, priorities={})
+    group = podgroups.build(job, gang)
     return JobView(
-        job=of,
+        job=job,
         pod_tracker=ledger,
         podgroup_spec=gang,
         now=NOW,
@@ -107,7 +107,7 @@ def view(of: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **fields: An
     )
 
 
-def group_of(seen: JobView) -> PodGroup:
+def podgroup_of(seen: JobView) -> PodGroup:
     """The PodGroup that *seen* shows."""
     assert seen.podgroup is not None
     return seen.podgroup

@@ -21,7 +21,7 @@ def needs_kubectl() -> None:
 
 
 @dataclass(slots=True)
-class Said:
+class CommandResult:
     """What a command printed, and how it ended."""
 
     code: int
@@ -51,7 +51,7 @@ class Kubectl:
             },
         )
 
-    async def run(self, *arguments: str, stdin: str = "") -> Said:
+    async def run(self, *arguments: str, stdin: str = "") -> CommandResult:
         """Run a command to its end."""
         process = await self.start(*arguments)
         try:
@@ -61,7 +61,7 @@ class Kubectl:
             process.kill()
             raise
         assert process.returncode is not None
-        return Said(process.returncode, out.decode(), err.decode())
+        return CommandResult(process.returncode, out.decode(), err.decode())
 
     async def __call__(self, *arguments: str, stdin: str = "") -> str:
         """Run a command that must succeed; returns what it printed."""

@@ -32,32 +32,32 @@ from batholith.machinery.testing import FakeClock, run_ready_tasks
 from batholith.model.names import Resource
 
 Json = dict[str, Any]
-NAME, SPACE = "vc-controller-manager", "volcano-system"
+NAME, NAMESPACE = "vc-controller-manager", "volcano-system"
 
 
-class WatchedClock(FakeClock):
+class ObservedClock(FakeClock):
     """True time; *after_each* is called whenever something has happened."""
 
-    after_each: Callable[[], object] = staticmethod(lambda: None)
+    on_advance: Callable[[], object] = staticmethod(lambda: None)
 
     async def advance(self, seconds: float) -> None:
         await run_ready_tasks()
-        self.after_each()
+        self.on_advance()
         target = self._elapsed + seconds
         while self._fire_next(target):
             await run_ready_tasks()
-            self.after_each()
+            self.on_advance()
         self._elapsed = target
-        self.after_each()
+        self.on_advance()
 
 
 class LeaseServer:
     """Holds one Lease and tells those who watch it."""
 
-    def __init__(self, clock: WatchedClock) -> None:
+    def __init__(self, clock: ObservedClock) -> None:
         self.clock = clock
         self.lease: Json | None = None
-        self.records: list[tuple[float, Json]] = []
+        self.lease_history: list[tuple[float, Json]] = []
         """Every spec that ever stood there, with its time."""
         self.watchers: list[asyncio.Queue[Json]] = []
         self.namespace = True
@@ -76,7 +76,7 @@ class LeaseServer:
     def create(self, body: Json) -> Json:
         if not self.namespace:
             raise NotFoundError(
-                f'namespaces "{SPACE}" not found', status=404, details={"kind": "namespaces"}
+                f'namespaces "{NAMESPACE}" not found', status=404, details={"kind": "namespaces"}
             )
         if self.lease is not None:
             raise AlreadyExistsError("there is one", status=409)
@@ -92,7 +92,7 @@ class LeaseServer:
     def delete(self) -> None:
         self.lease = None
 
-    def touch(self, **labels: str) -> None:
+    def update_labels(self, **labels: str) -> None:
         """Somebody puts labels on the Lease."""
         body = self.get()
         body["metadata"]["labels"] = labels
@@ -102,23 +102,23 @@ class LeaseServer:
         self._version += 1
         meta = {**body["metadata"], "resourceVersion": str(self._version), "uid": "lease-uid"}
         self.lease = {**copy.deepcopy(body), "metadata": meta}
-        self.records.append((self.clock.monotonic(), self.lease["spec"]))
+        self.lease_history.append((self.clock.monotonic(), self.lease["spec"]))
         for watcher in self.watchers:
             watcher.put_nowait(self.lease)
         return copy.deepcopy(self.lease)
 
 
 @dataclass
-class Wire:
+class NetworkConditions:
     """What becomes of a candidate's requests from now on; seconds of true time."""
 
-    out: float = 0.01
-    back: float = 0.01
-    reaches: bool = True
+    request_delay: float = 0.01
+    response_delay: float = 0.01
+    delivers_requests: bool = True
     """Whether requests come to the server."""
-    answers: bool = True
+    delivers_responses: bool = True
     """Whether its answers come back."""
-    refusal: ApiError | None = None
+    error: ApiError | None = None
 
 
 class _Timer:
@@ -138,19 +138,19 @@ class _Timer:
 class SkewedClock:
     """A clock that runs *rate* times as fast as true time, stands elsewhere, and may be frozen."""
 
-    def __init__(self, true: WatchedClock, *, rate: float = 1.0, start: float = 0.0) -> None:
+    def __init__(self, true: ObservedClock, *, rate: float = 1.0, start: float = 0.0) -> None:
         self.rate = rate
         self.wall_jump = 0.0
         self.frozen = False
-        self._true = true
+        self._true_clock = true
         self._start = start
         self._due: list[Callable[[], object]] = []
 
     def now(self) -> datetime:
-        return self._true.now() + timedelta(seconds=self.wall_jump)
+        return self._true_clock.now() + timedelta(seconds=self.wall_jump)
 
     def monotonic(self) -> float:
-        return self._start + self.rate * self._true.monotonic()
+        return self._start + self.rate * self._true_clock.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         woken = asyncio.Event()
@@ -162,10 +162,12 @@ class SkewedClock:
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         made = _Timer(callback)
-        self._true.call_later(max(seconds, 0.0) / self.rate, lambda: self.do(made.fire))
+        self._true_clock.call_later(
+            max(seconds, 0.0) / self.rate, lambda: self.run_when_thawed(made.fire)
+        )
         return made
 
-    def do(self, call: Callable[[], object]) -> None:
+    def run_when_thawed(self, call: Callable[[], object]) -> None:
         """Make a call now, or once we are thawed."""
         if self.frozen:
             self._due.append(call)
@@ -182,22 +184,22 @@ class SkewedClock:
 class LeaseClient:
     """As much of a client as an elector uses, over a candidate's wire."""
 
-    def __init__(self, server: LeaseServer, clock: SkewedClock, wire: Wire) -> None:
+    def __init__(self, server: LeaseServer, clock: SkewedClock, network: NetworkConditions) -> None:
         self._server = server
         self._clock = clock
-        self._wire = wire
+        self._network = network
         self.requests: list[str] = []
 
     async def get(self, resource: Resource, name: str, *, namespace: str, view: object) -> Json:
-        return await self._ask("GET", self._server.get)
+        return await self._request("GET", self._server.get)
 
     async def create(self, resource: Resource, body: Json, *, namespace: str, view: object) -> Json:
-        return await self._ask("POST", lambda: self._server.create(body))
+        return await self._request("POST", lambda: self._server.create(body))
 
     async def replace(
         self, resource: Resource, name: str, body: Json, *, namespace: str, view: object
     ) -> Json:
-        return await self._ask("PUT", lambda: self._server.replace(body))
+        return await self._request("PUT", lambda: self._server.replace(body))
 
     async def watch(
         self, resource: Resource, *, view: type[Any], namespace: str, field_selector: str
@@ -210,19 +212,23 @@ class LeaseClient:
                 lines.put_nowait(self._server.lease)
             while True:
                 obj = await lines.get()
-                if self._wire.reaches and self._wire.answers and not self._clock.frozen:
+                if (
+                    self._network.delivers_requests
+                    and self._network.delivers_responses
+                    and not self._clock.frozen
+                ):
                     yield WatchEvent("MODIFIED", msgspec.convert(obj, view))
         finally:
             self._server.watchers.remove(lines)
 
-    async def _ask(self, method: str, action: Callable[[], Json]) -> Json:
+    async def _request(self, method: str, action: Callable[[], Json]) -> Json:
         """Send a request; that the caller gives up does not call it back."""
-        wire, true = self._wire, self._server.clock
+        wire, true = self._network, self._server.clock
         self.requests.append(method)
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-        back, answers, refusal = wire.back, wire.answers, wire.refusal
+        back, answers, refusal = wire.response_delay, wire.delivers_responses, wire.error
 
-        def deliver(result: Json | ApiError) -> None:
+        def complete(result: Json | ApiError) -> None:
             if answer.done():
                 return
             if isinstance(result, ApiError):
@@ -230,32 +236,32 @@ class LeaseClient:
             else:
                 answer.set_result(result)
 
-        def arrive() -> None:
+        def process() -> None:
             result: Json | ApiError
             try:
                 result = refusal or action()
             except ApiError as error:
                 result = error
             if answers:
-                true.call_later(back, lambda: self._clock.do(lambda: deliver(result)))
+                true.call_later(back, lambda: self._clock.run_when_thawed(lambda: complete(result)))
 
-        if wire.reaches:
-            true.call_later(wire.out, arrive)
+        if wire.delivers_requests:
+            true.call_later(wire.request_delay, process)
         return await answer
 
 
 @dataclass(eq=False)
-class Candidate:
+class SimulatedCandidate:
     """One process that would lead."""
 
     name: str
     clock: SkewedClock
-    wire: Wire
+    network: NetworkConditions
     client: LeaseClient
     elector: LeaderElector
     task: asyncio.Task[None]
     metrics: LeaderElectionMetrics
-    dead: bool = False
+    killed: bool = False
 
     @property
     def may_write(self) -> bool:
@@ -264,39 +270,39 @@ class Candidate:
             self.elector.check_fence()
         except NotLeaderError:
             return False
-        return not self.dead
+        return not self.killed
 
     @property
     def ended(self) -> bool:
-        return self.dead or self.task.done()
+        return self.killed or self.task.done()
 
     def kill(self) -> None:
         """``kill -9``: nothing more is done, though what was sent may still arrive."""
-        self.dead = self.clock.frozen = True
+        self.killed = self.clock.frozen = True
 
 
 @dataclass
-class LeaseWorld:
+class LeaseSimulation:
     """The server, true time, and all candidates there ever were."""
 
-    clock: WatchedClock = field(default_factory=WatchedClock)
-    candidates: list[Candidate] = field(default_factory=list)
+    clock: ObservedClock = field(default_factory=ObservedClock)
+    candidates: list[SimulatedCandidate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.server = LeaseServer(self.clock)
-        self.clock.after_each = self.check
+        self.clock.on_advance = self.check_invariants
 
     def add(
         self,
         *,
         rate: float = 1.0,
         start: float = 0.0,
-        draw: Callable[[], float] = lambda: 0.5,
+        random: Callable[[], float] = lambda: 0.5,
         recorder: Any = None,
         **settings: float,
-    ) -> Candidate:
+    ) -> SimulatedCandidate:
         name = f"host_{len(self.candidates)}"
-        clock, wire = SkewedClock(self.clock, rate=rate, start=start), Wire()
+        clock, wire = SkewedClock(self.clock, rate=rate, start=start), NetworkConditions()
         client, metrics = LeaseClient(self.server, clock, wire), LeaderElectionMetrics()
         elector = LeaderElector(
             cast(Client, client),
@@ -304,18 +310,18 @@ class LeaseWorld:
             clock=clock,
             recorder=recorder,
             metrics=metrics,
-            random_source=draw,
+            random_source=random,
         )
         task = asyncio.get_running_loop().create_task(elector.run())
-        made = Candidate(name, clock, wire, client, elector, task, metrics)
+        made = SimulatedCandidate(name, clock, wire, client, elector, task, metrics)
         self.candidates.append(made)
         return made
 
     @property
-    def leaders(self) -> list[Candidate]:
+    def leaders(self) -> list[SimulatedCandidate]:
         return [each for each in self.candidates if each.may_write]
 
-    def check(self) -> None:
+    def check_invariants(self) -> None:
         """INV-LE-1 and INV-LE-4, and that loss is told: true at every moment."""
         leaders = self.leaders
         assert len(leaders) <= 1, f"two leaders: {[each.name for each in leaders]}"
@@ -332,7 +338,7 @@ class LeaseWorld:
     def check_transitions(self) -> None:
         """INV-LE-3."""
         holder, transitions = "", -1
-        for _, spec in self.server.records:
+        for _, spec in self.server.lease_history:
             changed = spec["holderIdentity"] not in ("", holder)
             assert spec["leaseTransitions"] == transitions + changed
             holder = spec["holderIdentity"] or holder
@@ -340,11 +346,11 @@ class LeaseWorld:
 
     async def stop(self) -> None:
         """End all tasks; nothing is released any more."""
-        self.clock.after_each = lambda: None
+        self.clock.on_advance = lambda: None
         for each in self.candidates:
-            each.wire.refusal = ServerError("the world ends", status=500)
-            each.wire.reaches = each.wire.answers = True
-            each.wire.out = each.wire.back = 0.0
+            each.network.error = ServerError("the world ends", status=500)
+            each.network.delivers_requests = each.network.delivers_responses = True
+            each.network.request_delay = each.network.response_delay = 0.0
             each.clock.thaw()
             each.task.cancel()
         done = asyncio.gather(*(each.task for each in self.candidates), return_exceptions=True)

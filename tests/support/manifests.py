@@ -48,16 +48,16 @@ def objects(text: str) -> Objects:
 
 
 @cache
-def kustomized(folder: Path = BASE) -> Objects:
+def kustomized(directory: Path = BASE) -> Objects:
     """What ``kubectl apply -k`` would apply; not to be changed."""
     needs_kubectl()
     assert KUBECTL is not None
-    return objects(_run(KUBECTL, "kustomize", str(folder)))
+    return objects(_run_command(KUBECTL, "kustomize", str(directory)))
 
 
 def helm(*arguments: str) -> str:
     """Run Helm, which must succeed; what it printed."""
-    return _run(needs_helm(), *arguments)
+    return _run_command(needs_helm(), *arguments)
 
 
 def chart(*values: str, namespace: str = NAMESPACE) -> Objects:
@@ -78,7 +78,7 @@ def pod_spec(workload: Json) -> Json:
     return spec
 
 
-def _run(*command: str) -> str:
+def _run_command(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout

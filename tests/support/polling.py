@@ -6,45 +6,47 @@ The limits only keep a broken test from hanging: they are far beyond what a busy
 import asyncio
 from collections.abc import Awaitable, Callable
 
-PATIENCE = 100.0
+DEFAULT_TIMEOUT = 100.0
 """Seconds after which a test that waits for something is taken for broken."""
 
-_BETWEEN_LOOKS = 0.002
-_SELDOM = 0.05
+_POLL_INTERVAL = 0.002
+_MAX_POLL_INTERVAL = 0.05
 """Seconds between two questions to a server in the long run: others need the processor, too."""
 
 
-async def until(
-    condition: Callable[[], object], what: str = "", *, seconds: float = PATIENCE
+async def wait_for(
+    condition: Callable[[], object], what: str = "", *, seconds: float = DEFAULT_TIMEOUT
 ) -> None:
     """Let others run until *condition* holds; fail with *what* if that takes too long."""
     try:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - the world offers no event to wait for
-                await asyncio.sleep(_BETWEEN_LOOKS)
+                await asyncio.sleep(_POLL_INTERVAL)
     except TimeoutError:
         raise AssertionError(f"did not happen: {what or condition}") from None
 
 
-async def until_true(ask: Callable[[], Awaitable[bool]], *, seconds: float = PATIENCE) -> None:
+async def wait_until_true(
+    query: Callable[[], Awaitable[bool]], *, seconds: float = DEFAULT_TIMEOUT
+) -> None:
     """The same for what a server must be asked."""
-    pause = _BETWEEN_LOOKS
+    pause = _POLL_INTERVAL
     async with asyncio.timeout(seconds):
-        while not await ask():
+        while not await query():
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _SELDOM)
+            pause = min(pause * 1.5, _MAX_POLL_INTERVAL)
 
 
-async def until_equal(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
+async def wait_until_equal(query: Callable[[], Awaitable[object]], expected: object) -> None:
     """Ask until the answer is *wanted*; show the last one if that takes too long."""
-    said: list[object] = []
+    last: list[object] = []
 
-    async def as_wanted() -> bool:
-        said[:] = [await ask()]
-        return said == [wanted]
+    async def matches() -> bool:
+        last[:] = [await query()]
+        return last == [expected]
 
     try:
-        await until_true(as_wanted)
+        await wait_until_true(matches)
     except TimeoutError:
-        assert said == [wanted]
+        assert last == [expected]
         raise

@@ -23,33 +23,33 @@ def _program(name: str) -> str | None:
 class Postgres:
     """A server that is reached by a socket in a folder of its own."""
 
-    folder: Path
+    directory: Path
     user: str | None
     initdb: str
     pg_ctl: str
 
     @property
     def url(self) -> str:
-        return f"postgresql+psycopg://batholith@/postgres?host={self.folder}"
+        return f"postgresql+psycopg://batholith@/postgres?host={self.directory}"
 
     def make(self) -> None:
         self._run(self.initdb, "--pgdata=data", "--auth=trust", "--username=batholith", "--no-sync")
 
     def start(self) -> None:
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off"
+        options = f"-c listen_addresses= -c unix_socket_directories={self.directory} -c fsync=off"
         self._run(
             self.pg_ctl, "start", "--pgdata=data", "--wait", "--log=log", f"--options={options}"
         )
 
     def stop(self) -> None:
         """End it as a crash does, if it runs."""
-        if (self.folder / "data" / "postmaster.pid").exists():
+        if (self.directory / "data" / "postmaster.pid").exists():
             self._run(self.pg_ctl, "stop", "--pgdata=data", "--mode=immediate")
 
     @contextmanager
-    def held_up(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """For the length of the block it takes connections and answers nothing."""
-        main = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        main = int((self.directory / "data" / "postmaster.pid").read_text().split()[0])
         processes = [main, *_children(main)]
         for each in processes:
             os.kill(each, signal.SIGSTOP)
@@ -61,7 +61,7 @@ class Postgres:
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(
-            command, user=self.user, cwd=self.folder, capture_output=True, text=True, timeout=100
+            command, user=self.user, cwd=self.directory, capture_output=True, text=True, timeout=100
         )
         assert done.returncode == 0, done.stderr
 

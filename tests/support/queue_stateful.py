@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from support.inmemory_api import LocalClient
-from support.virtual_controller import Process
+from support.inmemory_api import InMemoryClient
+from support.virtual_controller import ControllerWorld
 
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
 from batholith.queue_ctrl.controller import QueueController, QueueSettings
@@ -11,31 +11,31 @@ from batholith.queue_ctrl.controller import QueueController, QueueSettings
 Object = dict[str, Any]
 
 SETTINGS = QueueSettings(workers=2, max_requeues=5)
-SHUT = ("Closed", "Closing")
-MARK = "volcano.sh/closed-by-parent"
+CLOSED_STATES = ("Closed", "Closing")
+CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 EDGES = {
-    "": {"Open", *SHUT},
-    "Open": {*SHUT},
+    "": {"Open", *CLOSED_STATES},
+    "Open": {*CLOSED_STATES},
     "Closing": {"Closed", "Open"},
     "Closed": {"Open"},
-    "Unknown": {"Open", *SHUT},
+    "Unknown": {"Open", *CLOSED_STATES},
 }
 COUNTED = ("Pending", "Inqueue", "Running", "Unknown", "Completed")
 
 
-class Queues(Process[QueueController]):
+class QueueWorld(ControllerWorld[QueueController]):
     """The server with at most one queue controller, and what others do."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.api.told = self._hear
-        self.causes = self.writes = 0
+        self.api.on_change = self._on_event
+        self.external_changes = self.controller_writes = 0
         """Changes by others, and by controllers."""
-        self.broken: list[str] = []
+        self.violations: list[str] = []
 
-    def make(self, client: LocalClient) -> QueueController:
+    def make_controller(self, client: InMemoryClient) -> QueueController:
         """A new queue controller."""
-        return QueueController(client, settings=SETTINGS, clock=self.clock, recorder=self.notes)
+        return QueueController(client, settings=SETTINGS, clock=self.clock, recorder=self.recorder)
 
     # What there is.
 
@@ -48,9 +48,9 @@ class Queues(Process[QueueController]):
         state: str = self.queues[name].get("status", {}).get("state", "")
         return state
 
-    def mark(self, name: str) -> str:
+    def closed_by_parent(self, name: str) -> str:
         """Whether it opens again with its parent, as its annotation says."""
-        mark: str = self.queues[name]["metadata"].get("annotations", {}).get(MARK, "")
+        mark: str = self.queues[name]["metadata"].get("annotations", {}).get(CLOSED_BY_PARENT, "")
         return mark
 
     def parent(self, name: str) -> str:
@@ -58,18 +58,18 @@ class Queues(Process[QueueController]):
         parent: str = self.queues[name].get("spec", {}).get("parent", "")
         return parent or ("" if name == "root" else "root")
 
-    def line(self, name: str) -> list[str]:
+    def ancestors(self, name: str) -> list[str]:
         """*name* and those above it, as far as they exist."""
         found = [name]
         while name in self.queues and (name := self.parent(name)):
             found.append(name)
         return found
 
-    def below(self, name: str) -> list[str]:
+    def descendants(self, name: str) -> list[str]:
         """Those under *name*, at any depth."""
-        return [one for one in self.queues if one != name and name in self.line(one)]
+        return [one for one in self.queues if one != name and name in self.ancestors(one)]
 
-    def held(self, name: str) -> list[str]:
+    def podgroup_phases(self, name: str) -> list[str]:
         """The phases of the PodGroups in the queue."""
         return [
             group["status"]["phase"]
@@ -85,21 +85,21 @@ class Queues(Process[QueueController]):
 
     # What happens.
 
-    def _hear(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
-        self.writes += bool(self.api.asked_by)
-        self.causes += not self.api.asked_by
-        if not self.api.asked_by:
+    def _on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+        self.controller_writes += bool(self.api.requesting_client)
+        self.external_changes += not self.api.requesting_client
+        if not self.api.requesting_client:
             return
         try:
             self._check(prefix, change, new, old or {})
         except AssertionError as error:
-            self.broken.append(f"{error}")
+            self.violations.append(f"{error}")
 
     def _check(self, prefix: str, change: str, new: Object, old: Object) -> None:
         name = new["metadata"]["name"]
         if prefix == COMMANDS.path():
             assert change == "DELETED", f"a Command is {change}"
-            sent = self.api.seen[-1].body["preconditions"]["uid"]
+            sent = self.api.received[-1].body["preconditions"]["uid"]
             assert sent == new["metadata"]["uid"], "INV-OW-2"
             return
         assert prefix == QUEUES.path(), f"{prefix} is written"
@@ -119,7 +119,7 @@ class Queues(Process[QueueController]):
 
     # At rest.
 
-    def validate(self) -> None:
+    def check_invariants(self) -> None:
         """Check that all is as it should be when the controller has nothing left to do.
 
         Raises:
@@ -128,23 +128,25 @@ class Queues(Process[QueueController]):
         assert not self.api.objects(COMMANDS), "a Command is left over"
         assert {"root", "default"} <= self.queues.keys()
         for name, queue in self.queues.items():
-            self._is_settled(name, queue.get("status", {}))
+            self._check_settled(name, queue.get("status", {}))
             if name != "root" and self.parent(name) in self.queues:
-                self._follows(name)
-        bound = 60 + 30 * self.causes + 10 * self.lives
-        assert self.writes <= bound, f"{self.writes} writes for {self.causes} changes"
+                self._matches_parent(name)
+        bound = 60 + 30 * self.external_changes + 10 * self.controllers_started
+        assert self.controller_writes <= bound, (
+            f"{self.controller_writes} writes for {self.external_changes} changes"
+        )
 
-    def _is_settled(self, name: str, status: Object) -> None:
-        held = self.held(name)
+    def _check_settled(self, name: str, status: Object) -> None:
+        held = self.podgroup_phases(name)
         for phase in COUNTED:
             assert status.get(phase.lower(), 0) == held.count(phase), f"{name}: {held}, {status}"
         assert held or status["state"] != "Closing", f"INV-VC-5: {name} is empty and {status}"
 
-    def _follows(self, name: str) -> None:
+    def _matches_parent(self, name: str) -> None:
         """It is as its parent allows."""
-        parent, state, mark = self.parent(name), self.state(name), self.mark(name)
+        parent, state, mark = self.parent(name), self.state(name), self.closed_by_parent(name)
         assert self.queues[name]["spec"].get("parent"), f"{name} has no parent"
-        if self.state(parent) in SHUT:
-            assert state in SHUT, f"{name} is {state} under a shut parent"
+        if self.state(parent) in CLOSED_STATES:
+            assert state in CLOSED_STATES, f"{name} is {state} under a shut parent"
         if self.state(parent) == "Open" and mark == "true":
             raise AssertionError(f"{name} is {state}, and does not open with its parent")

@@ -10,7 +10,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 @dataclass(slots=True)
-class Peer:
+class RawConnection:
     """One connection to the server."""
 
     reader: asyncio.StreamReader
@@ -26,20 +26,20 @@ class Peer:
         length = head.lower().partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]
         return head + await self.reader.readexactly(int(length or 0))
 
-    def say(self, raw: bytes) -> None:
+    def send(self, raw: bytes) -> None:
         self.writer.write(raw)
 
 
-Behaviour = Callable[[Peer], Awaitable[None]]
+Behaviour = Callable[[RawConnection], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class WireServer:
+class RawHttpServer:
     """Serves each connection by the next of *behaviours*, and by the last of them from then on."""
 
     behaviours: list[Behaviour]
     connections: int = 0
-    gone: int = 0
+    closed_connections: int = 0
     """Connections that have ended."""
     requests: list[bytes] = field(default_factory=list)
     port: int = 0
@@ -49,39 +49,41 @@ class WireServer:
         self.connections += 1
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                await behaviour(Peer(reader, writer))
+                await behaviour(RawConnection(reader, writer))
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 await writer.wait_closed()
-            self.gone += 1
+            self.closed_connections += 1
 
-    async def answer_all(self, peer: Peer) -> None:
+    async def respond_to_all(self, peer: RawConnection) -> None:
         """Answer every request with an empty object until the client hangs up."""
         while True:
             self.requests.append(await peer.request())
-            peer.say(OK)
+            peer.send(OK)
 
-    async def hold(self, peer: Peer) -> None:
+    async def hang(self, peer: RawConnection) -> None:
         """Take a request, never answer it, and wait until the client hangs up."""
         self.requests.append(await peer.request())
         await peer.reader.read()
 
 
 @contextlib.asynccontextmanager
-async def wire_server(
-    *behaviours: Callable[[WireServer, Peer], Awaitable[None]], tls: ssl.SSLContext | None = None
-) -> AsyncIterator[WireServer]:
+async def raw_http_server(
+    *behaviours: Callable[[RawHttpServer, RawConnection], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[RawHttpServer]:
     """A server on a free port; without *behaviours* it answers everything."""
-    made = WireServer([])
-    for behaviour in behaviours or (WireServer.answer_all,):
+    made = RawHttpServer([])
+    for behaviour in behaviours or (RawHttpServer.respond_to_all,):
 
-        async def act(
-            peer: Peer, behaviour: Callable[[WireServer, Peer], Awaitable[None]] = behaviour
+        async def run_behaviour(
+            peer: RawConnection,
+            behaviour: Callable[[RawHttpServer, RawConnection], Awaitable[None]] = behaviour,
         ) -> None:
             await behaviour(made, peer)
 
-        made.behaviours.append(act)
+        made.behaviours.append(run_behaviour)
     running: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
 

@@ -18,7 +18,7 @@ from batholith.local import kubeconfig
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Right:
+class Permission:
     """To do *verb* to *resource* (with its sub-resource); to objects of that *name*, if given."""
 
     group: str
@@ -26,30 +26,36 @@ class Right:
     verb: str
     name: str = ""
 
-    def covers(self, used: "Right") -> bool:
+    def covers(self, used: "Permission") -> bool:
         """Whether *used*, which names an object if the request did, is within this right."""
         same = (self.group, self.resource, self.verb) == (used.group, used.resource, used.verb)
         return same and self.name in ("", used.name)
 
 
-def account(part: str) -> str:
+def service_account(component: str) -> str:
     """The user name of a part's ServiceAccount."""
-    return f"system:serviceaccount:{NAMESPACE}:batholith-{part}"
+    return f"system:serviceaccount:{NAMESPACE}:batholith-{component}"
 
 
-def granted(found: Objects, part: str) -> set[Right]:
+def granted_permissions(found: Objects, component: str) -> set[Permission]:
     """What the manifests let a part do."""
-    name = f"batholith-{part}"
+    name = f"batholith-{component}"
     roles = [of_kind(found, kind).get(name, {}) for kind in ("ClusterRole", "Role")]
-    return {right for role in roles for rule in role.get("rules", ()) for right in _rights(rule)}
+    return {
+        right for role in roles for rule in role.get("rules", ()) for right in _permissions(rule)
+    }
 
 
-def used(log: Iterable[Json], part: str) -> set[Right]:
+def used_permissions(log: Iterable[Json], component: str) -> set[Permission]:
     """What a part did, by the audit log."""
-    return {_right(line) for line in log if line["user"]["username"] == account(part)}
+    return {
+        _permission_of(line)
+        for line in log
+        if line["user"]["username"] == service_account(component)
+    }
 
 
-def refused(log: Iterable[Json]) -> list[str]:
+def forbidden_requests(log: Iterable[Json]) -> list[str]:
     """What any part asked for and was not allowed to do."""
     return sorted(
         f"{line['user']['username']} {line['verb']} {line['requestURI']}"
@@ -70,18 +76,18 @@ def redirected(found: Objects, url: str) -> Objects:
     return moved
 
 
-def _rights(rule: Json) -> Iterator[Right]:
+def _permissions(rule: Json) -> Iterator[Permission]:
     for group in rule["apiGroups"]:
         for resource in rule["resources"]:
             for verb in rule["verbs"]:
                 for name in rule.get("resourceNames", [""]):
-                    yield Right(group, resource, verb, name)
+                    yield Permission(group, resource, verb, name)
 
 
-def _right(line: Json) -> Right:
+def _permission_of(line: Json) -> Permission:
     about = line.get("objectRef", {})
     resource, below = about.get("resource", ""), about.get("subresource", "")
-    return Right(
+    return Permission(
         about.get("apiGroup", ""),
         f"{resource}/{below}" if below else resource,
         line["verb"],
@@ -90,7 +96,7 @@ def _right(line: Json) -> Right:
 
 
 @dataclass(slots=True)
-class Part:
+class ComponentProcess:
     """One process of a part."""
 
     name: str
@@ -98,7 +104,7 @@ class Part:
     process: asyncio.subprocess.Process
     arguments: tuple[str, ...]
 
-    def led_as(self, identity: str) -> bool:
+    def uses_identity(self, identity: str) -> bool:
         """Whether this process contends for leadership under *identity*."""
         return f'"identity": "{identity}"' in self.log.read_text()
 
@@ -114,7 +120,7 @@ class Part:
             return await self.process.wait()
 
 
-class Parts:
+class ComponentProcesses:
     """Processes with the arguments of their Deployments and the rights of their accounts."""
 
     def __init__(self, found: Objects, kubectl: Kubectl, folder: Path, *, url: str) -> None:
@@ -122,38 +128,40 @@ class Parts:
         self._found = found
         self._url = url
         self._kubectl = kubectl
-        self._folder = folder
-        self.running: list[Part] = []
+        self._directory = folder
+        self.running: list[ComponentProcess] = []
 
-    async def kubeconfig(self, part: str) -> Path:
+    async def kubeconfig(self, component: str) -> Path:
         """Credentials of a part's ServiceAccount, as the API server gives them out."""
-        token = await self._kubectl("create", "token", f"batholith-{part}", "-n", NAMESPACE)
-        path = self._folder / f"{part}.kubeconfig"
+        token = await self._kubectl("create", "token", f"batholith-{component}", "-n", NAMESPACE)
+        path = self._directory / f"{component}.kubeconfig"
         ca = self._kubectl.server.ca
-        access = kubeconfig.ClusterAccess(server=self._url, ca=ca, user=part, token=token.strip())
+        access = kubeconfig.ClusterAccess(
+            server=self._url, ca=ca, user=component, token=token.strip()
+        )
         kubeconfig.write(path, access)
         return path
 
     async def start(
         self,
-        part: str,
+        component: str,
         *more: str,
         ports: Mapping[str, int],
         environment: dict[str, str] | None = None,
-    ) -> Part:
+    ) -> ComponentProcess:
         """Start a process as the Deployment does, on loopback.
 
         *ports*: those of the Deployment, as text, and what stands in their place here.
         """
-        credentials = await self.kubeconfig(part)
-        arguments = [*self._arguments(part, ports), *more, f"--kubeconfig={credentials}"]
-        return await self.run(part, *arguments, environment=environment)
+        credentials = await self.kubeconfig(component)
+        arguments = [*self._arguments(component, ports), *more, f"--kubeconfig={credentials}"]
+        return await self.run(component, *arguments, environment=environment)
 
     async def run(
         self, name: str, *arguments: str, environment: dict[str, str] | None = None
-    ) -> Part:
+    ) -> ComponentProcess:
         """Start ``batholith`` with *arguments*."""
-        log = self._folder / f"{name}-{len(self.running)}.log"
+        log = self._directory / f"{name}-{len(self.running)}.log"
         parent = os.getpid()
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
@@ -162,11 +170,11 @@ class Parts:
                 env=dict(os.environ) | (environment or {}),
                 preexec_fn=lambda: die_with_parent(parent),
             )  # fmt: skip
-        self.running.append(Part(name, log, process, arguments))
+        self.running.append(ComponentProcess(name, log, process, arguments))
         return self.running[-1]
 
-    def _arguments(self, part: str, ports: Mapping[str, int]) -> list[str]:
-        deployment: Any = of_kind(self._found, "Deployment")[f"batholith-{part}"]
+    def _arguments(self, component: str, ports: Mapping[str, int]) -> list[str]:
+        deployment: Any = of_kind(self._found, "Deployment")[f"batholith-{component}"]
         (container,) = pod_spec(deployment)["containers"]
         words = [word.replace("$(POD_NAMESPACE)", NAMESPACE) for word in container["args"]]
         for old, new in ports.items():

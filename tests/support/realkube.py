@@ -31,7 +31,7 @@ import aiohttp
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from support.embedded_apiserver import DISCOVERY, Server, discovered
+from support.embedded_apiserver import DISCOVERY, Server, is_fully_discovered
 
 from batholith.agent.runtime.process_id import die_with_parent
 from batholith.local import kubeconfig, pki
@@ -54,10 +54,10 @@ CONTROLLERS = (
     "disruption",
 )
 WORKLOADS = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job", "podgc")
-_LASTING = ("/registry/masterleases/", "/registry/leases/kube-system/")
+_PRESERVED_KEYS = ("/registry/masterleases/", "/registry/leases/kube-system/")
 """Keys that the server itself writes now and again."""
 
-_PASSES = 10
+_RESET_PASSES = 10
 """How often a store is looked over at most until nothing is left to be undone."""
 
 _AUDIT_POLICY = {
@@ -77,7 +77,7 @@ def assets() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def needs_realkube() -> Path:
+def require_realkube() -> Path:
     """Skip without the programs; fail instead where ``BATHOLITH_REQUIRE`` demands them."""
     found = assets()
     if found is not None:
@@ -88,7 +88,7 @@ def needs_realkube() -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RealKubeOptions:
     """How a real server is to be."""
 
     users: Mapping[str, Sequence[str]] = field(default_factory=lambda: USERS)
@@ -116,22 +116,22 @@ class Options:
 class RealKube:
     """The processes of a real API server; a context manager."""
 
-    def __init__(self, folder: Path, options: Options | None = None) -> None:
-        found = needs_realkube()
+    def __init__(self, folder: Path, options: RealKubeOptions | None = None) -> None:
+        found = require_realkube()
         self.folder = folder
-        self.options = options or Options()
+        self.options = options or RealKubeOptions()
         self.tokens = {user: secrets.token_hex(16) for user in self.options.users}
         self._assets = found
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._kept: dict[bytes, bytes] = {}
-        self._seen: dict[bytes, str] = {}
+        self._snapshot: dict[bytes, bytes] = {}
+        self._snapshot_versions: dict[bytes, str] = {}
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._prepare()
         try:
             self._start_on_free_ports()
-            self._define(self.options.crds)
+            self._create_definitions(self.options.crds)
             if self.options.controllers:
                 self._start_manager()
         except BaseException:
@@ -165,9 +165,11 @@ class RealKube:
         """Start the API server on its port, and wait until it is ready."""
         self._spawn("kube-apiserver", *self._api_flags())
         try:
-            self._await("kube-apiserver", lambda: self.ask("GET", "/readyz") == 200)
+            self._wait_ready("kube-apiserver", lambda: self.request_json("GET", "/readyz") == 200)
         except TimeoutError as error:
-            raise TimeoutError(f"{self.said('GET', '/readyz?verbose')[1]}\n{error}") from None
+            raise TimeoutError(
+                f"{self.request_text('GET', '/readyz?verbose')[1]}\n{error}"
+            ) from None
 
     def kill_api(self) -> None:
         """``kill -9`` of the API server; etcd stays, and of the audit log what is whole."""
@@ -176,7 +178,7 @@ class RealKube:
             log = self.folder / "audit.log"
             os.truncate(log, log.read_bytes().rfind(b"\n") + 1)
 
-    def hang(self, program: str) -> None:
+    def suspend(self, program: str) -> None:
         """Stop a program without ending it: what is sent to it gets no answer."""
         process = self._running[program]
         process.send_signal(signal.SIGSTOP)
@@ -197,35 +199,35 @@ class RealKube:
 
     # One server for many tests.
 
-    def keep(self) -> None:
+    def snapshot(self) -> None:
         """Take what is stored now for what `reset` goes back to."""
         kept = self._stored()
-        self._kept = {key: base64.b64decode(each["value"]) for key, each in kept.items()}
-        self._seen = {key: each["mod_revision"] for key, each in kept.items()}
+        self._snapshot = {key: base64.b64decode(each["value"]) for key, each in kept.items()}
+        self._snapshot_versions = {key: each["mod_revision"] for key, each in kept.items()}
 
-    def reset(self) -> set[bytes]:
+    def restore(self) -> set[bytes]:
         """Bring the store back to what it was at `keep`; watchers see it as changes.
 
         What is written meanwhile, for somebody who has gone or by a controller that is late, goes
         as well. Returns the keys that it had to touch.
         """
         touched: set[bytes] = set()
-        for _ in range(_PASSES):
-            found = self._reset_once()
+        for _ in range(_RESET_PASSES):
+            found = self._restore_once()
             touched |= found
             if not found:
                 break
         return touched
 
-    def _reset_once(self) -> set[bytes]:
+    def _restore_once(self) -> set[bytes]:
         now = self._versions()
-        new = now.keys() - self._kept.keys()
+        new = now.keys() - self._snapshot.keys()
         for key in new:
             self.etcd("deleterange", key=_base64(key))
-        changed = [key for key in self._kept if now.get(key) != self._seen[key]]
+        changed = [key for key in self._snapshot if now.get(key) != self._snapshot_versions[key]]
         for key in changed:
-            said = self.etcd("put", key=_base64(key), value=_base64(self._kept[key]))
-            self._seen[key] = said["header"]["revision"]
+            said = self.etcd("put", key=_base64(key), value=_base64(self._snapshot[key]))
+            self._snapshot_versions[key] = said["header"]["revision"]
         return {*new, *changed}
 
     def _versions(self) -> dict[bytes, str]:
@@ -235,7 +237,7 @@ class RealKube:
         whole = {"key": _base64(b"/registry/"), "range_end": _base64(b"/registry0")}
         found = self.etcd("range", **whole, keys_only=keys_only).get("kvs", [])
         held = {base64.b64decode(each["key"]): each for each in found}
-        lasting = tuple(prefix.encode() for prefix in _LASTING)
+        lasting = tuple(prefix.encode() for prefix in _PRESERVED_KEYS)
         return {key: each for key, each in held.items() if not key.startswith(lasting)}
 
     def etcd(self, verb: str, **body: object) -> Json:
@@ -289,7 +291,7 @@ class RealKube:
             "--quota-backend-bytes=8589934592",
         ]
         self._spawn("etcd", *flags, *([] if self.options.durable else ["--unsafe-no-fsync"]))
-        self._await("etcd", lambda: bool(self.etcd("range", key=_base64(b"none"))))
+        self._wait_ready("etcd", lambda: bool(self.etcd("range", key=_base64(b"none"))))
 
     def _api_flags(self) -> list[str]:
         keys = self.pki
@@ -324,20 +326,20 @@ class RealKube:
             flags.append(f"--audit-log-path={self.folder / 'audit.log'}")
         return [*flags, *self.options.flags]
 
-    def _define(self, definitions: Sequence[Json]) -> None:
+    def _create_definitions(self, definitions: Sequence[Json]) -> None:
         for definition in definitions:
-            assert self.ask("POST", CRDS.path(), definition) == 201
+            assert self.request_json("POST", CRDS.path(), definition) == 201
         for definition in definitions:
             spec = definition["spec"]
             served = next(each["name"] for each in spec["versions"] if each["served"])
             path = f"/apis/{spec['group']}/{served}/{spec['names']['plural']}"
-            self.await_status(200, path)
+            self.wait_status(200, path)
 
-        def told() -> bool:
-            document = json.loads(self.said("GET", "/apis", accept=DISCOVERY)[1])
-            return all(discovered(document, each["spec"]) for each in definitions)
+        def are_established() -> bool:
+            document = json.loads(self.request_text("GET", "/apis", accept=DISCOVERY)[1])
+            return all(is_fully_discovered(document, each["spec"]) for each in definitions)
 
-        self._await("kube-apiserver", told)
+        self._wait_ready("kube-apiserver", are_established)
 
     def _start_manager(self) -> None:
         admin = self.kubeconfig_of("admin")
@@ -358,7 +360,9 @@ class RealKube:
         )
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         if "serviceaccount" in self.options.controllers:
-            self._await("kube-controller-manager", lambda: self.ask("GET", path) == 200)
+            self._wait_ready(
+                "kube-controller-manager", lambda: self.request_json("GET", path) == 200
+            )
 
     def _spawn(self, program: str, *arguments: str) -> None:
         parent = os.getpid()
@@ -376,7 +380,7 @@ class RealKube:
         process.kill()
         process.wait()
 
-    def _await(self, program: str, ready: Callable[[], bool], *, seconds: float = 100) -> None:
+    def _wait_ready(self, program: str, ready: Callable[[], bool], *, seconds: float = 100) -> None:
         """Wait until a program answers as it should.
 
         Raises:
@@ -399,11 +403,11 @@ class RealKube:
             time.sleep(pause)
             pause = min(pause * 1.2, 0.2)  # what is waited for needs the processor, too
 
-    def ask(self, method: str, path: str, body: Json | None = None) -> int:
+    def request_json(self, method: str, path: str, body: Json | None = None) -> int:
         """Send a request without a loop; returns the status."""
-        return self.said(method, path, body)[0]
+        return self.request_text(method, path, body)[0]
 
-    def said(
+    def request_text(
         self, method: str, path: str, body: Json | None = None, *, accept: str = "application/json"
     ) -> tuple[int, str]:
         """Send a request without a loop; returns status and text of the answer."""
@@ -418,11 +422,11 @@ class RealKube:
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
 
-    def await_status(
+    def wait_status(
         self, status: int, path: str, *, method: str = "GET", body: Json | None = None
     ) -> None:
         """Wait until a request is answered so."""
-        self._await("kube-apiserver", lambda: self.ask(method, path, body) == status)
+        self._wait_ready("kube-apiserver", lambda: self.request_json(method, path, body) == status)
 
 
 @dataclass(slots=True)
@@ -437,7 +441,7 @@ class RealServer(Server):
 
 
 @asynccontextmanager
-async def view(kube: RealKube) -> AsyncIterator[RealServer]:
+async def server_view(kube: RealKube) -> AsyncIterator[RealServer]:
     """A test's view of processes that run already."""
     context = ssl.create_default_context(cadata=kube.pki.ca_data.decode())
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
@@ -454,12 +458,12 @@ async def view(kube: RealKube) -> AsyncIterator[RealServer]:
 
 @asynccontextmanager
 async def real_server(
-    tmp_path: Path, options: Options | None = None, *, crds: Sequence[Json] = ()
+    tmp_path: Path, options: RealKubeOptions | None = None, *, crds: Sequence[Json] = ()
 ) -> AsyncIterator[RealServer]:
     """A real API server for the length of the block."""
     with RealKube(tmp_path / "kube", options) as kube:
-        async with view(kube) as server:
-            await server.install(*crds)
+        async with server_view(kube) as server:
+            await server.install_crds(*crds)
             yield server
 
 

@@ -17,7 +17,7 @@ PROGRAM = (sys.executable, "-m", "batholith.cli")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Election:
+class ElectionTiming:
     """Times of an election, in seconds."""
 
     lease: float = 8.0
@@ -35,7 +35,7 @@ class Election:
         ]
 
 
-QUICK = Election()
+FAST_ELECTION = ElectionTiming()
 
 
 class Replica:
@@ -47,7 +47,7 @@ class Replica:
         self._process = process
 
     @property
-    def alive(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it has not ended (it may be stopped)."""
         return self._process.returncode is None
 
@@ -63,45 +63,45 @@ class Replica:
         """SIGSTOP: it does not run until `go_on`."""
         self._process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
-    async def end(self, *, seconds: float = 100) -> int:
+    async def wait_exit(self, *, seconds: float = 100) -> int:
         """Wait for its end, and say its exit code; the limit keeps a broken test from hanging."""
         async with asyncio.timeout(seconds):
             return await self._process.wait()
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """What it wrote to its log."""
         return self.log.read_text(errors="replace")
 
 
-class Fleet:
+class ReplicaSet:
     """All replicas of a test; none outlives it."""
 
-    def __init__(self, server: RealServer, folder: Path) -> None:
+    def __init__(self, server: RealServer, directory: Path) -> None:
         self.server = server
-        self.folder = folder
+        self.directory = directory
         self.replicas: dict[str, Replica] = {}
         """By user, the newest of each."""
         self._all: list[Replica] = []
 
     async def start(
         self,
-        part: str,
+        component: str,
         user: str,
         *flags: str,
         url: str = "",
         program: tuple[str, ...] = PROGRAM,
     ) -> Replica:
         """Start a part as *user*, at the server or at a proxy's *url*."""
-        log = self.folder / f"{user}.log"
+        log = self.directory / f"{user}.log"
         parent = os.getpid()
         with log.open("ab") as sink:
             process = await asyncio.create_subprocess_exec(
                 *program,
-                part,
+                component,
                 f"--kubeconfig={self._kubeconfig(user, url)}",
                 *flags,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -116,25 +116,25 @@ class Fleet:
 
     async def start_agent(self, nodes: int = 2) -> Replica:
         """Start the kubelet of *nodes* pretended nodes."""
-        data = f"--data-dir={self.folder / 'agent'}"
+        data = f"--data-dir={self.directory / 'agent'}"
         return await self.start("agent", "agent", data, f"--simulate={nodes}")
 
     def _kubeconfig(self, user: str, url: str) -> Path:
         if not url:
             return self.server.kubeconfig_of(user)
-        path = self.folder / f"{user}-elsewhere.kubeconfig"
+        path = self.directory / f"{user}-elsewhere.kubeconfig"
         token = self.server.tokens[user]
         access = kubeconfig.ClusterAccess(server=url, ca=self.server.ca, user=user, token=token)
         kubeconfig.write(path, access)
         return path
 
     async def __aenter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for replica in self._all:
-            if replica.alive:
+            if replica.is_running:
                 replica.kill()
         for replica in self._all:
-            await replica.end()
+            await replica.wait_exit()

@@ -6,7 +6,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-class Comparison:
+class ResponseComparison:
     """Compares answers of two servers, in the order in which they were given."""
 
     def __init__(self) -> None:
@@ -16,38 +16,40 @@ class Comparison:
         self.uids: dict[str, str] = {}
         """Our uid for each of theirs."""
 
-    def differences(self, theirs: Any, ours: Any) -> list[str]:
+    def differences(self, expected: Any, actual: Any) -> list[str]:
         """Where *ours* is not what *theirs* is."""
         found: list[str] = []
-        self._compare(theirs, ours, "", found)
+        self._compare(expected, actual, "", found)
         return found
 
-    def _compare(self, theirs: Any, ours: Any, path: str, found: list[str]) -> None:
-        if isinstance(theirs, dict) and isinstance(ours, dict):
-            if theirs.get("kind") == "Status" and theirs.get("status") == "Failure":
-                self._compare_refusal(theirs, ours, path, found)
+    def _compare(self, expected: Any, actual: Any, path: str, found: list[str]) -> None:
+        if isinstance(expected, dict) and isinstance(actual, dict):
+            if expected.get("kind") == "Status" and expected.get("status") == "Failure":
+                self._compare_error(expected, actual, path, found)
             else:
-                self._compare_objects(theirs, ours, path, found)
-        elif isinstance(theirs, list) and isinstance(ours, list):
-            if len(theirs) != len(ours):
-                found.append(f"{path} has {len(ours)} entries instead of {len(theirs)}: {ours}")
+                self._compare_objects(expected, actual, path, found)
+        elif isinstance(expected, list) and isinstance(actual, list):
+            if len(expected) != len(actual):
+                found.append(
+                    f"{path} has {len(actual)} entries instead of {len(expected)}: {actual}"
+                )
                 return
-            for index, (left, right) in enumerate(zip(theirs, ours, strict=True)):
+            for index, (left, right) in enumerate(zip(expected, actual, strict=True)):
                 self._compare(left, right, f"{path}[{index}]", found)
         else:
-            self._compare_leaf(theirs, ours, path, found)
+            self._compare_leaf(expected, actual, path, found)
 
-    def _compare_objects(self, theirs: Json, ours: Json, path: str, found: list[str]) -> None:
-        for key in sorted(theirs.keys() | ours.keys()):
+    def _compare_objects(self, expected: Json, actual: Json, path: str, found: list[str]) -> None:
+        for key in sorted(expected.keys() | actual.keys()):
             inner = f"{path}.{key}"
-            if key in theirs and key in ours:
-                self._compare(theirs[key], ours[key], inner, found)
-            elif key in theirs:
-                found.append(f"{inner} is missing: {theirs[key]}")
+            if key in expected and key in actual:
+                self._compare(expected[key], actual[key], inner, found)
+            elif key in expected:
+                found.append(f"{inner} is missing: {expected[key]}")
             else:
-                found.append(f"{inner} is too much: {ours[key]}")
+                found.append(f"{inner} is too much: {actual[key]}")
 
-    def _compare_refusal(self, theirs: Json, ours: Json, path: str, found: list[str]) -> None:
+    def _compare_error(self, theirs: Json, ours: Json, path: str, found: list[str]) -> None:
         found += [
             f"{path}.{key} is {ours.get(key)} instead of {theirs.get(key)}"
             for key in ("status", "reason", "code")
@@ -66,21 +68,21 @@ class Comparison:
         if names[0] != names[1] and not names[0].get("name", "").startswith("gen-"):
             found.append(f"{path} is about {names[1]} instead of {names[0]}")
 
-    def _compare_leaf(self, theirs: Any, ours: Any, path: str, found: list[str]) -> None:
+    def _compare_leaf(self, expected: Any, actual: Any, path: str, found: list[str]) -> None:
         key = path.rsplit(".", 1)[-1]
         if key == "resourceVersion":
-            self.versions[theirs] = ours
+            self.versions[expected] = actual
         elif key == "uid":
-            if self.uids.setdefault(theirs, ours) != ours:
+            if self.uids.setdefault(expected, actual) != actual:
                 found.append(f"{path} is another object")
         elif key == "storageVersionHash":
-            assert ours
+            assert actual
         elif key in ("continue", "message") or key.endswith(("Timestamp", "Time")):
-            assert type(theirs) is type(ours)
-        elif isinstance(theirs, str) and (theirs.startswith("gen-") or _is_age(theirs)):
-            assert isinstance(ours, str)
-        elif theirs != ours and (theirs or ours):
-            found.append(f"{path} is {ours!r} instead of {theirs!r}")
+            assert type(expected) is type(actual)
+        elif isinstance(expected, str) and (expected.startswith("gen-") or _is_age(expected)):
+            assert isinstance(actual, str)
+        elif expected != actual and (expected or actual):
+            found.append(f"{path} is {actual!r} instead of {expected!r}")
 
 
 def _causes(status: Json) -> list[Json]:

@@ -31,7 +31,7 @@ PATH = "/v1/namespaces/default/jobs/train"
 
 
 @dataclass(slots=True)
-class Rest:
+class RestClient:
     """The REST API under test, and the cluster behind it."""
 
     url: str
@@ -66,7 +66,7 @@ class Rest:
     async def commands(self) -> Sequence[Command]:
         return (await self.client.list(COMMANDS, view=Command)).items
 
-    async def outcome(self, id_: str) -> dict[str, Any]:
+    async def wait_outcome(self, id_: str) -> dict[str, Any]:
         """The command, once it has an outcome."""
         async with asyncio.timeout(100):
             while True:
@@ -76,15 +76,15 @@ class Rest:
                     return found
                 await asyncio.sleep(0.01)
 
-    async def carry_out(self, command: Command, *, phase: str) -> None:
+    async def complete_command(self, command: Command, *, phase: str) -> None:
         """Do what the job controller does: write the status, then delete the Command."""
         state = {"phase": phase, "reason": command.action, "message": command.metadata.uid}
         await self.client.patch(
             JOBS, "train", {"status": {"state": state}}, namespace="default", subresource="status"
         )
-        await self.drop(command)
+        await self.drop_command(command)
 
-    async def drop(self, command: Command) -> None:
+    async def drop_command(self, command: Command) -> None:
         await self.client.delete(COMMANDS, command.metadata.name, namespace="default")
 
 
@@ -128,10 +128,10 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
 
 
 @contextlib.asynccontextmanager
-async def rest_at(url: str, server: EmbeddedServer, client: Client) -> AsyncIterator[Rest]:
+async def rest_at(url: str, server: EmbeddedServer, client: Client) -> AsyncIterator[RestClient]:
     """A caller of the API at *url*."""
     # The API soon hangs up on who is idle; a command sent in that moment would be lost.
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(connector=connector) as session:
         token = server.running.tokens["admin"]
-        yield Rest(url=url, token=token, session=session, client=client, server=server)
+        yield RestClient(url=url, token=token, session=session, client=client, server=server)

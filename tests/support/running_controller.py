@@ -13,7 +13,7 @@ class Controller(Protocol):
     async def run(self, *, ready: asyncio.Event | None = None) -> None: ...
 
 
-class Notes:
+class FakeRecorder:
     """A recorder that keeps what it is told: (kind, name, type, reason, message)."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _POD = {"containers": [{"name": "main", "image": "busybox:1"}]}
 _TEMPLATE = {"metadata": {"labels": LABELS}, "spec": _POD}
 _JOB = {"template": {"spec": {**_POD, "restartPolicy": "Never"}}}
 _REFERENCE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
-_ABOUT = {"kind": "Pod", "namespace": "default", "name": "p"}
+_INVOLVED_OBJECT = {"kind": "Pod", "namespace": "default", "name": "p"}
 _WEBHOOK = {
     "name": "a.ex.io",
     "clientConfig": {"url": "https://ex.io/a"},
@@ -38,9 +38,9 @@ Rd0hRYvUA+Mi7JU=
 -----END CERTIFICATE REQUEST-----
 """
 
-SMALL: Mapping[str, Json] = {
+MINIMAL_FIELDS: Mapping[str, Json] = {
     "Endpoints": {"subsets": [{"addresses": [{"ip": "10.1.2.3"}], "ports": [{"port": 80}]}]},
-    "v1/Event": {"involvedObject": _ABOUT},
+    "v1/Event": {"involvedObject": _INVOLVED_OBJECT},
     "LimitRange": {"spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]}},
     "PersistentVolume": {
         "spec": {
@@ -70,7 +70,7 @@ SMALL: Mapping[str, Json] = {
     },
     "events.k8s.io/v1/Event": {
         "eventTime": "2026-01-01T00:00:00.000001Z",
-        "regarding": _ABOUT,
+        "regarding": _INVOLVED_OBJECT,
         "action": "a",
         "reason": "r",
         "type": "Normal",
@@ -167,22 +167,22 @@ SMALL: Mapping[str, Json] = {
 _NAMES = {"CustomResourceDefinition": "samples.ex.io", "CSIDriver": "sample.ex.io"}
 
 
-def named(kind: KindInfo) -> str:
+def sample_name(kind: KindInfo) -> str:
     """What the sample of a kind is called."""
     return _NAMES.get(kind.resource.kind, NAME)
 
 
-def path(kind: KindInfo, *more: str) -> str:
+def sample_path(kind: KindInfo, *more: str) -> str:
     """Where the samples of a kind are, or one of them."""
     return kind.resource.path("default" if kind.resource.namespaced else "", *more)
 
 
-def small(kind: KindInfo) -> Json:
+def minimal_sample(kind: KindInfo) -> Json:
     """The smallest object of a kind."""
     resource = kind.resource
     version = f"{resource.api_version}/{resource.kind}"
-    more = SMALL.get(version, SMALL.get(resource.kind, {}))
-    metadata: Json = {"name": named(kind)}
+    more = MINIMAL_FIELDS.get(version, MINIMAL_FIELDS.get(resource.kind, {}))
+    metadata: Json = {"name": sample_name(kind)}
     if resource.namespaced:
         metadata["namespace"] = "default"
     return {
@@ -208,25 +208,25 @@ _SPECIAL: Mapping[str, Any] = {
 _DEPTH = 12
 
 
-def full(kind: KindInfo) -> Json:
+def full_sample(kind: KindInfo) -> Json:
     """An object of a kind with every field of its schema; few servers let it pass as it is."""
     resource = kind.resource
     component = go_types.component(go_types.name_of(resource.api_version, resource.kind))
     made = _value({"$ref": component}, _DEPTH)
-    wanted = small(kind)
+    wanted = minimal_sample(kind)
     wanted["metadata"] |= {"labels": LABELS, "annotations": {"a": "b"}}
-    merged: Json = _laid_over(made, wanted)
+    merged: Json = _merged(made, wanted)
     merged["metadata"] = wanted["metadata"]
     return merged
 
 
-def _laid_over(made: Any, wanted: Any) -> Any:
-    if isinstance(made, dict) and isinstance(wanted, dict):
-        both = {key: _laid_over(made.get(key), value) for key, value in wanted.items()}
-        return {**made, **both}
-    if isinstance(made, list) and isinstance(wanted, list):
-        return [_laid_over(made[0] if made else None, value) for value in wanted]
-    return wanted
+def _merged(generated: Any, overrides: Any) -> Any:
+    if isinstance(generated, dict) and isinstance(overrides, dict):
+        both = {key: _merged(generated.get(key), value) for key, value in overrides.items()}
+        return {**generated, **both}
+    if isinstance(generated, list) and isinstance(overrides, list):
+        return [_merged(generated[0] if generated else None, value) for value in overrides]
+    return overrides
 
 
 def _value(schema: Json, depth: int) -> Any:
@@ -254,7 +254,7 @@ def _object(name: str, depth: int) -> Json:
     return {key: _value(each, depth - 1) for key, each in sorted(properties.items())}
 
 
-_WITHOUT: Mapping[str, tuple[str, ...]] = {
+_UNSATISFIABLE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "CustomResourceDefinition": (
         "spec.versions[0].subresources.scale", "spec.versions[0].selectableFields",
         "spec.versions[0].additionalPrinterColumns",
@@ -270,18 +270,18 @@ _WITHOUT: Mapping[str, tuple[str, ...]] = {
 """What stands for something that would have to be there, by kind."""
 
 
-def wanted(kind: KindInfo) -> Json:
+def accepted_sample(kind: KindInfo) -> Json:
     """The fullest object of a kind that a server may let pass."""
-    made = copy.deepcopy(full(kind))
-    for place in _WITHOUT.get(kind.resource.kind, ()):
-        _take_out(made, _steps(place), {})
+    made = copy.deepcopy(full_sample(kind))
+    for place in _UNSATISFIABLE_FIELDS.get(kind.resource.kind, ()):
+        _remove_field(made, _steps(place), {})
     return made
 
 
-def without_mistakes(obj: Json, least: Json, refusal: Json) -> bool:
+def remove_invalid_fields(obj: Json, minimum: Json, status: Json) -> bool:
     """Take out of *obj* what a server refused, save what is in *least*; whether anything was."""
-    causes = (refusal.get("details") or {}).get("causes") or ()
-    taken = [_take_out(obj, _steps(each.get("field", "")), least) for each in causes]
+    causes = (status.get("details") or {}).get("causes") or ()
+    taken = [_remove_field(obj, _steps(each.get("field", "")), minimum) for each in causes]
     return any(taken)
 
 
@@ -289,25 +289,25 @@ def _steps(path_: str) -> list[str]:
     return re.findall(r"[^.\[\]]+", path_)
 
 
-def _take_out(obj: Any, steps: list[str], least: Any) -> bool:
+def _remove_field(obj: Any, steps: list[str], minimum: Any) -> bool:
     """Remove the deepest part on the way down *steps* that there is, or what *least* has not."""
     owner: Any = None
     last: Any = None
     for step in steps:
         key: Any = int(step) if isinstance(obj, list) and step.isdigit() else step
-        if _part(obj, key) is None:
+        if _child(obj, key) is None:
             break
-        owner, last, obj, least = obj, key, obj[key], _part(least, key)
-    if least is None:
+        owner, last, obj, minimum = obj, key, obj[key], _child(minimum, key)
+    if minimum is None:
         del owner[last]
         return True
-    gone = [key for key in obj if key not in least] if isinstance(obj, dict) else []
+    gone = [key for key in obj if key not in minimum] if isinstance(obj, dict) else []
     for key in gone:
         del obj[key]
     return bool(gone)
 
 
-def _part(obj: Any, key: Any) -> Any:
+def _child(obj: Any, key: Any) -> Any:
     if isinstance(obj, dict):
         return obj.get(key)
     return obj[key] if isinstance(obj, list) and isinstance(key, int) and key < len(obj) else None

@@ -18,48 +18,52 @@ Json = dict[str, Any]
 
 UID = re.compile(r"<uid \d+>|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 CLAIM = re.compile(r'(-pvc-|"j-)[0-9a-z]{12}\b')
-MADE_UP = "[bcdfghjklmnpqrstvwxz2456789]{5}"
-PLACE = re.compile(r"(?:metadata|spec)(?:\.\w+|\[\w+\])+|\b(?:minAvailable|replicas)\b")
+GENERATED_NAME = "[bcdfghjklmnpqrstvwxz2456789]{5}"
+VALUE_POSITION = re.compile(r"(?:metadata|spec)(?:\.\w+|\[\w+\])+|\b(?:minAvailable|replicas)\b")
 INDEX = re.compile(r"\[\d+\]")
-REFUSAL = re.compile(r"/applied/\d+/2")
+DENIED_FIELD = re.compile(r"/applied/\d+/2")
 IGNORED_META = frozenset(
     {"uid", "creationTimestamp", "generation", "namespace", "resourceVersion", "managedFields"}
 )
 ROOT_CA = "kube-root-ca.crt"
 VERSION = "volcano.sh/job-version"
 COUNTS = ("pending", "running", "succeeded", "failed", "terminating", "unknown")
-PASSING = ("Running", "Completed", "Pending", "Unknown")
+TRANSIENT_PHASES = ("Running", "Completed", "Pending", "Unknown")
 """Phases of a PodGroup that may pass unseen before it goes."""
 
-KINDS_MADE = (
+CREATED_KINDS = (
     "Job", "PodGroup", "Pod", "ConfigMap", "Service", "Secret", "NetworkPolicy",
     "PersistentVolumeClaim",
 )  # fmt: skip
 
 
 @dataclass(slots=True)
-class Account:
+class NamespaceRecord:
     """What was seen of one namespace, as the recordings tell it."""
 
-    applied: list[Json] = field(default_factory=list)
+    apply_results: list[Json] = field(default_factory=list)
     timeline: list[Json] = field(default_factory=list)
-    made: dict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
+    created: dict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
     final: dict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
     events: list[list[str]] = field(default_factory=list)
 
 
-def life(account: Account, *, queues: frozenset[str] = frozenset()) -> Json:
+def scenario_result(record: NamespaceRecord, *, queues: frozenset[str] = frozenset()) -> Json:
     """The life that *account* tells of; of queues only those named count."""
-    plain = _numbered(_without_uids(account))
+    plain = _with_numbered_names(_without_uids(record))
     return {
-        "applied": [_fate(each) for each in plain.applied],
+        "applied": [_apply_result(each) for each in plain.apply_results],
         "jobs": _phases(plain.timeline, "Job"),
         "groups": _phases(plain.timeline, "PodGroup"),
         "queues": {
             name: seen for name, seen in _phases(plain.timeline, "Queue").items() if name in queues
         },
-        "pods": _pods(plain.timeline),
-        "made": {kind: made for kind in KINDS_MADE if (made := _made(plain.made.get(kind, [])))},
+        "pods": _pod_phases(plain.timeline),
+        "made": {
+            kind: made
+            for kind in CREATED_KINDS
+            if (made := _created_objects(plain.created.get(kind, [])))
+        },
         "final": {
             "jobs": {each["name"]: _final_job(each) for each in plain.final.get("Job", [])},
             "groups": {
@@ -76,10 +80,10 @@ def life(account: Account, *, queues: frozenset[str] = frozenset()) -> Json:
     }
 
 
-def ending(whole: Json) -> Json:
+def final_result(result: Json) -> Json:
     """The part of a life that is compared for manifests: fates, phases of jobs, pods left."""
-    pods = {name: pod["phase"] for name, pod in whole["final"]["pods"].items()}
-    return {"applied": whole["applied"], "jobs": whole["jobs"], "pods": pods}
+    pods = {name: pod["phase"] for name, pod in result["final"]["pods"].items()}
+    return {"applied": result["applied"], "jobs": result["jobs"], "pods": pods}
 
 
 def differences(expected: object, got: object, at: str = "") -> Iterator[tuple[str, str]]:
@@ -92,7 +96,7 @@ def differences(expected: object, got: object, at: str = "") -> Iterator[tuple[s
         said, told = {*_listed(expected)}, {*_listed(got)}
         yield from ((f"{at}/-{reason}", "not told") for reason in sorted(said - told))
         yield from ((f"{at}/+{reason}", "told as well") for reason in sorted(told - said))
-    elif REFUSAL.fullmatch(at) and isinstance(expected, list) and isinstance(got, list):
+    elif DENIED_FIELD.fullmatch(at) and isinstance(expected, list) and isinstance(got, list):
         if not {*expected} <= {*got}:
             yield at, f"recorded to name {expected}, got {got}"
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
@@ -114,42 +118,42 @@ def _short(value: object) -> str:
 # --- names in the place of uids -------------------------------------------------------------------
 
 
-def _without_uids(account: Account) -> Account:
+def _without_uids(record: NamespaceRecord) -> NamespaceRecord:
     """The account with each uid replaced by the kind and name of what it belongs to."""
     owners: dict[str, str] = {}
-    for kind in KINDS_MADE:
-        for each in account.made.get(kind, []):
+    for kind in CREATED_KINDS:
+        for each in record.created.get(kind, []):
             name = UID.sub(lambda found: owners.get(found[0], "?"), each["metadata"]["name"])
             owners[each["metadata"]["uid"]] = f"{kind} {name}"
-    text = msgspec.json.encode(account).decode()
+    text = msgspec.json.encode(record).decode()
     text = UID.sub(lambda found: f"({owners.get(found[0], 'unknown')})", text)
-    return msgspec.json.decode(CLAIM.sub(r"\1<any>", text), type=Account)
+    return msgspec.json.decode(CLAIM.sub(r"\1<any>", text), type=NamespaceRecord)
 
 
-def _numbered(account: Account) -> Account:
+def _with_numbered_names(record: NamespaceRecord) -> NamespaceRecord:
     """The account with numbers in the place of what the server made up for names of pods."""
-    made = [each["metadata"].get("generateName") for each in account.made.get("Pod", [])]
+    made = [each["metadata"].get("generateName") for each in record.created.get("Pod", [])]
     stems = "|".join(sorted({re.escape(stem) for stem in made if stem}, key=len, reverse=True))
     if not stems:
-        return account
+        return record
     numbers: dict[str, int] = {}
 
     def numbered(found: re.Match[str]) -> str:
         return f'"{found[1]}<{numbers.setdefault(found[0], len(numbers))}>"'
 
-    text = re.sub(f'"({stems}){MADE_UP}"', numbered, msgspec.json.encode(account).decode())
-    return msgspec.json.decode(text, type=Account)
+    text = re.sub(f'"({stems}){GENERATED_NAME}"', numbered, msgspec.json.encode(record).decode())
+    return msgspec.json.decode(text, type=NamespaceRecord)
 
 
 # --- what was refused -----------------------------------------------------------------------------
 
 
-def _fate(applied: Json) -> list[Any]:
+def _apply_result(applied: Json) -> list[Any]:
     """Kind, name, and the fields that a refusal names; ``None`` for what was accepted."""
     named = (
         None
         if applied["ok"]
-        else sorted({INDEX.sub("", place) for place in PLACE.findall(applied["error"])})
+        else sorted({INDEX.sub("", place) for place in VALUE_POSITION.findall(applied["error"])})
     )
     return [applied["kind"], applied["name"], named]
 
@@ -167,15 +171,21 @@ def _phases(timeline: list[Json], kind: str) -> dict[str, list[str]]:
         if phase and seen[entry["name"]][-1:] != [phase]:
             seen[entry["name"]].append(phase)
     return {
-        name: _settled(phases) if kind == "PodGroup" else phases for name, phases in seen.items()
+        name: _without_transient_phases(phases) if kind == "PodGroup" else phases
+        for name, phases in seen.items()
     }
 
 
-def _settled(phases: list[str]) -> list[str]:
+def _without_transient_phases(phases: list[str]) -> list[str]:
     """The phases without those that a group has only if the scheduler is quick to write them."""
     kept: list[str] = []
     for phase in phases:
-        while phase == "gone" and kept[-1:] and kept[-1] in PASSING and kept[-2:-1] != ["gone"]:
+        while (
+            phase == "gone"
+            and kept[-1:]
+            and kept[-1] in TRANSIENT_PHASES
+            and kept[-2:-1] != ["gone"]
+        ):
             kept.pop()
         kept.append(phase)
     return kept
@@ -186,7 +196,7 @@ def _phase(status: Json) -> str:
     return str(state if isinstance(state, str) else state.get("phase") or status.get("phase") or "")
 
 
-def _pods(timeline: list[Json]) -> dict[str, list[str]]:
+def _pod_phases(timeline: list[Json]) -> dict[str, list[str]]:
     """By name: ``made``, its phases, with a star once it is asked to go, and ``gone``."""
     seen: dict[str, list[str]] = defaultdict(list)
     for entry in timeline:
@@ -208,38 +218,43 @@ def _pods(timeline: list[Json]) -> dict[str, list[str]]:
 # --- objects --------------------------------------------------------------------------------------
 
 
-def _made(objects: list[Json]) -> list[Json]:
+def _created_objects(objects: list[Json]) -> list[Json]:
     """The objects of one kind without what the server adds, twins once, in a steady order."""
     objects = [each for each in objects if each["metadata"]["name"] != ROOT_CA]
     versions = _versions(objects)
-    texts = {msgspec.json.encode(_object(each, versions), order="sorted") for each in objects}
+    texts = {
+        msgspec.json.encode(_comparable_object(each, versions), order="sorted") for each in objects
+    }
     return [msgspec.json.decode(text) for text in sorted(texts)]
 
 
 def _versions(objects: list[Json]) -> dict[str, str]:
     """The versions of a job, numbered as they come: the reference skips some."""
-    told = {_notes(each["metadata"]).get(VERSION, "0") for each in objects}
+    told = {_selected_annotations(each["metadata"]).get(VERSION, "0") for each in objects}
     return {version: f"#{n}" for n, version in enumerate(sorted(told, key=int))}
 
 
-def _notes(meta: Json) -> dict[str, str]:
+def _selected_annotations(meta: Json) -> dict[str, str]:
     return meta.get("annotations") or {}
 
 
-def _object(whole: Json, versions: Mapping[str, str]) -> Json:
-    meta = {key: value for key, value in whole["metadata"].items() if key not in IGNORED_META}
-    if VERSION in _notes(meta):
-        meta["annotations"] = {**meta["annotations"], VERSION: versions[_notes(meta)[VERSION]]}
-    body = {k: v for k, v in whole.items() if k not in ("metadata", "status", "apiVersion")}
+def _comparable_object(obj: Json, versions: Mapping[str, str]) -> Json:
+    meta = {key: value for key, value in obj["metadata"].items() if key not in IGNORED_META}
+    if VERSION in _selected_annotations(meta):
+        meta["annotations"] = {
+            **meta["annotations"],
+            VERSION: versions[_selected_annotations(meta)[VERSION]],
+        }
+    body = {k: v for k, v in obj.items() if k not in ("metadata", "status", "apiVersion")}
     spec = dict(body.get("spec") or {})
     for key in ("nodeName", "clusterIP", "clusterIPs", "volumeName"):
         if spec.get(key) != "None":
             spec.pop(key, None)
     if spec:
         body["spec"] = spec
-    if whole["kind"] == "Secret":
-        body["data"] = {key: _secret(key, text) for key, text in whole["data"].items()}
-    return {"metadata": _full(meta), **_plain(body)}
+    if obj["kind"] == "Secret":
+        body["data"] = {key: _secret(key, text) for key, text in obj["data"].items()}
+    return {"metadata": _without_empty_fields(meta), **_without_defaults(body)}
 
 
 POD_DEFAULTS = {
@@ -256,16 +271,16 @@ POD_DEFAULTS = {
 """What the API server puts in; that it does is proved where its answers are replayed."""
 
 
-def _plain(value: Any) -> Any:
+def _without_defaults(value: Any) -> Any:
     """*value* without the API server's defaults."""
     if isinstance(value, list):
-        plain = [_plain(each) for each in value if not _is_eviction_default(each)]
+        plain = [_without_defaults(each) for each in value if not _is_eviction_default(each)]
         named = all(isinstance(each, dict) and "name" in each for each in plain)
         return sorted(plain, key=lambda each: each["name"]) if named else plain
     if not isinstance(value, dict):
         return value
     return {
-        key: _plain(each)
+        key: _without_defaults(each)
         for key, each in value.items()
         if key not in POD_DEFAULTS or POD_DEFAULTS[key] != each
     }
@@ -279,7 +294,7 @@ def _secret(key: str, value: str) -> str:
     return base64.b64decode(value).decode() if key == "config" else "<secret>"
 
 
-def _full(value: Json) -> Json:
+def _without_empty_fields(value: Json) -> Json:
     """*value* without empty fields."""
     return {key: each for key, each in value.items() if each not in (None, {}, [], "")}
 
@@ -287,11 +302,11 @@ def _full(value: Json) -> Json:
 def _final_job(job: Json) -> Json:
     status = job["status"] or {}
     state = status.get("state") or {}
-    return _full(
+    return _without_empty_fields(
         {
             "labels": job.get("labels"),
             "annotations": job.get("annotations"),
-            "spec": _plain(job["spec"]),
+            "spec": _without_defaults(job["spec"]),
             "phase": state.get("phase"),
             "conditions": [each["status"] for each in status.get("conditions") or []],
             "retryCount": status.get("retryCount"),
@@ -305,7 +320,7 @@ def _final_job(job: Json) -> Json:
 
 def _final_group(group: Json) -> Json:
     status = group["status"] or {}
-    return _full(
+    return _without_empty_fields(
         {
             "labels": group.get("labels"),
             "annotations": group.get("annotations"),
@@ -319,7 +334,9 @@ def _final_group(group: Json) -> Json:
 
 def _final_pod(pod: Json) -> Json:
     conditions = [each for each in _conditions(pod) if each[0] == "PodScheduled"]
-    return _full({"bound": pod.get("bound"), "phase": pod["phase"], "conditions": conditions})
+    return _without_empty_fields(
+        {"bound": pod.get("bound"), "phase": pod["phase"], "conditions": conditions}
+    )
 
 
 def _conditions(status: Json) -> list[list[str]]:
@@ -329,7 +346,7 @@ def _conditions(status: Json) -> list[list[str]]:
 
 def _final_queue(queue: Json) -> Json:
     status = queue.get("status") or {}
-    return _full(
+    return _without_empty_fields(
         {
             "annotations": queue.get("annotations"),
             "spec": queue["spec"],

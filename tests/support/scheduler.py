@@ -49,11 +49,11 @@ def pod(
     group: str = "",
     *,
     role: str = "",
-    on: str = "",
+    node_name: str = "",
     phase: str = "Pending",
-    leaving: bool = False,
+    terminating: bool = False,
     gates: tuple[str, ...] = (),
-    vetted: bool = False,
+    gated_only_by_queue: bool = False,
     scheduler: str = "volcano",
     selector: dict[str, str] | None = None,
     affinity: Affinity | None = None,
@@ -71,12 +71,12 @@ def pod(
             uid=f"uid-{name}",
             annotations=({GROUP_NAME: group} if group else {})
             | ({TASK_SPEC: role} if role else {})
-            | ({QUEUE_GATE: "true"} if vetted else {}),
-            deletion_timestamp="2026-01-01T00:00:00Z" if leaving else None,
+            | ({QUEUE_GATE: "true"} if gated_only_by_queue else {}),
+            deletion_timestamp="2026-01-01T00:00:00Z" if terminating else None,
         ),
         spec=PodSpec(
             scheduler_name=scheduler,
-            node_name=on,
+            node_name=node_name,
             priority=priority,
             containers=(
                 ContainerResources(
@@ -92,9 +92,9 @@ def pod(
     )
 
 
-def group(
+def podgroup(
     name: str,
-    minimum: int,
+    min_member: int,
     *,
     phase: str = "Inqueue",
     queue: str = "default",
@@ -109,7 +109,7 @@ def group(
             name=name, namespace="ns", uid=f"group-{name}", creation_timestamp=created
         ),
         spec=PodGroupSpec(
-            min_member=minimum,
+            min_member=min_member,
             min_task_member=roles or {},
             queue=queue,
             priority_class_name=priority_class,
@@ -135,7 +135,7 @@ def queue(
     )
 
 
-class World:
+class SchedulerWorld:
     """A cluster, and who decides over it."""
 
     def __init__(
@@ -149,17 +149,17 @@ class World:
         self.cluster = SchedulerCache(pod_scheduler_names=(single,), queue_gates=queue_gates)
         self.core = CycleRunner(self.cluster, Framework(read), read.actions)
         self.cluster.update_queue(None, queue())
-        self.seen: dict[str, Pod] = {}
+        self.pod_objects: dict[str, Pod] = {}
 
-    def add(self, *objects: Node | Pod | PodGroup | Queue) -> None:
+    def upsert(self, *objects: Node | Pod | PodGroup | Queue) -> None:
         """Let *objects* come, or change to what they are now."""
         for each in objects:
             match each:
                 case Node():
                     self.cluster.update_node(None, each)
                 case Pod():
-                    self.cluster.update_pod(self.seen.get(each.metadata.uid), each)
-                    self.seen[each.metadata.uid] = each
+                    self.cluster.update_pod(self.pod_objects.get(each.metadata.uid), each)
+                    self.pod_objects[each.metadata.uid] = each
                 case PodGroup():
                     self.cluster.update_podgroup(None, each)
                 case Queue():
@@ -172,13 +172,13 @@ class World:
                 self.cluster.update_node(gone, None)
             case Pod():
                 self.cluster.update_pod(gone, None)
-                self.seen.pop(gone.metadata.uid, None)
+                self.pod_objects.pop(gone.metadata.uid, None)
             case PodGroup():
                 self.cluster.update_podgroup(gone, None)
             case Queue():
                 self.cluster.update_queue(gone, None)
 
-    def decide(self) -> dict[str, str]:
+    def schedule(self) -> dict[str, str]:
         """Run a cycle; returns the node of each pod that was placed in it."""
         return {each.name: each.node for each in self.decision().placements}
 
@@ -188,7 +188,7 @@ class World:
         self.cluster.node_matrix.validate()
         return decision
 
-    def message(self, group: str) -> str:
+    def fit_message(self, group: str) -> str:
         """Why a group waits: what refused it, or what its first misfit was told."""
         finding = self.cluster.gangs[f"ns/{group}"].diagnosis
         if finding is None:
@@ -196,13 +196,13 @@ class World:
         return finding.message or next(iter(finding.fit_errors.values())).message
 
 
-def oracle_fits(asked: Pod, there: Node) -> bool:
+def reference_fits(request: Pod, free: Node) -> bool:
     """Whether an empty *there* may take *asked*, by the rules written out longhand."""
-    tolerant = any(t.operator == "Exists" and not t.key for t in asked.spec.tolerations)
-    if (there.spec.unschedulable or there.spec.taints) and not tolerant:
+    tolerant = any(t.operator == "Exists" and not t.key for t in request.spec.tolerations)
+    if (free.spec.unschedulable or free.spec.taints) and not tolerant:
         return False
-    for key, value in asked.spec.node_selector.items():
-        if there.metadata.labels.get(key) != value:
+    for key, value in request.spec.node_selector.items():
+        if free.metadata.labels.get(key) != value:
             return False
-    offered = amounts(there.status.allocatable)
-    return all(offered.get(name, 0) >= n for name, n in pod_request(asked.spec).items())
+    offered = amounts(free.status.allocatable)
+    return all(offered.get(name, 0) >= n for name, n in pod_request(request.spec).items())

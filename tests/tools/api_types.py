@@ -14,7 +14,7 @@ from support.realkube import real_server
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with real_server(Path(folder)) as server:
-            made = await api_types.make(server)
+            made = await api_types.generate(server)
     for name, text in made.items():
         (api_types.PACKAGED / name).write_text(text)
 

@@ -15,7 +15,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with real_server(Path(folder)) as server:
             document = await server.get("/openapi/v3/api/v1")
-    crd_builder.write(crd_builder.complete(document))
+    crd_builder.write(crd_builder.fill_in_types(document))
 
 
 if __name__ == "__main__":

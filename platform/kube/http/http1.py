@@ -1,7 +1,7 @@
 """HTTP/1.1 as its client: one connection that asks one thing at a time, and the answers.
 
 A request goes out in one write. Its answer is either gathered (:attr:`Exchange.answered` comes with
-the body) or streamed (it comes with the head, and :meth:`Exchange.read` gives the rest as it
+the body) or streamed (it comes with the head, and :meth:`Exchange.decode_job` gives the rest as it
 arrives). The parser is llhttp at its strictest: a length given twice, a length beside chunks or a
 bare line feed break the connection, as does anything that the server says without being asked.
 """
