@@ -105,8 +105,8 @@ def load(text: str = DEFAULT) -> Conf:
     """
     try:
         parsed = yaml.safe_load(text) or {}
-    except yaml.YAMLError as fault:
-        raise ConfError(f"the scheduler configuration is no YAML: {fault}") from fault
+    except yaml.YAMLError as error:
+        raise ConfError(f"the scheduler configuration is no YAML: {error}") from error
     document = _mapping(parsed, "the scheduler configuration")
     tiers = document.get("tiers", [])
     if not isinstance(tiers, list):

@@ -200,7 +200,7 @@ _WORKLOADS = (
         stored_as=names.EVENTS,
         field_labels=_label(*_NEW_EVENT_LABELS),
         stored_labels=_NEW_EVENT_LABELS,
-        view=(event_conversion.to_core, event_conversion.from_core),
+        conversion=(event_conversion.to_core, event_conversion.from_core),
     ),
     _kind(
         Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
@@ -313,7 +313,7 @@ _DEFINITIONS = _kind(
     subresources=("status",),
     update_needs_rv=True,
     generation="spec",
-    large=0,  # compiling one pattern may take milliseconds
+    offload_threshold=0,  # compiling one pattern may take milliseconds
 )
 
 _OTHERS = (

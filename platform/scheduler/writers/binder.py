@@ -124,19 +124,19 @@ class Binder:
             await self._post_binding(placement, version)
         except (ServerError, TooManyRequestsError):
             raise
-        except ApiError as fault:
-            current = await self._get_pod(placement) if isinstance(fault, ConflictError) else None
+        except ApiError as error:
+            current = await self._get_pod(placement) if isinstance(error, ConflictError) else None
             if current is not None and current.spec.node_name:
                 self._complete(uid, bound=True)  # the watch will tell where
                 return None
             request.rejected = True
-            log_fields = {**self._log_fields(uid), "why": str(fault)}
+            log_fields = {**self._log_fields(uid), "why": str(error)}
             if current is not None and version not in ("", current.metadata.resource_version):
                 log.info("pod has just changed", extra=log_fields)
             else:
                 log.warning("binding refused", extra=log_fields)
                 self._record_event(
-                    placement, "Warning", "FailedScheduling", f"binding was refused: {fault}"
+                    placement, "Warning", "FailedScheduling", f"binding was refused: {error}"
                 )
             return self._backoff.when(uid)
         self._complete(uid, bound=True)

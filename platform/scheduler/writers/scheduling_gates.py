@@ -77,8 +77,8 @@ class SchedulingGateManager:
             pass
         except (ConflictError, ServerError):
             raise
-        except ApiError as fault:
-            log.warning("gate not lifted", extra={"pod": key, "why": str(fault)})
+        except ApiError as error:
+            log.warning("gate not lifted", extra={"pod": key, "why": str(error)})
             raise
         self._pod_keys.pop(uid, None)
         return None

@@ -232,15 +232,15 @@ class StatusUpdater:
                 await self._write_pod(rest)
             else:
                 await self._write_queue(rest)
-        except ConflictError as fault:
+        except ConflictError as error:
             # Queues have another writer, too: nobody's fault.
-            raise RequeueError("the object has changed meanwhile") from fault
+            raise RequeueError("the object has changed meanwhile") from error
         except (ServerError, TooManyRequestsError):
             raise  # tried again, with what ought to stand then
-        except ApiError as fault:
+        except ApiError as error:
             # The object is gone or takes no such word: the next event about it decides.
-            level = logging.DEBUG if isinstance(fault, NotFoundError) else logging.INFO
-            log.log(level, "status not written", extra={**self._log_fields(key), "why": str(fault)})
+            level = logging.DEBUG if isinstance(error, NotFoundError) else logging.INFO
+            log.log(level, "status not written", extra={**self._log_fields(key), "why": str(error)})
         return None
 
     def _log_fields(self, key: str) -> dict[str, str]:
