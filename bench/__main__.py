@@ -17,31 +17,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batholith.cluster.datadir import DataDir
-from batholith.cluster.supervisor import UpState, read_state
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
-from batholith.kube.config import load
-from batholith.model.base import Part
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import load_credentials
+from batholith.kube.informer.informer import Informer
+from batholith.local.datadir import DataDir
+from batholith.local.supervisor import UpState, read_state
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
+from bench.load import job, submit
 
-from .load import job, submit
-
-PARTS = ("apiserver", "controllers", "scheduler", "agent")
+COMPONENTS = ("apiserver", "controllers", "scheduler", "agent")
 
 
-class _Status(Part, frozen=True):
+class _Status(ApiStruct, frozen=True):
     phase: str = ""
 
 
-class _Pod(Part, frozen=True):
+class _Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     status: _Status = _Status()
 
 
-class _Any(Part, frozen=True):
+class _Any(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
@@ -52,7 +51,7 @@ async def cluster(*options: str) -> AsyncIterator[tuple[DataDir, Client]]:
         data = DataDir(Path(folder))
         batholith("up", "--detach", "--port", "0", "--api-port", "0", *options, data=data)
         try:
-            credentials = load(str(data.kubeconfig))
+            credentials = load_credentials(str(data.kubeconfig))
             async with Client(credentials, user_agent="bench", timeout=120) as client:
                 yield data, client
         finally:
@@ -68,13 +67,13 @@ def batholith(*arguments: str, data: DataDir) -> None:
 class Milestones:
     """When all pods were created, bound and running, seen from a watch."""
 
-    def __init__(self, client: Client, wanted: int) -> None:
-        self._wanted = wanted
+    def __init__(self, client: Client, expected: int) -> None:
+        self._expected = expected
         self._counts: Counter[str] = Counter()
         self.times: dict[str, float] = {}
         self.done = asyncio.Event()
-        self.cache = Cache(client, PODS, _Pod)
-        self.cache.add_handler(self._on_pod)
+        self.informer = Informer(client, PODS, _Pod)
+        self.informer.add_event_handler(self._on_pod)
 
     def _on_pod(self, old: _Pod | None, new: _Pod | None) -> None:
         if new is None:
@@ -86,27 +85,27 @@ class Milestones:
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] == self._wanted:
+        if self._counts[what] == self._expected:
             self.times[what] = time.perf_counter()
             if what == "running":
                 self.done.set()
 
 
-class Writes:
+class WriteCounter:
     """Counts the writes of each kind by watching it."""
 
     def __init__(self, client: Client) -> None:
         self.counts: Counter[str] = Counter()
-        self.caches = [
-            self._cache(client, kind) for kind in (JOBS, PODGROUPS, PODS, QUEUES, EVENTS)
+        self.informers = [
+            self._informer(client, kind) for kind in (JOBS, PODGROUPS, PODS, QUEUES, EVENTS)
         ]
 
-    def _cache(self, client: Client, kind: Resource) -> Cache[_Any]:
-        cache = Cache(client, kind, _Any)
-        cache.add_handler(lambda _old, _new: self._note(kind.kind))
+    def _informer(self, client: Client, kind: Resource) -> Informer[_Any]:
+        cache = Informer(client, kind, _Any)
+        cache.add_event_handler(lambda _old, _new: self._counter(kind.kind))
         return cache
 
-    def _note(self, kind: str) -> None:
+    def _counter(self, kind: str) -> None:
         self.counts[kind] += 1
 
 
@@ -125,8 +124,8 @@ def cpu_seconds(data: DataDir) -> dict[str, float]:
 async def shape(jobs: int, pods: int) -> str:
     """*jobs* gangs of *pods* simulated pods each, until all run."""
     async with cluster("--simulate", "100") as (data, client), asyncio.TaskGroup() as tasks:
-        seen, writes = Milestones(client, jobs * pods), Writes(client)
-        caches: list[Cache[Any]] = [seen.cache, *writes.caches]
+        seen, writes = Milestones(client, jobs * pods), WriteCounter(client)
+        caches: list[Informer[Any]] = [seen.informer, *writes.informers]
         running = [tasks.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()
@@ -143,7 +142,7 @@ async def shape(jobs: int, pods: int) -> str:
     return (
         f"| {jobs}x{pods} | {seen.times['created'] - start:.2f} s | {seconds:.2f} s "
         f"| {jobs / seconds:.0f} | {total / seconds:.0f} "
-        f"| {' / '.join(f'{spent[name]:.1f}' for name in PARTS)} "
+        f"| {' / '.join(f'{spent[name]:.1f}' for name in COMPONENTS)} "
         f"| {', '.join(f'{kind} {count}' for kind, count in sorted(counts.items()))} |"
     )
 
@@ -152,7 +151,7 @@ async def throughput() -> None:
     """Jobs and pods a second through the whole cluster, and what they cost."""
     print(
         "| shape | created | running | jobs/s | pods/s | CPU s: "
-        + " / ".join(PARTS)
+        + " / ".join(COMPONENTS)
         + " | writes a pod |"
     )
     print("| --- | ---: | ---: | ---: | ---: | --- | --- |")
@@ -179,8 +178,8 @@ async def latency(times: int = 10) -> None:
             if new is not None and new.status.state.phase == "Running":
                 phases.setdefault(new.metadata.name, asyncio.Event()).set()
 
-        cache = Cache(client, JOBS, Job)
-        cache.add_handler(on_job)
+        cache = Informer(client, JOBS, Job)
+        cache.add_event_handler(on_job)
         running = tasks.create_task(cache.run())
         await cache.wait_synced()
         taken = []

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from batholith.cluster.datadir import DataDir
-from batholith.cluster.supervisor import READY_FD
-from batholith.kube.client import Client, PatchKind
-from batholith.kube.config import load
+from batholith.kube.client.client import Client, PatchType
+from batholith.kube.client.config import load_credentials
+from batholith.local.datadir import DataDir
+from batholith.local.supervisor import READY_FD
 from batholith.model.names import EVENTS, JOBS, PODGROUPS, PODS, QUEUES, Resource
 
 IN_FLIGHT = 32
@@ -49,14 +49,14 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def started(*command: str) -> AsyncIterator[tuple[Server, Client]]:
+async def running_server(*command: str) -> AsyncIterator[tuple[Server, Client]]:
     """A server with an empty store, and a client of its administrator."""
     with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
         data = DataDir(Path(folder))
         process, ready = _spawn(folder, *command)
         try:
             await asyncio.to_thread(ready.readline)
-            async with Client(load(str(data.kubeconfig)), user_agent="bench") as client:
+            async with Client(load_credentials(str(data.kubeconfig)), user_agent="bench") as client:
                 await _make_queues(client)
                 yield Server(process), client
         finally:
@@ -70,12 +70,12 @@ async def _make_queues(client: Client) -> None:
         await client.create(QUEUES, {"metadata": {"name": name}, "spec": spec})
 
 
-def _spawn(folder: str, *command: str) -> "tuple[subprocess.Popen[bytes], IO[bytes]]":
+def _spawn(directory: str, *command: str) -> "tuple[subprocess.Popen[bytes], IO[bytes]]":
     """Start a server; the file gets a byte when it answers."""
     ready, tell = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         descriptor = listener.fileno()
-        arguments = ["--data-dir", folder, "--listen-fd", str(descriptor)]
+        arguments = ["--data-dir", directory, "--listen-fd", str(descriptor)]
         process = subprocess.Popen(
             [*command, *arguments],
             pass_fds=[descriptor, tell],
@@ -118,7 +118,7 @@ class Watchers:
                 if self._expected is not None and self._seen >= self._expected[0]:
                     self._expected[1].set()
 
-    def more(self, changes: int) -> asyncio.Event:
+    def expect(self, changes: int) -> asyncio.Event:
         """Set once all watchers together have seen that many *changes* from now on."""
         event = asyncio.Event()
         self._expected = self._seen + self._count * changes, event
@@ -226,7 +226,7 @@ async def _bind(client: Client, number: int) -> None:
     await client.post(PODS.path(NAMESPACE, name, "binding"), body)
 
 
-def _status(kind: Resource, name: str, body: Json, how: PatchKind) -> Write:
+def _status(kind: Resource, name: str, body: Json, how: PatchType) -> Write:
     async def write(client: Client, number: int) -> None:
         await client.patch(
             kind,
@@ -257,10 +257,10 @@ WRITES: tuple[tuple[str, Write], ...] = (
     ("create a Job", _create(JOBS, job)),
     ("create a PodGroup", _create(PODGROUPS, group)),
     ("create a pod", _create(PODS, pod)),
-    ("status of a PodGroup", _status(PODGROUPS, "j{}", _INQUEUE, PatchKind.MERGE)),
+    ("status of a PodGroup", _status(PODGROUPS, "j{}", _INQUEUE, PatchType.MERGE)),
     ("bind a pod", _bind),
-    ("status of a pod", _status(PODS, "j{}-t-0", running_pod(), PatchKind.STRATEGIC)),
-    ("status of a Job", _status(JOBS, "j{}", _RUNNING_JOB, PatchKind.MERGE)),
+    ("status of a pod", _status(PODS, "j{}-t-0", running_pod(), PatchType.STRATEGIC)),
+    ("status of a Job", _status(JOBS, "j{}", _RUNNING_JOB, PatchType.MERGE)),
     ("create an event", _create(EVENTS, event)),
     ("delete a pod", _delete(PODS, "j{}-t-0")),
     ("delete a Job", _delete(JOBS, "j{}")),
@@ -283,11 +283,11 @@ async def all_of(client: Client, write: Write, count: int) -> None:
 async def measure(count: int, watchers: int, *command: str) -> dict[str, float]:
     """CPU microseconds of the server for each kind of write, on average."""
     spent = {}
-    async with started(*command) as (server, client):
+    async with running_server(*command) as (server, client):
         watching = Watchers(client, watchers)
         async with watching.running():
             for name, write in WRITES:
-                before, seen = server.cpu(), watching.more(count)
+                before, seen = server.cpu(), watching.expect(count)
                 await all_of(client, write, count)
                 await seen.wait()
                 spent[name] = (server.cpu() - before) / count

@@ -16,18 +16,17 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from batholith.cluster import pki
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials
-from batholith.kube.watching import LineCutter
-
-from .load import in_parallel
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
+from batholith.kube.client.watch_decoder import LineSplitter
+from batholith.local import pki
+from bench.load import in_parallel
 
 ROUNDS = 3
 POD = b'{"kind":"Pod","filler":"%s"}' % (b"x" * 2500)
 EVENT = b'{"type":"MODIFIED","object":%s}\n' % POD
 BODY = b'{"kind":"Pod","filler":"%s"}' % (b"x" * 700)
-_ANSWER = (
+_RESPONSE = (
     b"HTTP/1.1 201 Created\r\nAudit-Id: 7d3b7c1e-0000-4000-8000-000000000000\r\n"
     b"Cache-Control: no-cache, private\r\nContent-Type: application/json\r\n"
     b"X-Kubernetes-Pf-Flowschema-Uid: 7d3b7c1e-0000-4000-8000-000000000000\r\n"
@@ -46,7 +45,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
             await reader.readexactly(int(length or 0))
             if head.startswith(b"POST"):
-                writer.write(_ANSWER)
+                writer.write(_RESPONSE)
                 continue
             writer.write(_STREAM)
             for _ in range(int(head.split()[1].strip(b"/")) // 20):
@@ -56,9 +55,9 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             writer.write(b"0\r\n\r\n")
 
 
-async def serve(folder: Path) -> None:
+async def serve(directory: Path) -> None:
     """Be the canned server; prints its port."""
-    keys = pki.ensure(folder)
+    keys = pki.ensure(directory)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(keys.server.certificate, keys.server.key)
     server = await asyncio.start_server(_serve, "127.0.0.1", 0, ssl=context)
@@ -66,10 +65,10 @@ async def serve(folder: Path) -> None:
     await server.serve_forever()
 
 
-async def _cost(number: int, work: Callable[[], Awaitable[object]]) -> float:
+async def _cost(number: int, function: Callable[[], Awaitable[object]]) -> float:
     """CPU microseconds of this process for each of *number* things done by *work*."""
     before = time.process_time()
-    await work()
+    await function()
     return (time.process_time() - before) / number * 1e6
 
 
@@ -92,7 +91,7 @@ async def compare(port: int, ca: bytes, number: int) -> None:
                 await answer.read()
 
         async def their_watch() -> None:
-            cutter = LineCutter()
+            cutter = LineSplitter()
             async with theirs.get(f"{url}/{number}") as answer:
                 while piece := await answer.content.readany():
                     cutter.feed(piece)

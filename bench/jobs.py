@@ -15,14 +15,21 @@ from typing import Any
 import msgspec
 import uvloop
 
-from batholith.kube.client import Client
-from batholith.model.base import Part
+from batholith.kube.client.client import Client
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import PODGROUPS, PODS
-
-from .load import NAMESPACE, in_parallel, job, submit
-from .parts import PARTS, Requests
-from .realkube import PATIENCE, Milestones, Shape, furnish, platform, stamp, submitter
+from bench.components import COMPONENTS, RequestCounts
+from bench.load import NAMESPACE, in_parallel, job, submit
+from bench.realkube import (
+    TIMEOUT,
+    Milestones,
+    Shape,
+    install_prerequisites,
+    platform,
+    stamp,
+    submitter,
+)
 
 SMALL = 10
 """Pods of the small job."""
@@ -31,12 +38,12 @@ EVENTFUL, EVENTS = 5, 600
 IN_FLIGHT = 64
 
 
-class _Object(Part, frozen=True):
+class _Object(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-async def _until(there: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def _wait_until(there: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(TIMEOUT):
         while not await there():  # noqa: ASYNC110 - nothing to wait on
             await asyncio.sleep(0.05)
 
@@ -56,7 +63,7 @@ async def _submit_admitted(client: Client, pods: int, **spec: object) -> None:
         names[:] = [each.metadata.name for each in found.items]
         return bool(names)
 
-    await _until(made)
+    await _wait_until(made)
     admitted = {"status": {"phase": "Inqueue"}}
     await client.patch(PODGROUPS, names[0], admitted, namespace=NAMESPACE)
 
@@ -81,12 +88,12 @@ async def _compare(pods: int, **spec: object) -> None:
 async def _sync_cost(pods: int, **spec: object) -> float:
     with platform() as made:
         async with submitter(made) as client:
-            await furnish(client)
-            await made.start_parts(client, "controllers")
+            await install_prerequisites(client)
+            await made.start_components(client, "controllers")
             seen = Milestones(client, pods=pods, jobs=1)
             async with seen.watching():
                 await _submit_admitted(client, pods, **spec)
-                await _until(lambda: _reached(seen, "created"))
+                await _wait_until(lambda: _reached(seen, "created"))
                 await in_parallel(range(EVENTFUL), lambda n: _events(client, n, 2))
                 await asyncio.sleep(10)  # what waits for a calm moment is written now
                 before = made.cpu()["controllers"]
@@ -123,17 +130,17 @@ async def calls(pods: int) -> None:
 async def _calls_of(shape: Shape) -> None:
     with platform() as made:
         async with submitter(made) as client:
-            await furnish(client)
-            await made.start_parts(client, *PARTS)
+            await install_prerequisites(client)
+            await made.start_components(client, *COMPONENTS)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
                 since = stamp()
                 bodies = (job(f"b{n}", shape.pods, cpu="1") for n in range(shape.jobs))
                 await submit(client, bodies)
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await seen.done.wait()
                 await asyncio.sleep(3)  # with the last numbers, which may wait
-        requests = Requests.between(made.audit(), since, stamp())
+        requests = RequestCounts.between(made.audit(), since, stamp())
     for user in ("controllers", "scheduler"):
         found = requests.calls_of(user)
         total = sum(found.values()) / shape.jobs
@@ -145,15 +152,15 @@ async def creates(pods: int) -> None:
     """Pods a second of one job, and of a bare loop that posts the same pods to the same server."""
     with platform() as made:
         async with submitter(made) as client:
-            await furnish(client)
-            await made.start_parts(client, "controllers")
+            await install_prerequisites(client)
+            await made.start_components(client, "controllers")
             seen = Milestones(client, pods=pods, jobs=1)
             async with seen.watching():
                 start = time.perf_counter()
                 await _submit_admitted(client, pods)
-                await _until(lambda: _reached(seen, "created"))
+                await _wait_until(lambda: _reached(seen, "created"))
                 ours = pods / (seen.times["created"] - start)
-            await asyncio.to_thread(made.end_parts)
+            await asyncio.to_thread(made.stop_components)
             theirs = await _bare_rate(client, pods)
     print("| pods | of a job, pods/s | bare loop, pods/s | ratio |")
     print("| ---: | ---: | ---: | ---: |")

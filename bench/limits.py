@@ -21,27 +21,26 @@ from pathlib import Path
 
 import uvloop
 
-from batholith.cluster.datadir import DataDir
-from batholith.kube.config import Credentials, load
-
-from .apiserver import Server, started
+from batholith.kube.client.config import Credentials, load_credentials
+from batholith.local.datadir import DataDir
+from bench.apiserver import Server, running_server
 
 LIMITED = ("sh", "-c", 'ulimit -Sn 1024; exec "$0" "$@"')
 """The usual limit of descriptors."""
 
 REQUESTS, MORE, BODIES, BODY = 1000, 1200, 100, 3 * 1024 * 1024
 TRIES = 20
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds after which an answer is given up."""
 
-_PIECE = 64 * 1024
+_CHUNK_SIZE = 64 * 1024
 
 Address = tuple[str, int]
-Hold = Callable[[Address, ssl.SSLContext | None, str], Awaitable[asyncio.StreamWriter]]
+HoldFunction = Callable[[Address, ssl.SSLContext | None, str], Awaitable[asyncio.StreamWriter]]
 
 
 async def _connect(address: Address, tls: ssl.SSLContext | None) -> asyncio.StreamWriter:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         _, writer = await asyncio.open_connection(*address, ssl=tls)
     return writer
 
@@ -70,11 +69,11 @@ async def body(address: Address, tls: ssl.SSLContext | None, token: str) -> asyn
     head = f"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\ncontent-length: {BODY}\r\n"
     who = f"authorization: Bearer {token}\r\n" if token else ""
     writer.write(f"{head}{who}\r\n".encode())
-    for _ in range(BODY // _PIECE - 1):
-        writer.write(b" " * _PIECE)
-        async with asyncio.timeout(PATIENCE):
+    for _ in range(BODY // _CHUNK_SIZE - 1):
+        writer.write(b" " * _CHUNK_SIZE)
+        async with asyncio.timeout(TIMEOUT):
             await writer.drain()
-    writer.write(b" " * (_PIECE - 1))
+    writer.write(b" " * (_CHUNK_SIZE - 1))
     return writer
 
 
@@ -88,13 +87,13 @@ def admin(server: Server) -> Credentials:
     """The administrator's credentials."""
     arguments = [str(each) for each in server.process.args]  # type: ignore[union-attr]
     folder = arguments[arguments.index("--data-dir") + 1]
-    return load(str(DataDir(Path(folder)).kubeconfig))
+    return load_credentials(str(DataDir(Path(folder)).kubeconfig))
 
 
-async def ask(address: Address, tls: ssl.SSLContext) -> float:
+async def request_latency(address: Address, tls: ssl.SSLContext) -> float:
     """Milliseconds of a request on a new connection."""
     began = time.perf_counter()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         reader, writer = await asyncio.open_connection(*address, ssl=tls)
         try:
             writer.write(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -105,12 +104,12 @@ async def ask(address: Address, tls: ssl.SSLContext) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-async def waits(address: Address, tls: ssl.SSLContext) -> str:
+async def wait_times(address: Address, tls: ssl.SSLContext) -> str:
     """How long another client waits, each time on a connection of its own."""
     taken, failed = [], 0
     for _ in range(TRIES):
         try:
-            taken.append(await ask(address, tls))
+            taken.append(await request_latency(address, tls))
         except (OSError, TimeoutError):
             failed += 1
     times = f"{statistics.median(taken):.0f} / {max(taken):.0f} ms" if taken else "none"
@@ -118,7 +117,7 @@ async def waits(address: Address, tls: ssl.SSLContext) -> str:
 
 
 @contextlib.asynccontextmanager
-async def held(
+async def hostile_clients(
     number: int, hold: Callable[[], Awaitable[asyncio.StreamWriter]]
 ) -> AsyncIterator[int]:
     """That many hostile clients for the length of the block, which gets how many came through."""
@@ -138,22 +137,25 @@ async def held(
             writer.transport.abort()
 
 
-async def measure(what: str, number: int, hold: Hold, *, known: bool = False) -> None:
+async def measure(what: str, number: int, hold: HoldFunction, *, known: bool = False) -> None:
     """Print a row."""
     source = os.environ.get("BATHOLITH_BENCH_PATH")
     if source:
         os.environ["PYTHONPATH"] = str(Path(source) / "src")
-    async with started(*LIMITED, sys.executable, "-m", "batholith.cli", "apiserver") as (server, _):
+    async with running_server(*LIMITED, sys.executable, "-m", "batholith.cli", "apiserver") as (
+        server,
+        _,
+    ):
         credentials = admin(server)
         host, _, port = credentials.server.rpartition("//")[2].rpartition(":")
         tls = ssl.create_default_context(cadata=(credentials.ca_data or b"").decode())
         token = (credentials.token or "") if known else ""
         address, before = (host, int(port)), memory(server)
-        alone = await waits(address, tls)
-        async with held(number, lambda: hold(address, tls, token)) as came:
+        alone = await wait_times(address, tls)
+        async with hostile_clients(number, lambda: hold(address, tls, token)) as came:
             await asyncio.sleep(1)
             more = memory(server) - before
-            among = await waits(address, tls)
+            among = await wait_times(address, tls)
         print(f"| {what} | {came} | {before:.0f} | {more:+.0f} | {alone} | {among} |", flush=True)
 
 

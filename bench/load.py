@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.names import JOBS
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from batholith.cluster.apiserver.http.auth import SYSTEM
-from batholith.cluster.apiserver.http.requests import Target
-from batholith.cluster.apiserver.server import GC_THRESHOLD, Running, Settings, running
-from batholith.cluster.apiserver.verbs.writes import Call
+from batholith.apiserver.http.auth import APISERVER_USER
+from batholith.apiserver.http.requests import ObjectPath
+from batholith.apiserver.server import GC_THRESHOLD, RunningServer, Settings, running
+from batholith.apiserver.verbs.writes import WriteRequest
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/{}/secrets"
@@ -39,41 +39,45 @@ STREAM = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allow
 MEGABYTES = 3 * 2**20 - 1000
 
 
-class Probe:
+class LoopLatencyProbe:
     """How late the loop was."""
 
     def __init__(self) -> None:
-        self.late = self.cpu = 0.0
+        self.max_delay = self.cpu = 0.0
 
     async def run(self) -> None:
         """Look for ever."""
         while True:
             before, cpu = time.perf_counter(), time.thread_time()
             await asyncio.sleep(0.001)
-            self.late = max(self.late, time.perf_counter() - before - 0.001)
+            self.max_delay = max(self.max_delay, time.perf_counter() - before - 0.001)
             self.cpu = max(self.cpu, time.thread_time() - cpu)
 
 
-class Bench:
+class LoopLatencyBench:
     """One server, what is in it, and what is asked of it."""
 
-    def __init__(self, server: Running, count: int, probe: Probe) -> None:
+    def __init__(self, server: RunningServer, count: int, probe: LoopLatencyProbe) -> None:
         self._server = server
         self._count = count
         self._probe = probe
 
-    async def make(self, plural: str, bodies: Iterator[Json], namespace: str = "default") -> None:
+    async def store_objects(
+        self, plural: str, bodies: Iterator[Json], namespace: str = "default"
+    ) -> None:
         """Store objects of a kind, without HTTP."""
         handlers = self._server.app.handlers
         group, version = ("ex.io", "v1") if plural == "foos" else ("", "v1")
         kind = self._server.app.catalog.get(group, version, plural)
         assert kind is not None
-        call = Call(kind=kind, target=Target(namespace=namespace), user=SYSTEM)
+        call = WriteRequest(
+            kind=kind, object_path=ObjectPath(namespace=namespace), user=APISERVER_USER
+        )
         for number, body in enumerate(bodies):
             written = handlers.writer.create(call, body)
             if number % 500 == 499:
-                await written.settled()
-        await written.settled()
+                await written.committed()
+        await written.committed()
 
     def secrets(self, **metadata: Any) -> Iterator[Json]:
         """Small objects with a field that can be selected."""
@@ -82,12 +86,12 @@ class Bench:
             head = {"name": f"s{number:06d}", "labels": labels, **metadata}
             yield {"metadata": head, "data": {"k": "dg=="}, "type": "Opaque"}
 
-    async def ask(
+    async def measure_request(
         self, name: str, *request: object, until: Callable[[], bool] | None = None
     ) -> None:
         """Print what one request costs; *until* is how to see that its consequences are over."""
         probe = self._probe
-        probe.late, probe.cpu, begun = 0.0, 0.0, time.perf_counter()
+        probe.max_delay, probe.cpu, begun = 0.0, 0.0, time.perf_counter()
         told = {"url": self._server.url, "token": self._server.tokens.by_user["admin"]}
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.loop_latency", "--client"),
@@ -98,14 +102,14 @@ class Bench:
         while until is not None and not until():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         took = time.perf_counter() - begun
-        worst = f"{probe.cpu * 1000:.0f} | {probe.late * 1000:.0f}"
+        worst = f"{probe.cpu * 1000:.0f} | {probe.max_delay * 1000:.0f}"
         print(f"| {name} | {took:.1f} | {worst} | {out.decode()} |", flush=True)
 
-    def left(self, plural: str, namespace: str = "default") -> int:
+    def object_count(self, plural: str, namespace: str = "default") -> int:
         """How many objects of a kind a namespace has."""
-        for shelf in self._server.app.handlers.writer.registry.shelves():
+        for shelf in self._server.app.handlers.writer.store.resource_stores():
             if shelf.resource.plural == plural:
-                return len(shelf.spaces.get(namespace, ()))
+                return len(shelf.by_namespace.get(namespace, ()))
         return 0
 
     async def run(self) -> None:
@@ -117,108 +121,116 @@ class Bench:
 
     async def _bodies(self) -> None:
         keys = "".join(f"a{number:06d}: 1\n" for number in range(180_000))
-        await self.ask("YAML of 180,000 keys", "POST", MAPS, YAML, keys)
+        await self.measure_request("YAML of 180,000 keys", "POST", MAPS, YAML, keys)
         half = "".join(f"  a{number:06d}: x\n" for number in range(45_000))
-        await self.ask(
+        await self.measure_request(
             "YAML of 45,000 keys", "POST", MAPS, YAML, f"metadata: {{name: y}}\ndata:\n{half}"
         )
         for name, item in (("objects", "{},"), ("lists", "[],"), ("numbers", "1.5,")):
             body = (
                 '{"metadata":{"name":"x"},"immutable":[' + item * (MEGABYTES // len(item)) + "0]}"
             )
-            await self.ask(f"3 MiB of {name}", "POST", MAPS, "application/json", body)
+            await self.measure_request(f"3 MiB of {name}", "POST", MAPS, "application/json", body)
         most = {"metadata": {"name": "m"}, "data": {f"k{n}": "x" * 10 for n in range(90_000)}}
-        await self.ask("90,000 keys", "POST", MAPS, "application/json", json.dumps(most))
+        await self.measure_request(
+            "90,000 keys", "POST", MAPS, "application/json", json.dumps(most)
+        )
         same = [{"op": "test", "path": "/data", "value": most["data"]}]
         more = [{"op": "add", "path": f"/data/a{n}", "value": "x"} for n in range(9_000)]
-        await self.ask(
+        await self.measure_request(
             "JSON patch that tests 90,000 values",
             "PATCH",
             f"{MAPS}/m",
             JSON_PATCH,
             json.dumps(same),
         )
-        await self.ask(
+        await self.measure_request(
             "JSON patch of 9,000 operations", "PATCH", f"{MAPS}/m", JSON_PATCH, json.dumps(more)
         )
-        await self.ask("table of it", "GET", MAPS, TABLE)
-        await self.ask("it in YAML", "GET", f"{MAPS}/m", YAML)
-        await self.ask("delete it", "DELETE", f"{MAPS}/m")
+        await self.measure_request("table of it", "GET", MAPS, TABLE)
+        await self.measure_request("it in YAML", "GET", f"{MAPS}/m", YAML)
+        await self.measure_request("delete it", "DELETE", f"{MAPS}/m")
 
     async def _reads(self) -> None:
-        await self.make("secrets", self.secrets())
+        await self.store_objects("secrets", self.secrets())
         path = SECRETS.format("default")
-        await self.ask("list", "GET", path)
-        await self.ask("list again", "GET", path)
-        await self.ask("table", "GET", path, TABLE)
-        await self.ask("metadata", "GET", path, METADATA)
-        await self.ask("cold field selector", "GET", f"{path}?fieldSelector=type=none")
-        await self.ask("label selector", "GET", f"{path}?labelSelector=half=1")
-        await self.ask("all namespaces, after a write", "CHANGE", "/api/v1/secrets")
-        await self.ask("pages while others write", "PAGES", path)
-        await self.ask("exact version", "EXACT", path)
-        await self.ask("watch with initial events", "WATCH", f"{path}?{STREAM}&timeoutSeconds=1")
-        await self.ask("such a table", "WATCH", f"{path}?{STREAM}&timeoutSeconds=1", TABLE)
-        await self.ask("/metrics", "GET", "/metrics")
-        await self.ask("/openapi/v3/api/v1", "GET", "/openapi/v3/api/v1")
-        await self.ask("/openapi/v3/apis/apps/v1", "GET", "/openapi/v3/apis/apps/v1")
+        await self.measure_request("list", "GET", path)
+        await self.measure_request("list again", "GET", path)
+        await self.measure_request("table", "GET", path, TABLE)
+        await self.measure_request("metadata", "GET", path, METADATA)
+        await self.measure_request("cold field selector", "GET", f"{path}?fieldSelector=type=none")
+        await self.measure_request("label selector", "GET", f"{path}?labelSelector=half=1")
+        await self.measure_request("all namespaces, after a write", "CHANGE", "/api/v1/secrets")
+        await self.measure_request("pages while others write", "PAGES", path)
+        await self.measure_request("exact version", "EXACT", path)
+        await self.measure_request(
+            "watch with initial events", "WATCH", f"{path}?{STREAM}&timeoutSeconds=1"
+        )
+        await self.measure_request(
+            "such a table", "WATCH", f"{path}?{STREAM}&timeoutSeconds=1", TABLE
+        )
+        await self.measure_request("/metrics", "GET", "/metrics")
+        await self.measure_request("/openapi/v3/api/v1", "GET", "/openapi/v3/api/v1")
+        await self.measure_request("/openapi/v3/apis/apps/v1", "GET", "/openapi/v3/apis/apps/v1")
 
     async def _deletions(self) -> None:
         path = SECRETS.format("default")
-        await self.ask("deletecollection, dry run", "DELETE", f"{path}?dryRun=All")
-        await self.ask("deletecollection", "DELETE", path)
+        await self.measure_request("deletecollection, dry run", "DELETE", f"{path}?dryRun=All")
+        await self.measure_request("deletecollection", "DELETE", path)
         for policy in ("Background", "Foreground", "Orphan"):
             await self._owner(policy)
-        await self.ask("delete what is left", "DELETE", path)
-        await self.ask(
+        await self.measure_request("delete what is left", "DELETE", path)
+        await self.measure_request(
             "make a namespace",
             "POST",
             "/api/v1/namespaces",
             "application/json",
             '{"metadata":{"name":"n"}}',
         )
-        await self.make("secrets", self.secrets(), "n")
-        await self.ask(
+        await self.store_objects("secrets", self.secrets(), "n")
+        await self.measure_request(
             "delete a namespace",
             *("DELETE", "/api/v1/namespaces/n"),
-            until=lambda: not self.left("namespaces", "") or not self._there("n"),
+            until=lambda: not self.object_count("namespaces", "") or not self._exists("n"),
         )
 
-    def _there(self, namespace: str) -> bool:
-        for shelf in self._server.app.handlers.writer.registry.shelves():
+    def _exists(self, namespace: str) -> bool:
+        for shelf in self._server.app.handlers.writer.store.resource_stores():
             if shelf.resource.plural == "namespaces":
                 return shelf.get("", namespace) is not None
         return False
 
     async def _owner(self, policy: str) -> None:
-        await self.make("configmaps", iter([{"metadata": {"name": policy.lower()}}]))
-        registry = self._server.app.handlers.writer.registry
-        (maps,) = [each for each in registry.shelves() if each.resource.plural == "configmaps"]
+        await self.store_objects("configmaps", iter([{"metadata": {"name": policy.lower()}}]))
+        registry = self._server.app.handlers.writer.store
+        (maps,) = [
+            each for each in registry.resource_stores() if each.resource.plural == "configmaps"
+        ]
         owner = maps.get("default", policy.lower())
         assert owner is not None
         head = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name, "uid": owner.uid}
-        await self.make(
+        await self.store_objects(
             "secrets", self.secrets(ownerReferences=[{**head, "blockOwnerDeletion": True}])
         )
 
-        def over() -> bool:
+        def is_collected() -> bool:
             gone = maps.get("default", owner.name) is None
-            return gone and (policy == "Orphan" or not self.left("secrets"))
+            return gone and (policy == "Orphan" or not self.object_count("secrets"))
 
-        await self.ask(
+        await self.measure_request(
             f"collect, {policy}",
             *("DELETE", f"{MAPS}/{owner.name}?propagationPolicy={policy}"),
-            until=over,
+            until=is_collected,
         )
 
     async def _definitions(self) -> None:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         made = _definition({"size": {"type": "integer"}})
-        await self.ask(
-            "define", "POST", crds, "application/json", json.dumps(made), until=self._defined
+        await self.measure_request(
+            "define", "POST", crds, "application/json", json.dumps(made), until=self._is_defined
         )
         head = {"apiVersion": "ex.io/v1", "kind": "Foo"}
-        await self.make(
+        await self.store_objects(
             "foos",
             ({**head, "metadata": {"name": f"f{n}"}, "spec": {}} for n in range(self._count)),
         )
@@ -226,14 +238,16 @@ class Bench:
             "spec": _definition({"size": {"type": "integer"}, "x": {"type": "string"}})["spec"]
         }
         merge = "application/merge-patch+json"
-        await self.ask("change a schema", "PATCH", f"{crds}/foos.ex.io", merge, json.dumps(changed))
-        await self.ask(
+        await self.measure_request(
+            "change a schema", "PATCH", f"{crds}/foos.ex.io", merge, json.dumps(changed)
+        )
+        await self.measure_request(
             "delete a definition",
             *("DELETE", f"{crds}/foos.ex.io"),
-            until=lambda: not self._defined(),
+            until=lambda: not self._is_defined(),
         )
 
-    def _defined(self) -> bool:
+    def _is_defined(self) -> bool:
         return self._server.app.catalog.get("ex.io", "v1", "foos") is not None
 
 
@@ -252,7 +266,7 @@ def _definition(fields: Json) -> Json:
     }
 
 
-class Client:
+class RequestProcess:
     """The other process: makes one request and tells the status and size of the answer."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
@@ -311,20 +325,20 @@ async def _client() -> None:
         headers={"Authorization": f"Bearer {told['token']}"},
         timeout=aiohttp.ClientTimeout(total=None),
     ) as session:
-        print(await Client(session, told["url"]).do(*told["request"]), end="")
+        print(await RequestProcess(session, told["url"]).do(*told["request"]), end="")
 
 
 @asynccontextmanager
-async def _started(count: int) -> AsyncIterator[Bench]:
-    probe = Probe()
+async def _started(count: int) -> AsyncIterator[LoopLatencyBench]:
+    probe = LoopLatencyProbe()
     with tempfile.TemporaryDirectory(prefix="batholith-bench-") as folder:
-        async with running(Settings(data=Path(folder), port=0)) as server:
+        async with running(Settings(data_dir=Path(folder), port=0)) as server:
             # As the server's own process does.
             gc.collect()
             gc.freeze()
             gc.set_threshold(GC_THRESHOLD, 50, 50)
             looking = asyncio.create_task(probe.run())
-            yield Bench(server, count, probe)
+            yield LoopLatencyBench(server, count, probe)
             looking.cancel()
 
 

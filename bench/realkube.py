@@ -20,38 +20,37 @@ from typing import Any
 
 import uvloop
 
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
-from batholith.kube.config import load
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import load_credentials
 from batholith.kube.errors import AlreadyExistsError, ApiError, ConnectionLostError
+from batholith.kube.informer.informer import Informer
 from batholith.model import crds
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.job import Job
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CRDS, JOBS, NAMESPACES, PODS, QUEUES
+from bench import cluster_fill
+from bench.components import COMPONENTS, SIMULATED, SUBMITTER, Platform, RequestCounts, memory
+from bench.load import NAMESPACE, in_parallel, job, pod_spec, submit
 
-from . import clones
-from .load import NAMESPACE, in_parallel, job, pod_spec, submit
-from .parts import PARTS, SIMULATED, SUBMITTER, Platform, Requests, memory
-
-PATIENCE = 1200.0
+TIMEOUT = 1200.0
 """Seconds after which a run is given up."""
 ROUNDS = 3
 """How often a shape is measured against the bare client."""
 SHAPES = ((20, 500), (500, 20), (10000, 1), (1, 10000))
 """Jobs, and pods of each."""
-COLUMNS = ("kube-apiserver", "etcd", *PARTS, "bench")
+COLUMNS = ("kube-apiserver", "etcd", *COMPONENTS, "bench")
 
 
-class _Status(Part, frozen=True):
+class _Status(ApiStruct, frozen=True):
     phase: str = ""
 
 
-class _Spec(Part, frozen=True):
+class _Spec(ApiStruct, frozen=True):
     node_name: str = ""
 
 
-class _Pod(Part, frozen=True):
+class _Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: _Spec = _Spec()
     status: _Status = _Status()
@@ -61,14 +60,14 @@ class Milestones:
     """When the last pod was created, bound and running, and the last job Running."""
 
     def __init__(self, client: Client, *, pods: int, jobs: int) -> None:
-        self._wanted = {"created": pods, "bound": pods, "running": pods, "jobs": jobs}
+        self._expected = {"created": pods, "bound": pods, "running": pods, "jobs": jobs}
         self._counts: Counter[str] = Counter()
         self.times: dict[str, float] = {}
         self.done = asyncio.Event()
-        self._pods = Cache(client, PODS, _Pod)
-        self._jobs = Cache(client, JOBS, Job)
-        self._pods.add_handler(self._on_pod)
-        self._jobs.add_handler(self._on_job)
+        self._pods = Informer(client, PODS, _Pod)
+        self._jobs = Informer(client, JOBS, Job)
+        self._pods.add_event_handler(self._on_pod)
+        self._jobs.add_event_handler(self._on_job)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -98,9 +97,9 @@ class Milestones:
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] == self._wanted[what]:
+        if self._counts[what] == self._expected[what]:
             self.times[what] = time.perf_counter()
-        if all(self._counts[name] >= number for name, number in self._wanted.items()):
+        if all(self._counts[name] >= number for name, number in self._expected.items()):
             self.done.set()
 
 
@@ -131,28 +130,28 @@ def platform() -> Iterator[Platform]:
 
 
 @asynccontextmanager
-async def submitter(made: Platform) -> AsyncIterator[Client]:
+async def submitter(platform: Platform) -> AsyncIterator[Client]:
     """A client of the user that submits; the server has what a cluster has."""
-    credentials = load(str(made.kube.kubeconfig_of(SUBMITTER)))
+    credentials = load_credentials(str(platform.kube.kubeconfig_of(SUBMITTER)))
     async with Client(credentials, user_agent="bench", timeout=120) as client:
         yield client
 
 
-async def furnish(client: Client) -> None:
+async def install_prerequisites(client: Client) -> None:
     """Install the resource definitions and the namespace of a cluster with Batholith."""
     await client.create(NAMESPACES, {"metadata": {"name": "volcano-system"}})
     for definition in crds.load():
         await client.create(CRDS, definition)
-    await _patiently(lambda: client.list(QUEUES, view=dict))
-    await _patiently(lambda: client.list(JOBS, view=dict))
+    await _retry_until_ready(lambda: client.list(QUEUES, view=dict))
+    await _retry_until_ready(lambda: client.list(JOBS, view=dict))
 
 
-async def _patiently(ask: Callable[[], Awaitable[Any]]) -> None:
+async def _retry_until_ready(request: Callable[[], Awaitable[Any]]) -> None:
     """Repeat a request until the server can do it."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             try:
-                await ask()
+                await request()
             except AlreadyExistsError:
                 return  # made, and the answer was lost
             except (ApiError, ConnectionLostError, ConnectionError):
@@ -161,7 +160,7 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> None:
                 return
 
 
-async def _when(work: Awaitable[None]) -> float:
+async def _time_of(work: Awaitable[None]) -> float:
     """Do *work*; when it was done."""
     await work
     return time.perf_counter()
@@ -192,23 +191,23 @@ async def bare(client: Client, pods: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class RunResult:
     """What one run of a shape gave."""
 
     times: dict[str, float]
     """Seconds from the first submission to each milestone."""
-    spent: Counter[str]
+    cpu_seconds: Counter[str]
     """CPU seconds of each process until then."""
-    requests: Requests
+    requests: RequestCounts
 
 
-async def measure(shape: Shape) -> Figures:
+async def measure(shape: Shape) -> RunResult:
     """Run one shape on a server of its own."""
     with platform() as made:
         async with submitter(made) as client:
-            await furnish(client)
-            parts = PARTS if shape.jobs else ("agent",)
-            await made.start_parts(client, *parts)
+            await install_prerequisites(client)
+            parts = COMPONENTS if shape.jobs else ("agent",)
+            await made.start_components(client, *parts)
             seen = Milestones(client, pods=shape.total, jobs=shape.jobs)
             async with seen.watching():
                 since, before, start = stamp(), made.cpu(), time.perf_counter()
@@ -217,26 +216,26 @@ async def measure(shape: Shape) -> Figures:
                     await submit(client, bodies)
                 else:
                     await bare(client, shape.pods)
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await seen.done.wait()
                 spent = Counter({name: now - before[name] for name, now in made.cpu().items()})
                 until = stamp()
-        return Figures(
+        return RunResult(
             times={name: at - start for name, at in seen.times.items()},
-            spent=spent,
-            requests=Requests.between(made.audit(), since, until),
+            cpu_seconds=spent,
+            requests=RequestCounts.between(made.audit(), since, until),
         )
 
 
-def _row(shape: Shape, figures: Figures) -> str:
-    times, spent = figures.times, figures.spent
+def _row(shape: Shape, result: RunResult) -> str:
+    times, spent = result.times, result.cpu_seconds
     cells = [str(shape), *(f"{times[name]:.1f} s" for name in ("created", "bound", "running"))]
     cells.append(f"{shape.total / times['running']:.0f}")
     cells.append(" / ".join(f"{spent[name]:.1f}" if spent[name] else "-" for name in COLUMNS))
     return f"| {' | '.join(cells)} |"
 
 
-def tell_requests(shape: Shape, requests: Requests) -> None:
+def print_requests(shape: Shape, requests: RequestCounts) -> None:
     """Print who wrote what, and how that compares with the aim."""
     ours = requests.writes_of("controllers", "scheduler")
     counted = sum(number for what, number in ours.items() if not what.endswith(" events"))
@@ -245,12 +244,12 @@ def tell_requests(shape: Shape, requests: Requests) -> None:
         extra = (counted - 2 * shape.total) / shape.jobs
         print(f"  * writes until all ran: {counted} (aim {aim:.0f}); ", end="")
         print(f"{counted / shape.total:.2f} a pod; beside two a pod {extra:.2f} a job")
-    for user in (*PARTS, SUBMITTER):
+    for user in (*COMPONENTS, SUBMITTER):
         listed = [f"{number} {what}" for what, number in requests.writes_of(user).most_common()]
         if listed:
             print(f"  * {user}: {', '.join(listed)}")
     refused = [
-        f"{number} {asked.user} {asked.verb} {asked.what} ({code})"
+        f"{number} {asked.user} {asked.verb} {asked.resource} ({code})"
         for (asked, code), number in requests.refused.most_common()
     ]
     if refused:
@@ -265,7 +264,7 @@ async def shapes(pods: int) -> None:
         shape = _scaled(jobs, size, pods)
         figures = await measure(shape)
         print(_row(shape, figures), flush=True)
-        tell_requests(shape, figures.requests)
+        print_requests(shape, figures.requests)
 
 
 async def ratios(pods: int) -> None:
@@ -287,9 +286,9 @@ async def ratios(pods: int) -> None:
         print(f"| {shape} | {' | '.join(told)} |", flush=True)
 
 
-def _cost(figures: Figures) -> tuple[float, float, float]:
+def _cost(result: RunResult) -> tuple[float, float, float]:
     """Seconds until all ran, CPU seconds of all processes, and of the API server."""
-    return figures.times["running"], figures.spent.total(), figures.spent["kube-apiserver"]
+    return result.times["running"], result.cpu_seconds.total(), result.cpu_seconds["kube-apiserver"]
 
 
 def _scaled(jobs: int, size: int, pods: int) -> Shape:
@@ -304,17 +303,17 @@ async def start(pods: int) -> None:
     """Controllers and scheduler that begin in a full cluster."""
     with platform() as made:
         async with submitter(made) as client:
-            await furnish(client)
-            await clones.fill(made, client, pods=pods)
+            await install_prerequisites(client)
+            await cluster_fill.fill(made, client, pods=pods)
         print("| part | ready | CPU s | memory | most | writes |")
         print("| --- | ---: | ---: | ---: | ---: | ---: |")
         for name in ("controllers", "scheduler"):
             since = stamp()
             part = made.start(name)
-            seconds = await part.ready()
+            seconds = await part.wait_ready()
             spent, (now, most) = made.cpu()[name], memory(part.process.pid)
             cells = (f"{seconds:.1f} s", f"{spent:.1f}", f"{now:.0f} MiB", f"{most:.0f} MiB")
-            requests = Requests.between(made.audit(), since, stamp())
+            requests = RequestCounts.between(made.audit(), since, stamp())
             writes = requests.writes_of(name).total()
             print(f"| {name}, {pods} pods | {' | '.join(cells)} | {writes} |", flush=True)
 
@@ -323,25 +322,27 @@ async def storm(pods: int) -> None:
     """The API server is killed and comes back while everything watches."""
     with platform() as made:
         async with submitter(made) as client:
-            await furnish(client)
-            await clones.fill(made, client, pods=pods)
-            await made.start_parts(client, *PARTS)
+            await install_prerequisites(client)
+            await cluster_fill.fill(made, client, pods=pods)
+            await made.start_components(client, *COMPONENTS)
             since, before, killed = stamp(), made.cpu(), time.perf_counter()
             made.kube.kill_api()
-            starting = asyncio.create_task(_when(asyncio.to_thread(made.kube.start_api)))
-            await _patiently(lambda: client.create(JOBS, job("after", 1), namespace=NAMESPACE))
+            starting = asyncio.create_task(_time_of(asyncio.to_thread(made.kube.start_api)))
+            await _retry_until_ready(
+                lambda: client.create(JOBS, job("after", 1), namespace=NAMESPACE)
+            )
             taken = time.perf_counter()
-            await _patiently(lambda: clones.runs(client, "after"))
+            await _retry_until_ready(lambda: cluster_fill.wait_running(client, "after"))
             runs = time.perf_counter()
             ready = await starting
             spent = made.cpu() - before
-        await asyncio.to_thread(made.end_parts)  # only a watch that ended is in the log
+        await asyncio.to_thread(made.stop_components)  # only a watch that ended is in the log
         print(
             "| pods | a job is taken | and runs | server ready | user | lists | watches | refused |"
         )
         print("| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |")
-        requests = Requests.between(made.audit(), since, "~")
-        for user in PARTS:
+        requests = RequestCounts.between(made.audit(), since, "~")
+        for user in COMPONENTS:
             cells = [f"{moment - killed:.1f} s" for moment in (taken, runs, ready)]
             cells.append(f"{user} ({spent[user]:.1f} CPU s)")
             print(f"| {pods} | {' | '.join([*cells, *map(str, requests.reads_of(user))])} |")

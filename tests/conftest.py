@@ -7,7 +7,12 @@ from typing import Any
 
 import hypothesis
 import pytest
-from support_servers import EmbeddedServers, RealServers, Servers, real_servers
+from support.api_servers import (
+    EmbeddedServerFactory,
+    RealServerFactory,
+    ServerFactory,
+    real_servers,
+)
 
 # How long an example takes to find or to run tells of the machine alone.
 _PATIENT = hypothesis.settings(
@@ -19,18 +24,18 @@ hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
     """Where a test that needs a real server gets it from."""
     with real_servers(tmp_path_factory.mktemp("real")) as started:
         yield started
 
 
 @pytest.fixture(scope="session", params=["embedded", "real"])
-def servers(request: pytest.FixtureRequest) -> Servers:
+def servers(request: pytest.FixtureRequest) -> ServerFactory:
     """Where a test gets its API server from: it runs once on each."""
     if request.param == "embedded":
-        return EmbeddedServers()
-    started: Servers = request.getfixturevalue("real")
+        return EmbeddedServerFactory()
+    started: ServerFactory = request.getfixturevalue("real")
     return started
 
 
@@ -47,10 +52,10 @@ def _logging_restored() -> Iterator[None]:
 
 # Several processes that share the tests (`pytest -n 2`).
 
-_ALONE = "realkube/test_chaos_"
+_EXCLUSIVE = "realkube/test_chaos_"
 """Tests in which many processes are at work at a time: not two of these beside one another."""
 
-_LONG = (_ALONE, "cluster/test_recorded_", "realkube/", "cluster/")
+_SLOWEST_FIRST = (_EXCLUSIVE, "cluster/test_recorded_", "realkube/", "cluster/", "agent/")
 """What takes long, longest first: what is begun last decides when all is over."""
 
 
@@ -62,7 +67,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rank(test: str) -> int:
-    return next((rank for rank, part in enumerate(_LONG) if part in test), len(_LONG))
+    return next(
+        (rank for rank, part in enumerate(_SLOWEST_FIRST) if part in test), len(_SLOWEST_FIRST)
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -75,12 +82,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     config.option.loadscopereorder = False
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = _kept_together
+    scheduler._split_scope = _scope_of
     return scheduler
 
 
-def _kept_together(test: str) -> str:
+def _scope_of(test: str) -> str:
     """A name for what goes to one process with this test."""
     file, _, name = test.partition("::")
     server = re.search(r"\[(embedded|real)\b", name)
-    return _ALONE if _ALONE in file else f"{file} {server[1] if server else ''}"
+    return _EXCLUSIVE if _EXCLUSIVE in file else f"{file} {server[1] if server else ''}"

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..model.base import Part
-from ..model.review import DeniedError, Json
+from ..model.admission import DeniedError, Json
+from ..model.base import ApiStruct
 
-T = TypeVar("T", bound=Part)
+T = TypeVar("T", bound=ApiStruct)
 
 _WHERE = re.compile(r"(.*) - at `(?:key in )?\$(.*)`")
 
@@ -25,14 +25,14 @@ def decode(obj: Json, view: type[T]) -> T:
     try:
         return msgspec.json.decode(msgspec.json.encode(without_nulls(obj)), type=view)
     except msgspec.ValidationError as wrong:
-        raise DeniedError(describe(wrong)) from wrong
+        raise DeniedError(describe_error(wrong)) from wrong
 
 
-def describe(wrong: msgspec.ValidationError, *, under: str = "") -> str:
+def describe_error(error: msgspec.ValidationError, *, under: str = "") -> str:
     """The complaint about a wrong type, led by the field's path below *under*."""
-    match = _WHERE.fullmatch(str(wrong))
+    match = _WHERE.fullmatch(str(error))
     if match is None:
-        return f"{under}: {wrong}" if under else str(wrong)
+        return f"{under}: {error}" if under else str(error)
     path = f"{under}{match[2].replace('[...]', '[*]')}".lstrip(".")
     return f"{path}: {match[1].replace('`', '')}"
 
@@ -46,13 +46,13 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def part(value: Any, name: str) -> Json:
+def nested_object(value: Any, name: str) -> Json:
     """The object *name* within *value*; an empty one where there is none."""
     inner = value.get(name) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
 
 
-def entries(value: Any, name: str) -> list[Any]:
+def nested_list(value: Any, name: str) -> list[Any]:
     """The list *name* within *value*; an empty one where there is none."""
     inner = value.get(name) if isinstance(value, dict) else None
     return inner if isinstance(inner, list) else []

@@ -8,15 +8,15 @@ them and names them.
 
 from typing import Any
 
+from ..model.admission import Json
 from ..model.names import DEFAULT_QUEUE
-from ..model.review import Json
-from .decoding import part
+from .decoding import nested_object
 
 DEFAULT_MAX_RETRY = 3
-_NEEDS_SERVICE = ("tensorflow", "mpi", "pytorch", "ray")
+_PLUGINS_NEEDING_SVC = ("tensorflow", "mpi", "pytorch", "ray")
 
 
-def fill_in(job: Json, *, scheduler_name: str, keep_zero: bool = False) -> Json:
+def set_defaults(job: Json, *, scheduler_name: str, keep_zero: bool = False) -> Json:
     """*job* with its defaults; the same object where nothing was missing.
 
     *keep_zero* says that a ``spec.minAvailable`` of 0 is meant, as it may be in an update.
@@ -33,51 +33,51 @@ def fill_in(job: Json, *, scheduler_name: str, keep_zero: bool = False) -> Json:
         changed["maxRetry"] = DEFAULT_MAX_RETRY
     tasks = spec.get("tasks")
     if isinstance(tasks, list):
-        filled = [_fill_in_task(task, index) for index, task in enumerate(tasks)]
+        filled = [_set_task_defaults(task, index) for index, task in enumerate(tasks)]
         if any(new is not old for new, old in zip(filled, tasks, strict=True)):
             changed["tasks"] = filled
         wanted = spec.get("minAvailable")
         if wanted is None or (_is_zero(wanted) and not keep_zero):
-            changed["minAvailable"] = sum(map(_least, filled))
-    if isinstance(plugins := spec.get("plugins"), dict) and (added := _implied(plugins)):
+            changed["minAvailable"] = sum(map(_min_available, filled))
+    if isinstance(plugins := spec.get("plugins"), dict) and (added := _implied_plugins(plugins)):
         changed["plugins"] = plugins | added
     return job | {"spec": spec | changed} if changed else job
 
 
-def _fill_in_task(task: Any, index: int) -> Any:
+def _set_task_defaults(task: Any, index: int) -> Any:
     if not isinstance(task, dict):
         return task
     changed: Json = {}
     if not task.get("name"):
         changed["name"] = f"default{index}"
     if task.get("minAvailable") is None:
-        changed["minAvailable"] = _default_least(task)
+        changed["minAvailable"] = _default_min_available(task)
     if _is_zero(task.get("maxRetry")):
         changed["maxRetry"] = DEFAULT_MAX_RETRY
-    template = part(task, "template")
-    pod = part(template, "spec")
+    template = nested_object(task, "template")
+    pod = nested_object(template, "spec")
     if pod.get("hostNetwork") is True and not pod.get("dnsPolicy"):
         # Names of services could not be resolved with the node's own DNS settings.
         changed["template"] = template | {"spec": pod | {"dnsPolicy": "ClusterFirstWithHostNet"}}
     return task | changed if changed else task
 
 
-def _default_least(task: Json) -> int:
-    partitions = part(task, "partitionPolicy")
+def _default_min_available(task: Json) -> int:
+    partitions = nested_object(task, "partitionPolicy")
     least = _number(partitions.get("minPartitions"))
     if least > 0:
         return least * _number(partitions.get("partitionSize"))
     return _number(task.get("replicas"))
 
 
-def _least(task: Any) -> int:
+def _min_available(task: Any) -> int:
     return _number(task.get("minAvailable")) if isinstance(task, dict) else 0
 
 
-def _implied(plugins: Json) -> Json:
+def _implied_plugins(plugins: Json) -> Json:
     """Plugins that others cannot do without."""
     added: Json = {}
-    if "svc" not in plugins and any(name in plugins for name in _NEEDS_SERVICE):
+    if "svc" not in plugins and any(name in plugins for name in _PLUGINS_NEEDING_SVC):
         added["svc"] = []
     if "ssh" not in plugins and "mpi" in plugins:
         added["ssh"] = []

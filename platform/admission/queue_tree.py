@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ..model import quantity
+from ..model.admission import DeniedError, ObjectReader
 from ..model.names import DEFAULT_QUEUE, QUEUES, ROOT_QUEUE
 from ..model.quantity import Quantity, QuantityError
 from ..model.queue import Quantities, Queue
 from ..model.resource_names import is_counted
-from ..model.review import DeniedError, Lookup
 from .decoding import decode
 from .settings import AdmissionSettings
 
 Amounts = Mapping[str, Quantity]
 
 
-class Tree:
+class QueueTree:
     """The queues that are stored, by name and by parent; read when first asked."""
 
-    def __init__(self, lookup: Lookup) -> None:
-        self._lookup = lookup
+    def __init__(self, reader: ObjectReader) -> None:
+        self._lookup = reader
 
     @cached_property
     def _by_name(self) -> dict[str, Queue]:
@@ -71,7 +71,7 @@ class Tree:
             seen.update(level)
 
 
-def check_place(queue: Queue, tree: Tree, settings: AdmissionSettings) -> None:
+def validate_parent(queue: Queue, tree: QueueTree, settings: AdmissionSettings) -> None:
     """Check the parent that a queue has been given.
 
     Raises:
@@ -85,7 +85,7 @@ def check_place(queue: Queue, tree: Tree, settings: AdmissionSettings) -> None:
     if parent == name:
         raise DeniedError(f"queue {name} cannot use itself as parent")
     ancestors = list(tree.ancestors(queue))
-    _check_chain(queue, ancestors)
+    _validate_ancestor_chain(queue, ancestors)
     height = max((depth for _, depth in tree.subtree(name)), default=0)
     depth = len(ancestors) + 1 + height
     if depth > settings.max_queue_depth:
@@ -100,7 +100,7 @@ def check_place(queue: Queue, tree: Tree, settings: AdmissionSettings) -> None:
         )
 
 
-def _check_chain(queue: Queue, ancestors: list[Queue]) -> None:
+def _validate_ancestor_chain(queue: Queue, ancestors: list[Queue]) -> None:
     """Every ancestor must exist, and none be the queue itself."""
     name, last = queue.metadata.name, queue
     for above in ancestors:
@@ -114,46 +114,46 @@ def _check_chain(queue: Queue, ancestors: list[Queue]) -> None:
         return
     if any(missing == above.metadata.name for above in ancestors):
         raise DeniedError(f"the parents of queue {name} form a circle at {missing}")
-    raise _missing_parent(missing, last.metadata.name)
+    raise _parent_not_found(missing, last.metadata.name)
 
 
-def _missing_parent(parent: str, name: str) -> DeniedError:
+def _parent_not_found(parent: str, name: str) -> DeniedError:
     return DeniedError(
         f"parent queue {parent} not found: failed to get parent queue {parent} of queue {name}:"
         f' queue.scheduling.volcano.sh "{parent}" not found'
     )
 
 
-def check_shares(queue: Queue, tree: Tree) -> None:
+def validate_resources(queue: Queue, tree: QueueTree) -> None:
     """Check what a queue claims against its ancestors, siblings and children.
 
     Raises:
         DeniedError: some amount is more than there is above, or less than was given below.
     """
     name, parent = queue.metadata.name, queue.spec.parent
-    capability = _counted(queue.spec.capability)
+    capability = _counted_resources(queue.spec.capability)
     if parent not in ("", ROOT_QUEUE):
         above = tree.get(parent)
         if above is None:
-            raise _missing_parent(parent, name)
-        _check_ancestors(name, capability, list(tree.ancestors(queue)))
+            raise _parent_not_found(parent, name)
+        _validate_capability(name, capability, list(tree.ancestors(queue)))
         siblings = [child for child in tree.children(parent) if child.metadata.name != name]
-        _check_sums((*siblings, queue), above)
+        _validate_sums((*siblings, queue), above)
     children = tree.children(name)
     for resource, amount in capability.items():
-        most = _largest_below(name, resource, tree)
+        most = _max_descendant_capability(name, resource, tree)
         if amount < most:
             raise DeniedError(
                 f"queue {name} capability[{resource}]={amount} is smaller than"
                 f" its descendants' max capability={most}"
             )
     if children:
-        _check_sums(children, queue)
+        _validate_sums(children, queue)
 
 
-def _check_ancestors(name: str, capability: Amounts, ancestors: list[Queue]) -> None:
+def _validate_capability(name: str, capability: Amounts, ancestors: list[Queue]) -> None:
     for resource, amount in capability.items():
-        limits = (_counted(above.spec.capability).get(resource) for above in ancestors)
+        limits = (_counted_resources(above.spec.capability).get(resource) for above in ancestors)
         nearest = next(filter(None, limits), None)
         if nearest is not None and amount > nearest:
             raise DeniedError(
@@ -162,14 +162,14 @@ def _check_ancestors(name: str, capability: Amounts, ancestors: list[Queue]) -> 
             )
 
 
-def _largest_below(name: str, resource: str, tree: Tree) -> Quantity:
+def _max_descendant_capability(name: str, resource: str, tree: QueueTree) -> Quantity:
     """The largest capability below *name*; what limits itself hides what is below it."""
     largest, level, seen = quantity.ZERO, [name], {name}
     while level:
         children = [child for above in level for child in tree.children(above)]
         level = []
         for child in children:
-            own = _counted(child.spec.capability).get(resource, quantity.ZERO)
+            own = _counted_resources(child.spec.capability).get(resource, quantity.ZERO)
             largest = max(largest, own)
             if not own and child.metadata.name not in seen:
                 level.append(child.metadata.name)
@@ -177,7 +177,7 @@ def _largest_below(name: str, resource: str, tree: Tree) -> Quantity:
     return largest
 
 
-def _check_sums(children: Iterable[Queue], parent: Queue) -> None:
+def _validate_sums(children: Iterable[Queue], parent: Queue) -> None:
     """What all children are promised, the parent must have been promised."""
     children = tuple(children)
     for what, limit, parts in (
@@ -188,7 +188,7 @@ def _check_sums(children: Iterable[Queue], parent: Queue) -> None:
         ),
         ("deserved", parent.spec.deserved, [child.spec.deserved for child in children]),
     ):
-        promised = _counted(limit)
+        promised = _counted_resources(limit)
         for resource, total in _sum(parts).items():
             most = promised.get(resource)
             if most is None and not total and resource in ("cpu", "memory"):
@@ -203,12 +203,12 @@ def _check_sums(children: Iterable[Queue], parent: Queue) -> None:
 def _sum(parts: Iterable[Quantities]) -> dict[str, Quantity]:
     total: dict[str, Quantity] = {}
     for amounts in parts:
-        for resource, amount in _counted(amounts).items():
+        for resource, amount in _counted_resources(amounts).items():
             total[resource] = total.get(resource, quantity.ZERO) + amount
     return total
 
 
-def _counted(amounts: Quantities) -> dict[str, Quantity]:
+def _counted_resources(amounts: Quantities) -> dict[str, Quantity]:
     """The amounts of those resources that a scheduler counts."""
     read = {}
     for resource, given in amounts.items():
@@ -220,7 +220,7 @@ def _counted(amounts: Quantities) -> dict[str, Quantity]:
     return read
 
 
-def check_deletion(name: str, tree: Tree, settings: AdmissionSettings) -> None:
+def validate_delete(name: str, tree: QueueTree, settings: AdmissionSettings) -> None:
     """Check that a queue may go.
 
     Raises:
@@ -242,5 +242,5 @@ def check_deletion(name: str, tree: Tree, settings: AdmissionSettings) -> None:
 
 def _allocated_pods(queue: Queue) -> str:
     """The number of pods that hold resources of the queue, or ``""``."""
-    pods = _counted(queue.status.allocated).get("pods")
+    pods = _counted_resources(queue.status.allocated).get("pods")
     return str(pods) if pods else ""

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from ..model.base import Part
-from ..model.review import Json
-from .decoding import entries, part
+from ..model.admission import Json
+from ..model.base import ApiStruct
+from .decoding import nested_list, nested_object
 
 GROUP_ANNOTATION = "volcano.sh/resource-group"
 """Annotation of a pod: the group that it wants to belong to."""
@@ -36,46 +36,46 @@ class ResourceGroup:
     """Of nodes that the pods may run on."""
     affinity: Json | None = None
 
-    def takes(self, pod: Json, namespace: str) -> bool:
+    def matches(self, pod: Json, namespace: str) -> bool:
         """Whether *pod* belongs to it."""
-        annotations = part(part(pod, "metadata"), "annotations")
+        annotations = nested_object(nested_object(pod, "metadata"), "annotations")
         return namespace in self.namespaces or any(
             annotations.get(key) == value for key, value in self.annotations
         )
 
-    def complete(self, pod: Json) -> Json:
+    def apply_to(self, pod: Json) -> Json:
         """*pod* with what the group gives it."""
-        spec = part(pod, "spec")
+        spec = nested_object(pod, "spec")
         given: Json = {}
         if self.labels:
-            given["nodeSelector"] = {**part(spec, "nodeSelector"), **self.labels}
+            given["nodeSelector"] = {**nested_object(spec, "nodeSelector"), **self.labels}
         if self.affinity and not spec.get("affinity"):
             given["affinity"] = self.affinity
         if self.tolerations:
-            given["tolerations"] = [*entries(spec, "tolerations"), *self.tolerations]
+            given["tolerations"] = [*nested_list(spec, "tolerations"), *self.tolerations]
         if self.scheduler_name:
             given["schedulerName"] = self.scheduler_name
         return pod | {"spec": spec | given}
 
 
-def fill_in(pod: Json, namespace: str, groups: Iterable[ResourceGroup]) -> Json:
+def apply_groups(pod: Json, namespace: str, groups: Iterable[ResourceGroup]) -> Json:
     """*pod* as the first group that takes it wants it to be."""
     for group in groups:
-        if group.takes(pod, namespace):
-            return group.complete(pod)
+        if group.matches(pod, namespace):
+            return group.apply_to(pod)
     return pod
 
 
-class _Members(Part, frozen=True):
+class _GroupSelector(ApiStruct, frozen=True):
     key: str = ""
     """``namespace``, ``annotation``, or empty: by annotation or by the group's name."""
     value: tuple[str, ...] = ()
     """Namespaces, or annotations as ``key: value``."""
 
 
-class _Written(Part, frozen=True):
+class _GroupConfig(ApiStruct, frozen=True):
     resource_group: str = ""
-    object: _Members = _Members()
+    object: _GroupSelector = _GroupSelector()
     scheduler_name: str = ""
     tolerations: tuple[dict[str, Any], ...] = ()
     labels: dict[str, str] = {}
@@ -83,11 +83,11 @@ class _Written(Part, frozen=True):
     """JSON."""
 
 
-class _Configuration(Part, frozen=True):
-    resource_groups: tuple[_Written, ...] = ()
+class _AdmissionConfig(ApiStruct, frozen=True):
+    resource_groups: tuple[_GroupConfig, ...] = ()
 
 
-def read(text: bytes) -> tuple[ResourceGroup, ...]:
+def parse(text: bytes) -> tuple[ResourceGroup, ...]:
     """The groups of a configuration file; one with an unknown ``object.key`` takes no pod.
 
     Raises:
@@ -95,33 +95,33 @@ def read(text: bytes) -> tuple[ResourceGroup, ...]:
     """
     try:
         document = yaml.safe_load(text)
-        written = msgspec.convert({} if document is None else document, _Configuration)
+        written = msgspec.convert({} if document is None else document, _AdmissionConfig)
     except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise ResourceGroupsError(f"resource groups: {error}") from error
-    return tuple(_group(each) for each in written.resource_groups)
+    return tuple(_build_group(each) for each in written.resource_groups)
 
 
-def _group(written: _Written) -> ResourceGroup:
-    members, pairs = written.object, set()
+def _build_group(config: _GroupConfig) -> ResourceGroup:
+    members, pairs = config.object, set()
     try:
         if members.key in ("", "annotation"):
-            pairs = {pair for line in members.value for pair in _annotations(line)}
-        affinity = msgspec.json.decode(written.affinity, type=Json) if written.affinity else None
+            pairs = {pair for line in members.value for pair in _parse_annotation(line)}
+        affinity = msgspec.json.decode(config.affinity, type=Json) if config.affinity else None
     except (yaml.YAMLError, msgspec.DecodeError, ResourceGroupsError) as error:
-        raise ResourceGroupsError(f"resource group {written.resource_group!r}: {error}") from error
-    if not members.key and written.resource_group:
-        pairs.add((GROUP_ANNOTATION, written.resource_group))
+        raise ResourceGroupsError(f"resource group {config.resource_group!r}: {error}") from error
+    if not members.key and config.resource_group:
+        pairs.add((GROUP_ANNOTATION, config.resource_group))
     return ResourceGroup(
         namespaces=frozenset(members.value if members.key == "namespace" else ()),
         annotations=frozenset(pairs),
-        scheduler_name=written.scheduler_name,
-        tolerations=written.tolerations,
-        labels=written.labels,
+        scheduler_name=config.scheduler_name,
+        tolerations=config.tolerations,
+        labels=config.labels,
         affinity=affinity,
     )
 
 
-def _annotations(line: str) -> Iterable[tuple[str, str]]:
+def _parse_annotation(line: str) -> Iterable[tuple[str, str]]:
     """The pairs in one line of a configuration."""
     pairs = yaml.load(line, Loader=yaml.BaseLoader)  # noqa: S506 - which makes nothing but text
     if not isinstance(pairs, dict) or not all(isinstance(each, str) for each in pairs.values()):

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
+from ..model.admission import AdmissionRequest, Json, ObjectReader, Webhook
 from ..model.job import Job
 from ..model.names import JOBS, PODGROUPS, PODS, QUEUES, Resource
-from ..model.review import Json, Lookup, Review, Webhook
-from . import job_defaults, namespaces, podgroups, pods, queue_rules, resource_groups
+from . import job_defaults, namespaces, podgroups, pods, queue_validation, resource_groups
 from .decoding import decode
-from .job_rules import check_new_job
-from .job_updates import check_changed_job
+from .job_update_validation import validate_job_update
+from .job_validation import validate_job_create
 from .settings import AdmissionSettings
 
-Mutate = Callable[[Review, Lookup], Json]
-Validate = Callable[[Review, Lookup], None]
+Mutate = Callable[[AdmissionRequest, ObjectReader], Json]
+Validate = Callable[[AdmissionRequest, ObjectReader], None]
 
 _CREATE = frozenset(("CREATE",))
 _WRITE = frozenset(("CREATE", "UPDATE"))
@@ -21,42 +21,44 @@ _WRITE = frozenset(("CREATE", "UPDATE"))
 def webhooks(settings: AdmissionSettings) -> tuple[Webhook, ...]:
     """All admission paths under *settings*, in the order in which they are asked."""
 
-    def mutate_job(review: Review, lookup: Lookup) -> Json:
-        job = job_defaults.fill_in(
-            review.object or {},
+    def mutate_job(request: AdmissionRequest, reader: ObjectReader) -> Json:
+        job = job_defaults.set_defaults(
+            request.object or {},
             scheduler_name=settings.scheduler_names[0],
-            keep_zero=review.operation == "UPDATE",
+            keep_zero=request.operation == "UPDATE",
         )
         # Volcano redirects only the PodGroup, and the job and its pods show another queue.
-        return namespaces.redirect(job, review, lookup)
+        return namespaces.set_namespace_queue(job, request, reader)
 
-    def mutate_queue(review: Review, lookup: Lookup) -> Json:
-        return queue_rules.fill_in(review.object or {})
+    def mutate_queue(request: AdmissionRequest, reader: ObjectReader) -> Json:
+        return queue_validation.set_defaults(request.object or {})
 
-    def mutate_podgroup(review: Review, lookup: Lookup) -> Json:
-        return namespaces.redirect(review.object or {}, review, lookup)
+    def mutate_podgroup(request: AdmissionRequest, reader: ObjectReader) -> Json:
+        return namespaces.set_namespace_queue(request.object or {}, request, reader)
 
-    def mutate_pod(review: Review, lookup: Lookup) -> Json:
+    def mutate_pod(request: AdmissionRequest, reader: ObjectReader) -> Json:
         groups = settings.resource_groups
-        pod = resource_groups.fill_in(review.object or {}, review.namespace, groups)
-        return pods.gated(pod, settings) if settings.queue_gates else pod
+        pod = resource_groups.apply_groups(request.object or {}, request.namespace, groups)
+        return pods.with_queue_gate(pod, settings) if settings.queue_gates else pod
 
-    def validate_job(review: Review, lookup: Lookup) -> None:
-        obj = review.object or {}
+    def validate_job(request: AdmissionRequest, reader: ObjectReader) -> None:
+        obj = request.object or {}
         job = decode(obj, Job)
-        if review.old is None:
-            check_new_job(job, lookup, settings)
+        if request.old_object is None:
+            validate_job_create(job, reader, settings)
         else:
             # It may be from a time without webhooks: what /jobs/mutate fills in is no change.
             names = settings.scheduler_names
-            old = job_defaults.fill_in(review.old, scheduler_name=names[0], keep_zero=True)
-            check_changed_job(job, obj, old)
+            old = job_defaults.set_defaults(
+                request.old_object, scheduler_name=names[0], keep_zero=True
+            )
+            validate_job_update(job, obj, old)
 
-    def validate_queue(review: Review, lookup: Lookup) -> None:
-        queue_rules.validate(review, lookup, settings)
+    def validate_queue(request: AdmissionRequest, reader: ObjectReader) -> None:
+        queue_validation.validate(request, reader, settings)
 
-    def validate_pod(review: Review, lookup: Lookup) -> None:
-        pods.validate(review, settings)
+    def validate_pod(request: AdmissionRequest, reader: ObjectReader) -> None:
+        pods.validate(request, settings)
 
     return (
         # Volcano fills in a job at its creation only; then a manifest that leaves a default

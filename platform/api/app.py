@@ -8,15 +8,15 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
 from ..model.job import Job
 from ..model.names import COMMANDS, JOBS
 from ..store.commands import CommandRecord, CommandStore
 from . import problems
-from .auth import Act, Gate, UserInfo
-from .commands import Commands
-from .limits import JsonBody
+from .auth import AccessAttributes, AccessReviewer, UserInfo
+from .commands import CommandService
+from .limits import BodyLimitMiddleware
 from .problems import ProblemError
 from .schemas import ACTIONS, CommandIn, CommandList, CommandOut, JobList, JobOut, Problem
 
@@ -24,68 +24,72 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "content": {"application/problem+json": {}}}
     for status in (401, 403, 404, 409, 413, 422, 500, 502, 503)
 }
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-Namespace = Annotated[str, Path(max_length=63, pattern=f"^{_LABEL}$")]
-Name = Annotated[str, Path(max_length=253, pattern=rf"^{_LABEL}(\.{_LABEL})*$")]
+_DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+Namespace = Annotated[str, Path(max_length=63, pattern=f"^{_DNS_LABEL}$")]
+Name = Annotated[str, Path(max_length=253, pattern=rf"^{_DNS_LABEL}(\.{_DNS_LABEL})*$")]
 CommandId = Annotated[str, Path(max_length=36, pattern="^[-0-9a-zA-Z]+$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class AppState:
     """What the routes work with."""
 
     client: Client
-    gate: Gate
-    commands: Commands
+    reviewer: AccessReviewer
+    commands: CommandService
     store: CommandStore
 
 
-def _parts(request: Request) -> Parts:
-    parts: Parts = request.app.state.parts
+def _app_state(request: Request) -> AppState:
+    parts: AppState = request.app.state.parts
     return parts
 
 
 async def _caller(
-    parts: Annotated[Parts, Depends(_parts)],
+    state: Annotated[AppState, Depends(_app_state)],
     authorization: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> UserInfo:
-    return await parts.gate.user(authorization)
+    return await state.reviewer.authenticate(authorization)
 
 
 Caller = Annotated[UserInfo, Depends(_caller)]
-Our = Annotated[Parts, Depends(_parts)]
+State = Annotated[AppState, Depends(_app_state)]
 router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
-async def _job(parts: Parts, namespace: str, name: str) -> Job:
+async def _job(state: AppState, namespace: str, name: str) -> Job:
     try:
-        return await parts.client.get(JOBS, name, namespace=namespace, view=Job)
+        return await state.client.get(JOBS, name, namespace=namespace, view=Job)
     except NotFoundError:
         raise ProblemError(404, f"there is no job {name!r} in namespace {namespace!r}") from None
 
 
 @router.get("/jobs", summary="Jobs of all namespaces")
-async def list_all_jobs(parts: Our, caller: Caller) -> JobList:
+async def list_all_jobs(state: State, caller: Caller) -> JobList:
     """Every job that the cluster holds."""
-    await parts.gate.allow(caller, Act(verb="list", resource=JOBS, namespace=""))
-    found = await parts.client.list(JOBS, view=Job)
+    await state.reviewer.authorize(
+        caller, AccessAttributes(verb="list", resource=JOBS, namespace="")
+    )
+    found = await state.client.list(JOBS, view=Job)
     return JobList(items=[JobOut.of(job) for job in found.items])
 
 
 @router.get("/namespaces/{namespace}/jobs", summary="Jobs of one namespace")
-async def list_jobs(namespace: Namespace, parts: Our, caller: Caller) -> JobList:
+async def list_jobs(namespace: Namespace, state: State, caller: Caller) -> JobList:
     """Jobs in key order; an unknown namespace has none."""
-    await parts.gate.allow(caller, Act(verb="list", resource=JOBS, namespace=namespace))
-    found = await parts.client.list(JOBS, namespace=namespace, view=Job)
+    await state.reviewer.authorize(
+        caller, AccessAttributes(verb="list", resource=JOBS, namespace=namespace)
+    )
+    found = await state.client.list(JOBS, namespace=namespace, view=Job)
     return JobList(items=[JobOut.of(job) for job in found.items])
 
 
 @router.get("/namespaces/{namespace}/jobs/{name}", summary="One job")
-async def get_job(namespace: Namespace, name: Name, parts: Our, caller: Caller) -> JobOut:
+async def get_job(namespace: Namespace, name: Name, state: State, caller: Caller) -> JobOut:
     """Phase and counts of a job."""
-    act = Act(verb="get", resource=JOBS, namespace=namespace, name=name)
-    await parts.gate.allow(caller, act)
-    return JobOut.of(await _job(parts, namespace, name))
+    act = AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
+    await state.reviewer.authorize(caller, act)
+    return JobOut.of(await _job(state, namespace, name))
 
 
 @router.post(
@@ -98,14 +102,16 @@ async def command_job(  # a route's arguments are its parts of the request
     namespace: Namespace,
     name: Name,
     body: CommandIn,
-    parts: Our,
+    state: State,
     caller: Caller,
     response: Response,
 ) -> CommandOut:
     """Make a Command for the job controller; its outcome is at the answer's Location."""
-    await parts.gate.allow(caller, Act(verb="create", resource=COMMANDS, namespace=namespace))
-    job = await _job(parts, namespace, name)
-    record = await parts.commands.issue(job, ACTIONS[body.action], who=caller.username)
+    await state.reviewer.authorize(
+        caller, AccessAttributes(verb="create", resource=COMMANDS, namespace=namespace)
+    )
+    job = await _job(state, namespace, name)
+    record = await state.commands.issue(job, ACTIONS[body.action], who=caller.username)
     response.headers["Location"] = _location(record)
     return CommandOut.of(record)
 
@@ -114,26 +120,30 @@ async def command_job(  # a route's arguments are its parts of the request
 async def list_commands(
     namespace: Namespace,
     name: Name,
-    parts: Our,
+    state: State,
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> CommandList:
     """Who commanded what, newest first; the history outlives the job."""
-    await parts.gate.allow(caller, Act(verb="get", resource=JOBS, namespace=namespace, name=name))
-    records = await parts.store.history(namespace, name, limit=limit)
+    await state.reviewer.authorize(
+        caller, AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
+    )
+    records = await state.store.history(namespace, name, limit=limit)
     return CommandList(items=[CommandOut.of(record) for record in records])
 
 
 @router.get("/namespaces/{namespace}/jobs/{name}/commands/{id_}", summary="A command's outcome")
 async def get_command(
-    namespace: Namespace, name: Name, id_: CommandId, parts: Our, caller: Caller
+    namespace: Namespace, name: Name, id_: CommandId, state: State, caller: Caller
 ) -> CommandOut:
     """What has come of one command."""
-    await parts.gate.allow(caller, Act(verb="get", resource=JOBS, namespace=namespace, name=name))
-    record = await parts.store.get(namespace, name, id_)
+    await state.reviewer.authorize(
+        caller, AccessAttributes(verb="get", resource=JOBS, namespace=namespace, name=name)
+    )
+    record = await state.store.get(namespace, name, id_)
     if record is None:
         raise ProblemError(404, f"job {name!r} has no command {id_!r}")
-    return CommandOut.of(await parts.commands.refresh(record))
+    return CommandOut.of(await state.commands.refresh(record))
 
 
 def _location(record: CommandRecord) -> str:
@@ -142,7 +152,7 @@ def _location(record: CommandRecord) -> str:
     return f"/v1/namespaces/{namespace}/jobs/{job}/commands/{id_}"
 
 
-def _page(app: FastAPI) -> str:
+def _docs_page(app: FastAPI) -> str:
     """The API as one HTML page that loads nothing from elsewhere."""
     rows = []
     for path, operations in app.openapi()["paths"].items():
@@ -159,22 +169,22 @@ def _page(app: FastAPI) -> str:
     )
 
 
-async def _not_ready(parts: Parts) -> list[str]:
+async def _readiness_errors(state: AppState) -> list[str]:
     """What keeps requests from being answered."""
-    wrong = [] if parts.commands.following else ["commands: not followed yet"]
-    if not await parts.store.answers():
+    wrong = [] if state.commands.synced else ["commands: not followed yet"]
+    if not await state.store.ping():
         wrong.append("store: does not answer")
     return wrong
 
 
-def create_app(parts: Parts) -> FastAPI:
+def create_app(state: AppState) -> FastAPI:
     """The ASGI application over *parts*."""
     # FastAPI's own pages load scripts from elsewhere; ours must work on a closed network.
     app = FastAPI(title="Batholith", docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.parts = parts
+    app.state.parts = state
     app.include_router(router)
-    app.add_middleware(JsonBody)
-    problems.install(app)
+    app.add_middleware(BodyLimitMiddleware)
+    problems.add_exception_handlers(app)
 
     @app.get("/healthz", include_in_schema=False)
     @app.get("/livez", include_in_schema=False)
@@ -183,12 +193,12 @@ def create_app(parts: Parts) -> FastAPI:
 
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> Response:
-        wrong = await _not_ready(parts)
+        wrong = await _readiness_errors(state)
         text = "".join(f"[-]{line}\n" for line in wrong) or "ok"
         return Response(text, status_code=503 if wrong else 200, media_type="text/plain")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(_page(app))
+        return HTMLResponse(_docs_page(app))
 
     return app

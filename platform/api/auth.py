@@ -8,9 +8,9 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..machinery.clock import Clock
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.names import TOKENREVIEWS, Resource
 from .problems import ProblemError
 
@@ -21,13 +21,13 @@ SUBJECTACCESSREVIEWS = Resource(
     "SubjectAccessReview",
     namespaced=False,
 )
-KEPT = 1024
+TOKEN_CACHE_SIZE = 1024
 """Callers remembered at most."""
-TRUST = 10.0
+TOKEN_CACHE_TTL = 10.0
 """Seconds for which an answered TokenReview is believed: a withdrawn token works no longer."""
 
 
-class UserInfo(Part, frozen=True):
+class UserInfo(ApiStruct, frozen=True):
     """The caller as the cluster knows them."""
 
     username: str = ""
@@ -37,26 +37,26 @@ class UserInfo(Part, frozen=True):
     """What else the authenticator knows, such as the pod of a ServiceAccount's token."""
 
 
-class _TokenStatus(Part, frozen=True):
+class _TokenStatus(ApiStruct, frozen=True):
     authenticated: bool = False
     user: UserInfo = UserInfo()
 
 
-class _TokenReview(Part, frozen=True):
+class _TokenReview(ApiStruct, frozen=True):
     status: _TokenStatus = _TokenStatus()
 
 
-class _AccessStatus(Part, frozen=True):
+class _AccessStatus(ApiStruct, frozen=True):
     allowed: bool = False
     reason: str = ""
 
 
-class _AccessReview(Part, frozen=True):
+class _AccessReview(ApiStruct, frozen=True):
     status: _AccessStatus = _AccessStatus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class AccessAttributes:
     """What a caller wants to do to which object."""
 
     verb: str
@@ -65,15 +65,15 @@ class Act:
     name: str = ""
 
 
-class Gate:
+class AccessReviewer:
     """Lets callers in, or raises ProblemError 401 or 403."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._known: OrderedDict[bytes, tuple[float, UserInfo]] = OrderedDict()
+        self._token_cache: OrderedDict[bytes, tuple[float, UserInfo]] = OrderedDict()
 
-    async def user(self, authorization: str | None) -> UserInfo:
+    async def authenticate(self, authorization: str | None) -> UserInfo:
         """Whose bearer token *authorization* (the header's text) holds.
 
         Raises:
@@ -85,17 +85,17 @@ class Gate:
             raise ProblemError(401, "send a bearer token in the Authorization header")
         # Looked up by digest: no comparison of secret text, and no token kept in memory.
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._known.get(digest)
+        known = self._token_cache.get(digest)
         if known is not None and known[0] > self._clock.monotonic():
             return known[1]
-        user = await self._review(token)
-        self._known[digest] = (self._clock.monotonic() + TRUST, user)
-        self._known.move_to_end(digest)
-        if len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        user = await self._review_token(token)
+        self._token_cache[digest] = (self._clock.monotonic() + TOKEN_CACHE_TTL, user)
+        self._token_cache.move_to_end(digest)
+        if len(self._token_cache) > TOKEN_CACHE_SIZE:
+            self._token_cache.popitem(last=False)
         return user
 
-    async def allow(self, user: UserInfo, act: Act) -> None:
+    async def authorize(self, user: UserInfo, attributes: AccessAttributes) -> None:
         """Ask the cluster whether *user* may do *act*.
 
         Raises:
@@ -110,24 +110,25 @@ class Gate:
                 "groups": list(user.groups),
                 "extra": {key: list(values) for key, values in user.extra.items()},
                 "resourceAttributes": {
-                    "verb": act.verb,
-                    "group": act.resource.group,
-                    "version": act.resource.version,
-                    "resource": act.resource.plural,
-                    "namespace": act.namespace,
-                    "name": act.name,
+                    "verb": attributes.verb,
+                    "group": attributes.resource.group,
+                    "version": attributes.resource.version,
+                    "resource": attributes.resource.plural,
+                    "namespace": attributes.namespace,
+                    "name": attributes.name,
                 },
             },
         }
         review = await self._client.create(SUBJECTACCESSREVIEWS, body, view=_AccessReview)
         if not review.status.allowed:
-            what = f"{act.resource.plural}.{act.resource.group}"
+            what = f"{attributes.resource.plural}.{attributes.resource.group}"
             raise ProblemError(
                 403,
-                f"user {user.username!r} cannot {act.verb} {what} in namespace {act.namespace!r}",
+                f"user {user.username!r} cannot {attributes.verb} {what} "
+                f"in namespace {attributes.namespace!r}",
             )
 
-    async def _review(self, token: str) -> UserInfo:
+    async def _review_token(self, token: str) -> UserInfo:
         body = {
             "apiVersion": TOKENREVIEWS.api_version,
             "kind": TOKENREVIEWS.kind,

@@ -19,12 +19,12 @@ from typing import TypeVar
 
 import msgspec
 
-from ..kube.cache import Cache
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..kube.errors import AlreadyExistsError, ApiError, ConnectionLostError, NotFoundError
+from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock, SystemClock
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.command import Command
 from ..model.job import Action, Job, JobPhase, JobStatus
 from ..model.meta import ObjectMeta
@@ -40,34 +40,34 @@ FINISHED = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
 """Phases that no command leaves."""
 
 
-LOST_AFTER = timedelta(minutes=1)
+ISSUE_TIMEOUT = timedelta(minutes=1)
 """How long a Command may be on its way before its absence means that it never arrived."""
 
 NOT_FOUND = "its Command was not found; whether it was carried out is not known"
-UNSEEN = "its Command is gone, and the job's status tells of a later one"
+SUPERSEDED = "its Command is gone, and the job's status tells of a later one"
 
-REMEMBERED = 10_000
+OUTCOME_CACHE_SIZE = 10_000
 """Carried out Commands that are remembered at most."""
 MAX_NAME = 253
 """Characters of an object's name."""
-SWEEP = 30.0
+SWEEP_INTERVAL = 30.0
 """Seconds between two sweeps."""
-RETRY = 1.0
+SWEEP_RETRY_DELAY = 1.0
 """Seconds until a sweep that the database cut short begins again."""
-CATCH_UP = 10.0
+CACHE_SYNC_TIMEOUT = 10.0
 """Seconds that the watch of jobs gets to show what a read has shown already."""
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class JobState(Part, frozen=True):
+class WatchedJob(ApiStruct, frozen=True):
     """What is followed of a job."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: JobStatus = JobStatus()
 
 
-def refusal(job: Job, action: Action) -> str | None:
+def rejection_reason(job: Job, action: Action) -> str | None:
     """Why *job* will never take *action*, or ``None``.
 
     Only what cannot change meanwhile: a resume right behind a suspend finds the job still
@@ -89,7 +89,7 @@ class _Outcome:
     at: datetime
 
 
-class Commands:
+class CommandService:
     """Orders to jobs, from the REST call to the outcome."""
 
     def __init__(
@@ -105,19 +105,19 @@ class Commands:
         self._clock = clock or SystemClock()
         self._now = now
         self._sweep_due = asyncio.Event()
-        self._gone: asyncio.Queue[Command] = asyncio.Queue()
-        self._jobs = Cache(client, JOBS, JobState)
-        self._jobs.add_handler(self._on_job)
-        self._job_came = asyncio.Event()
-        self._since: str | None = None
-        self.following = False
+        self._deleted_commands: asyncio.Queue[Command] = asyncio.Queue()
+        self._jobs = Informer(client, JOBS, WatchedJob)
+        self._jobs.add_event_handler(self._on_job)
+        self._job_observed = asyncio.Event()
+        self._synced_at: str | None = None
+        self.synced = False
         """Whether outcomes are noted as they come."""
-        self._carried_out: OrderedDict[str, str] = OrderedDict()
+        self._executed_phases: OrderedDict[str, str] = OrderedDict()
         """Phase that each Command led to, by its uid; the next Command takes its place in the
         job's status, so it is noted as it goes by."""
-        self._uids: OrderedDict[str, str] = OrderedDict()
+        self._command_uids: OrderedDict[str, str] = OrderedDict()
         """Uids of Commands by namespace and name, for rows that could not be marked."""
-        self._unwritten: OrderedDict[str, _Outcome] = OrderedDict()
+        self._pending_outcomes: OrderedDict[str, _Outcome] = OrderedDict()
         """Outcomes that the database did not take yet, by the row's id."""
 
     async def issue(self, job: Job, action: Action, *, who: str) -> CommandRecord:
@@ -128,7 +128,7 @@ class Commands:
             StoreUnavailableError: the row cannot be written; no Command is made.
             ApiError: the cluster refuses; the row says so.
         """
-        why_not = refusal(job, action)
+        why_not = rejection_reason(job, action)
         if why_not is not None:
             raise ProblemError(409, why_not)
         id_ = str(uuid.uuid4())
@@ -139,77 +139,81 @@ class Commands:
             job_uid=job.metadata.uid,
             action=action,
             who=who,
-            command=_name(job.metadata.name, f"-{action.lower()}-{id_[:8]}"),
+            command=_command_name(job.metadata.name, f"-{action.lower()}-{id_[:8]}"),
             received_at=timestamp(self._now()),
         )
         await self._store.add(record)
-        log.info("command asked for", extra=_about(record))
+        log.info("command asked for", extra=_log_fields(record))
         try:
-            made = await self._make(record)
+            made = await self._create_command(record)
         except ApiError as error:
             await self._finish(record, CommandState.FAILED, f"not issued: {error.message}")
             raise
         uid = made.metadata.uid
-        _remember(self._uids, f"{record.namespace}/{record.command}", uid)
+        _add_bounded(self._command_uids, f"{record.namespace}/{record.command}", uid)
         try:
-            await self._store.issued(id_, command_uid=uid)
+            await self._store.mark_issued(id_, command_uid=uid)
             return await self._store.get(record.namespace, record.job, id_) or record
         except StoreUnavailableError as error:
             # The order is given: an error would make the caller give it twice.
-            log.warning("command not marked yet", extra={**_about(record), "error": str(error)})
+            log.warning(
+                "command not marked yet", extra={**_log_fields(record), "error": str(error)}
+            )
             self._sweep_due.set()
         return msgspec.structs.replace(record, state=CommandState.ISSUED, command_uid=uid)
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Follow Commands and write outcomes, until cancelled."""
-        cache = Cache(self._client, COMMANDS, Command)
-        cache.add_handler(self._on_change)
+        cache = Informer(self._client, COMMANDS, Command)
+        cache.add_event_handler(self._on_command)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._jobs.run())
             await self._jobs.wait_synced()
             tasks.create_task(cache.run())
             await cache.wait_synced()
             tasks.create_task(supervise("command sweep", partial(self._sweep, cache)))
-            self._since = timestamp(self._now())
-            self.following = True
+            self._synced_at = timestamp(self._now())
+            self.synced = True
             if ready is not None:
                 ready.set()
-            await supervise("command outcomes", self._settle_gone)
+            await supervise("command outcomes", self._resolve_deleted)
 
-    def _on_job(self, old: JobState | None, new: JobState | None) -> None:
+    def _on_job(self, old: WatchedJob | None, new: WatchedJob | None) -> None:
         if new is None:
             return
         for uid in _UID.findall(new.status.state.message):
-            _remember(self._carried_out, uid, new.status.state.phase)
-        self._job_came.set()
+            _add_bounded(self._executed_phases, uid, new.status.state.phase)
+        self._job_observed.set()
 
-    async def _caught_up(self, job: Job) -> None:
+    async def _wait_until_fresh(self, job: Job) -> None:
         """Wait until every status that *job* had up to now has gone by."""
-        async with asyncio.timeout(CATCH_UP):
+        async with asyncio.timeout(CACHE_SYNC_TIMEOUT):
             while True:
-                self._job_came.clear()
+                self._job_observed.clear()
                 seen = self._jobs.get(job.metadata.key)
-                if seen is None or _version(seen.metadata) >= _version(job.metadata):
+                if seen is None or _resource_version(seen.metadata) >= _resource_version(
+                    job.metadata
+                ):
                     return
-                await self._job_came.wait()
+                await self._job_observed.wait()
 
-    def _on_change(self, old: Command | None, new: Command | None) -> None:
+    def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None and new is None:
-            _remember(self._uids, old.metadata.key, old.metadata.uid)
-            self._gone.put_nowait(old)
+            _add_bounded(self._command_uids, old.metadata.key, old.metadata.uid)
+            self._deleted_commands.put_nowait(old)
 
-    async def _settle_gone(self) -> None:
+    async def _resolve_deleted(self) -> None:
         """Settle Commands as they go; each in a task of its own, for some have to wait."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(self._settle_by_command(await self._gone.get()))
+                tasks.create_task(self._resolve_by_command(await self._deleted_commands.get()))
 
-    async def _settle_by_command(self, command: Command) -> None:
+    async def _resolve_by_command(self, command: Command) -> None:
         where = command.metadata
         try:
-            record = await self._store.open_by_command(where.namespace, where.name)
+            record = await self._store.get_open_by_command(where.namespace, where.name)
             if record is not None:
-                await self._try_settle(record, where.uid, seen=True)
+                await self._try_resolve(record, where.uid, observed=True)
         except StoreUnavailableError:
             self._sweep_due.set()
         except Exception:
@@ -217,52 +221,54 @@ class Commands:
             log.exception("cannot settle a command", extra={"command": where.key})
             self._sweep_due.set()
 
-    async def _sweep(self, cache: Cache[Command]) -> None:
+    async def _sweep(self, informer: Informer[Command]) -> None:
         """Settle what no change of a Command settles: what was under way when this process, or the
         one before, did not look, and what the cluster or the database could not tell or take."""
         complaint = ""
         while True:
             self._sweep_due.clear()
             try:
-                await self._settle_open(cache)
+                await self._resolve_open(informer)
             except StoreUnavailableError as error:
                 if str(error) != complaint:
                     log.warning("commands stay open for now", extra={"error": str(error)})
                 complaint = str(error)
-                await self._clock.sleep(RETRY)
+                await self._clock.sleep(SWEEP_RETRY_DELAY)
                 continue
             complaint = ""
-            timer = self._clock.call_later(SWEEP, self._sweep_due.set)
+            timer = self._clock.call_later(SWEEP_INTERVAL, self._sweep_due.set)
             await self._sweep_due.wait()
             timer.cancel()
 
-    async def _settle_open(self, cache: Cache[Command]) -> None:
-        for id_, outcome in list(self._unwritten.items()):
+    async def _resolve_open(self, informer: Informer[Command]) -> None:
+        for id_, outcome in list(self._pending_outcomes.items()):
             await self._store.finish(id_, outcome.state, detail=outcome.detail, at=outcome.at)
-            self._unwritten.pop(id_, None)
-        for record in await self._store.open():
+            self._pending_outcomes.pop(id_, None)
+        for record in await self._store.list_open():
             try:
-                await self._settle_row(record, cache)
+                await self._resolve_record(record, informer)
             except StoreUnavailableError:
                 raise
             except Exception:
-                log.exception("cannot settle a command", extra=_about(record))
+                log.exception("cannot settle a command", extra=_log_fields(record))
 
-    async def _settle_row(self, record: CommandRecord, cache: Cache[Command]) -> None:
-        command = cache.get(f"{record.namespace}/{record.command}")
+    async def _resolve_record(self, record: CommandRecord, informer: Informer[Command]) -> None:
+        command = informer.get(f"{record.namespace}/{record.command}")
         if command is None:
-            await self._look(record)
+            await self._resolve_if_deleted(record)
         elif record.state == CommandState.ACCEPTED:
-            await self._store.issued(record.id, command_uid=command.metadata.uid)
+            await self._store.mark_issued(record.id, command_uid=command.metadata.uid)
 
-    async def _try_settle(self, record: CommandRecord, command_uid: str, *, seen: bool) -> None:
+    async def _try_resolve(
+        self, record: CommandRecord, command_uid: str, *, observed: bool
+    ) -> None:
         try:
-            await self._settle(record, command_uid, seen=seen)
+            await self._resolve(record, command_uid, observed=observed)
         except (ApiError, ConnectionLostError, TimeoutError):
             # The row stays open; the next start, or the next look at it, settles it.
-            log.warning("cannot learn a command's outcome", extra=_about(record))
+            log.warning("cannot learn a command's outcome", extra=_log_fields(record))
 
-    async def _settle(self, record: CommandRecord, command_uid: str, *, seen: bool) -> None:
+    async def _resolve(self, record: CommandRecord, command_uid: str, *, observed: bool) -> None:
         """The Command is gone: say what came of it.
 
         *seen*: this process has followed the job all the while.
@@ -278,26 +284,26 @@ class Commands:
         if job.metadata.uid != record.job_uid:
             await self._finish(record, CommandState.FAILED, "the job is gone")
             return
-        await self._caught_up(job)
+        await self._wait_until_fresh(job)
         state = job.status.state
-        phase = self._carried_out.get(command_uid)
+        phase = self._executed_phases.get(command_uid)
         if phase is not None:
             await self._finish(record, CommandState.EXECUTED, f"the job went to {phase}")
-        elif seen:
+        elif observed:
             await self._finish(
                 record, CommandState.IGNORED, f"the job is {state.phase} and had no use for it"
             )
         else:
-            await self._finish(record, CommandState.UNKNOWN, UNSEEN)
+            await self._finish(record, CommandState.UNKNOWN, SUPERSEDED)
 
     async def refresh(self, record: CommandRecord) -> CommandRecord:
         """The record, settled when its Command has gone unseen."""
         if record.state not in (CommandState.ACCEPTED, CommandState.ISSUED):
             return record
-        await self._look(record)
+        await self._resolve_if_deleted(record)
         return await self._store.get(record.namespace, record.job, record.id) or record
 
-    async def _look(self, record: CommandRecord) -> None:
+    async def _resolve_if_deleted(self, record: CommandRecord) -> None:
         """Settle *record* if its Command is gone; one without a uid may still be on its way."""
         try:
             await self._client.get(
@@ -306,17 +312,19 @@ class Commands:
         except NotFoundError:
             pass
         except (ApiError, ConnectionLostError):
-            log.warning("cannot look for a command", extra=_about(record))
+            log.warning("cannot look for a command", extra=_log_fields(record))
             return
         else:
             return
-        uid = record.command_uid or self._uids.get(f"{record.namespace}/{record.command}", "")
-        sent_long_ago = record.received_at < timestamp(self._now() - LOST_AFTER)
+        uid = record.command_uid or self._command_uids.get(
+            f"{record.namespace}/{record.command}", ""
+        )
+        sent_long_ago = record.received_at < timestamp(self._now() - ISSUE_TIMEOUT)
         if uid or sent_long_ago:
-            followed = self._since is not None and record.received_at >= self._since
-            await self._try_settle(record, uid, seen=followed)
+            followed = self._synced_at is not None and record.received_at >= self._synced_at
+            await self._try_resolve(record, uid, observed=followed)
 
-    async def _make(self, record: CommandRecord) -> Command:
+    async def _create_command(self, record: CommandRecord) -> Command:
         target = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
@@ -351,29 +359,31 @@ class Commands:
         try:
             await self._store.finish(record.id, state, detail=detail, at=at)
         except StoreUnavailableError:
-            _remember(self._unwritten, record.id, _Outcome(state=state, detail=detail, at=at))
+            _add_bounded(
+                self._pending_outcomes, record.id, _Outcome(state=state, detail=detail, at=at)
+            )
             self._sweep_due.set()
-        log.info("command settled", extra={**_about(record), "state": state, "detail": detail})
+        log.info("command settled", extra={**_log_fields(record), "state": state, "detail": detail})
 
 
-def _remember(known: OrderedDict[str, T], key: str, value: T) -> None:
+def _add_bounded(cache: OrderedDict[str, T], key: str, value: T) -> None:
     """Note *value* unless there is one; the oldest of too many are forgotten."""
-    known.setdefault(key, value)
-    while len(known) > REMEMBERED:
-        known.popitem(last=False)
+    cache.setdefault(key, value)
+    while len(cache) > OUTCOME_CACHE_SIZE:
+        cache.popitem(last=False)
 
 
-def _name(job: str, end: str) -> str:
+def _command_name(job: str, suffix: str) -> str:
     """Name of a Command object: that of the job, cut where it leaves no room for *end*."""
-    return job[: MAX_NAME - len(end)].rstrip("-.") + end
+    return job[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
-def _about(record: CommandRecord) -> dict[str, str]:
+def _log_fields(record: CommandRecord) -> dict[str, str]:
     """How the log names a command."""
     job = f"{record.namespace}/{record.job}"
     return {"job": job, "action": record.action, "command": record.id, "who": record.who}
 
 
-def _version(meta: ObjectMeta) -> int:
+def _resource_version(meta: ObjectMeta) -> int:
     """Versions of one resource grow with every write."""
     return int(meta.resource_version or 0)

@@ -5,13 +5,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 MAX_BODY = 64 * 1024
 """Bytes; a command is some fifty."""
 
-_TOO_LARGE = (
+_TOO_LARGE_BODY = (
     b'{"type":"about:blank","title":"Content Too Large","status":413,'
     b'"detail":"the body is larger than 65536 bytes"}'
 )
 
 
-class JsonBody:
+class BodyLimitMiddleware:
     """ASGI middleware: bodies are JSON, and 413 answers one that is, or turns out, too large.
 
     The content type is not asked: `curl -d` calls everything a form, and with bearer tokens, which
@@ -28,7 +28,7 @@ class JsonBody:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > MAX_BODY:
-            await _refuse(send)
+            await _reject(send)
             return
         body = b""
         while True:
@@ -37,7 +37,7 @@ class JsonBody:
                 return  # the rest of the body will not come: nothing is carried out
             body += message.get("body", b"")
             if len(body) > MAX_BODY:
-                await _refuse(send)
+                await _reject(send)
                 return
             if not message.get("more_body"):
                 break
@@ -52,7 +52,7 @@ class JsonBody:
         await self._app({**scope, "headers": headers}, replay, send)
 
 
-async def _refuse(send: Send) -> None:
+async def _reject(send: Send) -> None:
     headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 413, "headers": headers})
-    await send({"type": "http.response.body", "body": _TOO_LARGE})
+    await send({"type": "http.response.body", "body": _TOO_LARGE_BODY})

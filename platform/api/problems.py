@@ -40,7 +40,7 @@ class ProblemError(Exception):
         self.retry_after = retry_after
 
 
-def _answer(problem: ProblemError) -> JSONResponse:
+def _problem_response(problem: ProblemError) -> JSONResponse:
     body: dict[str, object] = {
         "type": "about:blank",
         "title": HTTPStatus(problem.status).phrase,
@@ -59,7 +59,7 @@ def _answer(problem: ProblemError) -> JSONResponse:
     )
 
 
-def _of_validation(error: RequestValidationError) -> ProblemError:
+def _from_validation_error(error: RequestValidationError) -> ProblemError:
     found = error.errors()
     if any(item["type"] == "json_invalid" for item in found):
         return ProblemError(400, "the body is not JSON")
@@ -74,44 +74,44 @@ def _of_validation(error: RequestValidationError) -> ProblemError:
     return ProblemError(422, detail, errors=fields)
 
 
-def _of_cluster(error: ApiError) -> ProblemError:
+def _from_api_error(error: ApiError) -> ProblemError:
     # What the cluster refuses is the caller's business; what it cannot do is not.
     if error.status in {403, 404, 409, 422, 429}:
         return ProblemError(error.status, error.message, retry_after=error.retry_after)
     return ProblemError(502, f"the Kubernetes API answered {error.status}: {error.message}")
 
 
-def install(app: FastAPI) -> None:
+def add_exception_handlers(app: FastAPI) -> None:
     """Make *app* answer every error as a problem."""
 
     @app.exception_handler(ProblemError)
     async def _problem(_: Request, error: ProblemError) -> JSONResponse:
-        return _answer(error)
+        return _problem_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _answer(_of_validation(error))
+        return _problem_response(_from_validation_error(error))
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return _answer(ProblemError(error.status_code, str(error.detail)))
+        return _problem_response(ProblemError(error.status_code, str(error.detail)))
 
     @app.exception_handler(ApiError)
-    async def _cluster(_: Request, error: ApiError) -> JSONResponse:
-        return _answer(_of_cluster(error))
+    async def _api_error(_: Request, error: ApiError) -> JSONResponse:
+        return _problem_response(_from_api_error(error))
 
     @app.exception_handler(ConnectionLostError)
-    async def _lost(_: Request, error: ConnectionLostError) -> JSONResponse:
+    async def _connection_lost(_: Request, error: ConnectionLostError) -> JSONResponse:
         detail = f"the Kubernetes API cannot be reached: {error}"
-        return _answer(ProblemError(503, detail, retry_after=RETRY_AFTER))
+        return _problem_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(StoreUnavailableError)
-    async def _no_store(request: Request, error: StoreUnavailableError) -> JSONResponse:
+    async def _store_unavailable(request: Request, error: StoreUnavailableError) -> JSONResponse:
         # The reason names hosts and folders, which are no caller's business.
         log.warning("store not available", extra={"path": request.url.path, "error": str(error)})
         detail = "the database of commands does not answer; nothing was asked of the job"
-        return _answer(ProblemError(503, detail, retry_after=RETRY_AFTER))
+        return _problem_response(ProblemError(503, detail, retry_after=RETRY_AFTER))
 
     @app.exception_handler(Exception)
-    async def _failed(_: Request, error: Exception) -> JSONResponse:
-        return _answer(ProblemError(500, "the server failed; its log says how"))
+    async def _internal_error(_: Request, error: Exception) -> JSONResponse:
+        return _problem_response(ProblemError(500, "the server failed; its log says how"))

@@ -12,27 +12,27 @@ from pathlib import Path
 
 import uvicorn
 
-from ..httpserver.figures import ListenerFigures
 from ..httpserver.limits import Limits
-from ..kube.client import Client
+from ..httpserver.metrics import ListenerMetrics
+from ..kube.client.client import Client
 from ..kube.supervision import supervise
 from ..machinery.clock import Clock
-from ..machinery.files import Files
-from ..machinery.tls import Presenter, key_pair_files
+from ..machinery.file_watcher import FileWatcher
+from ..machinery.serving_certificate import ServingCertificate, key_pair_watcher
 from ..store.commands import CommandStore
 from ..store.database import Database, SchemaTooNewError, StoreError
 from ..store.migrations import MIGRATIONS
-from .app import Parts, create_app
-from .auth import Gate
-from .commands import Commands
-from .listening import LimitedServer
+from .app import AppState, create_app
+from .auth import AccessReviewer
+from .commands import CommandService
+from .limited_server import LimitedServer
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 5
+DRAIN_TIMEOUT = 5
 """How long a stop waits for answers that are under way."""
 
-STORE_RETRY = 1.0
+STORE_RETRY_INTERVAL = 1.0
 """Seconds between two attempts to bring the schema up to date."""
 
 
@@ -41,7 +41,7 @@ class CertificateFilesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPair:
+class KeyPairFiles:
     """Paths of PEM files: a certificate, or a chain of them, and the key of the first."""
 
     certificate: Path
@@ -58,13 +58,13 @@ class ApiSettings:
     listener: socket.socket
     """A bound socket; its owner chose the address (loopback unless asked)."""
 
-    certificate: KeyPair | None = None
+    certificate: KeyPairFiles | None = None
     """Served by HTTPS and read again when it changes; without it the API is plain HTTP."""
 
     limits: Limits = field(default_factory=Limits)
     """What clients may take of the listener."""
 
-    listeners: ListenerFigures = field(default_factory=ListenerFigures)
+    listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counts what is refused."""
 
 
@@ -88,25 +88,30 @@ async def serve(
         CertificateFilesError: the certificate cannot be served.
         StoreError: the store's URL cannot be used, or its schema is that of a newer version.
     """
-    presenter, files = Presenter(), None
+    presenter, files = ServingCertificate(), None
     if settings.certificate is not None:
-        files = _load(settings.certificate, presenter)
+        files = _load_certificate(settings.certificate, presenter)
     database = Database(settings.store_url)
     try:
         store = CommandStore(database)
-        commands = Commands(client, store, clock=clock)
-        parts = Parts(client=client, gate=Gate(client, clock=clock), commands=commands, store=store)
-        server = _server(parts, settings, None if files is None else presenter.context)
+        commands = CommandService(client, store, clock=clock)
+        parts = AppState(
+            client=client,
+            reviewer=AccessReviewer(client, clock=clock),
+            commands=commands,
+            store=store,
+        )
+        server = _new_server(parts, settings, None if files is None else presenter.context)
         following = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             work = partial(commands.run, ready=following)
             tasks.create_task(supervise("rest commands", work))
-            prepare = partial(_prepare, database, clock, following=following, ready=ready)
+            prepare = partial(_migrate_store, database, clock, following=following, ready=ready)
             tasks.create_task(
                 supervise("store schema", prepare, may_end=lambda: True, fatal=(SchemaTooNewError,))
             )
             if files is not None:
-                tasks.create_task(supervise("certificate files", partial(files.follow, clock)))
+                tasks.create_task(supervise("certificate files", partial(files.watch, clock)))
             _log_address(settings)
             serving = asyncio.create_task(server.serve(sockets=[settings.listener]))
             try:
@@ -125,7 +130,7 @@ async def serve(
         await database.close()
 
 
-async def _prepare(
+async def _migrate_store(
     database: Database, clock: Clock, *, following: asyncio.Event, ready: asyncio.Event | None
 ) -> None:
     """Bring the schema up to date, however long the database takes to answer; then tell *ready*.
@@ -144,21 +149,21 @@ async def _prepare(
             if str(error) != complaint:
                 log.warning("not ready yet", extra={"error": str(error)})
             complaint = str(error)
-        await clock.sleep(STORE_RETRY)
+        await clock.sleep(STORE_RETRY_INTERVAL)
     await following.wait()
     if ready is not None:
         ready.set()
 
 
-def _load(pair: KeyPair, presenter: Presenter) -> Files:
+def _load_certificate(pair: KeyPairFiles, serving_certificate: ServingCertificate) -> FileWatcher:
     """Have *presenter* serve *pair*; the files to follow.
 
     Raises:
         CertificateFilesError: it cannot.
     """
-    files = key_pair_files(presenter, certificate=pair.certificate, key=pair.key)
+    files = key_pair_watcher(serving_certificate, certificate=pair.certificate, key=pair.key)
     try:
-        files.look()
+        files.poll()
     except (OSError, ValueError) as error:
         text = f"cannot serve --tls-cert-file={pair.certificate} with"
         text += f" --tls-private-key-file={pair.key}: {error}"
@@ -173,15 +178,15 @@ def _log_address(settings: ApiSettings) -> None:
     log.info("listening", extra={"serves": "rest", "address": where, "scheme": scheme})
 
 
-def _server(parts: Parts, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
+def _new_server(state: AppState, settings: ApiSettings, tls: ssl.SSLContext | None) -> _Server:
     """The HTTP server over *parts*."""
     config = uvicorn.Config(
-        create_app(parts),
+        create_app(state),
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_graceful_shutdown=DRAIN_TIMEOUT,
     )
     config.load()
     config.ssl = tls
-    return _Server(config, limits=settings.limits, figures=settings.listeners)
+    return _Server(config, limits=settings.limits, metrics=settings.listener_metrics)

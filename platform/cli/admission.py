@@ -13,22 +13,30 @@ from urllib.parse import urlsplit
 
 import typer
 
-from . import gates
-from .assembly import Instruments, limits_of, new_client, told_in_a_line
-from .flags import grouped
-from .leading import ElectionFlags, election_client
-from .options import KLOG, LOOPBACK, ClusterFlags, FlagError, HttpLimits, LogFlags, ServingFlags
+from . import featuregate
+from .flag_groups import (
+    KLOG_FLAGS,
+    LOOPBACK,
+    ClusterFlags,
+    EndpointFlags,
+    FlagError,
+    HttpLimits,
+    LogFlags,
+)
+from .go_flags import command_from_groups
+from .leader_election import ElectionFlags, election_client
+from .manager import Telemetry, exit_on_error, new_client, parse_http_limits
 from .process import run
 
 if TYPE_CHECKING:
-    from ..admission.serving.service import AdmissionService, Options
+    from ..admission.serving.service import AdmissionOptions, AdmissionService
     from ..admission.settings import AdmissionSettings
-    from ..machinery.leadership import ElectionSettings, Elector
+    from ..machinery.leader_election import LeaderElectionConfig, LeaderElector
     from .health import Health
 
 log = logging.getLogger(__name__)
 
-PART = "admission"
+COMPONENT = "admission"
 METRICS_PORT = 8081
 
 ENABLED = (
@@ -37,11 +45,11 @@ ENABLED = (
 )
 """Without those of pods: no pod should have to wait for us."""
 
-UNSERVED = frozenset(("/jobflows/validate", "/cronjobs/validate", "/hypernodes/validate"))
+UNSUPPORTED_PATHS = frozenset(("/jobflows/validate", "/cronjobs/validate", "/hypernodes/validate"))
 """Paths that Volcano's chart enables, for kinds that nobody looks after here."""
 
 
-LINGER = 3.0
+SHUTDOWN_DELAY = 3.0
 """Seconds after SIGTERM until the last node knows that a Service does not lead here any more."""
 
 
@@ -115,7 +123,7 @@ class WebhookFlags:
         service = f"{self.service}.{self.namespace}"
         return (self.service, service, f"{service}.svc")
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Check what typer cannot.
 
         Raises:
@@ -135,7 +143,7 @@ class WebhookFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfficeFlags(ElectionFlags):
+class AdmissionElectionFlags(ElectionFlags):
     """Which replica renews the certificate and keeps the webhook configurations."""
 
     leader_elect_resource_name: Annotated[str, typer.Option(help="Name of the Lease.")] = (
@@ -145,7 +153,7 @@ class OfficeFlags(ElectionFlags):
         str, typer.Option(help="Namespace of the Lease.", show_default="that of the webhooks")
     ] = ""
 
-    def within(self, namespace: str) -> "ElectionSettings | None":
+    def settings_in(self, namespace: str) -> "LeaderElectionConfig | None":
         """What to contend for, in *namespace* unless flags say otherwise.
 
         Raises:
@@ -156,7 +164,7 @@ class OfficeFlags(ElectionFlags):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleFlags:
+class AdmissionFlags:
     """What the rules depend on."""
 
     scheduler_name: Annotated[
@@ -176,21 +184,21 @@ class RuleFlags:
         typer.Option(help="resourceGroups for /pods/mutate; read again when it changes."),
     ] = None
     feature_gates: Annotated[
-        str, typer.Option(help=f"Name=true,…; only {gates.QUEUE_GATES} can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} can be changed here.")
     ] = ""
 
     def settings(self) -> "AdmissionSettings":
         """As the rules want them."""
         from ..admission.settings import JOB_PLUGINS, AdmissionSettings
-        from ..job_ctrl.plugins import installed
+        from ..job_ctrl.plugins import entry_points
 
         return AdmissionSettings(
             scheduler_names=tuple(self.scheduler_name),
             max_queue_depth=self.max_queue_depth,
             root_queue_protection=self.enable_root_queue_protection,
             queue_allocated_pods_check=self.enable_queue_allocated_pods_check,
-            job_plugins=JOB_PLUGINS | installed.names(),
-            queue_gates=gates.is_open(self.feature_gates, gates.QUEUE_GATES),
+            job_plugins=JOB_PLUGINS | entry_points.names(),
+            queue_gates=featuregate.is_enabled(self.feature_gates, featuregate.QUEUE_GATES),
         )
 
 
@@ -210,9 +218,9 @@ class HealthFlags:
     metrics_address: Annotated[str | None, typer.Option(help="[HOST]:PORT of /metrics.")] = None
     http_limits: HttpLimits = ""
 
-    def serving(self) -> ServingFlags:
+    def endpoint_flags(self) -> EndpointFlags:
         """The same in the words of other parts, whose --listen-address is that of metrics."""
-        return ServingFlags(
+        return EndpointFlags(
             enable_healthz=self.enable_healthz,
             healthz_address=self.healthz_address,
             enable_metrics=self.enable_metrics,
@@ -224,123 +232,125 @@ class HealthFlags:
 def _admission(
     cluster: ClusterFlags,
     web: WebhookFlags,
-    rules: RuleFlags,
-    office: OfficeFlags,
-    served: HealthFlags,
+    rules: AdmissionFlags,
+    election_flags: AdmissionElectionFlags,
+    health_flags: HealthFlags,
     logging_: LogFlags,
 ) -> None:
     """Serve the admission rules as webhooks over HTTPS."""
     from ..admission.serving.service import AdmissionService
     from ..kube.errors import ConfigError
     from ..machinery.clock import SystemClock
-    from .health import serving
+    from .health import serve_endpoints
 
     logging_.configure()
-    instruments, clock = Instruments(), SystemClock()
-    with told_in_a_line(OSError, ValueError):
-        options = _options(web, rules)
-        election = office.within(web.namespace)
-        _warn_of_gates(rules.feature_gates, options)
-        doors = instruments.places(served.serving(), metrics_port=METRICS_PORT)
-        limits = limits_of(served.http_limits)
+    instruments, clock = Telemetry(), SystemClock()
+    with exit_on_error(OSError, ValueError):
+        options = _build_options(web, rules)
+        election = election_flags.settings_in(web.namespace)
+        _warn_ineffective_gates(rules.feature_gates, options)
+        doors = instruments.endpoints(health_flags.endpoint_flags(), metrics_port=METRICS_PORT)
+        limits = parse_http_limits(health_flags.http_limits)
 
     async def main(ready: asyncio.Event) -> None:
         registry = instruments.registry
         async with (
-            serving(doors),
-            new_client(cluster, PART, metrics=instruments.requests) as client,
-            _electors(election, cluster, instruments) as elector,
+            serve_endpoints(doors),
+            new_client(cluster, COMPONENT, metrics=instruments.client_metrics) as client,
+            _elector_factory(election, cluster, instruments) as elector,
         ):
-            place = replace(options.place, limits=limits, figures=instruments.listeners)
-            made = replace(options, elector=elector, place=place)
+            place = replace(options.listen, limits=limits, metrics=instruments.listener_metrics)
+            made = replace(options, new_elector=elector, listen=place)
             service = AdmissionService(client, made, clock=clock, registry=registry)
-            _watch_health(service, instruments.health)
+            _add_health_checks(service, instruments.health)
             await service.run(ready=ready)
 
-    with told_in_a_line(OSError, ValueError, ConfigError):
+    with exit_on_error(OSError, ValueError, ConfigError):
         run(main)
 
 
-def _options(web: WebhookFlags, rules: RuleFlags) -> "Options":
+def _build_options(web: WebhookFlags, rules: AdmissionFlags) -> "AdmissionOptions":
     """As the service wants them.
 
     Raises:
         FlagError, DurationError, UnknownPathsError: a flag cannot be used.
     """
-    from ..admission.serving.files import CertificateFiles
-    from ..admission.serving.registration import Target
-    from ..admission.serving.secret import SecretSettings
-    from ..admission.serving.service import Options, Place
+    from ..admission.serving.cert_files import CertificateFiles
+    from ..admission.serving.cert_secret import SecretSettings
+    from ..admission.serving.registration import WebhookEndpoint
+    from ..admission.serving.service import AdmissionOptions, ListenOptions
     from ..model import durations
 
-    web.check()
+    web.validate()
     certificates: CertificateFiles | SecretSettings
     if web.tls_cert_file:
         certificates = CertificateFiles(
             certificate=Path(web.tls_cert_file),
             key=Path(web.tls_private_key_file),
-            authority=Path(web.ca_cert_file) if web.ca_cert_file else None,
+            ca=Path(web.ca_cert_file) if web.ca_cert_file else None,
         )
     else:
         certificates = SecretSettings(namespace=web.namespace, hosts=web.hosts)
     grace = durations.parse(web.graceful_shutdown_time).total_seconds()
-    options = Options(
-        paths=_paths(web.enabled_admission),
-        target=Target(url=web.webhook_url, service=web.service, namespace=web.namespace),
+    options = AdmissionOptions(
+        paths=_parse_paths(web.enabled_admission),
+        endpoint=WebhookEndpoint(url=web.webhook_url, service=web.service, namespace=web.namespace),
         certificates=certificates,
         settings=rules.settings(),
-        place=Place(
+        listen=ListenOptions(
             address=web.host,
             port=web.port,
-            linger=0 if web.webhook_url else min(LINGER, grace),
-            grace=grace,
+            shutdown_delay=0 if web.webhook_url else min(SHUTDOWN_DELAY, grace),
+            shutdown_timeout=grace,
         ),
         resource_groups=rules.admission_conf,
-        exempt=("kube-system", web.namespace),
+        exempt_namespaces=("kube-system", web.namespace),
         prefix=web.webhook_configuration_prefix,
         register=web.register,
     )
-    options.chosen(options.settings)
+    options.enabled_webhooks(options.settings)
     return options
 
 
-def _warn_of_gates(text: str, options: "Options") -> None:
-    for gate in gates.without_effect(text, heeded=[gates.QUEUE_GATES]):
+def _warn_ineffective_gates(text: str, options: "AdmissionOptions") -> None:
+    for gate in featuregate.ineffective_gates(text, supported=[featuregate.QUEUE_GATES]):
         log.warning("feature gate without effect", extra={"gate": gate})
     if options.settings.queue_gates and "/pods/mutate" not in options.paths:
         why = "--enabled-admission is without /pods/mutate"
-        log.warning("feature gate without effect", extra={"gate": gates.QUEUE_GATES, "why": why})
+        log.warning(
+            "feature gate without effect", extra={"gate": featuregate.QUEUE_GATES, "why": why}
+        )
 
 
-def _paths(text: str) -> tuple[str, ...]:
+def _parse_paths(text: str) -> tuple[str, ...]:
     """The paths to serve, each once; what Volcano has and we don't is warned about."""
     asked = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
-    for path in UNSERVED & asked.keys():
+    for path in UNSUPPORTED_PATHS & asked.keys():
         log.warning("asked for admission that there is not", extra={"path": path})
-    return tuple(path for path in asked if path not in UNSERVED)
+    return tuple(path for path in asked if path not in UNSUPPORTED_PATHS)
 
 
 @asynccontextmanager
-async def _electors(
-    settings: "ElectionSettings | None", cluster: ClusterFlags, instruments: Instruments
-) -> "AsyncIterator[Callable[[], Elector] | None]":
+async def _elector_factory(
+    settings: "LeaderElectionConfig | None", cluster: ClusterFlags, telemetry: Telemetry
+) -> "AsyncIterator[Callable[[], LeaderElector] | None]":
     """What makes a candidate for the office each time that we stand for it."""
-    from ..machinery.clock import LeaseClock
-    from ..machinery.leadership import ElectionMetrics, Elector
+    from ..machinery.clock import BoottimeClock
+    from ..machinery.leader_election import LeaderElectionMetrics, LeaderElector
 
     if settings is None:
         yield None
         return
-    metrics = ElectionMetrics(instruments.registry)
-    async with election_client(settings, cluster, PART, instruments=instruments) as client:
-        yield lambda: Elector(client, settings, clock=LeaseClock(), metrics=metrics)
+    metrics = LeaderElectionMetrics(telemetry.registry)
+    async with election_client(settings, cluster, COMPONENT, telemetry=telemetry) as client:
+        yield lambda: LeaderElector(client, settings, clock=BoottimeClock(), metrics=metrics)
 
 
-def _watch_health(service: "AdmissionService", health: "Health") -> None:
+def _add_health_checks(service: "AdmissionService", health: "Health") -> None:
     # Old news are better than no reviews: without those nothing can be written at all.
-    health.follow_caches(lambda: service.caches, patience=math.inf)
-    health.ready["webhooks"] = lambda: None if service.url else "no reviews are taken yet"
+    health.add_informer_check(lambda: service.informers, max_staleness=math.inf)
+    health.readyz["webhooks"] = lambda: None if service.url else "no reviews are taken yet"
 
 
 _admission.__name__ = "admission"
-admission = grouped(_admission, *KLOG)
+admission = command_from_groups(_admission, *KLOG_FLAGS)

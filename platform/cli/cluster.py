@@ -11,20 +11,20 @@ from typing import Annotated
 
 import typer
 
-from ..cluster.datadir import DataDir, DataDirBusyError, ForeignFolderError
-from ..cluster.processes import end
-from ..cluster.supervisor import (
+from ..agent.runtime.process_id import terminate
+from ..kube.private_files import GROUP_OTHER_WRITE, open_private
+from ..local.datadir import DataDir, DataDirLockedError, NotADataDirError
+from ..local.supervisor import (
+    ComponentFailedError,
     DamagedStateError,
-    PartFailedError,
     Supervisor,
     UpState,
-    end_leftovers,
+    kill_leftovers,
     read_state,
 )
-from ..kube.private_files import OTHERS_WRITE, open_private
 from . import logs
-from .assembly import limits_of, told_in_a_line
-from .options import HttpLimits
+from .flag_groups import HttpLimits
+from .manager import exit_on_error, parse_http_limits
 
 DataDirOption = Annotated[
     Path | None,
@@ -32,7 +32,7 @@ DataDirOption = Annotated[
         help="Where the cluster keeps its state.", show_default="$XDG_DATA_HOME/batholith"
     ),
 ]
-FOLDER_ERRORS = (DataDirBusyError, DamagedStateError, ForeignFolderError, OSError)
+DATA_DIR_ERRORS = (DataDirLockedError, DamagedStateError, NotADataDirError, OSError)
 """What holding a data folder, and working in it, may fail with."""
 DETACH_TIMEOUT = 60.0
 """Seconds that ``up --detach`` waits for the cluster to be ready."""
@@ -40,24 +40,24 @@ DOWN_TIMEOUT = 120.0
 """Seconds that ``down`` waits for pods to end within their grace."""
 
 
-def folder(data_dir: Path | None) -> DataDir:
+def resolve_data_dir(data_dir: Path | None) -> DataDir:
     """The data folder that the option, or its default, names."""
     return DataDir.default() if data_dir is None else DataDir(data_dir)
 
 
-def _hold(data: DataDir) -> None:
+def _lock_data_dir(data: DataDir) -> None:
     try:
-        data.hold()
-    except DataDirBusyError:
+        data.lock()
+    except DataDirLockedError:
         read_state(data)  # has more to say where it cannot be read
         raise
 
 
-def _what_is_up(data: DataDir, command: str) -> UpState | None:
+def _read_state(data: DataDir, command: str) -> UpState | None:
     """What `read_state` tells; where that is unknown, *command* says so and ends with 1."""
     try:
         return read_state(data)
-    except FOLDER_ERRORS as error:
+    except DATA_DIR_ERRORS as error:
         typer.echo(f"batholith {command}: {error}", err=True)
         raise typer.Exit(1) from None
 
@@ -93,31 +93,31 @@ def up(
     http_limits: HttpLimits = "",
 ) -> None:
     """Start a Kubernetes-compatible cluster with Batholith on this machine."""
-    from .embedded import Embedded, Options
+    from .embedded import EmbeddedCluster, Options
 
-    with told_in_a_line(ValueError):
-        limits_of(http_limits)
+    with exit_on_error(ValueError):
+        parse_http_limits(http_limits)
     options = Options(
         simulate=simulate, port=port, api_port=api_port, cpus=cpus, http_limits=http_limits
     )
-    data = folder(data_dir)
+    data = resolve_data_dir(data_dir)
     try:
         # Held before the split: the lock goes with the child, and a busy folder stays untouched.
-        _hold(data)
+        _lock_data_dir(data)
         if detach and not _detach(data):
             return
         logs.configure(level="WARNING")
-        end_leftovers(data)
-        with Embedded(data, options) as embedded:
-            for line in embedded.remarks:
+        kill_leftovers(data)
+        with EmbeddedCluster(data, options) as embedded:
+            for line in embedded.notices:
                 typer.echo(line)
-            supervisor = embedded.started()
+            supervisor = embedded.start_supervisor()
             asyncio.run(_supervise(supervisor, usage=embedded.usage()))
-    except (*FOLDER_ERRORS, PartFailedError) as error:
+    except (*DATA_DIR_ERRORS, ComponentFailedError) as error:
         typer.echo(f"batholith up: {error}", err=True)
         raise typer.Exit(1) from None
     finally:
-        data.release()
+        data.unlock()
 
 
 async def _supervise(supervisor: Supervisor, *, usage: str) -> None:
@@ -146,7 +146,7 @@ def _detach(data: DataDir) -> bool:
         typer.Exit: in the parent, with 1, when the cluster did not become ready.
     """
     log_file = data.root / "up.log"
-    output = open_private(log_file, os.O_WRONLY | os.O_CREAT, forbidden=OTHERS_WRITE)
+    output = open_private(log_file, os.O_WRONLY | os.O_CREAT, forbidden=GROUP_OTHER_WRITE)
     # Forked, not started anew: importing everything a second time takes a third of a second.
     child = os.fork()
     if child:
@@ -182,52 +182,52 @@ def _await_ready(data: DataDir, child: int, log_file: Path) -> None:
 
 def down(data_dir: DataDirOption = None) -> None:
     """Stop the cluster of a data folder: pods end within their grace, then all parts."""
-    data = folder(data_dir)
-    state = _what_is_up(data, "down")
-    if state is not None and state.supervisor.alive:
+    data = resolve_data_dir(data_dir)
+    state = _read_state(data, "down")
+    if state is not None and state.supervisor.is_alive:
         typer.echo(f"stopping the cluster in {data.root}")
         os.kill(state.supervisor.pid, signal.SIGTERM)
-        _wait_gone(data, state)
+        _wait_stopped(data, state)
         return
-    ended = _end_what_is_left(data)
+    ended = _kill_leftovers(data)
     typer.echo(f"ended what was left: {', '.join(ended)}" if ended else "nothing is running")
 
 
-def _wait_gone(data: DataDir, state: UpState) -> None:
+def _wait_stopped(data: DataDir, state: UpState) -> None:
     deadline = time.monotonic() + DOWN_TIMEOUT
-    while state.supervisor.alive:
+    while state.supervisor.is_alive:
         if time.monotonic() > deadline:
             typer.echo("some pods did not end in time; killing what is left", err=True)
-            end(state.supervisor, grace=0)
-            _end_what_is_left(data)
+            terminate(state.supervisor, timeout=0)
+            _kill_leftovers(data)
             return
         time.sleep(0.02)  # not our child: there is nothing to wait on
 
 
-def _end_what_is_left(data: DataDir) -> list[str]:
+def _kill_leftovers(data: DataDir) -> list[str]:
     """End parts and pods of a supervisor that was killed; returns their names."""
-    from ..cluster.agent.leftovers import end_pods
+    from ..agent.pods.orphans import stop_all_pods
 
     if not data.root.exists():
         return []
     try:
-        data.hold()
-    except FOLDER_ERRORS as error:
+        data.lock()
+    except DATA_DIR_ERRORS as error:
         typer.echo(f"batholith down: {error}", err=True)
         raise typer.Exit(1) from None
     try:
-        ended = end_leftovers(data) + end_pods(data.root)
+        ended = kill_leftovers(data) + stop_all_pods(data.root)
         data.up_json.unlink(missing_ok=True)
         return ended
     finally:
-        data.release()
+        data.unlock()
 
 
 def status(data_dir: DataDirOption = None) -> None:
     """Show the parts of the cluster; exits 3 when it is not up."""
-    data = folder(data_dir)
-    state = _what_is_up(data, "status")
-    if state is None or not state.supervisor.alive:
+    data = resolve_data_dir(data_dir)
+    state = _read_state(data, "status")
+    if state is None or not state.supervisor.is_alive:
         typer.echo(f"not up ({data.root})")
         raise typer.Exit(3)
     typer.echo(f"{'up' if state.ready else 'starting'} ({data.root}), version {state.version}")
@@ -235,7 +235,7 @@ def status(data_dir: DataDirOption = None) -> None:
         typer.echo(f"  {name}: port {port}")
     typer.echo(f"  {'PART':<12} {'PID':>8} {'STATE':<9} RESTARTS")
     for name, part in state.parts.items():
-        running = part.process is not None and part.process.alive
+        running = part.process is not None and part.process.is_alive
         word = "ready" if part.ready and running else "starting" if running else "down"
         pid = part.process.pid if part.process is not None else "-"
         typer.echo(f"  {name:<12} {pid:>8} {word:<9} {part.restarts}")

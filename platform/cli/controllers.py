@@ -8,47 +8,54 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import gates, selection
-from .assembly import Instruments, alone, run_all, told_in_a_line
-from .flags import Inert, grouped
-from .leading import Candidate, ElectionFlags, Led, campaigning, fenced_client
-from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
+from . import controller_selection, featuregate
+from .flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags, VolcanoCheckFlags
+from .go_flags import IgnoredFlag, command_from_groups
+from .leader_election import (
+    ElectedRunnable,
+    ElectionFlags,
+    LeaderElectionRunnable,
+    fenced_client,
+    leader_election,
+)
+from .manager import Telemetry, ensure_volcano_not_running, exit_on_error, run_components
 from .process import run
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ..kube.client import Client
-    from ..kube.events import EventRecorder
+    from ..kube.client.client import Client
+    from ..kube.client.events import EventRecorder
     from ..queue_ctrl.controller import QueueController
 
 log = logging.getLogger(__name__)
 
 METRICS_PORT = 8081
 
-INERT = (
-    Inert("worker-threads-for-gc", "the job controller ends what has lived its time."),
-    Inert("worker-threads-for-cronjob", "there is no such controller here yet."),
-    Inert("scheduler-configs", "there is no sharding controller here."),
-    Inert("shard-sync-period", "there is no sharding controller here."),
-    Inert("enable-node-event-trigger", "there is no sharding controller here.", switch=True),
-    Inert("sharding-configmap", "there is no sharding controller here."),
-    Inert("sharding-configmap-namespace", "there is no sharding controller here."),
-    *KLOG,
+IGNORED_FLAGS = (
+    IgnoredFlag("worker-threads-for-gc", "the job controller ends what has lived its time."),
+    IgnoredFlag("worker-threads-for-cronjob", "there is no such controller here yet."),
+    IgnoredFlag("scheduler-configs", "there is no sharding controller here."),
+    IgnoredFlag("shard-sync-period", "there is no sharding controller here."),
+    IgnoredFlag("enable-node-event-trigger", "there is no sharding controller here.", switch=True),
+    IgnoredFlag("sharding-configmap", "there is no sharding controller here."),
+    IgnoredFlag("sharding-configmap-namespace", "there is no sharding controller here."),
+    *KLOG_FLAGS,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkFlags:
+class ControllerFlags:
     """Which controllers run, and how."""
 
     controllers: Annotated[
         str,
         typer.Option(
             help="Comma-separated: * for all, NAME or +NAME on, -NAME off. Names: "
-            f"{', '.join(selection.OURS)}. Volcano's others are known and start nothing."
+            f"{', '.join(controller_selection.CONTROLLERS)}. "
+            "Volcano's others are known and start nothing."
         ),
-    ] = selection.DEFAULT
+    ] = controller_selection.DEFAULT
     worker_threads: Annotated[int, typer.Option(min=1, help="Jobs worked on at once.")] = 64
     worker_threads_for_podgroup: Annotated[
         int, typer.Option(min=1, help="PodGroups of pods without a job worked on at once.")
@@ -84,7 +91,7 @@ class WorkFlags:
     ] = ""
 
 
-def _timeout(work: WorkFlags) -> float:
+def _reconcile_timeout(flags: ControllerFlags) -> float:
     """Seconds of ``--reconcile-timeout``.
 
     Raises:
@@ -93,91 +100,98 @@ def _timeout(work: WorkFlags) -> float:
     from ..model.durations import DurationError, parse
 
     try:
-        seconds = parse(work.reconcile_timeout).total_seconds()
+        seconds = parse(flags.reconcile_timeout).total_seconds()
     except DurationError as error:
         raise DurationError(f"--reconcile-timeout: {error}") from None
     if seconds <= 0:
-        raise DurationError(f"--reconcile-timeout={work.reconcile_timeout}: must be more than 0")
+        raise DurationError(f"--reconcile-timeout={flags.reconcile_timeout}: must be more than 0")
     return seconds
 
 
-def _check(work: WorkFlags) -> None:
-    selection.select(work.controllers)
-    _timeout(work)
-    for gate in gates.without_effect(work.feature_gates):
+def _validate(flags: ControllerFlags) -> None:
+    controller_selection.select(flags.controllers)
+    _reconcile_timeout(flags)
+    for gate in featuregate.ineffective_gates(flags.feature_gates):
         log.warning("feature gate without effect", extra={"gate": gate})
-    for name in selection.missing(work.controllers):
+    for name in controller_selection.unsupported(flags.controllers):
         log.warning("asked for a controller that there is not", extra={"controller": name})
 
 
 def _controllers(
     cluster: ClusterFlags,
-    work: WorkFlags,
+    flags: ControllerFlags,
     election: ElectionFlags,
-    beside: BesideFlags,
-    served: ServingFlags,
+    check_flags: VolcanoCheckFlags,
+    endpoint_flags: EndpointFlags,
     logging_: LogFlags,
 ) -> None:
     """Run the queue, job and podgroup controllers."""
+    from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
-    from ..kube.events import EventRecorder
-    from .beside import CONTROLLERS, BesideVolcanoError
-    from .health import CannotListenError, serving
+    from .health import CannotListenError, serve_endpoints
+    from .volcano_check import CONTROLLERS, VolcanoRunningError
 
     logging_.configure()
-    instruments = Instruments()
-    with told_in_a_line(OSError, ValueError):
-        _check(work)
+    instruments = Telemetry()
+    with exit_on_error(OSError, ValueError):
+        _validate(flags)
         contest = election.settings()
-        doors = instruments.places(served, metrics_port=METRICS_PORT)
+        doors = instruments.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with serving(doors):
-            await alone(cluster, beside, CONTROLLERS)
+        async with serve_endpoints(doors):
+            await ensure_volcano_not_running(cluster, check_flags, CONTROLLERS)
             async with (
-                campaigning(contest, cluster, "controllers", instruments=instruments) as elector,
-                fenced_client(elector, cluster, "controllers", instruments=instruments) as client,
+                leader_election(contest, cluster, "controllers", telemetry=instruments) as elector,
+                fenced_client(elector, cluster, "controllers", telemetry=instruments) as client,
             ):
                 recorder = EventRecorder(client, component="vc-controller-manager")
-                parts = _assembled(work, client, recorder, instruments.registry)
-                candidates = [Candidate(part, elector) for part in parts]
+                parts = _build_controllers(flags, client, recorder, instruments.registry)
+                candidates = [ElectedRunnable(part, elector) for part in parts]
                 # A standby is ready without; who works at once is when jobs can come.
-                waits = [] if elector else [Waits(queue.seeded) for queue in _queues(parts)]
-                await run_all(recorder, *candidates, *waits, ready=ready)
+                waits = (
+                    []
+                    if elector
+                    else [
+                        ReadyWhenSet(queue.default_queue_ready)
+                        for queue in _queue_controllers(parts)
+                    ]
+                )
+                await run_components(recorder, *candidates, *waits, ready=ready)
 
-    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
+    with exit_on_error(VolcanoRunningError, CannotListenError, ConfigError):
         run(main)
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class ReadyWhenSet:
     """A part of a process that does nothing, and is ready when something is there."""
 
-    there: asyncio.Event
+    event: asyncio.Event
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Wait for it, and set *ready*."""
-        await self.there.wait()
+        await self.event.wait()
         if ready is not None:
             ready.set()
 
 
-def _queues(parts: Iterable[Led]) -> "Iterator[QueueController]":
+def _queue_controllers(components: Iterable[LeaderElectionRunnable]) -> "Iterator[QueueController]":
     from ..queue_ctrl.controller import QueueController
 
-    return (part for part in parts if isinstance(part, QueueController))
+    return (part for part in components if isinstance(part, QueueController))
 
 
-def _assembled(
-    work: WorkFlags,
+def _build_controllers(
+    flags: ControllerFlags,
     client: "Client",
     recorder: "EventRecorder",
     registry: "CollectorRegistry",
-) -> list[Led]:
+) -> list[LeaderElectionRunnable]:
     """The controllers that are wanted."""
     from ..job_ctrl.controller import JobController
     from ..job_ctrl.settings import JobSettings
-    from ..kube.cache import Cache
+    from ..kube.informer.informer import Informer
     from ..machinery.clock import SystemClock
     from ..machinery.metrics import WorkQueueMetrics
     from ..model.names import PODGROUPS
@@ -186,30 +200,30 @@ def _assembled(
     from ..queue_ctrl.controller import QueueController, QueueSettings
 
     clock, work_metrics = SystemClock(), WorkQueueMetrics(registry)
-    podgroups = Cache(client, PODGROUPS, PodGroup)
-    timeout = _timeout(work)
+    podgroups = Informer(client, PODGROUPS, PodGroup)
+    timeout = _reconcile_timeout(flags)
     jobs = JobSettings(
-        workers=work.worker_threads,
+        workers=flags.worker_threads,
         reconcile_timeout=timeout,
         registry=registry,
         work_metrics=work_metrics,
     )
     queues = QueueSettings(
-        workers=work.worker_threads_for_queue,
+        workers=flags.worker_threads_for_queue,
         reconcile_timeout=timeout,
-        max_requeues=work.max_requeue_num,
-        default_queue=work.default_queue,
+        max_requeues=flags.max_requeue_num,
+        default_queue=flags.default_queue,
         registry=registry,
         work_metrics=work_metrics,
     )
     groups = PodGroupSettings(
-        workers=work.worker_threads_for_podgroup,
+        workers=flags.worker_threads_for_podgroup,
         reconcile_timeout=timeout,
-        scheduler_names=tuple(work.scheduler_name),
-        inherit_owner_annotations=work.inherit_owner_annotations,
+        scheduler_names=tuple(flags.scheduler_name),
+        inherit_owner_annotations=flags.inherit_owner_annotations,
         work_metrics=work_metrics,
     )
-    makers: dict[str, Callable[[], Led]] = {
+    makers: dict[str, Callable[[], LeaderElectionRunnable]] = {
         "queue-controller": lambda: QueueController(
             client, settings=queues, clock=clock, recorder=recorder, podgroups=podgroups
         ),
@@ -220,9 +234,9 @@ def _assembled(
             client, settings=groups, clock=clock, recorder=recorder, podgroups=podgroups
         ),
     }
-    chosen = selection.select(work.controllers)
+    chosen = controller_selection.select(flags.controllers)
     return [make() for name, make in makers.items() if name in chosen]
 
 
 _controllers.__name__ = "controllers"
-controllers = grouped(_controllers, *INERT)
+controllers = command_from_groups(_controllers, *IGNORED_FLAGS)

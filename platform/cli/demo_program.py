@@ -15,11 +15,11 @@ import time
 
 PORT = 29500
 LIMIT, STEP = 1_200_000, 40_000
-RIGHT = 92_938
+EXPECTED_PRIMES = 92_938
 """Primes below LIMIT."""
 
 
-def address(name: str) -> str:
+def resolve(name: str) -> str:
     """The address of *name*; raises OSError while its pod has none."""
     hosts = os.environ.get("BATHOLITH_HOSTS")
     if not hosts:
@@ -32,11 +32,11 @@ def address(name: str) -> str:
     raise OSError(f"{name} is not in the hosts file yet")
 
 
-def wait_for(name: str) -> str:
+def wait_until_resolved(name: str) -> str:
     """The address of *name*, once its pod has one."""
     while True:
         try:
-            return address(name)
+            return resolve(name)
         except OSError:
             time.sleep(0.05)  # its pod starts; there is nothing to wait on
 
@@ -79,7 +79,7 @@ def master() -> int:
     ranges = range(0, LIMIT, STEP)
     for start in ranges:
         todo.put(start)
-    listener = socket.create_server((wait_for(os.environ["VC_MASTER_HOSTS"]), PORT))
+    listener = socket.create_server((wait_until_resolved(os.environ["VC_MASTER_HOSTS"]), PORT))
 
     def accept() -> None:
         while True:
@@ -93,7 +93,7 @@ def master() -> int:
         if number % 6 == 0:
             print(f"{100 * number // len(ranges)} % searched, {found} primes", flush=True)
     print(f"{found} primes below {LIMIT}", flush=True)
-    return 0 if found == RIGHT else 1
+    return 0 if found == EXPECTED_PRIMES else 1
 
 
 def worker() -> int:
@@ -101,7 +101,7 @@ def worker() -> int:
     name = os.environ["VC_MASTER_HOSTS"]
     while True:
         try:
-            connection = socket.create_connection((wait_for(name), PORT))
+            connection = socket.create_connection((wait_until_resolved(name), PORT))
             break
         except OSError:
             time.sleep(0.05)  # the master does not listen yet

@@ -12,27 +12,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..cluster import kubeconfig, pki, tokens
-from ..cluster.agent.mounting import has_no_sandbox
-from ..cluster.datadir import DataDir
-from ..cluster.supervisor import Part, Supervisor
-from .gates import QUEUE_GATES
+from ..agent.runtime.mounting import lacks_sandbox_support
+from ..local import kubeconfig, pki, tokens
+from ..local.datadir import DataDir
+from ..local.supervisor import ComponentSpec, Supervisor
+from .featuregate import QUEUE_GATES
 
 LOOPBACK = "127.0.0.1"
 API_PORT = 7443
 REST_PORT = 7480
-NO_SANDBOX = (
+NO_SANDBOX_WARNING = (
     "WARNING: this machine permits no sandbox, and pods will run as root: they can do to it what "
     "root can"
 )
-AGENT_GRACE = 60.0
+AGENT_SHUTDOWN_TIMEOUT = 60.0
 """Seconds that pods get to end, beside their own grace, when the cluster stops."""
-OURS = ("--leader-elect=false", "--force-beside-volcano")
+COMMON_FLAGS = ("--leader-elect=false", "--force-beside-volcano")
 """There is one of each, which the supervisor starts again, and nobody else runs in the cluster,
 whichever Deployments lie there."""
-SCHEDULING = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
+SCHEDULER_FLAGS = ("--default-scheduler", f"--feature-gates={QUEUE_GATES}=true")
 """Pods ask for the gate of their queue by an annotation: nobody is gated unasked."""
-PARTS = ("controllers", "scheduler", "agent", "api")
+COMPONENTS = ("controllers", "scheduler", "agent", "api")
 """Parts with credentials of their own."""
 
 
@@ -48,13 +48,13 @@ class Options:
     http_limits: str = ""
 
 
-def isolation_remarks(options: Options) -> list[str]:
+def isolation_warnings(options: Options) -> list[str]:
     """A warning for root, if its pods would be root, too."""
-    plain = os.geteuid() == 0 and not options.simulate and has_no_sandbox()
-    return [NO_SANDBOX] if plain else []
+    plain = os.geteuid() == 0 and not options.simulate and lacks_sandbox_support()
+    return [NO_SANDBOX_WARNING] if plain else []
 
 
-class Embedded:
+class EmbeddedCluster:
     """An embedded cluster, ready to be supervised; a context manager over its two sockets.
 
     The sockets are bound here and inherited: they listen before any part runs, so that no part
@@ -64,7 +64,7 @@ class Embedded:
     def __init__(self, data: DataDir, options: Options) -> None:
         self._data = data
         self._options = options
-        self.remarks: list[str] = []
+        self.notices: list[str] = []
 
     def __enter__(self) -> Self:
         """Bind the sockets and write keys, tokens and kubeconfigs.
@@ -74,15 +74,15 @@ class Embedded:
         """
         options = self._options
         with ExitStack() as opened:
-            self._api = self._bind("Kubernetes API", options.port, API_PORT)
-            opened.callback(self._api.close)
-            self._rest = self._bind("REST API", options.api_port, REST_PORT)
-            opened.callback(self._rest.close)
-            self.server = f"https://{LOOPBACK}:{self._api.getsockname()[1]}"
-            self.rest = f"http://{LOOPBACK}:{self._rest.getsockname()[1]}"
+            self._api_socket = self._bind("Kubernetes API", options.port, API_PORT)
+            opened.callback(self._api_socket.close)
+            self._rest_socket = self._bind("REST API", options.api_port, REST_PORT)
+            opened.callback(self._rest_socket.close)
+            self.api_url = f"https://{LOOPBACK}:{self._api_socket.getsockname()[1]}"
+            self.rest_url = f"http://{LOOPBACK}:{self._rest_socket.getsockname()[1]}"
             self._write_credentials()
             opened.pop_all()
-        self.remarks += isolation_remarks(options)
+        self.notices += isolation_warnings(options)
         return self
 
     def __exit__(
@@ -92,34 +92,35 @@ class Embedded:
         trace: TracebackType | None,
     ) -> None:
         """Close the sockets."""
-        self._api.close()
-        self._rest.close()
+        self._api_socket.close()
+        self._rest_socket.close()
 
     def supervisor(self) -> Supervisor:
         """The supervisor of all parts, in the order in which they start."""
         ports = {
-            "kubernetes": self._api.getsockname()[1],
-            "rest": self._rest.getsockname()[1],
+            "kubernetes": self._api_socket.getsockname()[1],
+            "rest": self._rest_socket.getsockname()[1],
         }
         return Supervisor(
             self._data,
-            self._parts(),
+            self._components(),
             program=[sys.executable, "-m", "batholith.cli"],
             version=metadata.version("batholith"),
             ports=ports,
         )
 
-    def started(self) -> Supervisor:
+    def start_supervisor(self) -> Supervisor:
         """The supervisor with all parts forked; to be called before any loop or thread.
 
         What most parts import is imported first, once for all of them.
         """
-        os.environ.update(self._trust())
-        from ..kube import cache, events
+        os.environ.update(self._tls_environment())
+        from ..kube.client import events
+        from ..kube.informer import informer
         from ..machinery import controller, metrics
         from .main import app
 
-        del cache, events, controller, metrics  # they are loaded, which was the point
+        del informer, events, controller, metrics  # they are loaded, which was the point
         supervisor = self.supervisor()
         supervisor.fork(lambda arguments: app(list(arguments)))
         return supervisor
@@ -136,38 +137,42 @@ class Embedded:
                 "  kubectl apply -f job.yaml && kubectl get vcjob,podgroup,pod",
                 "",
                 "  TOKEN=$(kubectl config view --raw -o jsonpath='{.users[0].user.token}')",
-                f"  curl {self.rest}/v1/namespaces/default/jobs/NAME/commands \\",
+                f"  curl {self.rest_url}/v1/namespaces/default/jobs/NAME/commands \\",
                 '    -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\',
                 '    -d \'{"action": "suspend"}\'',
                 "",
-                f"  {self.rest}/docs lists the REST API; Ctrl-C or `batholith down` stops.",
+                f"  {self.rest_url}/docs lists the REST API; Ctrl-C or `batholith down` stops.",
             ]
         )
 
-    def _bind(self, what: str, asked: int | None, usual: int) -> socket.socket:
+    def _bind(self, what: str, requested: int | None, default: int) -> socket.socket:
         try:
-            return _listen(usual if asked is None else asked)
+            return _listen(default if requested is None else requested)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or asked is not None:
-                text = f"{what}: port {usual if asked is None else asked}: {error.strerror}"
+            if error.errno != errno.EADDRINUSE or requested is not None:
+                text = (
+                    f"{what}: port {default if requested is None else requested}: {error.strerror}"
+                )
                 raise OSError(text) from error
         bound = _listen(0)
-        self.remarks.append(
-            f"{what}: port {usual} is taken, using {bound.getsockname()[1]} instead"
+        self.notices.append(
+            f"{what}: port {default} is taken, using {bound.getsockname()[1]} instead"
         )
         return bound
 
     def _write_credentials(self) -> None:
         ca = pki.ensure(self._data.pki).ca_data
         known = tokens.ensure(self._data.tokens)
-        files = {name: self._kubeconfig(name) for name in PARTS}
+        files = {name: self._kubeconfig(name) for name in COMPONENTS}
         for user, path in {"admin": self._data.kubeconfig, **files}.items():
-            access = kubeconfig.Access(server=self.server, ca=ca, user=user, token=known[user])
+            access = kubeconfig.ClusterAccess(
+                server=self.api_url, ca=ca, user=user, token=known[user]
+            )
             kubeconfig.write(path, access)
 
-    def _parts(self) -> list[Part]:
+    def _components(self) -> list[ComponentSpec]:
         data, options = str(self._data.root), self._options
-        api, rest = self._api.fileno(), self._rest.fileno()
+        api, rest = self._api_socket.fileno(), self._rest_socket.fileno()
         agent = ["--data-dir", data, "--pki-dir", str(self._data.pki), "--end-pods"]
         if options.simulate:
             agent += ["--simulate", str(options.simulate)]
@@ -176,34 +181,38 @@ class Embedded:
         store = f"sqlite:///{self._data.api_db}"
         limits = ["--http-limits", options.http_limits] if options.http_limits else []
         server = ["apiserver", "--data-dir", data, "--listen-fd", str(api), *limits]
-        trust = self._trust()
+        trust = self._tls_environment()
         # Stopped from the last to the first: nothing may react to the agent's ending of pods, and
         # the agent still has to say how they ended.
         return [
-            Part(name="apiserver", arguments=server, descriptors=[api], environment=trust),
-            Part(
+            ComponentSpec(name="apiserver", arguments=server, descriptors=[api], environment=trust),
+            ComponentSpec(
                 name="agent",
-                arguments=self._client("agent", *agent, *limits),
+                arguments=self._client_arguments("agent", *agent, *limits),
                 environment=trust,
-                end_grace=AGENT_GRACE,
+                stop_timeout=AGENT_SHUTDOWN_TIMEOUT,
             ),
-            Part(
-                name="controllers", arguments=self._client("controllers", *OURS), environment=trust
+            ComponentSpec(
+                name="controllers",
+                arguments=self._client_arguments("controllers", *COMMON_FLAGS),
+                environment=trust,
             ),
-            Part(
+            ComponentSpec(
                 name="scheduler",
-                arguments=self._client("scheduler", *OURS, *SCHEDULING),
+                arguments=self._client_arguments("scheduler", *COMMON_FLAGS, *SCHEDULER_FLAGS),
                 environment=trust,
             ),
-            Part(
+            ComponentSpec(
                 name="api",
-                arguments=self._client("api", "--store", store, "--listen-fd", str(rest), *limits),
+                arguments=self._client_arguments(
+                    "api", "--store", store, "--listen-fd", str(rest), *limits
+                ),
                 descriptors=[rest],
                 environment=trust,
             ),
         ]
 
-    def _trust(self) -> dict[str, str]:
+    def _tls_environment(self) -> dict[str, str]:
         """The parts speak TLS with one another alone.
 
         To read the machine's authorities, as aiohttp does when it is imported, would cost each of
@@ -211,7 +220,7 @@ class Embedded:
         """
         return {"SSL_CERT_FILE": str(self._data.pki / "ca.crt"), "SSL_CERT_DIR": ""}
 
-    def _client(self, name: str, *arguments: str) -> list[str]:
+    def _client_arguments(self, name: str, *arguments: str) -> list[str]:
         """The arguments of a part that talks to the API server."""
         return [name, "--kubeconfig", str(self._kubeconfig(name)), *arguments]
 

@@ -21,23 +21,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from ..httpserver.figures import ListenerFigures
-from ..httpserver.front import Fronts
+from ..httpserver.buffering import BufferingListener
 from ..httpserver.limits import Limits
+from ..httpserver.metrics import ListenerMetrics
 from ..httpserver.sockets import bind
 
 log = logging.getLogger(__name__)
 
-READ_SECONDS, WRITE_SECONDS = 5.0, 60.0
+READ_TIMEOUT, WRITE_TIMEOUT = 5.0, 60.0
 """How long a client may take to ask, and then to take the answer."""
 
 _MAX_BODY = 64 * 1024
 """Bytes of a request's body; none has a meaning."""
 
-OUT_OF_TOUCH = 60.0
+MAX_STALENESS = 60.0
 """Seconds without the server after which what caches hold is no news any more."""
 
-SUITES = (
+TLS12_CIPHER_SUITES = (
     "ECDHE-ECDSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES128-GCM-SHA256",
     "ECDHE-RSA-AES256-GCM-SHA384",
@@ -55,7 +55,7 @@ class CannotListenError(OSError):
 class Leadership(Protocol):
     """A candidate for leadership, as far as health goes."""
 
-    leading: asyncio.Event
+    elected: asyncio.Event
     holder: str
     """Identity of the leader last observed; empty before."""
 
@@ -64,7 +64,7 @@ class Leadership(Protocol):
         ...
 
 
-class Watched(Protocol):
+class MonitoredInformer(Protocol):
     """A watch cache, as far as health goes."""
 
     name: str
@@ -75,7 +75,7 @@ class Watched(Protocol):
         ...
 
     @property
-    def out_of_touch(self) -> float:
+    def stale_seconds(self) -> float:
         """Seconds for which the server could not be followed; 0 while it can."""
         ...
 
@@ -84,54 +84,57 @@ class Watched(Protocol):
 class Health:
     """The checks of a process, by name."""
 
-    alive: dict[str, Check] = field(default_factory=dict)
-    ready: dict[str, Check] = field(default_factory=dict)
-    remarks: dict[str, Callable[[], str]] = field(default_factory=dict)
+    livez: dict[str, Check] = field(default_factory=dict)
+    readyz: dict[str, Check] = field(default_factory=dict)
+    details: dict[str, Callable[[], str]] = field(default_factory=dict)
     """What is said beside the name of a check that is fulfilled."""
 
-    def follow_caches(
-        self, caches: Callable[[], Iterable[Watched]], *, patience: float = OUT_OF_TOUCH
+    def add_informer_check(
+        self,
+        informers: Callable[[], Iterable[MonitoredInformer]],
+        *,
+        max_staleness: float = MAX_STALENESS,
     ) -> None:
         """Be ready once there are *caches* and all of them are synced, and while none of them is
         out of touch with the server for more than *patience* seconds."""
 
         def check() -> str | None:
-            known = list(caches())
+            known = list(informers())
             late = {cache.name for cache in known if not cache.synced}
             if late:
                 return f"not synced yet: {', '.join(sorted(late))}"
-            lost = {cache.name for cache in known if cache.out_of_touch > patience}
+            lost = {cache.name for cache in known if cache.stale_seconds > max_staleness}
             if lost:
-                longest = max(cache.out_of_touch for cache in known)
+                longest = max(cache.stale_seconds for cache in known)
                 return f"out of touch for {longest:.0f} s: {', '.join(sorted(lost))}"
             return None if known else "not started yet"
 
-        self.ready["caches"] = check
+        self.readyz["caches"] = check
 
-    def follow_leader(self, candidate: Leadership) -> None:
+    def add_leader_check(self, candidate: Leadership) -> None:
         """Be ready once *candidate* leads or knows who does, and alive while it is not late."""
 
         def alive() -> str | None:
             return None if candidate.healthy() else "leads, but has not renewed its lease in time"
 
         def ready() -> str | None:
-            known = candidate.leading.is_set() or candidate.holder
+            known = candidate.elected.is_set() or candidate.holder
             return None if known else "neither leads nor has seen a leader"
 
         def role() -> str:
-            leads = candidate.leading.is_set()
+            leads = candidate.elected.is_set()
             return "leads" if leads else f"stands by for {candidate.holder}"
 
-        self.alive["leader-election"] = alive
-        self.ready["leader"] = ready
-        self.remarks["leader"] = role
+        self.livez["leader-election"] = alive
+        self.readyz["leader"] = ready
+        self.details["leader"] = role
 
-    def answer(self, path: str, *, verbose: bool) -> web.Response | None:
+    def handle(self, path: str, *, verbose: bool) -> web.Response | None:
         """The answer to a GET of *path*; ``None`` if there is nothing of that name."""
         _, endpoint, *rest = path.split("/")
-        checks: dict[str, Check] = {"ping": lambda: None, **self.alive}
+        checks: dict[str, Check] = {"ping": lambda: None, **self.livez}
         if endpoint == "readyz":
-            checks |= self.ready
+            checks |= self.readyz
         elif endpoint not in ("healthz", "livez"):
             return None
         if rest:
@@ -140,13 +143,15 @@ class Health:
                 return None
             checks = {name: checks[name]}
         found = {name: check() for name, check in checks.items()}
-        return self._told(endpoint, found, verbose=verbose)
+        return self._render(endpoint, found, verbose=verbose)
 
-    def _told(
+    def _render(
         self, endpoint: str, found: Mapping[str, str | None], *, verbose: bool
     ) -> web.Response:
         bad = any(found.values())
-        lines = [f"[-]{name}: {why}" if why else self._fine(name) for name, why in found.items()]
+        lines = [
+            f"[-]{name}: {why}" if why else self._passed_line(name) for name, why in found.items()
+        ]
         if verbose:
             lines.append(f"{endpoint} check {'failed' if bad else 'passed'}")
         elif bad:
@@ -155,12 +160,12 @@ class Health:
             return web.Response(text="ok")
         return web.Response(status=503 if bad else 200, text="\n".join(lines) + "\n")
 
-    def _fine(self, name: str) -> str:
-        remark = self.remarks.get(name)
+    def _passed_line(self, name: str) -> str:
+        remark = self.details.get(name)
         return f"[+]{name} ok: {remark()}" if remark is not None else f"[+]{name} ok"
 
 
-class _Snapshot:
+class _FrozenMetrics:
     """Figures as they were at one moment."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
@@ -170,16 +175,16 @@ class _Snapshot:
         yield from self._families
 
 
-async def _figures(registry: CollectorRegistry) -> web.Response:
+async def _render_metrics(registry: CollectorRegistry) -> web.Response:
     """Read on the loop, where nothing changes meanwhile; written out in a thread beside it."""
     view = CollectorRegistry(auto_describe=False)
-    view.register(_Snapshot(registry.collect()))
+    view.register(_FrozenMetrics(registry.collect()))
     body = await asyncio.to_thread(generate_latest, view)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Endpoint:
     """One address and what is served there."""
 
     address: str
@@ -191,22 +196,22 @@ class Place:
     limits: Limits = field(default_factory=Limits)
     """Times are our own: probes and scrapers are quick."""
 
-    figures: ListenerFigures = field(default_factory=ListenerFigures)
+    listener_metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
 
-    async def answer(self, request: web.BaseRequest) -> web.Response:
+    async def handle(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
         if request.path == "/metrics" and self.registry is not None:
-            return await _figures(self.registry)
+            return await _render_metrics(self.registry)
         found = None
         if self.health is not None:
-            found = self.health.answer(request.path, verbose="verbose" in request.query)
+            found = self.health.handle(request.path, verbose="verbose" in request.query)
         return found or web.Response(status=404, text="404 page not found\n")
 
 
 @contextlib.asynccontextmanager
-async def serving(places: Iterable[Place]) -> AsyncIterator[list[int]]:
+async def serve_endpoints(endpoints: Iterable[Endpoint]) -> AsyncIterator[list[int]]:
     """Serve *places* for the length of the block, which gets their ports.
 
     Raises:
@@ -214,63 +219,69 @@ async def serving(places: Iterable[Place]) -> AsyncIterator[list[int]]:
         ValueError: an address is none.
     """
     async with contextlib.AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(_served(place)) for place in _merged(places)]
+        yield [
+            await stack.enter_async_context(_serve_endpoint(place))
+            for place in _merge_by_address(endpoints)
+        ]
 
 
-def _quick(limits: Limits) -> Limits:
+def _with_probe_timeouts(limits: Limits) -> Limits:
     """The same with the times of probes."""
     return replace(
         limits,
-        handshake_timeout=READ_SECONDS,
-        header_timeout=READ_SECONDS,
-        body_timeout=READ_SECONDS,
-        idle_timeout=WRITE_SECONDS,
-        write_timeout=WRITE_SECONDS,
+        handshake_timeout=READ_TIMEOUT,
+        header_timeout=READ_TIMEOUT,
+        body_timeout=READ_TIMEOUT,
+        idle_timeout=WRITE_TIMEOUT,
+        write_timeout=WRITE_TIMEOUT,
     )
 
 
-def _merged(places: Iterable[Place]) -> Iterable[Place]:
+def _merge_by_address(endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
     """What is served at one address, together."""
-    by_address: dict[str, Place] = {}
-    for place in places:
+    by_address: dict[str, Endpoint] = {}
+    for place in endpoints:
         other = by_address.get(place.address, place)
-        by_address[place.address] = Place(
+        by_address[place.address] = Endpoint(
             address=place.address,
             health=other.health or place.health,
             registry=other.registry or place.registry,
             tls=other.tls or place.tls,
             limits=place.limits,
-            figures=place.figures,
+            listener_metrics=place.listener_metrics,
         )
     return by_address.values()
 
 
 @contextlib.asynccontextmanager
-async def _served(place: Place) -> AsyncIterator[int]:
-    kinds = {"health": place.health, "metrics": place.registry}
+async def _serve_endpoint(endpoint: Endpoint) -> AsyncIterator[int]:
+    kinds = {"health": endpoint.health, "metrics": endpoint.registry}
     what = " ".join(kind for kind, served in kinds.items() if served is not None)
 
-    async def answer(request: web.BaseRequest) -> web.Response:
-        response = await place.answer(request)
+    async def handle(request: web.BaseRequest) -> web.Response:
+        response = await endpoint.handle(request)
         response.force_close()
-        fronts.answered(request.protocol)
+        fronts.on_response_sent(request.protocol)
         return response
 
-    server = web.Server(answer, access_log=None)
-    fronts = Fronts(
-        name=what, body_limit=_MAX_BODY, limits=_quick(place.limits), figures=place.figures
+    server = web.Server(handle, access_log=None)
+    fronts = BufferingListener(
+        name=what,
+        body_limit=_MAX_BODY,
+        limits=_with_probe_timeouts(endpoint.limits),
+        metrics=endpoint.listener_metrics,
     )
-    fronts.inner = server
-    host, port = split(place.address)
+    fronts.backend_factory = server
+    host, port = split_host_port(endpoint.address)
     try:
         sockets = await bind(host, port)
     except OSError as error:
-        text = f"cannot listen on {place.address}: {error.strerror or error}"
+        text = f"cannot listen on {endpoint.address}: {error.strerror or error}"
         raise CannotListenError(text) from error
     bound: int = sockets[0].getsockname()[1]
     log.info("listening", extra={"serves": what, "address": f"{host}:{bound}"})
     for listening in sockets:
-        fronts.listen(listening, tls=place.tls)
+        fronts.listen(listening, tls=endpoint.tls)
     try:
         yield bound
     finally:
@@ -279,7 +290,7 @@ async def _served(place: Place) -> AsyncIterator[int]:
         fronts.abort_all()
 
 
-def split(address: str) -> tuple[str, int]:
+def split_host_port(address: str) -> tuple[str, int]:
     """Host (empty: all) and port of ``[HOST]:PORT``.
 
     Raises:
@@ -291,24 +302,24 @@ def split(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def tls(*, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
+def tls_context(*, client_ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
     """TLS from files, if all three are named; clients may show a certificate of *authority*.
 
     Raises:
         OSError: a file is missing or cannot be used.
     """
-    if not (authority and certificate and key):
+    if not (client_ca and certificate and key):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers(":".join(SUITES))
+    context.set_ciphers(":".join(TLS12_CIPHER_SUITES))
     try:
         context.load_cert_chain(certificate, key)
     except OSError as error:
         raise OSError(f"certificate {certificate}, key {key}: {error}") from error
     try:
-        context.load_verify_locations(authority)
+        context.load_verify_locations(client_ca)
     except OSError as error:
-        raise OSError(f"authority {authority}: {error}") from error
+        raise OSError(f"authority {client_ca}: {error}") from error
     context.verify_mode = ssl.CERT_OPTIONAL
     return context

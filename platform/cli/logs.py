@@ -6,19 +6,23 @@ import re
 import sys
 from datetime import UTC, datetime
 
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
 
 
-def _extras(record: logging.LogRecord) -> dict[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in _OWN}
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD_ATTRIBUTES}
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _timestamp(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     """In quotes where it could be taken for more than one value, or for another line."""
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if re.search(r'[\s="]', text) else text
@@ -29,8 +33,10 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the traceback below it where there is one."""
-        pairs = "".join(f" {key}={_shown(value)}" for key, value in _extras(record).items())
-        line = f"{_moment(record)} {record.levelname} {record.name}: {record.getMessage()}{pairs}"
+        pairs = "".join(f" {key}={_quote(value)}" for key, value in _extra_fields(record).items())
+        line = (
+            f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}{pairs}"
+        )
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -42,21 +48,21 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON; values that JSON does not know become text."""
         entry: dict[str, object] = {
-            "time": _moment(record),
+            "time": _timestamp(record),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **_extras(record),
+            **_extra_fields(record),
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
 
 
-def configure(*, form: str = "text", level: str = "INFO") -> None:
+def configure(*, log_format: str = "text", level: str = "INFO") -> None:
     """Send all logs to standard error; *form* is ``text`` or ``json``."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # A line for each review would drown the others; reviews are counted by /metrics.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

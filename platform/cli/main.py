@@ -2,11 +2,11 @@
 
 import typer
 
-from . import cluster, parts
+from . import cluster, components
 from .admission import admission
 from .controllers import controllers
-from .flags import GoCommand
-from .options import Version
+from .flag_groups import Version
+from .go_flags import GoFlagCommand
 from .scheduler import scheduler
 
 app = typer.Typer(
@@ -26,10 +26,10 @@ app.command()(cluster.up)
 app.command()(cluster.down)
 app.command()(cluster.status)
 app.command()(cluster.demo)
-app.command()(parts.apiserver)
-app.command(cls=GoCommand)(controllers)
-app.command(cls=GoCommand)(scheduler)
-app.command(cls=GoCommand)(admission)
-app.command()(parts.agent)
-app.command()(parts.api)
+app.command()(components.apiserver)
+app.command(cls=GoFlagCommand)(controllers)
+app.command(cls=GoFlagCommand)(scheduler)
+app.command(cls=GoFlagCommand)(admission)
+app.command()(components.agent)
+app.command()(components.api)
 app.command()(cluster.version)

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from ..cluster.processes import die_with_parent
-from ..cluster.supervisor import PARENT, READY_FD
-from ..kube.memory import relax
+from ..agent.runtime.process_id import die_with_parent
+from ..kube.gc_tuning import raise_gc_thresholds
+from ..local.supervisor import PARENT, READY_FD
 
 log = logging.getLogger(__name__)
 
-LIMIT = 9.0
+SHUTDOWN_TIMEOUT = 9.0
 """Seconds that a part gets to stop in order, before it is ended all the same."""
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
@@ -28,11 +28,11 @@ def run(main: Main) -> None:
     supervisor = os.environ.get(PARENT)
     if supervisor is not None:
         die_with_parent(int(supervisor))
-    relax()
-    uvloop.run(_until_signalled(main))
+    raise_gc_thresholds()
+    uvloop.run(_run_until_signal(main))
 
 
-def on_stop(stop: Callable[[], object], *, limit: float | None = LIMIT) -> None:
+def on_termination(stop: Callable[[], object], *, timeout: float | None = SHUTDOWN_TIMEOUT) -> None:
     """Have the first SIGTERM or SIGINT call *stop* on the running loop, and a second one exit.
 
     If the process has not ended *limit* seconds after the first, it exits with 1 as well; so it
@@ -40,34 +40,34 @@ def on_stop(stop: Callable[[], object], *, limit: float | None = LIMIT) -> None:
     """
     asked = False
 
-    def signalled() -> None:
+    def handle_signal() -> None:
         nonlocal asked
         if asked:
-            end_at_once("told to stop a second time")
+            exit_now("told to stop a second time")
         asked = True
         log.info("stopping")
-        if limit is not None:
-            watchdog = threading.Timer(limit, end_at_once, ("did not stop in time",))
+        if timeout is not None:
+            watchdog = threading.Timer(timeout, exit_now, ("did not stop in time",))
             watchdog.daemon = True
             watchdog.start()
         stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
+        loop.add_signal_handler(number, handle_signal)
 
 
-def end_at_once(why: str) -> None:
+def exit_now(reason: str) -> None:
     """End the process here and now, whatever its loop and threads do."""
-    log.error("ended at once", extra={"why": why})
+    log.error("ended at once", extra={"why": reason})
     os._exit(1)
 
 
-async def _until_signalled(main: Main) -> None:
+async def _run_until_signal(main: Main) -> None:
     ready = asyncio.Event()
     work = asyncio.ensure_future(main(ready))
-    tell = asyncio.create_task(_tell(ready))
-    on_stop(work.cancel)
+    tell = asyncio.create_task(_notify_ready(ready))
+    on_termination(work.cancel)
     try:
         await work
     except asyncio.CancelledError:
@@ -79,7 +79,7 @@ async def _until_signalled(main: Main) -> None:
             await tell
 
 
-async def _tell(ready: asyncio.Event) -> None:
+async def _notify_ready(ready: asyncio.Event) -> None:
     """Tell the supervisor, if there is one, that this part is ready."""
     descriptor = os.environ.get(READY_FD)
     if descriptor is None:

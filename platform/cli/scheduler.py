@@ -8,43 +8,43 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import gates
-from .assembly import Instruments, alone, run_all, told_in_a_line
-from .flags import Inert, grouped
-from .leading import Candidate, SchedulerElectionFlags, campaigning, fenced_client
-from .options import KLOG, BesideFlags, ClusterFlags, LogFlags, ServingFlags
+from . import featuregate
+from .flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags, VolcanoCheckFlags
+from .go_flags import IgnoredFlag, command_from_groups
+from .leader_election import ElectedRunnable, SchedulerElectionFlags, fenced_client, leader_election
+from .manager import Telemetry, ensure_volcano_not_running, exit_on_error, run_components
 from .process import run
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from ..scheduler.service import SchedulerSettings
+    from ..scheduler.scheduler import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
 METRICS_PORT = 8080
 
-_AT_ONCE = "decisions are made when something changes."
-_MATRIX = "all nodes are looked at, at once."
+_EVENT_DRIVEN = "decisions are made when something changes."
+_ALL_NODES = "all nodes are looked at, at once."
 
-INERT = (
-    Inert("schedule-period", _AT_ONCE),
-    Inert("resync-period", _AT_ONCE),
-    Inert("node-worker-threads", _MATRIX),
-    Inert("minimum-feasible-nodes", _MATRIX),
-    Inert("minimum-percentage-nodes-to-find", _MATRIX),
-    Inert("percentage-nodes-to-find", _MATRIX),
-    Inert("gate-removal-worker-num", "as many gates are lifted at once as pods are bound."),
-    Inert("resource-sync-timeout", "it waits for as long as it takes; see /readyz."),
-    Inert("ignored-provisioners", "volumes are not looked at yet."),
-    Inert("csi-storage", "volumes are not looked at yet.", switch=True),
-    Inert("priority-class", "priority classes always count.", switch=True),
-    Inert("enable-pprof", "there is no profiler here.", switch=True),
-    Inert("cache-dumper", "there are no dumps here.", switch=True),
-    Inert("cache-dump-dir", "there are no dumps here."),
-    Inert("disable-default-scheduler-config", "see --scheduler-conf.", switch=True),
-    Inert("scheduler-sharding-name", "there are no shards here."),
-    *KLOG,
+IGNORED_FLAGS = (
+    IgnoredFlag("schedule-period", _EVENT_DRIVEN),
+    IgnoredFlag("resync-period", _EVENT_DRIVEN),
+    IgnoredFlag("node-worker-threads", _ALL_NODES),
+    IgnoredFlag("minimum-feasible-nodes", _ALL_NODES),
+    IgnoredFlag("minimum-percentage-nodes-to-find", _ALL_NODES),
+    IgnoredFlag("percentage-nodes-to-find", _ALL_NODES),
+    IgnoredFlag("gate-removal-worker-num", "as many gates are lifted at once as pods are bound."),
+    IgnoredFlag("resource-sync-timeout", "it waits for as long as it takes; see /readyz."),
+    IgnoredFlag("ignored-provisioners", "volumes are not looked at yet."),
+    IgnoredFlag("csi-storage", "volumes are not looked at yet.", switch=True),
+    IgnoredFlag("priority-class", "priority classes always count.", switch=True),
+    IgnoredFlag("enable-pprof", "there is no profiler here.", switch=True),
+    IgnoredFlag("cache-dumper", "there are no dumps here.", switch=True),
+    IgnoredFlag("cache-dump-dir", "there are no dumps here."),
+    IgnoredFlag("disable-default-scheduler-config", "see --scheduler-conf.", switch=True),
+    IgnoredFlag("scheduler-sharding-name", "there are no shards here."),
+    *KLOG_FLAGS,
 )
 
 
@@ -63,7 +63,7 @@ class SchedulingFlags:
     ] = False
     default_queue: Annotated[str, typer.Option(help="Queue of gangs that name none.")] = "default"
     feature_gates: Annotated[
-        str, typer.Option(help=f"Name=true,…; only {gates.QUEUE_GATES} can be changed here.")
+        str, typer.Option(help=f"Name=true,…; only {featuregate.QUEUE_GATES} can be changed here.")
     ] = ""
     node_selector: Annotated[
         list[str], typer.Option(help="Not supported: refused, as pods might go elsewhere.")
@@ -76,18 +76,20 @@ class SchedulingFlags:
     ] = ""
 
 
-class UnsupportedError(ValueError):
+class UnsupportedFlagError(ValueError):
     """A flag asks for what cannot be done, and to go on without it would place pods wrongly."""
 
 
-def _check(flags: SchedulingFlags) -> None:
+def _validate(flags: SchedulingFlags) -> None:
     if flags.node_selector:
-        raise UnsupportedError("--node-selector is not supported")
+        raise UnsupportedFlagError("--node-selector is not supported")
     if flags.scheduler_sharding_mode not in ("", "none"):
-        raise UnsupportedError("--scheduler-sharding-mode: only none is supported")
+        raise UnsupportedFlagError("--scheduler-sharding-mode: only none is supported")
     if flags.plugins_dir:
-        raise UnsupportedError("--plugins-dir: Go plugins cannot be loaded")
-    for gate in gates.without_effect(flags.feature_gates, heeded=[gates.QUEUE_GATES]):
+        raise UnsupportedFlagError("--plugins-dir: Go plugins cannot be loaded")
+    for gate in featuregate.ineffective_gates(
+        flags.feature_gates, supported=[featuregate.QUEUE_GATES]
+    ):
         log.warning("feature gate without effect", extra={"gate": gate})
 
 
@@ -106,16 +108,16 @@ def _settings(flags: SchedulingFlags, registry: "CollectorRegistry") -> "Schedul
     """
     from ..machinery.metrics import WorkQueueMetrics
     from ..scheduler import conf
-    from ..scheduler.service import SchedulerSettings
+    from ..scheduler.scheduler import SchedulerSettings
 
     text = conf.DEFAULT if flags.scheduler_conf is None else _read(flags.scheduler_conf)
     conf.load(text)  # what is wrong with it is told now, not when we come to lead
     return SchedulerSettings(
         conf=text,
-        gang_names=tuple(flags.scheduler_name),
-        single_names=("default-scheduler",) if flags.default_scheduler else (),
+        gang_scheduler_names=tuple(flags.scheduler_name),
+        pod_scheduler_names=("default-scheduler",) if flags.default_scheduler else (),
         default_queue=flags.default_queue,
-        queue_gates=gates.is_open(flags.feature_gates, gates.QUEUE_GATES),
+        queue_gates=featuregate.is_enabled(flags.feature_gates, featuregate.QUEUE_GATES),
         registry=registry,
         work_metrics=WorkQueueMetrics(registry),
     )
@@ -125,40 +127,40 @@ def _scheduler(
     cluster: ClusterFlags,
     scheduling: SchedulingFlags,
     election: SchedulerElectionFlags,
-    beside: BesideFlags,
-    served: ServingFlags,
+    check_flags: VolcanoCheckFlags,
+    endpoint_flags: EndpointFlags,
     logging_: LogFlags,
 ) -> None:
     """Run the gang scheduler."""
+    from ..kube.client.events import EventRecorder
     from ..kube.errors import ConfigError
-    from ..kube.events import EventRecorder
     from ..machinery.clock import SystemClock
-    from ..scheduler.service import Scheduler
-    from .beside import SCHEDULER, BesideVolcanoError
-    from .health import CannotListenError, serving
+    from ..scheduler.scheduler import Scheduler
+    from .health import CannotListenError, serve_endpoints
+    from .volcano_check import SCHEDULER, VolcanoRunningError
 
     logging_.configure()
-    instruments = Instruments()
-    with told_in_a_line(OSError, ValueError):
-        _check(scheduling)
+    instruments = Telemetry()
+    with exit_on_error(OSError, ValueError):
+        _validate(scheduling)
         settings = _settings(scheduling, instruments.registry)
         contest = election.settings()
-        doors = instruments.places(served, metrics_port=METRICS_PORT)
+        doors = instruments.endpoints(endpoint_flags, metrics_port=METRICS_PORT)
 
     async def main(ready: asyncio.Event) -> None:
-        async with serving(doors):
-            await alone(cluster, beside, SCHEDULER)
+        async with serve_endpoints(doors):
+            await ensure_volcano_not_running(cluster, check_flags, SCHEDULER)
             async with (
-                campaigning(contest, cluster, "scheduler", instruments=instruments) as elector,
-                fenced_client(elector, cluster, "scheduler", instruments=instruments) as client,
+                leader_election(contest, cluster, "scheduler", telemetry=instruments) as elector,
+                fenced_client(elector, cluster, "scheduler", telemetry=instruments) as client,
             ):
                 recorder = EventRecorder(client, component="volcano")
                 part = Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
-                await run_all(recorder, Candidate(part, elector), ready=ready)
+                await run_components(recorder, ElectedRunnable(part, elector), ready=ready)
 
-    with told_in_a_line(BesideVolcanoError, CannotListenError, ConfigError):
+    with exit_on_error(VolcanoRunningError, CannotListenError, ConfigError):
         run(main)
 
 
 _scheduler.__name__ = "scheduler"
-scheduler = grouped(_scheduler, *INERT)
+scheduler = command_from_groups(_scheduler, *IGNORED_FLAGS)

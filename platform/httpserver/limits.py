@@ -7,7 +7,7 @@ from ..model import durations, quantity
 
 MIB = 1024 * 1024
 
-_KEPT_FILES = 4
+_RESERVED_FD_RATIO = 4
 """One in so many of the process's descriptors is kept for what is not a connection."""
 
 
@@ -55,21 +55,21 @@ class Limits:
             name, equals, value = item.partition("=")
             if not equals or name not in kinds:
                 raise LimitsError(f"{item!r}: want one of {', '.join(kinds)} and its value")
-            found[name.replace("-", "_")] = _positive(name, value, whole=kinds[name] is int)
+            found[name.replace("-", "_")] = _parse_positive(name, value, integer=kinds[name] is int)
         return replace(base or cls(), **found)  # type: ignore[arg-type]
 
     @property
-    def most_connections(self) -> int:
+    def max_connections(self) -> int:
         """Connections that may be open: fewer than asked for where descriptors are scarce."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             return self.connections
-        return max(1, min(self.connections, files - files // _KEPT_FILES))
+        return max(1, min(self.connections, files - files // _RESERVED_FD_RATIO))
 
 
-def _positive(name: str, value: str, *, whole: bool) -> float:
+def _parse_positive(name: str, value: str, *, integer: bool) -> float:
     try:
-        if whole:
+        if integer:
             number: float = quantity.parse(value).value()
         else:
             number = durations.parse(value).total_seconds()

@@ -1,8 +1,8 @@
 """Accepting connections, and closing those that take too much time, memory or room.
 
-A :class:`Listener` accepts by itself and not by the event loop's server, which shows a connection
-only after its TLS handshake and closes the socket for good when descriptors run out. Time limits
-are checked together, once a second: a request sets its deadline by one assignment.
+A :class:`RecordingHandler` accepts by itself and not by the event loop's server, which shows a
+connection only after its TLS handshake and closes the socket for good when descriptors run out.
+Time limits are checked together, once a second: a request sets its deadline by one assignment.
 """
 
 import asyncio
@@ -16,27 +16,27 @@ from collections.abc import Callable
 from enum import IntEnum
 from http import HTTPStatus
 
-from .figures import ListenerFigures
 from .limits import Limits
+from .metrics import ListenerMetrics
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 1.0
+SWEEP_INTERVAL = 1.0
 """Between two looks at deadlines."""
 
-LINGER_SECONDS = 2.0
+HALF_CLOSE_TIMEOUT = 2.0
 """For which a client that was refused may go on sending, so that it gets to read why."""
 
-CLOSE_SECONDS = 30.0
+CLOSE_TIMEOUT = 30.0
 """For which a client may take its last response."""
 
-_ACCEPTS = 64
+_MAX_ACCEPTS = 64
 """Connections accepted before the loop does something else."""
 
-_BACKOFF, _LONGEST_BACKOFF = 0.05, 1.0
-_LOG_SECONDS = 60.0
-_RETRIED = frozenset((429, 503))
-_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_INITIAL_BACKOFF, _MAX_BACKOFF = 0.05, 1.0
+_LOG_INTERVAL = 60.0
+_RETRYABLE = frozenset((429, 503))
+_RESOURCE_ERRNOS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class Phase(IntEnum):
@@ -46,36 +46,36 @@ class Phase(IntEnum):
     HEADER = 1
     BODY = 2
     IDLE = 3
-    ANSWERING = 4
+    RESPONDING = 4
     CLOSING = 5
 
 
-class Guarded(asyncio.Protocol, ABC):
+class LimitedConnection(asyncio.Protocol, ABC):
     """A connection that a listener can judge and close."""
 
     def __init__(self, listener: "Listener") -> None:
         self.listener = listener
         self.phase = Phase.HANDSHAKE
-        self.since = self.deadline = 0.0
+        self.phase_started = self.deadline = 0.0
         """When the phase began, and when it is over at the latest."""
-        self.proven = False
+        self.authenticated = False
         """Whether the client has shown credentials."""
-        self.stalled: float | None = None
+        self.stalled_since: float | None = None
         """Since when the client does not read what is written."""
-        self.held = 0
+        self.buffered_bytes = 0
         """Bytes that the listener counts for it."""
-        self.accepted: socket.socket | None = None
+        self.accepted_socket: socket.socket | None = None
         """Until its TLS handshake begins."""
-        self.opening: asyncio.Task[None] | None = None
+        self.handshake: asyncio.Task[None] | None = None
         """Its TLS handshake."""
         self.transport: asyncio.Transport | None = None
-        self.enter(Phase.HANDSHAKE)
+        self.enter_phase(Phase.HANDSHAKE)
 
-    def enter(self, phase: Phase) -> None:
+    def enter_phase(self, phase: Phase) -> None:
         """Begin *phase*."""
         self.phase = phase
-        self.since = now = self.listener.time()
-        self.deadline = now + self.listener.allowed[phase]
+        self.phase_started = now = self.listener.time()
+        self.deadline = now + self.listener.phase_timeouts[phase]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request."""
@@ -83,66 +83,66 @@ class Guarded(asyncio.Protocol, ABC):
         if self.listener.closed:  # it came before the listener closed, and is known too late
             self.abort()
             return
-        self.proven = self.listener.proves
-        self.enter(Phase.HEADER)
+        self.authenticated = self.listener.client_cert_required
+        self.enter_phase(Phase.HEADER)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        self.listener.forget(self)
+        self.listener.remove(self)
 
     def pause_writing(self) -> None:
         """The client reads more slowly than the server writes."""
-        self.stalled = self.listener.time()
+        self.stalled_since = self.listener.time()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self.stalled = None
+        self.stalled_since = None
 
     def abort(self) -> None:
         """Close at once."""
-        if self.opening is not None:
-            self.opening.cancel()
+        if self.handshake is not None:
+            self.handshake.cancel()
         if self.transport is not None:
             self.transport.abort()
 
-    def linger(self) -> None:
+    def half_close(self) -> None:
         """Close when the client has read the last response, or soon."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        self.enter(Phase.CLOSING)
-        self.deadline = self.since + LINGER_SECONDS
+        self.enter_phase(Phase.CLOSING)
+        self.deadline = self.phase_started + HALF_CLOSE_TIMEOUT
         if transport.can_write_eof():
             transport.write_eof()
 
     def close(self) -> None:
         """Close when all is written."""
         if self.transport is not None and not self.transport.is_closing():
-            self.enter(Phase.CLOSING)
+            self.enter_phase(Phase.CLOSING)
             self.transport.close()
 
     def expire(self) -> str:
         """Close, as the phase has lasted too long; returns the reason."""
         phase = self.phase
         if phase is Phase.BODY:
-            self.refuse(408)
+            self.reject(408)
         elif phase is Phase.IDLE and self.transport and not self.transport.get_write_buffer_size():
             self.close()
         else:
             self.abort()
-        return _TIMEOUTS[phase]
+        return _TIMEOUT_REASONS[phase]
 
     @abstractmethod
-    def refuse(self, status: int) -> None:
+    def reject(self, status: int) -> None:
         """Drop what has come of a request, answer *status* if that is possible, and close."""
 
 
-_TIMEOUTS = {
+_TIMEOUT_REASONS = {
     Phase.HANDSHAKE: "handshake_timeout",
     Phase.HEADER: "header_timeout",
     Phase.BODY: "body_timeout",
     Phase.IDLE: "idle_timeout",
-    Phase.ANSWERING: "write_timeout",
+    Phase.RESPONDING: "write_timeout",
     Phase.CLOSING: "",
 }
 """Reasons under which an end is counted; one that was decided before is not counted again."""
@@ -151,7 +151,7 @@ _TIMEOUTS = {
 class Listener(ABC):
     """All connections of a listening socket."""
 
-    proves = False
+    client_cert_required = False
     """Whether the TLS handshake asks for credentials already."""
 
     def __init__(
@@ -159,44 +159,44 @@ class Listener(ABC):
         *,
         name: str,
         limits: Limits | None = None,
-        figures: ListenerFigures | None = None,
+        metrics: ListenerMetrics | None = None,
         time: Callable[[], float] | None = None,
     ) -> None:
         self.name = name
         self.limits = limits = limits or Limits()
-        self.figures = figures or ListenerFigures()
-        self.figures.watch(self)
+        self.metrics = metrics or ListenerMetrics()
+        self.metrics.register(self)
         self.closed = False
-        self.held = 0
+        self.buffered_bytes = 0
         """Bytes of requests that are not complete."""
-        self.allowed = (
+        self.phase_timeouts = (
             limits.handshake_timeout,
             limits.header_timeout,
             limits.body_timeout,
             limits.idle_timeout,
             math.inf,
-            CLOSE_SECONDS,
+            CLOSE_TIMEOUT,
         )
         """Seconds, by phase."""
         self._loop = asyncio.get_running_loop()
         self.time = time or self._loop.time
-        self._most = limits.most_connections
-        self._open: set[Guarded] = set()
+        self._max_connections = limits.max_connections
+        self._open: set[LimitedConnection] = set()
         self._sockets: dict[socket.socket, asyncio.TimerHandle | None] = {}
         """Those that are listened on, and when the next look at one is that must pause."""
         self._tls: ssl.SSLContext | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._every = min(SWEEP_SECONDS, *(each / 4 for each in self.allowed))
-        self._swept = 0.0
-        self._backoff = _BACKOFF
-        self._logged: dict[str, float] = {}
+        self._sweep_interval = min(SWEEP_INTERVAL, *(each / 4 for each in self.phase_timeouts))
+        self._swept_at = 0.0
+        self._backoff = _INITIAL_BACKOFF
+        self._logged_at: dict[str, float] = {}
 
     def __len__(self) -> int:
         """Open connections."""
         return len(self._open)
 
     @abstractmethod
-    def make(self) -> Guarded:
+    def create_connection(self) -> LimitedConnection:
         """The protocol of a new connection."""
 
     def listen(self, listening: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
@@ -209,7 +209,7 @@ class Listener(ABC):
             # asyncio sets it only on sockets that name their protocol; this one's do not.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._sockets:
-            self._sweep_later()
+            self._schedule_sweep()
         self._sockets[listening], self._tls = None, tls
         self._loop.add_reader(listening.fileno(), self._accept, listening)
 
@@ -234,137 +234,141 @@ class Listener(ABC):
         for connection in list(self._open):
             connection.abort()
 
-    def describe(self, status: int) -> tuple[str, bytes]:
+    def error_content(self, status: int) -> tuple[str, bytes]:
         """Content type and body of a refusal with *status*."""
         return "text/plain; charset=utf-8", f"{explain(status)}\n".encode()
 
-    def refusal(self, status: int) -> bytes:
+    def rejection_response(self, status: int) -> bytes:
         """A whole response that refuses a request and ends its connection."""
-        kind, body = self.describe(status)
-        retry = "retry-after: 1\r\n" if status in _RETRIED else ""
+        kind, body = self.error_content(status)
+        retry = "retry-after: 1\r\n" if status in _RETRYABLE else ""
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {kind}\r\n"
             f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
         )
         return head.encode() + body
 
-    def refused(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         """Count something that was refused."""
-        self.figures.refused[self.name, reason] += 1
+        self.metrics.rejections[self.name, reason] += 1
 
-    def forget(self, connection: Guarded) -> None:
+    def remove(self, connection: LimitedConnection) -> None:
         """Forget a connection that is gone."""
         self._open.discard(connection)
-        self.held -= connection.held
-        connection.held = 0
+        self.buffered_bytes -= connection.buffered_bytes
+        connection.buffered_bytes = 0
 
-    def hold(self, connection: Guarded, size: int) -> None:
+    def set_buffered_bytes(self, connection: LimitedConnection, size: int) -> None:
         """Count *size* bytes for *connection*; refuse the largest requests while it is too much."""
-        self.held += size - connection.held
-        connection.held = size
-        while self.held > self.limits.unfinished_bytes:
-            victim = max(self._open, key=lambda each: (each.held, -each.since), default=connection)
-            if not victim.held:
+        self.buffered_bytes += size - connection.buffered_bytes
+        connection.buffered_bytes = size
+        while self.buffered_bytes > self.limits.unfinished_bytes:
+            victim = max(
+                self._open,
+                key=lambda each: (each.buffered_bytes, -each.phase_started),
+                default=connection,
+            )
+            if not victim.buffered_bytes:
                 return
-            self.held -= victim.held
-            victim.held = 0
-            self.refused("unfinished_bytes")
-            victim.refuse(429)
+            self.buffered_bytes -= victim.buffered_bytes
+            victim.buffered_bytes = 0
+            self.count_rejection("unfinished_bytes")
+            victim.reject(429)
 
-    def soon(self, work: Callable[[], object]) -> None:
+    def call_soon(self, work: Callable[[], object]) -> None:
         """Do *work* in the loop's next turn."""
         self._loop.call_soon(work)
 
     # -- accepting
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTS):
+        for _ in range(_MAX_ACCEPTS):
             try:
                 accepted, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if error.errno not in _RESOURCE_ERRNOS:
                     raise
                 self._back_off(listening, error)
                 return
-            self._backoff = _BACKOFF
-            self._admit(accepted)
+            self._backoff = _INITIAL_BACKOFF
+            self._open_connection(accepted)
 
     def _back_off(self, listening: socket.socket, error: OSError) -> None:
         """Make room, and accept again a little later: the loop would call again at once."""
-        self.refused("descriptors")
+        self.count_rejection("descriptors")
         made = self._evict()
-        self._tell("cannot accept connections", error=str(error), evicted=made)
+        self._log_rate_limited("cannot accept connections", error=str(error), evicted=made)
         self._loop.remove_reader(listening.fileno())
         self._sockets[listening] = self._loop.call_later(self._backoff, self._resume, listening)
-        self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+        self._backoff = min(2 * self._backoff, _MAX_BACKOFF)
 
     def _resume(self, listening: socket.socket) -> None:
         self._sockets[listening] = None
         self._loop.add_reader(listening.fileno(), self._accept, listening)
 
-    def _admit(self, accepted: socket.socket) -> None:
+    def _open_connection(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
-        if len(self._open) >= self._most:
-            self._tell("too many connections", limit=self._most)
+        if len(self._open) >= self._max_connections:
+            self._log_rate_limited("too many connections", limit=self._max_connections)
             if not self._evict():
-                self.refused("connections")
+                self.count_rejection("connections")
                 accepted.close()
                 return
-        connection = self.make()
-        connection.accepted = accepted
+        connection = self.create_connection()
+        connection.accepted_socket = accepted
         self._open.add(connection)
-        connection.opening = self._loop.create_task(self._establish(connection))
-        connection.opening.add_done_callback(lambda _: self._established(connection))
+        connection.handshake = self._loop.create_task(self._handshake(connection))
+        connection.handshake.add_done_callback(lambda _: self._on_handshake_done(connection))
 
-    async def _establish(self, connection: Guarded) -> None:
-        accepted, connection.accepted = connection.accepted, None
+    async def _handshake(self, connection: LimitedConnection) -> None:
+        accepted, connection.accepted_socket = connection.accepted_socket, None
         if accepted is None:
             return
         try:
             await self._loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._tls, **self._patience()
+                lambda: connection, accepted, ssl=self._tls, **self._handshake_options()
             )
         except OSError:  # of TLS, too
-            self.refused("handshake")
+            self.count_rejection("handshake")
 
-    def _established(self, connection: Guarded) -> None:
-        connection.opening = None
-        if connection.accepted is not None:  # it was cancelled before it began
-            connection.accepted.close()
+    def _on_handshake_done(self, connection: LimitedConnection) -> None:
+        connection.handshake = None
+        if connection.accepted_socket is not None:  # it was cancelled before it began
+            connection.accepted_socket.close()
         if connection.transport is None:
-            self.forget(connection)
+            self.remove(connection)
 
-    def _patience(self) -> dict[str, float]:
+    def _handshake_options(self) -> dict[str, float]:
         # The sweep ends a handshake; the loop's own limit is only not to come first.
-        return {"ssl_handshake_timeout": 2 * self.allowed[0] + 60} if self._tls else {}
+        return {"ssl_handshake_timeout": 2 * self.phase_timeouts[0] + 60} if self._tls else {}
 
     def _evict(self) -> bool:
         """Close the connection that is missed least, if there is one; returns whether."""
-        found = min(self._open, key=_worth, default=None)
-        if found is None or _worth(found)[0] == _BUSY:
+        found = min(self._open, key=_eviction_order, default=None)
+        if found is None or _eviction_order(found)[0] == _NOT_EVICTABLE:
             return False
-        self.refused("evicted")
+        self.count_rejection("evicted")
         found.abort()
         # It is not counted any more, though the loop takes another turn to close it.
-        self.forget(found)
+        self.remove(found)
         return True
 
     # -- deadlines
 
-    def _sweep_later(self) -> None:
-        self._swept = self.time()
-        self._timer = self._loop.call_later(self._every, self._sweep_on_time)
+    def _schedule_sweep(self) -> None:
+        self._swept_at = self.time()
+        self._timer = self._loop.call_later(self._sweep_interval, self._on_sweep_timer)
 
-    def _sweep_on_time(self) -> None:
-        late = self.time() - self._swept - self._every
-        if late > SWEEP_SECONDS:
+    def _on_sweep_timer(self) -> None:
+        late = self.time() - self._swept_at - self._sweep_interval
+        if late > SWEEP_INTERVAL:
             # The process stood still: what clients sent meanwhile has not been read yet.
             for connection in self._open:
                 connection.deadline += late
         self.sweep()
-        self._sweep_later()
+        self._schedule_sweep()
 
     def sweep(self) -> None:
         """Close what is over its time."""
@@ -372,23 +376,23 @@ class Listener(ABC):
         for connection in list(self._open):
             if now >= connection.deadline:
                 reason = connection.expire()
-            elif now - _stalled_since(connection, now) > self.limits.write_timeout:
+            elif now - _stall_start(connection, now) > self.limits.write_timeout:
                 reason = "write_timeout"
                 connection.abort()
             else:
                 continue
             if reason:
-                self.refused(reason)
+                self.count_rejection(reason)
 
-    def _tell(self, message: str, **facts: object) -> None:
+    def _log_rate_limited(self, message: str, **facts: object) -> None:
         """Log a warning, but not the same again within a minute."""
         now = self.time()
-        if now - self._logged.get(message, -math.inf) >= _LOG_SECONDS:
-            self._logged[message] = now
+        if now - self._logged_at.get(message, -math.inf) >= _LOG_INTERVAL:
+            self._logged_at[message] = now
             log.warning(message, extra={"listener": self.name, **facts})
 
 
-_EXPLAINED = {
+_EXPLANATIONS = {
     400: "the request is malformed, or its body is not complete",
     408: "the request took too long to arrive",
     413: "the request body is too large",
@@ -398,22 +402,28 @@ _EXPLAINED = {
 
 def explain(status: int) -> str:
     """Why a request was refused."""
-    return _EXPLAINED.get(status, HTTPStatus(status).phrase)
+    return _EXPLANATIONS.get(status, HTTPStatus(status).phrase)
 
 
-_BUSY = 4
+_NOT_EVICTABLE = 4
 
 
-def _worth(connection: Guarded) -> tuple[int, float]:
+def _eviction_order(connection: LimitedConnection) -> tuple[int, float]:
     """How much a connection would be missed: by what is known of its client, then by age."""
-    phase, proven = connection.phase, connection.proven
+    phase, proven = connection.phase, connection.authenticated
     if phase is Phase.CLOSING:
-        return 0, connection.since
-    if phase is Phase.ANSWERING:
-        return (1 if connection.stalled is not None and not proven else _BUSY), connection.since
-    return (3 if proven else 2 if phase is Phase.IDLE else 1), connection.since
+        return 0, connection.phase_started
+    if phase is Phase.RESPONDING:
+        return (
+            1 if connection.stalled_since is not None and not proven else _NOT_EVICTABLE
+        ), connection.phase_started
+    return (3 if proven else 2 if phase is Phase.IDLE else 1), connection.phase_started
 
 
-def _stalled_since(connection: Guarded, now: float) -> float:
+def _stall_start(connection: LimitedConnection, now: float) -> float:
     """Since when a client without credentials does not read."""
-    return now if connection.stalled is None or connection.proven else connection.stalled
+    return (
+        now
+        if connection.stalled_since is None or connection.authenticated
+        else connection.stalled_since
+    )

@@ -6,7 +6,7 @@ import os
 import socket
 
 
-async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+async def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """Bound sockets for all addresses of *host* (empty: of this machine), which share a port.
 
     With *shared*, other processes may listen on the port, too.
@@ -23,7 +23,7 @@ async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.soc
         for family, _, _, _, address in dict.fromkeys(found):
             # A free port is chosen once: by the first of the addresses.
             taken = sockets[0].getsockname()[1] if sockets else port
-            made = _bound(family, (address[0], taken, *address[2:]), shared=shared)
+            made = _bind_address(family, (address[0], taken, *address[2:]), reuse_port=reuse_port)
             if made is not None:
                 sockets.append(made)
     except OSError:
@@ -35,14 +35,16 @@ async def bind(host: str, port: int, *, shared: bool = False) -> list[socket.soc
     return sockets
 
 
-def _bound(family: int, address: tuple[str | int, ...], *, shared: bool) -> socket.socket | None:
+def _bind_address(
+    family: int, address: tuple[str | int, ...], *, reuse_port: bool
+) -> socket.socket | None:
     try:
         made = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
         return None  # the kernel does not speak this family
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
+        if reuse_port:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

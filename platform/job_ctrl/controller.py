@@ -8,59 +8,59 @@ what it writes in ``executor``. Nothing that is only in memory is needed to go o
 import asyncio
 import logging
 
-from ..kube.cache import Cache, Feed
-from ..kube.client import Client
+from ..kube.client.client import Client
 from ..kube.errors import NotFoundError
-from ..kube.reflector import CacheOptions
-from ..machinery.bustle import Bustle
+from ..kube.informer.informer import Informer, KindSource
+from ..kube.informer.reflector import InformerOptions
+from ..machinery.change_rate import ChangeRate
 from ..machinery.clock import Clock, SystemClock
-from ..machinery.controller import ShardedQueue, TryAgainError, WorkerSettings, run_workers
+from ..machinery.controller import RequeueError, ShardedQueue, WorkerSettings, run_workers
+from ..machinery.event_recorder import Recorder
 from ..machinery.expectations import Expectations
 from ..machinery.lifecycle import Source, run_controller
-from ..machinery.limiters import default_controller_limiter
-from ..machinery.recording import Recorder
+from ..machinery.rate_limiters import default_controller_rate_limiter
 from ..model import names, times
-from ..model.command import Command, kind_problem, target_problem
+from ..model.command import Command, target_kind_error, target_name_error
 from ..model.job import Job, JobEvent
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroup, PodGroupPhase
-from . import ledger, podgroups
-from .case import UNSEEN_FOR, Case, Plan, newer
+from . import pod_tracker, podgroups
+from .core_types import MetadataOnly, Pod, PriorityClass
 from .decide import decide
-from .defaults import FilledJob
+from .defaults import DefaultedJob
 from .effects import SetStatus
-from .executor import Executor, Tools, Turn
+from .executor import Executor, ExecutorDeps, SyncContext
+from .job_info import UNOBSERVED_TIMEOUT, DesiredState, JobInfo, is_newer
+from .job_view import CommandRef, JobView
 from .metrics import JobMetrics
 from .plugins.registry import Registry
+from .recovery import errors_from_status, restore
 from .settings import JobSettings
-from .takeover import catch_up, obstacles_of
-from .view import Order, View
-from .views import Owned, Pod, PriorityClass
 
 log = logging.getLogger(__name__)
 
-_BUSY_PAUSE = 0.05
+_BATCH_DELAY = 0.05
 """Seconds for which changes of a job's pods are collected while much is going on: a job that
 thousands of pods start for is not looked at for each of them."""
-WATCHED = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
+WATCHED_PLUGIN_KINDS = (names.SERVICES, names.NETWORKPOLICIES, names.CONFIGMAPS)
 """Kinds of plugins' objects that come back at once when somebody deletes them; to watch Secrets
 would be the right to read everybody's, so they come back when a pod has to be made again."""
 
-_STEPS = 32
+_MAX_STEPS = 32
 """Decisions about one job in a row before others get their turn."""
 
 
-_LONGEST_WAIT = 60.0
+_MAX_BACKOFF = 60.0
 """Seconds that a job waits at most before what was refused is tried again: nobody tells us of a
 quota that is freed, or of a name that is given up."""
 
-_UNSEEN_LOOK = 3.0
+_UNOBSERVED_RECHECK = 3.0
 """Seconds until a job is looked at again of which the caches do not show all that we wrote. Mostly
 they do by then; what went while a watch was broken they never will."""
 
 
 class JobController:
-    """Runs Volcano's Jobs; see :meth:`run`."""
+    """Runs Volcano's Jobs; see :meth:`run_in_thread`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class JobController:
         clock: Clock | None = None,
         recorder: Recorder | None = None,
         plugins: Registry | None = None,
-        podgroups: Cache[PodGroup] | None = None,
+        podgroups: Informer[PodGroup] | None = None,
     ) -> None:
         """*podgroups* holds PodGroups, at least those of the jobs' namespace.
 
@@ -79,74 +79,82 @@ class JobController:
         self._client = client
         self._settings = settings = settings or JobSettings()
         self._clock = clock if clock is not None else SystemClock()
-        self._queue = ShardedQueue(
+        self._workqueue = ShardedQueue(
             name="job",
             shards=settings.workers,
-            limiter=default_controller_limiter(self._clock, longest=_LONGEST_WAIT),
+            limiter=default_controller_rate_limiter(self._clock, max_delay=_MAX_BACKOFF),
             clock=self._clock,
             metrics=settings.work_metrics,
         )
-        self._expected = Expectations(self._clock, ttl=UNSEEN_FOR)
+        self._expectations = Expectations(self._clock, ttl=UNOBSERVED_TIMEOUT)
         self._metrics = JobMetrics(settings.registry)
-        self._bustle = Bustle(self._clock)
+        self._change_rate = ChangeRate(self._clock)
         self._executor = Executor(
-            Tools(
+            ExecutorDeps(
                 client=client,
                 clock=self._clock,
-                queue=self._queue,
-                expected=self._expected,
+                workqueue=self._workqueue,
+                expectations=self._expectations,
                 recorder=recorder,
                 metrics=self._metrics,
                 settings=settings,
-                bustle=self._bustle,
+                change_rate=self._change_rate,
             )
         )
         self._plugins = plugins or Registry.load()
-        self._cases: dict[str, Case] = {}
+        self._job_infos: dict[str, JobInfo] = {}
         # Commands of the first list, which comes in no useful order.
-        self._early: list[Command] | None = []
-        self._priorities_seen = 0
-        self._watch(podgroups)
+        self._initial_commands: list[Command] | None = []
+        self._priority_classes_generation = 0
+        self._create_informers(podgroups)
 
-    def _watch(self, groups: Cache[PodGroup] | None) -> None:
+    def _create_informers(self, podgroup_informer: Informer[PodGroup] | None) -> None:
         client, space = self._client, self._settings.namespace
-        self._jobs = Cache(client, names.JOBS, FilledJob, namespace=space)
-        self._pods = Cache(client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME)
-        if groups is None:
-            groups = Cache(client, names.PODGROUPS, PodGroup, namespace=space)
-        self._podgroups = groups
-        obeyed = CacheOptions(in_order=True)
-        self._commands = Cache(client, names.COMMANDS, Command, namespace=space, options=obeyed)
-        self._priorities = Cache(client, names.PRIORITYCLASSES, PriorityClass)
+        self._jobs = Informer(client, names.JOBS, DefaultedJob, namespace=space)
+        self._pods = Informer(
+            client, names.PODS, Pod, namespace=space, label_selector=names.JOB_NAME
+        )
+        if podgroup_informer is None:
+            podgroup_informer = Informer(client, names.PODGROUPS, PodGroup, namespace=space)
+        self._podgroups = podgroup_informer
+        obeyed = InformerOptions(ordered=True)
+        self._commands = Informer(client, names.COMMANDS, Command, namespace=space, options=obeyed)
+        self._priority_classes = Informer(client, names.PRIORITYCLASSES, PriorityClass)
         made = [
-            Cache(client, kind, Owned, namespace=space, label_selector=names.JOB_NAME)
-            for kind in WATCHED
+            Informer(client, kind, MetadataOnly, namespace=space, label_selector=names.JOB_NAME)
+            for kind in WATCHED_PLUGIN_KINDS
         ]
         self._sources: list[Source] = [
-            Feed(self._jobs, self._on_job),
-            Feed(self._pods, self._on_pod),
-            Feed(self._podgroups, self._on_podgroup),
-            Feed(self._commands, self._on_command),
-            Feed(self._priorities, self._on_priority),
-            *(Feed(cache, self._on_object) for cache in made),
+            KindSource(self._jobs, self._on_job),
+            KindSource(self._pods, self._on_pod),
+            KindSource(self._podgroups, self._on_podgroup),
+            KindSource(self._commands, self._on_command),
+            KindSource(self._priority_classes, self._on_priority_class),
+            *(KindSource(cache, self._on_plugin_object) for cache in made),
         ]
 
     async def run(
-        self, *, ready: asyncio.Event | None = None, lead: asyncio.Event | None = None
+        self, *, ready: asyncio.Event | None = None, elected: asyncio.Event | None = None
     ) -> None:
         """Watch, then work (not before *lead*), until cancelled; *ready* is set in between.
 
         When cancelled, it finishes what is in hand and queued, and writes nothing after.
         """
-        await run_controller(self._sources, self._serve, synced=self._begin, ready=ready, lead=lead)
+        await run_controller(
+            self._sources,
+            self._run_workers,
+            on_synced=self._on_synced,
+            ready=ready,
+            elected=elected,
+        )
 
-    async def _serve(self) -> None:
+    async def _run_workers(self) -> None:
         settings = WorkerSettings(timeout=self._settings.reconcile_timeout)
-        await run_workers(self._queue, self._reconcile, settings=settings)
+        await run_workers(self._workqueue, self._reconcile, settings=settings)
 
-    def _begin(self) -> None:
-        early, self._early = self._early or [], None
-        for command in sorted(early, key=lambda command: command.age):
+    def _on_synced(self) -> None:
+        early, self._initial_commands = self._initial_commands or [], None
+        for command in sorted(early, key=lambda command: command.sort_key):
             self._on_command(None, command)
 
     # What is seen.
@@ -155,54 +163,56 @@ class JobController:
         about = new or old
         if about is None:
             return
-        self._bustle.note()
+        self._change_rate.observe()
         key = about.metadata.key
         if new is None:
-            self._metrics.gone(about)
-            self._tidy(key)
-            self._queue.add(key)
+            self._metrics.job_deleted(about)
+            self._clean_up(key)
+            self._workqueue.add(key)
             log.info("job deleted", extra={"job": key, "phase": about.status.state.phase})
             return
         if old is None and not new.status.state.phase:
             log.info("job created", extra={"job": key, "queue": new.spec.queue})
-        written = self._case(key).written
+        written = self._job_info(key).last_written_job
         if written is None or written.metadata.resource_version != new.metadata.resource_version:
-            self._queue.add(key)  # our own write has been looked at already
+            self._workqueue.add(key)  # our own write has been looked at already
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        was, entry = _entry(old), _entry(new)
+        was, entry = _pod_info(old), _pod_info(new)
         if old is not None and was is not None and (entry is None or entry.owner != was.owner):
-            self._lose(_owner_key(old.metadata), was)  # deleted, or not its job's any longer
+            self._pod_deleted(_owner_key(old.metadata), was)  # deleted, or not its job's any longer
         if new is not None and entry is not None:
             key = _owner_key(new.metadata)
-            self._expected.observed(key, entry.name)
-            if self._case(key).ledger.put(entry, now=self._when(entry)):
-                self._mark(key)
+            self._expectations.observe(key, entry.name)
+            if self._job_info(key).pod_tracker.update(entry, now=self._event_time(entry)):
+                self._enqueue(key)
 
-    def _lose(self, key: str, entry: ledger.Entry) -> None:
-        self._expected.observed(key, entry.name)
-        case = self._case(key)
-        case.ledger.drop(entry.uid, now=self._when(entry))
+    def _pod_deleted(self, key: str, entry: pod_tracker.PodInfo) -> None:
+        self._expectations.observe(key, entry.name)
+        case = self._job_info(key)
+        case.pod_tracker.remove(entry.uid, now=self._event_time(entry))
         # Its successor may need what nobody tells us of if it goes.
-        case.objects_lost += any(kind not in WATCHED for kind, _ in case.objects)
-        self._tidy(key)
-        self._mark(key)
+        case.plugin_object_deletions += any(
+            kind not in WATCHED_PLUGIN_KINDS for kind, _ in case.plugin_object_uids
+        )
+        self._clean_up(key)
+        self._enqueue(key)
 
-    def _mark(self, key: str) -> None:
+    def _enqueue(self, key: str) -> None:
         """Have a look at a job of whose pods something is new."""
-        self._bustle.note()
-        if self._bustle.calm_in():
-            self._queue.add_after(key, _BUSY_PAUSE)
+        self._change_rate.observe()
+        if self._change_rate.quiet_in():
+            self._workqueue.add_after(key, _BATCH_DELAY)
         else:
-            self._queue.add(key)
+            self._workqueue.add(key)
 
-    def _when(self, entry: ledger.Entry) -> float:
+    def _event_time(self, entry: pod_tracker.PodInfo) -> float:
         """When that happened to the pod: just now, or before we came as long ago as it says."""
         now = self._clock.monotonic()
-        if self._early is None or entry.since is None:
+        if self._initial_commands is None or entry.event_time is None:
             return now
         try:
-            age = (self._clock.now() - times.parse(entry.since)).total_seconds()
+            age = (self._clock.now() - times.parse(entry.event_time)).total_seconds()
         except times.TimeError:
             return now
         return now - max(age, 0.0)
@@ -213,204 +223,223 @@ class JobController:
         ours = (names.JOBS.api_version, names.JOBS.kind)
         if about is None or owner is None or (owner.api_version, owner.kind) != ours:
             return
-        self._bustle.note()
+        self._change_rate.observe()
         key = _owner_key(about.metadata)
-        case = self._case(key)
-        books = case.ledger
-        if new is None and case.podgroup and case.podgroup.metadata.uid == about.metadata.uid:
-            case.podgroup = None  # it came and went before we had another look
+        case = self._job_info(key)
+        books = case.pod_tracker
+        if (
+            new is None
+            and case.last_written_podgroup
+            and case.last_written_podgroup.metadata.uid == about.metadata.uid
+        ):
+            case.last_written_podgroup = None  # it came and went before we had another look
         if new is not None and new.status.phase == PodGroupPhase.UNKNOWN:
             now = self._clock.monotonic()
-            books.note(ledger.Happening(event=JobEvent.JOB_UNKNOWN, owner=owner.uid, since=now))
+            books.add_event(
+                pod_tracker.LifecycleEvent(
+                    event_type=JobEvent.JOB_UNKNOWN, owner=owner.uid, occurred_at=now
+                )
+            )
         else:
-            books.strike(JobEvent.JOB_UNKNOWN)
-        self._tidy(key)
-        made = case.podgroup
+            books.clear_event(JobEvent.JOB_UNKNOWN)
+        self._clean_up(key)
+        made = case.last_written_podgroup
         if new is None or made is None or made.metadata != new.metadata:
-            self._queue.add(key)  # our own write has been looked at already
+            self._workqueue.add(key)  # our own write has been looked at already
 
-    def _on_object(self, old: Owned | None, new: Owned | None) -> None:
+    def _on_plugin_object(self, old: MetadataOnly | None, new: MetadataOnly | None) -> None:
         """An object of a plugin's; if it went, by whomever, it is time to look after them."""
         owner = old.metadata.controller if old is not None and new is None else None
         if old is None or owner is None:
             return
         key = _owner_key(old.metadata)
-        case = self._cases.get(key)
+        case = self._job_infos.get(key)
         if case is not None and case.uid == owner.uid:
-            case.objects_lost += 1
-            self._queue.add(key)
+            case.plugin_object_deletions += 1
+            self._workqueue.add(key)
 
     def _on_command(self, old: Command | None, new: Command | None) -> None:
         if old is not None or new is None:
             return
-        if new.target is None or not new.aims_at(names.JOBS):
-            if problem := kind_problem(new):
-                self._executor.complain_of(new.metadata, problem)
+        if new.target is None or not new.targets_kind(names.JOBS):
+            if problem := target_kind_error(new):
+                self._executor.record_invalid_command(new.metadata, problem)
             return
-        if self._early is not None:
-            self._early.append(new)
+        if self._initial_commands is not None:
+            self._initial_commands.append(new)
             return
-        order = Order(name=new.metadata.name, uid=new.metadata.uid, action=new.action)
-        self._queue.post(f"{new.metadata.namespace}/{new.target.name}", order)
+        order = CommandRef(name=new.metadata.name, uid=new.metadata.uid, action=new.action)
+        self._workqueue.add_item(f"{new.metadata.namespace}/{new.target.name}", order)
 
-    def _on_priority(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
-        self._priorities_seen += 1  # gangs are worked out anew when their jobs are looked at
+    def _on_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        self._priority_classes_generation += (
+            1  # gangs are worked out anew when their jobs are looked at
+        )
 
     # What is done.
 
     async def _reconcile(self, key: str) -> float | None:
         """Look at the job and act until nothing is left to do; seconds until the next look."""
-        for _ in range(_STEPS):
-            order = await self._next_order(key)
+        for _ in range(_MAX_STEPS):
+            order = await self._next_command(key)
             job = self._latest(key)
             if job is None:
-                await self._without_job(key, order)
+                await self._job_not_found(key, order)
                 return None
-            case = self._case(key)
-            case.take_up(job)
-            self._executor.arrived(key, job, case)
-            if case.first_look:
-                catch_up(job, case.ledger, now=self._clock.monotonic())
-            self._drop_unseen(key, case.ledger)
-            plan = self._plan(job, case)
-            if plan is not case.plan:
-                case.plan = plan
+            case = self._job_info(key)
+            case.reset_for(job)
+            self._executor.confirm_transition(key, job, case)
+            if case.first_sync:
+                restore(job, case.pod_tracker, now=self._clock.monotonic())
+            self._remove_unobserved(key, case.pod_tracker)
+            plan = self._desired_state(job, case)
+            if plan is not case.desired_state:
+                case.desired_state = plan
                 # Those that are known may have been of the spec before.
-                case.obstacles = obstacles_of(job) if case.first_look else {}
-            case.first_look = False
-            turn = Turn(key=key, job=job, case=case, plan=plan, order=order)
+                case.last_errors = errors_from_status(job) if case.first_sync else {}
+            case.first_sync = False
+            turn = SyncContext(key=key, job=job, job_info=case, desired_state=plan, command=order)
             effects = decide(self._view(turn), order)
             try:
-                await self._executor.carry_out(turn, effects)
+                await self._executor.execute(turn, effects)
             except Exception:
-                if turn.again_in is not None:  # what is due then must not wait for a late retry
-                    self._queue.add_after(key, turn.again_in)
+                if (
+                    turn.requeue_after is not None
+                ):  # what is due then must not wait for a late retry
+                    self._workqueue.add_after(key, turn.requeue_after)
                 raise
             if not any(isinstance(effect, SetStatus) for effect in effects):
-                case.numbers_since = None
-            if not turn.changed:
-                if case.podgroup is not None or case.ledger.has_unseen:
-                    turn.look_in(_UNSEEN_LOOK)
-                return turn.again_in
+                case.counts_stale_since = None
+            if not turn.requeue:
+                if case.last_written_podgroup is not None or case.pod_tracker.has_unobserved:
+                    turn.request_requeue(_UNOBSERVED_RECHECK)
+                return turn.requeue_after
         return 0.0
 
-    def _drop_unseen(self, key: str, books: ledger.Ledger) -> None:
+    def _remove_unobserved(self, key: str, tracker: pod_tracker.PodTracker) -> None:
         """Strike pods that we made and that went before any cache could show them."""
-        for pod in books.overtaken(int(self._pods.resource_version or 0)):
-            self._expected.observed(key, pod.name)
-            books.drop(pod.uid, now=self._clock.monotonic())
-        books.drop_unseen(self._expected.awaited(key))
+        for pod in tracker.missing_from_informer(int(self._pods.resource_version or 0)):
+            self._expectations.observe(key, pod.name)
+            tracker.remove(pod.uid, now=self._clock.monotonic())
+        tracker.remove_unobserved(self._expectations.pending(key))
 
-    def _view(self, turn: Turn) -> View:
+    def _view(self, context: SyncContext) -> JobView:
         """What there is to see of the job, our own last writes included."""
-        case, podgroup = turn.case, self._podgroup(turn.job, turn.case)
+        case, podgroup = context.job_info, self._podgroup(context.job, context.job_info)
         meta = podgroup.metadata if podgroup is not None else ObjectMeta()
-        return View(
-            job=turn.job,
-            ledger=case.ledger,
-            gang=turn.plan.gang,
+        return JobView(
+            job=context.job,
+            pod_tracker=case.pod_tracker,
+            podgroup_spec=context.desired_state.podgroup_spec,
             now=self._clock.now(),
-            uptime=self._clock.monotonic(),
+            monotonic_now=self._clock.monotonic(),
             podgroup=podgroup,
-            podgroup_leaving=bool(
-                meta.deletion_timestamp or (meta.uid and meta.uid == case.podgroup_doomed)
+            podgroup_terminating=bool(
+                meta.deletion_timestamp or (meta.uid and meta.uid == case.deleting_podgroup_uid)
             ),
-            objects_due=case.objects_of != case.objects_wanted(turn.plan),
-            claims_due=bool(turn.job.spec.volumes) and case.claims_of != turn.plan.of,
-            obstacles=case.obstacles,
+            plugin_objects_stale=case.plugin_objects_synced_for
+            != case.plugin_objects_key(context.desired_state),
+            pvcs_stale=bool(context.job.spec.volumes)
+            and case.pvcs_synced_for != context.desired_state.spec_key,
+            last_errors=case.last_errors,
         )
 
     def _latest(self, key: str) -> Job | None:
         """The job as the cache shows it, or as our own write left it if that is newer."""
-        seen, case = self._jobs.get(key), self._cases.get(key)
-        if seen is None or case is None or case.written is None:
+        seen, case = self._jobs.get(key), self._job_infos.get(key)
+        if seen is None or case is None or case.last_written_job is None:
             return seen
-        if case.written.metadata.uid == seen.metadata.uid and newer(case.written, seen):
-            return case.written
+        if case.last_written_job.metadata.uid == seen.metadata.uid and is_newer(
+            case.last_written_job, seen
+        ):
+            return case.last_written_job
         return seen
 
-    def _podgroup(self, job: Job, case: Case) -> PodGroup | None:
+    def _podgroup(self, job: Job, job_info: JobInfo) -> PodGroup | None:
         """The job's PodGroup, likewise."""
         seen = self._podgroups.get(f"{job.metadata.namespace}/{podgroups.name_of(job)}")
-        made = case.podgroup
+        made = job_info.last_written_podgroup
         if made is None:
             return seen
-        late = self._clock.monotonic() - case.podgroup_since > UNSEEN_FOR
+        late = self._clock.monotonic() - job_info.podgroup_written_at > UNOBSERVED_TIMEOUT
         shown = int(self._podgroups.resource_version or 0) >= int(
             made.metadata.resource_version or 0
         )
-        if late or shown or (seen is not None and not newer(made, seen)):
-            case.podgroup = None
+        if late or shown or (seen is not None and not is_newer(made, seen)):
+            job_info.last_written_podgroup = None
             return seen
         return made
 
-    def _plan(self, job: Job, case: Case) -> Plan:
+    def _desired_state(self, job: Job, job_info: JobInfo) -> DesiredState:
         """What follows from the job's spec; worked out anew only when that has changed."""
         meta = job.metadata
         of = (meta.uid, meta.generation or meta.resource_version)
-        known = case.plan
-        if known is not None and (known.of, known.priorities) == (of, self._priorities_seen):
+        known = job_info.desired_state
+        if known is not None and (known.spec_key, known.priority_classes_generation) == (
+            of,
+            self._priority_classes_generation,
+        ):
             return known
-        values = {one.metadata.name: one.value for one in self._priorities}
-        return Plan(
-            of=of,
-            priorities=self._priorities_seen,
-            gang=podgroups.wanted(job, priorities=values),
-            team=self._plugins.team(job),
+        values = {one.metadata.name: one.value for one in self._priority_classes}
+        return DesiredState(
+            spec_key=of,
+            priority_classes_generation=self._priority_classes_generation,
+            podgroup_spec=podgroups.desired_spec(job, priorities=values),
+            plugins=self._plugins.for_job(job),
         )
 
-    async def _next_order(self, key: str) -> Order | None:
+    async def _next_command(self, key: str) -> CommandRef | None:
         """The oldest Command that nobody has taken back."""
         namespace = key.partition("/")[0]
         while True:
-            order = self._queue.peek_mail(key)
-            if not isinstance(order, Order):
+            order = self._workqueue.peek_item(key)
+            if not isinstance(order, CommandRef):
                 return None
             there = self._commands.get(f"{namespace}/{order.name}")
             if there is not None and there.metadata.uid == order.uid:
                 return order
-            self._queue.take_mail(key)
+            self._workqueue.pop_item(key)
 
-    async def _without_job(self, key: str, order: Order | None) -> None:
+    async def _job_not_found(self, key: str, command: CommandRef | None) -> None:
         """No cache shows the job: wait for it if it is only late, else forget about it."""
-        if order is None:
-            self._tidy(key)
+        if command is None:
+            self._clean_up(key)
             return
         namespace, _, name = key.partition("/")
-        if problem := target_problem(name):
-            await self._executor.refuse_command(key, order, problem)
-            self._queue.add(key)
+        if problem := target_name_error(name):
+            await self._executor.reject_command(key, command, problem)
+            self._workqueue.add(key)
             return
         try:
             await self._client.get(names.JOBS, name, namespace=namespace, view=Job)
         except NotFoundError:
-            await self._executor.drop_command(key, order)
-            self._queue.add(key)  # there may be more of them
+            await self._executor.delete_command(key, command)
+            self._workqueue.add(key)  # there may be more of them
         else:
-            raise TryAgainError("the job is not in the cache yet")
+            raise RequeueError("the job is not in the cache yet")
 
     # Helpers.
 
-    def _case(self, key: str) -> Case:
-        case = self._cases.get(key)
+    def _job_info(self, key: str) -> JobInfo:
+        case = self._job_infos.get(key)
         if case is None:
-            case = self._cases[key] = Case()
+            case = self._job_infos[key] = JobInfo()
         return case
 
-    def _tidy(self, key: str) -> None:
+    def _clean_up(self, key: str) -> None:
         """Forget a job that is gone with all its pods."""
-        case = self._cases.get(key)
-        if case is not None and self._jobs.get(key) is None and not len(case.ledger):
-            del self._cases[key]
-            self._expected.delete(key)
+        case = self._job_infos.get(key)
+        if case is not None and self._jobs.get(key) is None and not len(case.pod_tracker):
+            del self._job_infos[key]
+            self._expectations.delete(key)
 
     def statistics(self) -> dict[str, int]:
         """How many jobs are remembered, and how many keys wait for a worker."""
-        return {"cases": len(self._cases), "queued": self._queue.depth()}
+        return {"cases": len(self._job_infos), "queued": self._workqueue.depth()}
 
 
-def _entry(pod: Pod | None) -> ledger.Entry | None:
-    return ledger.read(pod) if pod is not None else None
+def _pod_info(pod: Pod | None) -> pod_tracker.PodInfo | None:
+    return pod_tracker.parse_pod(pod) if pod is not None else None
 
 
 def _owner_key(meta: ObjectMeta) -> str:

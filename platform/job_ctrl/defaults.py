@@ -10,50 +10,50 @@ from msgspec.structs import force_setattr
 from ..model.job import Job, JobSpec, TaskSpec
 
 MAX_RETRY = 3
-_NOT_GIVEN = -1
-_NEEDS_SERVICE = frozenset(("tensorflow", "mpi", "pytorch", "ray"))
+_UNSET = -1
+_PLUGINS_NEEDING_SVC = frozenset(("tensorflow", "mpi", "pytorch", "ray"))
 
 
-class FilledSpec(JobSpec, frozen=True):
+class DefaultedSpec(JobSpec, frozen=True):
     """``spec`` of a Job with its defaults.
 
     A ``minAvailable`` of 0 that stands there is meant: an update may have asked for it.
     """
 
-    min_available: int = _NOT_GIVEN
+    min_available: int = _UNSET
 
     def __post_init__(self) -> None:
-        if not all(map(_is_whole, self.tasks)):
-            tasks = tuple(_filled(each, index) for index, each in enumerate(self.tasks))
+        if not all(map(_is_complete, self.tasks)):
+            tasks = tuple(_with_defaults(each, index) for index, each in enumerate(self.tasks))
             force_setattr(self, "tasks", tasks)
-        if self.min_available == _NOT_GIVEN:
-            force_setattr(self, "min_available", sum(_least(each) for each in self.tasks))
+        if self.min_available == _UNSET:
+            force_setattr(self, "min_available", sum(_min_available(each) for each in self.tasks))
         if not self.max_retry:
             force_setattr(self, "max_retry", MAX_RETRY)
-        if added := self._implied():
+        if added := self._implied_plugins():
             force_setattr(self, "plugins", {**self.plugins, **dict.fromkeys(added, ())})
 
-    def _implied(self) -> list[str]:
+    def _implied_plugins(self) -> list[str]:
         """Plugins that others cannot do without."""
         given = self.plugins.keys()
-        wanted = {"svc": bool(given & _NEEDS_SERVICE), "ssh": "mpi" in given}
+        wanted = {"svc": bool(given & _PLUGINS_NEEDING_SVC), "ssh": "mpi" in given}
         return [name for name, needed in wanted.items() if needed and name not in given]
 
 
-def _is_whole(task: TaskSpec) -> bool:
+def _is_complete(task: TaskSpec) -> bool:
     return bool(task.name and task.max_retry) and task.min_available is not None
 
 
-def _filled(task: TaskSpec, index: int) -> TaskSpec:
+def _with_defaults(task: TaskSpec, index: int) -> TaskSpec:
     return msgspec.structs.replace(
         task,
         name=task.name or f"default{index}",
-        min_available=_least(task),
+        min_available=_min_available(task),
         max_retry=task.max_retry or MAX_RETRY,
     )
 
 
-def _least(task: TaskSpec) -> int:
+def _min_available(task: TaskSpec) -> int:
     """How many pods of *task* the job cannot run without."""
     if task.min_available is not None:
         return task.min_available
@@ -63,7 +63,7 @@ def _least(task: TaskSpec) -> int:
     return task.replicas
 
 
-class FilledJob(Job, frozen=True):
+class DefaultedJob(Job, frozen=True):
     """A Job with the defaults of its spec."""
 
-    spec: FilledSpec = FilledSpec()
+    spec: DefaultedSpec = DefaultedSpec()

@@ -10,7 +10,7 @@ from enum import StrEnum
 from ..model.job import JobStatus
 from ..model.meta import ObjectMeta
 from ..model.podgroup import PodGroupSpec
-from .ledger import Entry, Happening
+from .pod_tracker import LifecycleEvent, PodInfo
 
 
 class Reason(StrEnum):
@@ -21,11 +21,11 @@ class Reason(StrEnum):
     INVALID_TARGET = "InvalidTarget"
     STATUS_ERROR = "JobStatusError"
     PLUGIN_ERROR = "PluginError"
-    CLAIM_ERROR = "PVCError"
+    PVC_ERROR = "PVCError"
     PODGROUP_PENDING = "PodGroupPending"
     PODGROUP_ERROR = "PodGroupError"
-    GANG_BROKEN = "NotEnoughPods"
-    POLICY_VOID = "PolicyCannotFire"
+    GANG_UNSATISFIABLE = "NotEnoughPods"
+    POLICY_NEVER_FIRES = "PolicyCannotFire"
     FAILED_CREATE = "FailedCreate"
     FAILED_DELETE = "FailedDelete"
 
@@ -35,7 +35,7 @@ class SetStatus:
     """Write the job's status."""
 
     status: JobStatus
-    urgent: bool
+    immediate: bool
     """Write at once; otherwise it is only about numbers, and several may become one write."""
 
 
@@ -51,7 +51,7 @@ class UpdatePodGroup:
     """Change fields of the PodGroup's spec, by a merge patch."""
 
     spec: Mapping[str, object]
-    of: ObjectMeta
+    observed: ObjectMeta
     """The PodGroup as it was seen; one that has changed since is looked at anew."""
 
 
@@ -73,21 +73,21 @@ class CreatePods:
 class DeletePods:
     """Remove these pods."""
 
-    pods: tuple[Entry, ...]
+    pods: tuple[PodInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class EnsureClaims:
+class EnsureVolumeClaims:
     """See to it that the claims of the job's volumes are there."""
 
 
 @dataclass(frozen=True, slots=True)
-class EnsureObjects:
+class EnsurePluginObjects:
     """Make, or bring up to date, what the job's plugins need beside the pods."""
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveObjects:
+class DeletePluginObjects:
     """Remove what the job's plugins brought."""
 
 
@@ -102,19 +102,19 @@ class DeleteCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class DropLifecycleEvents:
     """These happenings are judged."""
 
-    happenings: tuple[Happening, ...]
+    events: tuple[LifecycleEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
+class DeferLifecycleEvents:
     """These happenings are answered later."""
 
-    waits: Mapping[Happening, float]
+    due_at: Mapping[LifecycleEvent, float]
     """Until when, on the monotonic clock."""
-    terms: object
+    inputs: object
     """What that was judged by, beside the pods."""
 
 
@@ -128,7 +128,7 @@ class RecordEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain:
+class RequeueAfter:
     """Nothing to do now, but after so many seconds there is."""
 
     seconds: float
@@ -141,13 +141,13 @@ Effect = (
     | DeletePodGroup
     | CreatePods
     | DeletePods
-    | EnsureClaims
-    | EnsureObjects
-    | RemoveObjects
+    | EnsureVolumeClaims
+    | EnsurePluginObjects
+    | DeletePluginObjects
     | DeleteJob
     | DeleteCommand
-    | Forget
-    | PutOff
+    | DropLifecycleEvents
+    | DeferLifecycleEvents
     | RecordEvent
-    | LookAgain
+    | RequeueAfter
 )

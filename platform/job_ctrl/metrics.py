@@ -14,9 +14,10 @@ _NAMES = {
     JobPhase.FAILED: "volcano_job_failed_phase_count",
 }
 _LABELS = ("job_name", "queue_name")
-_SHORTEST, _LONGEST, _NUMBER = 50.0, 60000.0, 30
+_MIN_BUCKET, _MAX_BUCKET, _BUCKET_COUNT = 50.0, 60000.0, 30
 _BUCKETS = tuple(
-    _SHORTEST * (_LONGEST / _SHORTEST) ** (number / (_NUMBER - 1)) for number in range(_NUMBER)
+    _MIN_BUCKET * (_MAX_BUCKET / _MIN_BUCKET) ** (number / (_BUCKET_COUNT - 1))
+    for number in range(_BUCKET_COUNT)
 )
 """Milliseconds."""
 
@@ -29,7 +30,7 @@ class JobMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        self._ends: Counter[tuple[str, str, str]] = Counter()
+        self._finished: Counter[tuple[str, str, str]] = Counter()
         self._delays = Histogram(
             "volcano_controller_job_to_pod_creation_latency_milliseconds",
             "From the creation of a job to that of a pod, as the objects say it: whole seconds.",
@@ -39,28 +40,28 @@ class JobMetrics:
         if registry is not None:
             registry.register(self)
 
-    def entered(self, job: Job, phase: str) -> None:
+    def phase_entered(self, job: Job, phase: str) -> None:
         """*job* has just come into *phase*."""
         if phase in _NAMES:
-            self._ends[phase, job.metadata.key, job.spec.queue] += 1
+            self._finished[phase, job.metadata.key, job.spec.queue] += 1
 
-    def pod_created(self, job: Job, at: str | None) -> None:
+    def pod_created(self, job: Job, created_at: str | None) -> None:
         """A pod of *job* was created, *at* the time that stands in it."""
         since = job.metadata.creation_timestamp
-        if since and at:
-            delay = datetime.fromisoformat(at) - datetime.fromisoformat(since)
+        if since and created_at:
+            delay = datetime.fromisoformat(created_at) - datetime.fromisoformat(since)
             self._delays.observe(delay.total_seconds() * 1000)
 
-    def gone(self, job: Job) -> None:
+    def job_deleted(self, job: Job) -> None:
         """*job* was deleted."""
         for phase in _NAMES:
-            self._ends.pop((phase, job.metadata.key, job.spec.queue), None)
+            self._finished.pop((phase, job.metadata.key, job.spec.queue), None)
 
     def collect(self) -> Iterator[Metric]:
         """One family for each way to end."""
         for phase, name in _NAMES.items():
             family = UnknownMetricFamily(name, f"Times that a job became {phase}.", labels=_LABELS)
-            for (ended, *labels), number in self._ends.items():
+            for (ended, *labels), number in self._finished.items():
                 if ended == phase:
                     family.add_metric(labels, number)
             yield family

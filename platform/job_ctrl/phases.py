@@ -9,35 +9,35 @@ from enum import Enum
 
 from ..model.job import Action, JobPhase
 from ..model.pod import PodPhase
-from .ledger import PodCounts
-from .view import View
+from .job_view import JobView
+from .pod_tracker import PodCounts
 
 MAX_RETRY_REACHED, PODS_FAILED = "MaxRetryReached", "PodsFailed"
 """Reasons of jobs that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Go:
+class Transition:
     """An edge: into which phase, and what changes on the way."""
 
-    then: JobPhase
-    retry: bool = False
+    to: JobPhase
+    counts_as_retry: bool = False
     """It uses up one of the job's retries."""
-    renew: bool = False
+    bumps_version: bool = False
     """All pods have to go, so the job gets a new version; what is older no longer counts."""
     reason: str = field(default="", compare=False)
     message: str = field(default="", compare=False)
     """Why the job goes there by itself, if it does not say so otherwise."""
 
 
-class Upkeep(Enum):
+class SyncMode(Enum):
     """What the controller does for a job as long as it is in a phase."""
 
-    SERVE = "serve"
+    SYNC = "serve"
     """Keep its PodGroup, its plugins' objects and its pods there."""
-    CLEAR = "clear"
+    RESTART = "clear"
     """Let pods go that are about to be made anew."""
-    END = "end"
+    KILL = "end"
     """Let everything go but the finished pods."""
 
 
@@ -45,25 +45,27 @@ class PhaseRules:
     """The rules of one phase."""
 
     phase: JobPhase
-    upkeep: Upkeep
-    on: Mapping[Action, Go] = {}
+    sync_mode: SyncMode
+    transitions: Mapping[Action, Transition] = {}
     """What an action does in this phase; no action that is not named does anything."""
 
-    def settle(self, view: View) -> Go | None:
+    def next_transition(self, view: JobView) -> Transition | None:
         """Where the job goes by itself, seeing its pods; ``None`` if it stays."""
         return None
 
 
 _STOP = {
-    Action.ABORT_JOB: Go(then=JobPhase.ABORTING, renew=True),
-    Action.COMPLETE_JOB: Go(then=JobPhase.COMPLETING, renew=True),
-    Action.TERMINATE_JOB: Go(then=JobPhase.TERMINATING, renew=True),
+    Action.ABORT_JOB: Transition(to=JobPhase.ABORTING, bumps_version=True),
+    Action.COMPLETE_JOB: Transition(to=JobPhase.COMPLETING, bumps_version=True),
+    Action.TERMINATE_JOB: Transition(to=JobPhase.TERMINATING, bumps_version=True),
 }
 _STOP_OR_RESTART = _STOP | {
-    Action.RESTART_JOB: Go(then=JobPhase.RESTARTING, retry=True, renew=True),
-    Action.RESTART_TASK: Go(then=JobPhase.RESTARTING, retry=True),
-    Action.RESTART_POD: Go(then=JobPhase.RESTARTING, retry=True),
-    Action.RESTART_PARTITION: Go(then=JobPhase.RESTARTING, retry=True),
+    Action.RESTART_JOB: Transition(
+        to=JobPhase.RESTARTING, counts_as_retry=True, bumps_version=True
+    ),
+    Action.RESTART_TASK: Transition(to=JobPhase.RESTARTING, counts_as_retry=True),
+    Action.RESTART_POD: Transition(to=JobPhase.RESTARTING, counts_as_retry=True),
+    Action.RESTART_PARTITION: Transition(to=JobPhase.RESTARTING, counts_as_retry=True),
 }
 
 
@@ -71,43 +73,48 @@ class Pending(PhaseRules):
     """Waiting for admission, or for enough pods to have started."""
 
     phase = JobPhase.PENDING
-    upkeep = Upkeep.SERVE
-    on = _STOP_OR_RESTART
+    sync_mode = SyncMode.SYNC
+    transitions = _STOP_OR_RESTART
 
-    def settle(self, view: View) -> Go | None:
+    def next_transition(self, view: JobView) -> Transition | None:
         """Runs as soon as the gang's minimum runs, or has run."""
-        pods = view.pods
-        if pods.of(PodPhase.RUNNING) + pods.finished < view.job.spec.min_available:
+        pods = view.pod_counts
+        if pods.in_phase(PodPhase.RUNNING) + pods.finished < view.job.spec.min_available:
             return None
-        return Go(then=JobPhase.RUNNING)
+        return Transition(to=JobPhase.RUNNING)
 
 
 class Running(PhaseRules):
     """The gang holds its minimum."""
 
     phase = JobPhase.RUNNING
-    upkeep = Upkeep.SERVE
-    on = _STOP_OR_RESTART
+    sync_mode = SyncMode.SYNC
+    transitions = _STOP_OR_RESTART
 
-    def settle(self, view: View) -> Go | None:
+    def next_transition(self, view: JobView) -> Transition | None:
         """Ends when enough pods succeeded or all have ended; waits again when too few run."""
-        spec, pods = view.job.spec, view.pods
-        succeeded = pods.of(PodPhase.SUCCEEDED)
-        if not view.total:
+        spec, pods = view.job.spec, view.pod_counts
+        succeeded = pods.in_phase(PodPhase.SUCCEEDED)
+        if not view.total_replicas:
             return None
         if spec.min_success is not None and succeeded >= spec.min_success:
-            return Go(then=JobPhase.COMPLETED, renew=True)
-        if pods.finished >= view.total:
-            then = _verdict(view, pods)
+            return Transition(to=JobPhase.COMPLETED, bumps_version=True)
+        if pods.finished >= view.total_replicas:
+            then = _final_phase(view, pods)
             if then is JobPhase.COMPLETED:
-                return Go(then=then, renew=True)
-            return Go(then=then, renew=True, reason=PODS_FAILED, message=_failures(view, pods))
-        if pods.of(PodPhase.PENDING) > view.total - spec.min_available:
-            return Go(then=JobPhase.PENDING)
+                return Transition(to=then, bumps_version=True)
+            return Transition(
+                to=then,
+                bumps_version=True,
+                reason=PODS_FAILED,
+                message=_failure_message(view, pods),
+            )
+        if pods.in_phase(PodPhase.PENDING) > view.total_replicas - spec.min_available:
+            return Transition(to=JobPhase.PENDING)
         return None
 
 
-def _verdict(view: View, pods: PodCounts) -> JobPhase:
+def _final_phase(view: JobView, pods: PodCounts) -> JobPhase:
     """Whether a job all of whose pods have ended did well."""
     spec = view.job.spec
     if spec.min_success is not None:  # had it been reached, the job would be over already
@@ -120,34 +127,35 @@ def _verdict(view: View, pods: PodCounts) -> JobPhase:
             phases = pods.tasks.get(task.name)
             if phases and phases.get(PodPhase.SUCCEEDED, 0) < (task.min_available or 0):
                 return JobPhase.FAILED
-    enough = pods.of(PodPhase.SUCCEEDED) >= spec.min_available
+    enough = pods.in_phase(PodPhase.SUCCEEDED) >= spec.min_available
     return JobPhase.COMPLETED if enough else JobPhase.FAILED
 
 
-def _failures(view: View, pods: PodCounts) -> str:
+def _failure_message(view: JobView, pods: PodCounts) -> str:
     """Which pods did not do well."""
-    failed = [pod for pod in view.ledger.done() if pod.phase is PodPhase.FAILED]
+    failed = [pod for pod in view.pod_tracker.finished() if pod.phase is PodPhase.FAILED]
     if not failed:
-        return f"{pods.of(PodPhase.SUCCEEDED)} of {view.total} pods succeeded, which are too few"
+        succeeded = pods.in_phase(PodPhase.SUCCEEDED)
+        return f"{succeeded} of {view.total_replicas} pods succeeded, which are too few"
     first = min(failed, key=lambda pod: (pod.task, pod.index))
     code = f" with exit code {first.exit_code}" if first.exit_code else ""
     named = f"{first.name}{code}" if len(failed) == 1 else f"the first is {first.name}{code}"
-    return f"{len(failed)} of {view.total} pods failed: {named}"
+    return f"{len(failed)} of {view.total_replicas} pods failed: {named}"
 
 
 class Restarting(PhaseRules):
     """Some or all of its pods are on their way out, to be made again."""
 
     phase = JobPhase.RESTARTING
-    upkeep = Upkeep.CLEAR
-    on = _STOP | {
-        Action.RESTART_JOB: Go(then=JobPhase.RESTARTING, renew=True),
-        Action.RESTART_TASK: Go(then=JobPhase.RESTARTING),
-        Action.RESTART_POD: Go(then=JobPhase.RESTARTING),
-        Action.RESTART_PARTITION: Go(then=JobPhase.RESTARTING),
+    sync_mode = SyncMode.RESTART
+    transitions = _STOP | {
+        Action.RESTART_JOB: Transition(to=JobPhase.RESTARTING, bumps_version=True),
+        Action.RESTART_TASK: Transition(to=JobPhase.RESTARTING),
+        Action.RESTART_POD: Transition(to=JobPhase.RESTARTING),
+        Action.RESTART_PARTITION: Transition(to=JobPhase.RESTARTING),
     }
 
-    def settle(self, view: View) -> Go | None:
+    def next_transition(self, view: JobView) -> Transition | None:
         """Fails when its retries are used up, before anything is made again.
 
         Otherwise it waits until enough pods can be made, by the spec of now: it may have been
@@ -157,9 +165,11 @@ class Restarting(PhaseRules):
         if status.retry_count >= spec.max_retry and not view.resuming:
             used = f"retries used up: {status.retry_count} of {spec.max_retry}"
             why = f"{status.state.message}; {used}" if status.state.message else used
-            return Go(then=JobPhase.FAILED, renew=True, reason=MAX_RETRY_REACHED, message=why)
-        if view.total - view.pods.terminating >= spec.min_available:
-            return Go(then=JobPhase.PENDING)
+            return Transition(
+                to=JobPhase.FAILED, bumps_version=True, reason=MAX_RETRY_REACHED, message=why
+            )
+        if view.total_replicas - view.pod_counts.terminating >= spec.min_available:
+            return Transition(to=JobPhase.PENDING)
         return None
 
 
@@ -167,63 +177,63 @@ class Aborting(PhaseRules):
     """Told to stop, with pods still there; it may be resumed."""
 
     phase = JobPhase.ABORTING
-    upkeep = Upkeep.END
-    on = {Action.RESUME_JOB: Go(then=JobPhase.RESTARTING)}
+    sync_mode = SyncMode.KILL
+    transitions = {Action.RESUME_JOB: Transition(to=JobPhase.RESTARTING)}
 
-    def settle(self, view: View) -> Go | None:
+    def next_transition(self, view: JobView) -> Transition | None:
         """Aborted when no pod is left that has not finished."""
-        return None if view.pods.alive else Go(then=JobPhase.ABORTED)
+        return None if view.pod_counts.unfinished else Transition(to=JobPhase.ABORTED)
 
 
 class Aborted(PhaseRules):
     """Stopped, until it is resumed."""
 
     phase = JobPhase.ABORTED
-    upkeep = Upkeep.END
-    on = {Action.RESUME_JOB: Go(then=JobPhase.RESTARTING)}
+    sync_mode = SyncMode.KILL
+    transitions = {Action.RESUME_JOB: Transition(to=JobPhase.RESTARTING)}
 
 
 class Completing(PhaseRules):
     """Told that its work is done, with pods still there."""
 
     phase = JobPhase.COMPLETING
-    upkeep = Upkeep.END
+    sync_mode = SyncMode.KILL
 
-    def settle(self, view: View) -> Go | None:
+    def next_transition(self, view: JobView) -> Transition | None:
         """Completed when no pod is left that has not finished."""
-        return None if view.pods.alive else Go(then=JobPhase.COMPLETED)
+        return None if view.pod_counts.unfinished else Transition(to=JobPhase.COMPLETED)
 
 
 class Terminating(PhaseRules):
     """Told to end for good, with pods still there."""
 
     phase = JobPhase.TERMINATING
-    upkeep = Upkeep.END
+    sync_mode = SyncMode.KILL
 
-    def settle(self, view: View) -> Go | None:
+    def next_transition(self, view: JobView) -> Transition | None:
         """Terminated when no pod is left that has not finished."""
-        return None if view.pods.alive else Go(then=JobPhase.TERMINATED)
+        return None if view.pod_counts.unfinished else Transition(to=JobPhase.TERMINATED)
 
 
 class Completed(PhaseRules):
     """Done, and well."""
 
     phase = JobPhase.COMPLETED
-    upkeep = Upkeep.END
+    sync_mode = SyncMode.KILL
 
 
 class Terminated(PhaseRules):
     """Stopped for good."""
 
     phase = JobPhase.TERMINATED
-    upkeep = Upkeep.END
+    sync_mode = SyncMode.KILL
 
 
 class Failed(PhaseRules):
     """Done, and not well."""
 
     phase = JobPhase.FAILED
-    upkeep = Upkeep.END
+    sync_mode = SyncMode.KILL
 
 
 RULES: Mapping[JobPhase, PhaseRules] = {
@@ -242,5 +252,5 @@ RULES: Mapping[JobPhase, PhaseRules] = {
     )
 }
 
-FINAL = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
+FINAL_PHASES = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
 """Phases that a job never leaves."""

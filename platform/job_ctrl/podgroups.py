@@ -16,7 +16,7 @@ def name_of(job: Job) -> str:
     return f"{job.metadata.name}-{job.metadata.uid}"
 
 
-def owner(job: Job) -> OwnerReference:
+def owner_reference(job: Job) -> OwnerReference:
     """The reference by which everything that we make for *job* goes when it goes."""
     return OwnerReference(
         api_version=names.JOBS.api_version,
@@ -28,7 +28,7 @@ def owner(job: Job) -> OwnerReference:
     )
 
 
-def wanted(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
+def desired_spec(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
     """The spec of the job's PodGroup; *priorities* are the priority classes' values by name.
 
     Raises:
@@ -41,11 +41,13 @@ def wanted(job: Job, *, priorities: Mapping[str, int]) -> PodGroupSpec:
             mode=topology.mode, highest_tier_allowed=topology.highest_tier_allowed
         )
     return PodGroupSpec(
-        min_member=_at_first(spec),
-        min_task_member={task.name: _least(task) for task in spec.tasks},
+        min_member=_initial_min_member(spec),
+        min_task_member={task.name: _min_available(task) for task in spec.tasks},
         queue=spec.queue,
         priority_class_name=spec.priority_class_name,
-        min_resources={**resources.minimum(spec.tasks, spec.min_available, priorities=priorities)},
+        min_resources={
+            **resources.min_resources(spec.tasks, spec.min_available, priorities=priorities)
+        },
         network_topology=topology,
         sub_group_policy=tuple(filter(None, map(_sub_group, spec.tasks))),
     )
@@ -59,34 +61,36 @@ def build(job: Job, spec: PodGroupSpec) -> PodGroup:
             namespace=job.metadata.namespace,
             labels=job.metadata.labels,
             annotations=job.metadata.annotations,
-            owner_references=(owner(job),),
+            owner_references=(owner_reference(job),),
         ),
         spec=spec,
     )
 
 
-def changes(there: PodGroupSpec, want: PodGroupSpec) -> dict[str, object]:
+def spec_patch(current: PodGroupSpec, desired: PodGroupSpec) -> dict[str, object]:
     """The merge patch of ``spec`` that gives *there* what a job may change; empty if nothing."""
     patch: dict[str, object] = {}
-    if there.priority_class_name != want.priority_class_name:
-        patch["priorityClassName"] = want.priority_class_name or None
-    if (there.min_member, there.min_resources) != (want.min_member, want.min_resources):
-        gone = dict.fromkeys((there.min_resources or {}).keys() - (want.min_resources or {}).keys())
-        patch["minMember"] = want.min_member
-        patch["minResources"] = {**(want.min_resources or {}), **gone}
+    if current.priority_class_name != desired.priority_class_name:
+        patch["priorityClassName"] = desired.priority_class_name or None
+    if (current.min_member, current.min_resources) != (desired.min_member, desired.min_resources):
+        gone = dict.fromkeys(
+            (current.min_resources or {}).keys() - (desired.min_resources or {}).keys()
+        )
+        patch["minMember"] = desired.min_member
+        patch["minResources"] = {**(desired.min_resources or {}), **gone}
     members = {
         task: number
-        for task, number in want.min_task_member.items()
-        if there.min_task_member.get(task) != number
+        for task, number in desired.min_task_member.items()
+        if current.min_task_member.get(task) != number
     }
     if members:
         patch["minTaskMember"] = members
-    if there.sub_group_policy != want.sub_group_policy:
-        patch["subGroupPolicy"] = msgspec.to_builtins(want.sub_group_policy)
+    if current.sub_group_policy != desired.sub_group_policy:
+        patch["subGroupPolicy"] = msgspec.to_builtins(desired.sub_group_policy)
     return patch
 
 
-def complaint(podgroup: PodGroup) -> PodGroupCondition | None:
+def unschedulable_condition(podgroup: PodGroup) -> PodGroupCondition | None:
     """The scheduler's newest finding about the gang, if it is not that it is scheduled."""
     true = [condition for condition in podgroup.status.conditions if condition.status == "True"]
     if not true:
@@ -95,20 +99,22 @@ def complaint(podgroup: PodGroup) -> PodGroupCondition | None:
     return None if newest.type == "Scheduled" else newest
 
 
-def _at_first(spec: JobSpec) -> int:
+def _initial_min_member(spec: JobSpec) -> int:
     """How many pods must be placed at once: of tasks that wait for others there are none by then.
 
     They follow one by one, as places are found. Were they counted, nothing would ever start.
     """
-    least = {task.name: _least(task) for task in spec.tasks}
-    first = [task for task in spec.tasks if may_start(task, lambda name: not least.get(name))]
+    least = {task.name: _min_available(task) for task in spec.tasks}
+    first = [
+        task for task in spec.tasks if dependencies_met(task, lambda name: not least.get(name))
+    ]
     if len(first) == len(spec.tasks):
         return spec.min_available
     enough = sum(least[task.name] for task in first) or sum(task.replicas for task in first)
     return min(spec.min_available, enough)
 
 
-def may_start(task: TaskSpec, started: Callable[[str], bool]) -> bool:
+def dependencies_met(task: TaskSpec, started: Callable[[str], bool]) -> bool:
     """Whether those that *task* waits for have *started*."""
     waits = task.depends_on
     if waits is None or not waits.name:
@@ -117,7 +123,7 @@ def may_start(task: TaskSpec, started: Callable[[str], bool]) -> bool:
     return enough(started(name) for name in waits.name)
 
 
-def _least(task: TaskSpec) -> int:
+def _min_available(task: TaskSpec) -> int:
     """How many pods of *task* the gang needs."""
     if task.min_available is not None:
         return task.min_available

@@ -19,7 +19,7 @@ Pod = dict[str, Any]
 
 _INHERITED_LABELS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time")
 _INHERITED_ANNOTATIONS = (*_INHERITED_LABELS, "volcano.sh/revocable-zone")
-_DISRUPTION = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
+_DISRUPTION_ANNOTATIONS = ("volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable")
 _NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
@@ -62,7 +62,7 @@ def build(job: Job, task: TaskSpec, index: int) -> Pod:
             "namespace": job.metadata.namespace,
             "labels": {**(given.get("labels") or {}), **_labels(job, task, index)},
             "annotations": {**(given.get("annotations") or {}), **_annotations(job, task, index)},
-            "ownerReferences": [msgspec.to_builtins(podgroups.owner(job))],
+            "ownerReferences": [msgspec.to_builtins(podgroups.owner_reference(job))],
         },
         "spec": spec,
     }
@@ -79,7 +79,7 @@ def _labels(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
     partition = partition_of(task, index)
     if partition:
         labels[names.PARTITION_ID] = partition
-    return labels | _chosen(job.metadata.labels, _INHERITED_LABELS)
+    return labels | _select(job.metadata.labels, _INHERITED_LABELS)
 
 
 def _annotations(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
@@ -95,12 +95,12 @@ def _annotations(job: Job, task: TaskSpec, index: int) -> dict[str, str]:
     }
     if task.topology_policy:
         notes[_NUMA_POLICY] = task.topology_policy
-    disruption = _chosen(job.metadata.annotations, _DISRUPTION)
+    disruption = _select(job.metadata.annotations, _DISRUPTION_ANNOTATIONS)
     first = dict(list(disruption.items())[:1])  # both together would contradict each other
-    return notes | _chosen(job.metadata.annotations, _INHERITED_ANNOTATIONS) | first
+    return notes | _select(job.metadata.annotations, _INHERITED_ANNOTATIONS) | first
 
 
-def _chosen(given: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
+def _select(given: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
     return {key: given[key] for key in keys if key in given}
 
 

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 import msgspec
 
 from ..model import durations
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.job import Action, Job, JobEvent, LifecyclePolicy, TaskSpec
 from ..model.pod import PodPhase
-from .ledger import Happening, Ledger, PodCounts
+from .pod_tracker import LifecycleEvent, PodCounts, PodTracker
 
 
-class _Spec(Part, frozen=True):
+class _Spec(ApiStruct, frozen=True):
     restart_policy: str = ""
 
 
-class _Template(Part, frozen=True):
+class _Template(ApiStruct, frozen=True):
     spec: _Spec = _Spec()
 
 
@@ -37,13 +37,13 @@ ACTIONS = frozenset(
 )
 """What a policy can do; any other word means: nothing but looking again."""
 
-UNANSWERED = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})
+IGNORED_EVENTS = frozenset({JobEvent.OUT_OF_SYNC, JobEvent.COMMAND_ISSUED, JobEvent.POD_RUNNING})
 """Events that no policy is asked about, though it may name them."""
 
-COUNTING = frozenset({JobEvent.TASK_COMPLETED, JobEvent.TASK_FAILED})
+TASK_EVENTS = frozenset({JobEvent.TASK_COMPLETED, JobEvent.TASK_FAILED})
 """Events whose answer depends on all pods of the task."""
 
-ORDERS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
+COMMAND_ACTIONS = ACTIONS - {Action.RESTART_TASK, Action.RESTART_POD, Action.RESTART_PARTITION}
 """What a Command can do: it names no part of the job."""
 
 UNKNOWN_DELAY = 1.0
@@ -51,7 +51,7 @@ UNKNOWN_DELAY = 1.0
 reference's scheduler, which seldom sees a shorter gap."""
 
 
-def terms(job: Job) -> tuple[object, ...]:
+def policy_inputs(job: Job) -> tuple[object, ...]:
     """All that judging happenings depends on, but for the pods."""
     spec, status = job.spec, job.status
     by_task = tuple((task.name, task.policies) for task in spec.tasks)
@@ -59,22 +59,22 @@ def terms(job: Job) -> tuple[object, ...]:
     return (*about, spec.suspend, spec.policies, by_task)
 
 
-def answer(job: Job, happening: Happening, pods: PodCounts) -> LifecyclePolicy | None:
+def match_policy(job: Job, event: LifecycleEvent, pods: PodCounts) -> LifecyclePolicy | None:
     """The policy that answers *happening*; ``None`` if nothing is to be done about it."""
-    task = next((task for task in job.spec.tasks if task.name == happening.task), None)
-    if happening.event in UNANSWERED or _stale(job, happening):
+    task = next((task for task in job.spec.tasks if task.name == event.task), None)
+    if event.event_type in IGNORED_EVENTS or _is_outdated(job, event):
         return None
-    if happening.event is JobEvent.TASK_COMPLETED and not _completed(task, pods):
+    if event.event_type is JobEvent.TASK_COMPLETED and not _task_completed(task, pods):
         return None
-    if happening.event is JobEvent.TASK_FAILED and not _failed(task, pods):
+    if event.event_type is JobEvent.TASK_FAILED and not _task_failed(task, pods):
         return None
     for policy in (*(task.policies if task else ()), *job.spec.policies):
-        if _matches(policy, happening):
+        if _matches(policy, event):
             return policy if policy.action in ACTIONS else None
     return None
 
 
-def delay(policy: LifecyclePolicy, event: JobEvent) -> float:
+def delay(policy: LifecyclePolicy, event_type: JobEvent) -> float:
     """Return the seconds between *event* and the action of *policy*: its timeout, if that is valid.
 
     An unknown gang is given a moment: its PodGroup is Unknown, too, while a deleted pod is being
@@ -84,18 +84,18 @@ def delay(policy: LifecyclePolicy, event: JobEvent) -> float:
         timeout = durations.parse(policy.timeout or "0s").total_seconds()
     except durations.DurationError:
         timeout = 0.0
-    return max(timeout, UNKNOWN_DELAY) if event is JobEvent.JOB_UNKNOWN else timeout
+    return max(timeout, UNKNOWN_DELAY) if event_type is JobEvent.JOB_UNKNOWN else timeout
 
 
-def is_over(ledger: Ledger, happening: Happening, policy: LifecyclePolicy) -> bool:
+def is_stale(tracker: PodTracker, event: LifecycleEvent, policy: LifecyclePolicy) -> bool:
     """Whether *policy* would hit a pod that is well: one that was replaced, or has gone on."""
-    if policy.action == Action.RESTART_POD and ledger.replaced(happening):
+    if policy.action == Action.RESTART_POD and tracker.is_replaced(event):
         return True
-    lasting = happening.event in (JobEvent.POD_PENDING, JobEvent.POD_FAILED)
-    return lasting and delay(policy, happening.event) > 0 and not ledger.stands(happening)
+    lasting = event.event_type in (JobEvent.POD_PENDING, JobEvent.POD_FAILED)
+    return lasting and delay(policy, event.event_type) > 0 and not tracker.still_applies(event)
 
 
-def waits_in_vain(job: Job, task: TaskSpec) -> bool:
+def can_never_fire(job: Job, task: TaskSpec) -> bool:
     """Whether a policy waits for the failure of *task*, whose containers are never restarted."""
     if all(
         JobEvent.TASK_FAILED not in {policy.event, *policy.events}
@@ -105,7 +105,7 @@ def waits_in_vain(job: Job, task: TaskSpec) -> bool:
     return msgspec.json.decode(task.template, type=_Template).spec.restart_policy == "Never"
 
 
-def dead(job: Job) -> Iterator[str]:
+def unreachable_events(job: Job) -> Iterator[str]:
     """Events that policies wait for and that never happen."""
     tasks = (policy for task in job.spec.tasks for policy in task.policies)
     events = {
@@ -114,26 +114,26 @@ def dead(job: Job) -> Iterator[str]:
     yield from sorted(events & {JobEvent.JOB_UPDATED})
 
 
-def _matches(policy: LifecyclePolicy, happening: Happening) -> bool:
+def _matches(policy: LifecyclePolicy, event: LifecycleEvent) -> bool:
     events = {policy.event, *policy.events} - {""}
-    if happening.event in events or JobEvent.ANY in events:
-        return happening.event is not JobEvent.POD_PENDING or bool(policy.timeout)
-    return policy.exit_code is not None and policy.exit_code == happening.exit_code
+    if event.event_type in events or JobEvent.ANY in events:
+        return event.event_type is not JobEvent.POD_PENDING or bool(policy.timeout)
+    return policy.exit_code is not None and policy.exit_code == event.exit_code
 
 
-def _stale(job: Job, happening: Happening) -> bool:
-    if happening.owner != job.metadata.uid:
+def _is_outdated(job: Job, event: LifecycleEvent) -> bool:
+    if event.owner != job.metadata.uid:
         return True
-    return happening.version is not None and happening.version < job.status.version
+    return event.version is not None and event.version < job.status.version
 
 
-def _completed(task: TaskSpec | None, pods: PodCounts) -> bool:
+def _task_completed(task: TaskSpec | None, pods: PodCounts) -> bool:
     if task is None or not task.replicas:
         return False
     return pods.tasks.get(task.name, {}).get(PodPhase.SUCCEEDED, 0) >= task.replicas
 
 
-def _failed(task: TaskSpec | None, pods: PodCounts) -> bool:
+def _task_failed(task: TaskSpec | None, pods: PodCounts) -> bool:
     """Whether the containers of a task have been restarted as often as they may."""
     if task is None or not task.replicas:
         return False

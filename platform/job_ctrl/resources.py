@@ -5,25 +5,25 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..model.base import Part
+from ..model.base import ApiStruct
 from ..model.job import TaskSpec
-from ..model.needs import Amounts, PodNeeds, add, quota_usage
+from ..model.pod_resources import Amounts, PodResources, add, quota_usage
 
 
-class PodSpec(PodNeeds, frozen=True):
+class PodSpec(PodResources, frozen=True):
     """The part of a pod's spec that says what it needs, and how much it matters."""
 
     priority_class_name: str = ""
 
 
-class Template(Part, frozen=True):
+class Template(ApiStruct, frozen=True):
     """A pod template."""
 
     spec: PodSpec = PodSpec()
 
 
 @dataclass(frozen=True, slots=True)
-class TaskNeed:
+class TaskRequest:
     """A task, with what one of its pods needs and how important they are."""
 
     task: TaskSpec
@@ -31,7 +31,7 @@ class TaskNeed:
     usage: Amounts
 
 
-def minimum(
+def min_resources(
     tasks: Sequence[TaskSpec], min_available: int, *, priorities: Mapping[str, int]
 ) -> dict[str, str]:
     """``minResources`` of a gang of *min_available* pods.
@@ -43,9 +43,9 @@ def minimum(
         QuantityError: a template holds something that is no quantity.
         msgspec.ValidationError: a template is no pod template.
     """
-    needs = [_need(task, priorities) for task in tasks]
+    needs = [_task_request(task, priorities) for task in tasks]
     needs.sort(key=lambda need: -need.priority)
-    shares = _shares(needs, min_available)
+    shares = _pods_per_task(needs, min_available)
     sums: Amounts = {}
     for need, number in zip(needs, shares, strict=True):
         if number:
@@ -56,30 +56,30 @@ def minimum(
     }
 
 
-def _need(task: TaskSpec, priorities: Mapping[str, int]) -> TaskNeed:
+def _task_request(task: TaskSpec, priorities: Mapping[str, int]) -> TaskRequest:
     spec = msgspec.json.decode(task.template, type=Template).spec
     priority = priorities.get(spec.priority_class_name, 0)
-    return TaskNeed(task, priority, quota_usage(spec))
+    return TaskRequest(task, priority, quota_usage(spec))
 
 
-def _shares(needs: Sequence[TaskNeed], gang: int) -> list[int]:
+def _pods_per_task(requests: Sequence[TaskRequest], min_available: int) -> list[int]:
     """How many pods of each task the gang's minimum is made of."""
-    tasks = [need.task for need in needs]
+    tasks = [need.task for need in requests]
     least = [task.replicas if task.min_available is None else task.min_available for task in tasks]
     shares = [0] * len(tasks)
-    if gang >= sum(least):
+    if min_available >= sum(least):
         asked = [task.min_available or 0 for task in tasks]
-        _hand_out(shares, asked, gang)
+        _distribute(shares, asked, min_available)
         # What a task without a minimum of its own may add is all it has.
-        _hand_out(shares, [task.replicas - ask for task, ask in zip(tasks, asked, strict=True)],
-                  gang - sum(shares))  # fmt: skip
+        _distribute(shares, [task.replicas - ask for task, ask in zip(tasks, asked, strict=True)],
+                  min_available - sum(shares))  # fmt: skip
     else:
-        _hand_out(shares, [task.replicas for task in tasks], gang)
+        _distribute(shares, [task.replicas for task in tasks], min_available)
     return shares
 
 
-def _hand_out(shares: list[int], at_most: Iterable[int], left: int) -> None:
-    for index, most in enumerate(at_most):
-        share = max(0, min(most, left))
-        shares[index] += share
-        left -= share
+def _distribute(counts: list[int], limits: Iterable[int], remaining: int) -> None:
+    for index, most in enumerate(limits):
+        share = max(0, min(most, remaining))
+        counts[index] += share
+        remaining -= share

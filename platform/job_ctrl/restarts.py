@@ -8,7 +8,7 @@ controller that takes over in the middle knows what its forerunner had begun.
 from dataclasses import dataclass
 
 from ..model.job import Action, JobState
-from .ledger import Entry, Happening
+from .pod_tracker import LifecycleEvent, PodInfo
 
 SUSPENDED = "Suspended"
 """Reason of a job's state as long as ``spec.suspend`` keeps it stopped."""
@@ -21,7 +21,7 @@ _TARGETED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RestartTarget:
     """The pods that a restart lets go: all, or those of one task or partition, or one pod.
 
     A partition is named ``task/partition``.
@@ -31,44 +31,44 @@ class Target:
     name: str = ""
 
     @property
-    def everything(self) -> bool:
+    def is_whole_job(self) -> bool:
         """No part of the job, but all of it."""
         return not self.kind
 
-    def hits(self, pod: Entry) -> bool:
+    def matches(self, pod: PodInfo) -> bool:
         """Whether *pod* is to go."""
-        return self.name == self._part(pod)
+        return self.name == self._name_for(pod)
 
     @classmethod
-    def of(cls, action: Action, happening: Happening) -> "Target | None":
+    def for_event(cls, action: Action, event: LifecycleEvent) -> "RestartTarget | None":
         """What *action* aims at after *happening*; ``None`` if that names no such thing."""
         kind = _TARGETED.get(action)
         if kind is None:
             return cls()
-        name = cls(kind)._part(happening)
+        name = cls(kind)._name_for(event)
         return cls(kind, name) if name else None
 
-    def _part(self, about: Entry | Happening) -> str:
+    def _name_for(self, source: PodInfo | LifecycleEvent) -> str:
         """The name of the part of the job, of this target's kind, that *about* belongs to."""
         if self.kind == "task":
-            return about.task
+            return source.task
         if self.kind == "partition":
-            return f"{about.task}/{about.partition}" if about.partition else ""
-        return about.name if isinstance(about, Entry) else about.pod
+            return f"{source.task}/{source.partition}" if source.partition else ""
+        return source.name if isinstance(source, PodInfo) else source.pod
 
     @classmethod
-    def read(cls, state: JobState) -> "Target":
-        """The target that :meth:`message` wrote into *state*."""
+    def parse(cls, state: JobState) -> "RestartTarget":
+        """The target that :meth:`fit_message` wrote into *state*."""
         if state.reason not in _TARGETED:
             return cls()
         kind, _, rest = state.message.partition(" ")
         return cls(kind, rest.partition(":")[0])
 
-    def message(self, why: str) -> str:
+    def message(self, cause: str) -> str:
         """Text for ``state.message``."""
-        return why if self.everything else f"{self.kind} {self.name}: {why}"
+        return cause if self.is_whole_job else f"{self.kind} {self.name}: {cause}"
 
 
-def cause(state: JobState) -> str:
+def last_action(state: JobState) -> str:
     """The action that brought the job into its phase; empty if none is known."""
     return state.reason

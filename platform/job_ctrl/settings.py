@@ -18,18 +18,18 @@ class JobSettings:
     namespace: str = ""
     """The only namespace whose jobs are looked after; empty for all."""
 
-    calls_in_flight: int = 48
+    max_writes_in_flight: int = 48
     """Pods that are created or deleted at the same time, those of all jobs taken together. It is
     less than the client has writes under way, so that a phase need not wait behind thousands."""
 
-    count_delay: float = 1.0
+    status_delay: float = 1.0
     """Seconds that a change of nothing but numbers may wait, so that several are one write: a pod
     that starts within them costs its job one write, with the phase."""
 
-    busy_count_delay: float = 30.0
+    max_status_delay: float = 30.0
     """The same at most while much is going on: then the next phase mostly carries them along."""
 
-    claim_interval: float = 2.0
+    pvc_recheck_interval: float = 2.0
     """Seconds after which a job looks again for a claim that it waits for."""
 
     reconcile_timeout: float = RECONCILE_TIMEOUT

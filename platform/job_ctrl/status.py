@@ -15,77 +15,87 @@ from ..model.job import Job, JobCondition, JobPhase, JobState, JobStatus, TaskSt
 from ..model.pod import FINISHED, PodPhase
 from . import podgroups
 from .effects import Reason
-from .ledger import PodCounts
-from .phases import FINAL, RULES, Go, Upkeep
-from .view import View
+from .job_view import JobView
+from .phases import FINAL_PHASES, RULES, SyncMode, Transition
+from .pod_tracker import PodCounts
 
-MARK = "plugin-"
+PLUGIN_KEY_PREFIX = "plugin-"
 """Prefix of the keys in ``controlledResources`` that name the job's plugins."""
 
-_UNMARKED = frozenset({"hcclrank"})
+_PLUGINS_WITHOUT_OBJECTS = frozenset({"hcclrank"})
 """Plugins without anything to take away."""
 
-_HINDRANCES = frozenset(
+_BLOCKING_REASONS = frozenset(
     {
-        Reason.CLAIM_ERROR,
+        Reason.PVC_ERROR,
         Reason.PLUGIN_ERROR,
         Reason.PODGROUP_ERROR,
         Reason.FAILED_CREATE,
-        Reason.GANG_BROKEN,
+        Reason.GANG_UNSATISFIABLE,
         Reason.PODGROUP_PENDING,
     }
 )
 
-CLAIM = "volume-pvc-"
+PVC_KEY_PREFIX = "volume-pvc-"
 """Prefix of those that name the claims of its volumes."""
 
 
-def first(view: View) -> JobStatus:
+def initial_status(view: JobView) -> JobStatus:
     """The status of a job that nobody has looked at yet."""
     status = msgspec.structs.replace(
         view.job.status,
         min_available=view.job.spec.min_available,
-        controlled_resources=view.job.status.controlled_resources | _marks(view.job),
+        controlled_resources=view.job.status.controlled_resources | _plugin_keys(view.job),
     )
-    return _enter(status, JobState(phase=JobPhase.PENDING), view.now)
+    return _enter_phase(status, JobState(phase=JobPhase.PENDING), view.now)
 
 
-def moved(view: View, go: Go, *, reason: str = "", message: str = "") -> JobStatus:
+def apply_transition(
+    view: JobView, transition: Transition, *, reason: str = "", message: str = ""
+) -> JobStatus:
     """The status after *go*; without a reason the job keeps the one it has, until it runs.
 
     Pods that the new phase lets go count as going: they are asked to as soon as this is written.
     """
     before = view.job.status
-    kept = JobState() if go.then is JobPhase.RUNNING else _hindered(before.state, None)
+    kept = (
+        JobState()
+        if transition.to is JobPhase.RUNNING
+        else _with_blocking_reason(before.state, None)
+    )
     state = JobState(
-        phase=go.then,
+        phase=transition.to,
         reason=reason or kept.reason,
         message=message if reason else kept.message,
     )
     status = msgspec.structs.replace(
-        before, version=before.version + go.renew, retry_count=before.retry_count + go.retry
+        before,
+        version=before.version + transition.bumps_version,
+        retry_count=before.retry_count + transition.counts_as_retry,
     )
-    status = _enter(status, state, view.now)
+    status = _enter_phase(status, state, view.now)
     entered = dataclasses.replace(view, job=msgspec.structs.replace(view.job, status=status))
-    return _counted(entered, entered.pods.without(entered.outgoing()))
+    return _with_counts(entered, entered.pod_counts.with_terminating(entered.pods_to_restart()))
 
 
-def recounted(view: View) -> JobStatus:
+def update_counts(view: JobView) -> JobStatus:
     """The status with the numbers of now, in the phase that it names."""
-    return _counted(view, view.pods)
+    return _with_counts(view, view.pod_counts)
 
 
-def _counted(view: View, pods: PodCounts) -> JobStatus:
+def _with_counts(view: JobView, pods: PodCounts) -> JobStatus:
     job = view.job
     tasks = {task.name: dict(pods.tasks.get(task.name, {})) for task in job.spec.tasks}
-    if view.phase in FINAL:
+    if view.phase in FINAL_PHASES:
         _keep_finished(tasks, job.status)
-    serving = RULES[view.phase].upkeep is Upkeep.SERVE
+    serving = RULES[view.phase].sync_mode is SyncMode.SYNC
     # What plugins make must be marked beforehand, or nobody knows that it has to go.
-    marks = _marks(job) | ({} if view.claims_due else _claims(job)) if serving else {}
+    marks = _plugin_keys(job) | ({} if view.pvcs_stale else _pvc_keys(job)) if serving else {}
     return msgspec.structs.replace(
         job.status,
-        state=_hindered(job.status.state, hindrance(view)) if serving else job.status.state,
+        state=_with_blocking_reason(job.status.state, blocking_reason(view))
+        if serving
+        else job.status.state,
         pending=_sum(tasks, PodPhase.PENDING),
         running=_sum(tasks, PodPhase.RUNNING),
         succeeded=_sum(tasks, PodPhase.SUCCEEDED),
@@ -103,40 +113,42 @@ def _counted(view: View, pods: PodCounts) -> JobStatus:
     )
 
 
-def hindrance(view: View) -> tuple[Reason, str] | None:
+def blocking_reason(view: JobView) -> tuple[Reason, str] | None:
     """What keeps the job from having its pods, or from running; what comes first counts."""
-    obstacles = view.obstacles
-    for reason in (Reason.CLAIM_ERROR, Reason.PLUGIN_ERROR, Reason.PODGROUP_ERROR):
+    obstacles = view.last_errors
+    for reason in (Reason.PVC_ERROR, Reason.PLUGIN_ERROR, Reason.PODGROUP_ERROR):
         if reason in obstacles:
             return reason, obstacles[reason]
-    if Reason.FAILED_CREATE in obstacles and view.lacks_pods and view.admitted:
+    if Reason.FAILED_CREATE in obstacles and view.is_missing_pods and view.admitted:
         return Reason.FAILED_CREATE, obstacles[Reason.FAILED_CREATE]
-    if view.broken:
-        return Reason.GANG_BROKEN, view.broken
-    found = podgroups.complaint(view.podgroup) if view.podgroup is not None else None
+    if view.unsatisfiable_reason:
+        return Reason.GANG_UNSATISFIABLE, view.unsatisfiable_reason
+    found = podgroups.unschedulable_condition(view.podgroup) if view.podgroup is not None else None
     if found is not None and view.phase is JobPhase.PENDING:
         return Reason.PODGROUP_PENDING, found.message
     return None
 
 
-def _hindered(state: JobState, by: tuple[Reason, str] | None) -> JobState:
+def _with_blocking_reason(state: JobState, blocked_by: tuple[Reason, str] | None) -> JobState:
     """The state with what the job is hindered *by* as its reason, or with no such one any more."""
-    if by is not None:
-        return msgspec.structs.replace(state, reason=by[0], message=by[1])
-    if state.reason in _HINDRANCES:
+    if blocked_by is not None:
+        return msgspec.structs.replace(state, reason=blocked_by[0], message=blocked_by[1])
+    if state.reason in _BLOCKING_REASONS:
         return msgspec.structs.replace(state, reason="", message="")
     return state
 
 
-def without_marks(status: JobStatus) -> JobStatus:
+def without_plugin_keys(status: JobStatus) -> JobStatus:
     """The status of a job whose plugins' objects are gone."""
     kept = {
-        key: value for key, value in status.controlled_resources.items() if not key.startswith(MARK)
+        key: value
+        for key, value in status.controlled_resources.items()
+        if not key.startswith(PLUGIN_KEY_PREFIX)
     }
     return msgspec.structs.replace(status, controlled_resources=kept)
 
 
-def difference(old: object, new: object) -> dict[str, object]:
+def merge_patch(old: object, new: object) -> dict[str, object]:
     """The merge patch that makes *old* (as decoded JSON) into *new*; empty if they are equal."""
     patch: dict[str, object] = {}
     before = old if isinstance(old, Mapping) else {}
@@ -145,7 +157,7 @@ def difference(old: object, new: object) -> dict[str, object]:
         if key not in after:
             patch[key] = None
         elif isinstance(after[key], Mapping) and isinstance(before.get(key), Mapping):
-            inner = difference(before[key], after[key])
+            inner = merge_patch(before[key], after[key])
             if inner:
                 patch[key] = inner
         elif key not in before or before[key] != after[key]:
@@ -153,16 +165,20 @@ def difference(old: object, new: object) -> dict[str, object]:
     return patch
 
 
-def _marks(job: Job) -> dict[str, str]:
-    return {f"{MARK}{plugin}": plugin for plugin in job.spec.plugins if plugin not in _UNMARKED}
+def _plugin_keys(job: Job) -> dict[str, str]:
+    return {
+        f"{PLUGIN_KEY_PREFIX}{plugin}": plugin
+        for plugin in job.spec.plugins
+        if plugin not in _PLUGINS_WITHOUT_OBJECTS
+    }
 
 
-def _claims(job: Job) -> dict[str, str]:
+def _pvc_keys(job: Job) -> dict[str, str]:
     claims = (volume.volume_claim_name for volume in job.spec.volumes)
-    return {f"{CLAIM}{claim}": claim for claim in claims if claim}
+    return {f"{PVC_KEY_PREFIX}{claim}": claim for claim in claims if claim}
 
 
-def _enter(status: JobStatus, state: JobState, now: datetime) -> JobStatus:
+def _enter_phase(status: JobStatus, state: JobState, now: datetime) -> JobStatus:
     moment = times.format(now)
     others = tuple(one for one in status.conditions if one.status != state.phase)
     return msgspec.structs.replace(

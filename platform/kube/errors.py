@@ -1,6 +1,6 @@
 """What can go wrong between us and a Kubernetes API, named after the situation.
 
-:func:`from_answer` is the one place that maps an HTTP answer to an exception.
+:func:`from_response` is the one place that maps an HTTP answer to an exception.
 """
 
 from collections.abc import Mapping
@@ -90,28 +90,28 @@ class RequestTimeoutError(ConnectionLostError):
     """No complete answer within the time allowed."""
 
 
-OUTAGES = (ServerError, TooManyRequestsError, ConnectionLostError)
+UNAVAILABLE_ERRORS = (ServerError, TooManyRequestsError, ConnectionLostError)
 """Failures that are the server's own: what was asked for may well be right, and work later."""
 
 
-class UnreadableAnswerError(Exception):
+class DecodeError(Exception):
     """The server's answer does not have the shape that the caller asked for.
 
     A write that ends so has most likely taken effect.
     """
 
 
-class NotLeadingError(Exception):
+class NotLeaderError(Exception):
     """A write was held back: whoever leads now, we may not be it any more."""
 
 
-def was_refused(error: BaseException) -> bool:
+def was_rejected(error: BaseException) -> bool:
     """Whether a write that ended with *error* had no effect, and will have none.
 
     After anything else, a cancellation included, it may have been carried out, or may still be.
     429 is a refusal: the server has turned the request away before it did anything.
     """
-    return isinstance(error, ApiError | NotLeadingError) and not isinstance(error, ServerError)
+    return isinstance(error, ApiError | NotLeaderError) and not isinstance(error, ServerError)
 
 
 class ConfigError(ValueError):
@@ -121,8 +121,8 @@ class ConfigError(ValueError):
 class UnsafePathError(OSError):
     """A file or folder that another user may have prepared, or may read."""
 
-    def __init__(self, path: object, fault: str, repair: str) -> None:
-        super().__init__(f"cannot use {path}: {fault}; to repair: {repair}")
+    def __init__(self, path: object, problem: str, remedy: str) -> None:
+        super().__init__(f"cannot use {path}: {problem}; to repair: {remedy}")
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
@@ -146,10 +146,10 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     429: TooManyRequestsError,
 }
 
-_STATUS = msgspec.json.Decoder(Status)
+_STATUS_DECODER = msgspec.json.Decoder(Status)
 
 
-def from_answer(status: int, body: bytes, *, retry_after: str | None = None) -> ApiError:
+def from_response(status: int, body: bytes, *, retry_after: str | None = None) -> ApiError:
     """Make the exception for an answer of 300 or above (we follow no redirects).
 
     Args:
@@ -158,29 +158,31 @@ def from_answer(status: int, body: bytes, *, retry_after: str | None = None) -> 
         retry_after: the ``Retry-After`` header; only its form in seconds is understood.
     """
     try:
-        told = _STATUS.decode(body)
+        told = _STATUS_DECODER.decode(body)
     except msgspec.MsgspecError:
         told = Status(message=body[:500].decode("utf-8", "replace"))
     return from_status(told, status=status, retry_after=retry_after)
 
 
-def from_status(told: Status, *, status: int = 0, retry_after: str | None = None) -> ApiError:
+def from_status(
+    status_object: Status, *, status: int = 0, retry_after: str | None = None
+) -> ApiError:
     """Make the exception for a Status; *status* 0 means its own ``code``."""
-    code = status or told.code
+    code = status or status_object.code
     kind = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
-    if told.reason == "AlreadyExists":
+    if status_object.reason == "AlreadyExists":
         kind = AlreadyExistsError
-    details = told.details or {}
+    details = status_object.details or {}
     return kind(
-        told.message,
+        status_object.message,
         status=code,
-        reason=told.reason,
+        reason=status_object.reason,
         details=details,
-        retry_after=_seconds(retry_after) or _seconds(details.get("retryAfterSeconds")),
+        retry_after=_parse_seconds(retry_after) or _parse_seconds(details.get("retryAfterSeconds")),
     )
 
 
-def _seconds(value: object) -> float | None:
+def _parse_seconds(value: object) -> float | None:
     """Read a positive number of seconds; anything else is no advice at all."""
     if not isinstance(value, str | int | float):
         return None

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+DURATION_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Upper bounds of the histograms' buckets, in seconds."""
 
 
@@ -33,14 +33,14 @@ class ClientMetrics:
             "rest_client_request_duration_seconds",
             "From sending a request to its whole answer (watches: to the headers).",
             ("verb", "host"),
-            buckets=SECONDS,
+            buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         self.limiter_wait = Histogram(
             "rest_client_rate_limiter_duration_seconds",
             "Time that requests waited for our own rate limit.",
             ("verb", "host"),
-            buckets=SECONDS,
+            buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         self.events = Counter(
@@ -49,27 +49,27 @@ class ClientMetrics:
             ("result",),
             registry=self._registry,
         )
-        self._owners: set[str] = set()
-        self._caches = _CacheCollector()
-        self._registry.register(self._caches)
+        self._limiter_owners: set[str] = set()
+        self._informer_collector = _InformerCollector()
+        self._registry.register(self._informer_collector)
 
     def for_host(self, host: str) -> "HostMetrics":
         """The figures about one server."""
         return HostMetrics(self, host)
 
-    def report_cache(self, cache: "CountedCache") -> None:
+    def register_informer(self, informer: "InstrumentedInformer") -> None:
         """Show the figures of *cache* at each scrape for as long as it lives."""
-        self._caches.known.add(cache)
+        self._informer_collector.informers.add(informer)
 
-    def caches(self) -> list["CountedCache"]:
+    def informers(self) -> list["InstrumentedInformer"]:
         """The caches of this process."""
-        return list(self._caches.known)
+        return list(self._informer_collector.informers)
 
-    def report_limiter(self, owner: str, saturation: Callable[[], float]) -> None:
+    def register_rate_limiter(self, owner: str, saturation: Callable[[], float]) -> None:
         """Register ``<owner>_rate_limiter_use``, read (0 to 1) at each scrape; once an owner."""
-        if owner in self._owners:
+        if owner in self._limiter_owners:
             return
-        self._owners.add(owner)
+        self._limiter_owners.add(owner)
         gauge = Gauge(
             f"{owner}_rate_limiter_use",
             "How much of the client-side rate limit is used, from 0 to 1.",
@@ -84,18 +84,18 @@ class HostMetrics:
     def __init__(self, metrics: ClientMetrics, host: str) -> None:
         self._metrics = metrics
         self._host = host
-        self._answers: dict[tuple[str, str], Counter] = {}
+        self._response_counters: dict[tuple[str, str], Counter] = {}
         self._durations: dict[str, Histogram] = {}
 
-    def answered(self, method: str, code: str) -> None:
+    def count_response(self, method: str, code: str) -> None:
         """Count an answer, or ``<error>``."""
-        counter = self._answers.get((method, code))
+        counter = self._response_counters.get((method, code))
         if counter is None:
             counter = self._metrics.requests.labels(code, method, self._host)
-            self._answers[method, code] = counter
+            self._response_counters[method, code] = counter
         counter.inc()
 
-    def took(self, method: str, seconds: float) -> None:
+    def observe_duration(self, method: str, seconds: float) -> None:
         """Note how long a request took."""
         histogram = self._durations.get(method)
         if histogram is None:
@@ -103,16 +103,16 @@ class HostMetrics:
             self._durations[method] = histogram
         histogram.observe(seconds)
 
-    def waited(self, method: str, seconds: float) -> None:
+    def observe_limiter_wait(self, method: str, seconds: float) -> None:
         """Note how long a request waited for our rate limit."""
         self._metrics.limiter_wait.labels(method, self._host).observe(seconds)
 
-    def sent_again(self, method: str, code: str) -> None:
+    def count_retry(self, method: str, code: str) -> None:
         """Count a repetition and the answer that caused it."""
         self._metrics.retries.labels(code, method, self._host).inc()
 
 
-class CacheCounts(Protocol):
+class InformerCounts(Protocol):
     """The counts of a cache."""
 
     @property
@@ -132,12 +132,12 @@ class CacheCounts(Protocol):
     @property
     def failures(self) -> int: ...
     @property
-    def unreadable(self) -> int: ...
+    def undecodable(self) -> int: ...
     @property
     def handler_errors(self) -> int: ...
 
 
-class CountedCache(Protocol):
+class InstrumentedInformer(Protocol):
     """A cache that can be asked for its counts."""
 
     name: str
@@ -148,21 +148,21 @@ class CountedCache(Protocol):
         ...
 
     @property
-    def out_of_touch(self) -> float:
+    def stale_seconds(self) -> float:
         """Seconds for which the server could not be followed; 0 while it can."""
         ...
 
-    def statistics(self) -> CacheCounts:
+    def stats(self) -> InformerCounts:
         """The counts now."""
         ...
 
 
-_CACHE_COUNTERS = {
+_INFORMER_COUNTERS = {
     "reflector_lists": ("lists", "Complete lists."),
     "reflector_watches": ("watches", "Watches that the server began to answer."),
     "reflector_short_watches": ("short_watches", "Watches that the server ended at once."),
     "batholith_cache_failures": ("failures", "Lists and watches that failed or broke."),
-    "batholith_cache_unreadable": ("unreadable", "Objects that did not fit the view."),
+    "batholith_cache_unreadable": ("undecodable", "Objects that did not fit the view."),
     "batholith_cache_handler_errors": ("handler_errors", "Calls of handlers that failed."),
     "batholith_cache_added": ("added", "Objects that came."),
     "batholith_cache_updated": ("updated", "Objects that changed."),
@@ -170,16 +170,16 @@ _CACHE_COUNTERS = {
 }
 
 
-class _CacheCollector(Collector):
+class _InformerCollector(Collector):
     """Reads the caches' own counts at each scrape, so that events pay nothing for figures."""
 
     def __init__(self) -> None:
-        self.known: WeakSet[CountedCache] = WeakSet()
+        self.informers: WeakSet[InstrumentedInformer] = WeakSet()
 
     def collect(self) -> Iterable[Metric]:
-        counts = [(cache.name, cache.statistics()) for cache in self.known]
+        counts = [(cache.name, cache.stats()) for cache in self.informers]
         held = GaugeMetricFamily("batholith_cache_objects", "Objects held.", labels=["name"])
-        for name, total in _summed((name, one.objects) for name, one in counts).items():
+        for name, total in _sum_by_name((name, one.objects) for name, one in counts).items():
             held.add_metric([name], total)
         yield held
         silent = GaugeMetricFamily(
@@ -188,19 +188,21 @@ class _CacheCollector(Collector):
             labels=["name"],
         )
         longest: dict[str, float] = {}
-        for cache in self.known:
-            longest[cache.name] = max(cache.out_of_touch, longest.get(cache.name, 0.0))
+        for cache in self.informers:
+            longest[cache.name] = max(cache.stale_seconds, longest.get(cache.name, 0.0))
         for name, seconds in longest.items():
             silent.add_metric([name], seconds)
         yield silent
-        for metric, (field, text) in _CACHE_COUNTERS.items():
+        for metric, (field, text) in _INFORMER_COUNTERS.items():
             family = CounterMetricFamily(metric, text, labels=["name"])
-            for name, total in _summed((name, getattr(one, field)) for name, one in counts).items():
+            for name, total in _sum_by_name(
+                (name, getattr(one, field)) for name, one in counts
+            ).items():
                 family.add_metric([name], total)
             yield family
 
 
-def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Add up caches of the same resource: they differ only in what they select."""
     totals: dict[str, int] = {}
     for name, number in pairs:

@@ -21,16 +21,16 @@ from pathlib import Path
 
 from .errors import UnsafePathError
 
-OTHERS = 0o077
+GROUP_OTHER_ACCESS = 0o077
 """Permissions of group and others."""
-OTHERS_WRITE = 0o022
+GROUP_OTHER_WRITE = 0o022
 """Those of them that let content be changed."""
 
-_SAFE_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_SAFE_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Not blocking: a FIFO that was put there would hold the process for ever."""
 _VOLUME_LINK = "..data"
 """What the files of a Kubernetes volume link through."""
-_SECRETS = ("/run/secrets/", "/var/run/secrets/")
+_SECRET_MOUNTS = ("/run/secrets/", "/var/run/secrets/")
 """Where container runtimes show secrets to all users of a container."""
 
 
@@ -38,7 +38,7 @@ def open_private(
     path: Path,
     flags: int = os.O_RDONLY,
     *,
-    forbidden: int = OTHERS,
+    forbidden: int = GROUP_OTHER_ACCESS,
 ) -> int:
     """Open a file of ours, made with mode 0600 if *flags* say so, and return its descriptor.
 
@@ -52,9 +52,9 @@ def open_private(
         OSError: it cannot be opened.
     """
     try:
-        descriptor = os.open(path, flags | _SAFE_OPEN, 0o600)
+        descriptor = os.open(path, flags | _SAFE_OPEN_FLAGS, 0o600)
     except OSError as error:
-        raise _explained(path, error) from None
+        raise _explain_error(path, error) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -68,13 +68,13 @@ def open_private(
     return descriptor
 
 
-def read_private(path: Path, *, forbidden: int = OTHERS) -> bytes:
+def read_private(path: Path, *, forbidden: int = GROUP_OTHER_ACCESS) -> bytes:
     """Read a file of ours; raises as `open_private`."""
     with os.fdopen(open_private(path, forbidden=forbidden), "rb") as file:
         return file.read()
 
 
-def open_folder(path: Path) -> int:
+def open_private_dir(path: Path) -> int:
     """Open a folder of ours and return its descriptor; its mode is the caller's to check.
 
     Raises:
@@ -83,9 +83,9 @@ def open_folder(path: Path) -> int:
     """
     _check_parents(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE_OPEN)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE_OPEN_FLAGS)
     except OSError as error:
-        raise _explained(path, error) from None
+        raise _explain_error(path, error) from None
     try:
         check_owner(path, os.fstat(descriptor))
     except BaseException:
@@ -94,7 +94,7 @@ def open_folder(path: Path) -> int:
     return descriptor
 
 
-def make_folder(path: Path, *, forbidden: int = OTHERS) -> None:
+def ensure_private_dir(path: Path, *, forbidden: int = GROUP_OTHER_ACCESS) -> None:
     """Make a folder of ours, or take one that is there; its mode is 0700 afterwards.
 
     One that is empty may have had any mode: nothing was prepared in it.
@@ -105,10 +105,10 @@ def make_folder(path: Path, *, forbidden: int = OTHERS) -> None:
     """
     with suppress(FileExistsError):  # what is there is told of below
         path.mkdir(mode=0o700, parents=True)
-    folder = open_folder(path)
+    folder = open_private_dir(path)
     try:
         found = os.fstat(folder)
-        if found.st_mode & OTHERS:
+        if found.st_mode & GROUP_OTHER_ACCESS:
             if os.listdir(folder):
                 check_mode(path, found, forbidden=forbidden)
             os.fchmod(folder, 0o700)
@@ -124,28 +124,28 @@ def read_credential(path: Path) -> bytes:
         OSError: it cannot be read.
     """
     linked = path.is_symlink() and os.readlink(path).split("/")[0] == _VOLUME_LINK
-    flags = _SAFE_OPEN & ~os.O_NOFOLLOW if linked else _SAFE_OPEN
+    flags = _SAFE_OPEN_FLAGS & ~os.O_NOFOLLOW if linked else _SAFE_OPEN_FLAGS
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
-        raise _explained(path, error) from None
+        raise _explain_error(path, error) from None
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise UnsafePathError(path, "it is no regular file", "name a file")
-        check_owner(path, found, root_too=True)
-        mounted = linked or str(path).startswith(_SECRETS)
+        check_owner(path, found, allow_root=True)
+        mounted = linked or str(path).startswith(_SECRET_MOUNTS)
         shared = mounted or found.st_uid != os.geteuid()  # root's may be meant for a group
-        check_mode(path, found, forbidden=OTHERS_WRITE if shared else OTHERS)
+        check_mode(path, found, forbidden=GROUP_OTHER_WRITE if shared else GROUP_OTHER_ACCESS)
         return file.read()
 
 
-def check_owner(path: Path, found: os.stat_result, *, root_too: bool = False) -> None:
+def check_owner(path: Path, found: os.stat_result, *, allow_root: bool = False) -> None:
     """Raise UnsafePathError unless *found*, at *path*, belongs to the effective user."""
     own = os.geteuid()
-    if found.st_uid == own or (root_too and found.st_uid == 0):
+    if found.st_uid == own or (allow_root and found.st_uid == 0):
         return
-    owner, user = _name(found.st_uid), _name(own)
+    owner, user = _user_name(found.st_uid), _user_name(own)
     raise UnsafePathError(
         path,
         f"it belongs to {owner}, not to {user}",
@@ -153,12 +153,12 @@ def check_owner(path: Path, found: os.stat_result, *, root_too: bool = False) ->
     )
 
 
-def check_mode(path: Path, found: os.stat_result, *, forbidden: int = OTHERS) -> None:
+def check_mode(path: Path, found: os.stat_result, *, forbidden: int = GROUP_OTHER_ACCESS) -> None:
     """Raise UnsafePathError if *found*, at *path*, has *forbidden* permissions."""
     if not found.st_mode & forbidden:
         return
     mode = stat.S_IMODE(found.st_mode)
-    what = "change" if mode & OTHERS_WRITE else "read"
+    what = "change" if mode & GROUP_OTHER_WRITE else "read"
     right = "700" if stat.S_ISDIR(found.st_mode) else "600"
     raise UnsafePathError(
         path,
@@ -179,7 +179,7 @@ def _check_parents(path: Path) -> None:
             )
 
 
-def _explained(path: Path, error: OSError) -> OSError:
+def _explain_error(path: Path, error: OSError) -> OSError:
     """What to say of *error*; a link that was not followed is ELOOP, or ENOTDIR for a folder."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
         return UnsafePathError(
@@ -193,7 +193,7 @@ def _explained(path: Path, error: OSError) -> OSError:
     return error
 
 
-def _name(uid: int) -> str:
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

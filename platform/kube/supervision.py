@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESTARTS: Counter[str] = Counter()
+TASK_RESTARTS: Counter[str] = Counter()
 """Unexpected ends of tasks of this process, by the name of the task."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+INITIAL_BACKOFF, MAX_BACKOFF = 0.1, 30.0
 """Seconds before a restart, without jitter: after the first failure, and after many in a row."""
 
-HEALTHY = 120.0
+BACKOFF_RESET_AFTER = 120.0
 """Seconds without a failure after which the pauses begin at the first one again."""
 
 
@@ -39,7 +39,7 @@ class EndedUnexpectedlyError(Exception):
     """A task returned that should go on until it is cancelled."""
 
 
-class CancelledInsideError(Exception):
+class UnexpectedCancelledError(Exception):
     """A CancelledError was raised though nothing had been cancelled."""
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ async def supervise(
     """
     backoff = Backoff(
         timing=timing or Timing(),
-        first=FIRST_PAUSE,
-        cap=LONGEST_PAUSE,
+        initial=INITIAL_BACKOFF,
+        cap=MAX_BACKOFF,
         jitter=0.3,
-        reset_after=HEALTHY,
+        reset_after=BACKOFF_RESET_AFTER,
     )
     while True:
         failure = await _attempt(name, function)
@@ -79,8 +79,8 @@ async def supervise(
             raise failure
         if isinstance(failure, EndedUnexpectedlyError) and may_end():
             return
-        pause = backoff.pause()
-        RESTARTS[name] += 1
+        pause = backoff.next_delay()
+        TASK_RESTARTS[name] += 1
         log.error(
             "task failed, will restart",
             extra={"task": name, "seconds": round(pause, 3)},
@@ -111,7 +111,7 @@ async def _attempt(name: str, function: Callable[[], Awaitable[object]]) -> Base
             log.error("task failed while stopping", extra={"task": name}, exc_info=error)
         raise
     if task.cancelled():
-        return _cancelled_inside(task)
+        return _cancelled_error(task)
     return task.exception() or EndedUnexpectedlyError("it returned")
 
 
@@ -125,7 +125,7 @@ async def _stop(task: asyncio.Task[None]) -> None:
             task.cancel()
 
 
-def _cancelled_inside(task: asyncio.Task[None]) -> BaseException:
+def _cancelled_error(task: asyncio.Task[None]) -> BaseException:
     """The CancelledError that ended *task*, with its traceback."""
     try:
         task.result()
@@ -146,6 +146,6 @@ class TaskMetrics:
             "Long-running tasks that ended unexpectedly and were started again.",
             labels=["task"],
         )
-        for name, number in sorted(RESTARTS.items()):
+        for name, number in sorted(TASK_RESTARTS.items()):
             family.add_metric([name], number)
         yield family

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 
-def _wall() -> datetime:
+def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
@@ -28,7 +28,7 @@ class Timing:
     random: Callable[[], float] = random.random
     """A number in [0, 1)."""
 
-    now: Callable[[], datetime] = _wall
+    now: Callable[[], datetime] = _utc_now
     """The wall clock, in UTC."""
 
 
@@ -37,7 +37,7 @@ class Backoff:
     """Growing, jittered pauses between failures; a long quiet time starts it again."""
 
     timing: Timing = field(default_factory=Timing)
-    first: float = 0.8
+    initial: float = 0.8
     """Seconds of the first pause, before jitter."""
     factor: float = 2.0
     cap: float = 30.0
@@ -46,15 +46,15 @@ class Backoff:
     """A pause is stretched by a random share of up to this much of itself."""
     reset_after: float = 120.0
     """Seconds without a failure after which the next pause is *first* again."""
-    _next: float = 0.0
-    _last: float | None = None
+    _next_delay: float = 0.0
+    _last_failure: float | None = None
 
-    def pause(self) -> float:
+    def next_delay(self) -> float:
         """Count one failure and say how many seconds to wait after it."""
         now = self.timing.monotonic()
-        if self._last is None or now - self._last > self.reset_after:
-            self._next = self.first
-        base = self._next
-        self._next = min(base * self.factor, self.cap)
-        self._last = now
+        if self._last_failure is None or now - self._last_failure > self.reset_after:
+            self._next_delay = self.initial
+        base = self._next_delay
+        self._next_delay = min(base * self.factor, self.cap)
+        self._last_failure = now
         return base * (1.0 + self.jitter * self.timing.random())

@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..kube.supervision import CancelledInsideError
+from ..kube.supervision import UnexpectedCancelledError
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[Item]):
+class BatchResult(Generic[Item]):
     """What became of each item; the three parts hold every item once."""
 
-    done: tuple[Item, ...]
+    succeeded: tuple[Item, ...]
     failed: tuple[tuple[Item, Exception], ...]
     skipped: tuple[Item, ...] = ()
     """Never attempted, because a batch before theirs had an error."""
@@ -27,7 +27,7 @@ class Outcome(Generic[Item]):
 
 async def slow_start(
     items: Sequence[Item], call: Callable[[Item], Awaitable[object]], *, initial: int = 1
-) -> Outcome[Item]:
+) -> BatchResult[Item]:
     """Call for each item in batches of 1, 2, 4, …, and stop after the batch that has an error.
 
     A server that refuses everything so gets one call and not thousands. The calls of a batch
@@ -37,16 +37,16 @@ async def slow_start(
     failed: list[tuple[Item, Exception]] = []
     start, size = 0, initial
     while start < len(items) and not failed:
-        batch = await all_at_once(items[start : start + size], call)
-        done += batch.done
+        batch = await run_concurrently(items[start : start + size], call)
+        done += batch.succeeded
         failed += batch.failed
         start, size = start + size, size * 2
-    return Outcome(done=tuple(done), failed=tuple(failed), skipped=tuple(items[start:]))
+    return BatchResult(succeeded=tuple(done), failed=tuple(failed), skipped=tuple(items[start:]))
 
 
-async def all_at_once(
+async def run_concurrently(
     items: Sequence[Item], call: Callable[[Item], Awaitable[object]]
-) -> Outcome[Item]:
+) -> BatchResult[Item]:
     """Call for all items at the same time, and wait for all calls, however they end.
 
     When cancelled, it cancels them and waits for their ends, too. A CancelledError that a call
@@ -58,15 +58,15 @@ async def all_at_once(
 
     tasks = [asyncio.create_task(attempt(item)) for item in items]
     if tasks:
-        await _ended(tasks)
+        await _wait_all(tasks)
     outcomes = [(item, _error_of(task)) for item, task in zip(items, tasks, strict=True)]
-    return Outcome(
-        done=tuple(item for item, error in outcomes if error is None),
+    return BatchResult(
+        succeeded=tuple(item for item, error in outcomes if error is None),
         failed=tuple((item, error) for item, error in outcomes if error is not None),
     )
 
 
-async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _wait_all(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Wait until all *tasks* have ended; hand every cancellation on to them."""
     cancelled: asyncio.CancelledError | None = None
     while not all(task.done() for task in tasks):
@@ -83,7 +83,7 @@ async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
 def _error_of(task: asyncio.Task[None]) -> Exception | None:
     """How a task that has ended failed, if it did."""
     if task.cancelled():
-        return CancelledInsideError()
+        return UnexpectedCancelledError()
     error = task.exception()
     if error is not None and not isinstance(error, Exception):
         raise error

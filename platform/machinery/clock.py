@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Timer(Protocol):
@@ -35,7 +35,7 @@ class Clock(Protocol):
         """Wait at least *seconds*."""
         ...
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Have the running loop make *call* once *seconds* have passed."""
         ...
 
@@ -54,12 +54,12 @@ class SystemClock:
         """Wait at least *seconds*."""
         await asyncio.sleep(seconds)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Have the running loop make *call* once *seconds* have passed."""
-        return asyncio.get_running_loop().call_later(seconds, call)
+        return asyncio.get_running_loop().call_later(seconds, callback)
 
 
-class SteadyTime:
+class SteadyClock:
     """Moments that no jump of the wall clock moves: its reading at first, plus the time since.
 
     For what is due later, within a process. What is shown to others, and what another process
@@ -68,18 +68,18 @@ class SteadyTime:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._first, self._reading = clock.now(), clock.monotonic()
+        self._start, self._start_monotonic = clock.now(), clock.monotonic()
 
     def now(self) -> datetime:
         """The present moment."""
-        return self._first + timedelta(seconds=self._clock.monotonic() - self._reading)
+        return self._start + timedelta(seconds=self._clock.monotonic() - self._start_monotonic)
 
-    def of(self, wall: datetime) -> datetime:
+    def from_wall(self, wall_time: datetime) -> datetime:
         """When *wall* was, as far as the wall clock can be believed: not after now."""
-        return self.now() - max(self._clock.now() - wall, timedelta())
+        return self.now() - max(self._clock.now() - wall_time, timedelta())
 
 
-class LeaseClock(SystemClock):
+class BoottimeClock(SystemClock):
     """The real time, whose steady reading goes on while the machine sleeps (where it can tell).
 
     For what must hold against other machines; timers don't fire during a sleep all the same.
@@ -88,4 +88,4 @@ class LeaseClock(SystemClock):
     @staticmethod
     def monotonic() -> float:
         """Seconds since the machine was started, its sleep included."""
-        return time.clock_gettime(_STEADY)
+        return time.clock_gettime(_BOOTTIME)

@@ -14,26 +14,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..kube.errors import OUTAGES, ApiError, ConnectionLostError, NotLeadingError
-from ..kube.supervision import CancelledInsideError, supervise
+from ..kube.errors import UNAVAILABLE_ERRORS, ApiError, ConnectionLostError, NotLeaderError
+from ..kube.supervision import UnexpectedCancelledError, supervise
 from ..kube.timing import Timing
 from .clock import Clock, SystemClock, Timer
-from .delays import DelayHeap
-from .figures import QueueFigures
-from .limiters import RateLimiter, default_controller_limiter
-from .queues import WorkQueue
+from .delay_heap import DelayHeap
+from .rate_limiters import RateLimiter, default_controller_rate_limiter
 from .shards import shard_of
+from .workqueue import WorkQueue
+from .workqueue_stats import WorkQueueStats
 
 if TYPE_CHECKING:
     from .metrics import WorkQueueMetrics
 
 log = logging.getLogger(__name__)
 
-_TURNS = 16
+_YIELD_EVERY = 16
 """Keys after which a worker lets others run, in case no reconcile had to wait."""
 
 
-OUTAGE_PAUSE = 30.0
+OUTAGE_MAX_DELAY = 30.0
 """Seconds that a key waits at most after a failure that all keys share: that of the server. One of
 its own may cost it a quarter of an hour; after an outage that would be felt as a second one."""
 
@@ -41,7 +41,7 @@ its own may cost it a quarter of an hour; after an outage that would be felt as 
 RECONCILE_TIMEOUT = 300.0
 """Seconds that one reconcile may take unless the settings say otherwise."""
 
-_UNWILLING = 30.0
+_CANCEL_GRACE_PERIOD = 30.0
 """Seconds after which a reconcile that was cancelled and has not ended is complained of."""
 
 
@@ -56,7 +56,7 @@ class TerminalError(Exception):
     """Trying again is of no use: the key rests until something new happens."""
 
 
-class TryAgainError(Exception):
+class RequeueError(Exception):
     """Not yet, and nobody's fault: retry with growing delays, without a report."""
 
 
@@ -71,22 +71,22 @@ class ShardedQueue:
         limiter: RateLimiter | None = None,
         clock: Clock | None = None,
         metrics: "WorkQueueMetrics | None" = None,
-        about: Callable[[str], Mapping[str, str]] | None = None,
+        log_fields: Callable[[str], Mapping[str, str]] | None = None,
     ) -> None:
         """*about* says how the log names a key: ``<name>=<key>`` by default."""
         if shards < 1:
             raise ValueError(f"need at least one shard, got {shards}")
         self.name = name
-        self.about = about or (lambda key: {name: key})
+        self.log_fields = log_fields or (lambda key: {name: key})
         self.clock = clock if clock is not None else SystemClock()
-        self.figures = QueueFigures()
-        self.shards = tuple(WorkQueue(self.clock, self.figures) for _ in range(shards))
-        self._limiter = default_controller_limiter(self.clock) if limiter is None else limiter
+        self.stats = WorkQueueStats()
+        self.shards = tuple(WorkQueue(self.clock, self.stats) for _ in range(shards))
+        self._limiter = default_controller_rate_limiter(self.clock) if limiter is None else limiter
         self._delays = DelayHeap(self.clock, self.add)
         # Each mail in an envelope of its own, so that two equal ones can be told apart.
-        self._mail: dict[str, deque[tuple[object]]] = {}
+        self._items: dict[str, deque[tuple[object]]] = {}
         if metrics is not None:
-            metrics.watch(self)
+            metrics.register(self)
 
     def shard(self, key: str) -> WorkQueue:
         """The queue that *key* belongs to."""
@@ -100,15 +100,15 @@ class ShardedQueue:
         """Look at *key* in *seconds*, or sooner if it waits for an earlier time already."""
         if self.shutting_down:
             return
-        self.figures.retries += 1
+        self.stats.retries += 1
         if seconds > 0:
             self._delays.add(key, seconds)
         else:
             self.add(key)
 
-    def add_rate_limited(self, key: str, *, at_most: float = math.inf) -> None:
+    def add_rate_limited(self, key: str, *, max_delay: float = math.inf) -> None:
         """Count a failure of *key* and look again when the limiter says so, or after *at_most*."""
-        self.add_after(key, self._limiter.when(key, at_most=at_most))
+        self.add_after(key, self._limiter.when(key, max_delay=max_delay))
 
     def forget(self, key: str) -> None:
         """*key* did well: its failures no longer count."""
@@ -118,41 +118,41 @@ class ShardedQueue:
         """Failures of *key* since it was last forgotten."""
         return self._limiter.num_requeues(key)
 
-    def post(self, key: str, mail: object) -> None:
+    def add_item(self, key: str, item: object) -> None:
         """Put *mail* behind what already lies in the mailbox of *key*, and look at *key* soon."""
         if not self.shutting_down:
-            self._mail.setdefault(key, deque()).append((mail,))
+            self._items.setdefault(key, deque()).append((item,))
             self.add(key)
 
-    def peek_mail(self, key: str) -> object | None:
+    def peek_item(self, key: str) -> object | None:
         """The oldest mail of *key*, which stays where it is; ``None`` if there is none."""
-        envelope = self.envelope(key)
+        envelope = self.item_token(key)
         return envelope[0] if envelope else None
 
-    def envelope(self, key: str) -> tuple[object] | None:
+    def item_token(self, key: str) -> tuple[object] | None:
         """What the oldest mail of *key* lies in: another one means another mail."""
-        box = self._mail.get(key)
+        box = self._items.get(key)
         return box[0] if box else None
 
-    def take_mail(self, key: str) -> object:
+    def pop_item(self, key: str) -> object:
         """Remove the oldest mail of *key*, now that it is carried out.
 
         Raises:
             LookupError: there is none.
         """
-        box = self._mail.get(key)
+        box = self._items.get(key)
         if not box:
             raise LookupError(f"no mail for {key!r}")
         (mail,) = box.popleft()
         if not box:
-            del self._mail[key]
+            del self._items[key]
         return mail
 
-    def settle(self, key: str, *, again_in: float | None) -> None:
+    def mark_succeeded(self, key: str, *, requeue_after: float | None) -> None:
         """*key* did well; look again in *again_in* seconds, if given."""
         self._limiter.forget(key)
-        if again_in is not None:
-            self.add_after(key, again_in)
+        if requeue_after is not None:
+            self.add_after(key, requeue_after)
 
     @property
     def shutting_down(self) -> bool:
@@ -178,7 +178,7 @@ class ShardedQueue:
         """Seconds that each key in work has been in work."""
         return [age for shard in self.shards for age in shard.ages()]
 
-    def waiting(self) -> int:
+    def delayed_count(self) -> int:
         """Keys that wait for their time."""
         return len(self._delays)
 
@@ -194,15 +194,15 @@ class WorkerSettings:
     max_requeues: int = -1
     """Retries of a failing key before it is given up; negative: no limit."""
 
-    gave_up: Callable[[str, Exception], object] | None = None
+    on_give_up: Callable[[str, Exception], object] | None = None
     """Told of a key that is given up, when its retries or its sense have run out. It takes the
     mail that cannot be carried out, or that is tried again at the key's next turn."""
 
-    hands: int = 1
+    workers_per_shard: int = 1
     """Workers of each shard. With more than one, keys of a shard may overtake each other; one key
     is still in one hand only. It spares shards where some would be long and others empty."""
 
-    grace: float = 5.0
+    shutdown_timeout: float = 5.0
     """Seconds that a stop waits for the keys in work and queued: a process has ten in all."""
 
     timeout: float = RECONCILE_TIMEOUT
@@ -221,13 +221,13 @@ async def run_workers(
     When cancelled, it shuts the queue down and lets the workers finish what is queued, for the
     grace period at most (a second cancel ends that too); then nothing runs any more.
     """
-    crew = _Crew(queue, reconcile, settings or WorkerSettings())
-    serving = asyncio.create_task(crew.serve())
+    crew = _WorkerGroup(queue, reconcile, settings or WorkerSettings())
+    serving = asyncio.create_task(crew.run())
     try:
         await asyncio.shield(serving)
     except asyncio.CancelledError:
         queue.shut_down()
-        limit = queue.clock.call_later(crew.settings.grace, serving.cancel)
+        limit = queue.clock.call_later(crew.settings.shutdown_timeout, serving.cancel)
         try:
             await serving
         finally:
@@ -235,7 +235,7 @@ async def run_workers(
         raise
 
 
-class _Crew:
+class _WorkerGroup:
     """The workers of one queue."""
 
     def __init__(self, queue: ShardedQueue, reconcile: Reconcile, settings: WorkerSettings) -> None:
@@ -244,10 +244,10 @@ class _Crew:
         self.settings = settings
         self._tasks: asyncio.TaskGroup | None = None
 
-    async def serve(self) -> None:
+    async def run(self) -> None:
         """Work until the queue is shut down and empty."""
         async with asyncio.TaskGroup() as self._tasks:
-            for shard in self.queue.shards * self.settings.hands:
+            for shard in self.queue.shards * self.settings.workers_per_shard:
                 self.add_worker(shard)
 
     def add_worker(self, shard: WorkQueue) -> None:
@@ -269,15 +269,15 @@ class _Crew:
 class _Worker:
     """Takes keys of one shard, one after the other, and settles the outcome of each."""
 
-    def __init__(self, crew: _Crew, shard: WorkQueue) -> None:
+    def __init__(self, group: _WorkerGroup, shard: WorkQueue) -> None:
         self.replaced = False
         """Another one serves the shard, as this one cannot let go of its key."""
-        self._crew = crew
-        self._queue = crew.queue
+        self._group = group
+        self._queue = group.queue
         self._shard = shard
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
-        self._cancels = 0
+        self._cancel_count = 0
         """How often the present reconcile has been cancelled for taking too long."""
 
     async def run(self) -> None:
@@ -288,124 +288,126 @@ class _Worker:
             return
         async for key in self._shard:
             try:
-                await self._handle(key)
+                await self._process(key)
             except BaseException:
                 self._queue.add_rate_limited(key)  # so that it is not lost; no effect at the end
                 raise
             finally:
                 seconds = self._shard.done(key)
                 if log.isEnabledFor(logging.DEBUG):
-                    about = {**self._queue.about(key), "seconds": seconds}
+                    about = {**self._queue.log_fields(key), "seconds": seconds}
                     log.debug("looked at it", extra=about)
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError  # which the reconcile has kept to itself
             if self.replaced:
                 return
             turns += 1
-            if turns % _TURNS == 0:
+            if turns % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
-    async def _handle(self, key: str) -> None:
+    async def _process(self, key: str) -> None:
         """Reconcile *key*, and settle the outcome; never the same key in two workers."""
-        queue, settings = self._queue, self._crew.settings
+        queue, settings = self._queue, self._group.settings
         if queue.shard(key) is not self._shard:
-            log.error("key in a foreign queue", extra=queue.about(key))
+            log.error("key in a foreign queue", extra=queue.log_fields(key))
             queue.add(key)
             return
-        first = queue.envelope(key)
+        first = queue.item_token(key)
         try:
             again_in = await self._reconcile(key)
         except TerminalError as error:
-            log.exception("gave up", extra=queue.about(key))
-            _give_up(queue, key, error, settings)
+            log.exception("gave up", extra=queue.log_fields(key))
+            _drop(queue, key, error, settings)
         except Exception as error:
             _retry(queue, key, error, settings)
         else:
-            _settle(queue, key, again_in, first)
+            _on_success(queue, key, again_in, first)
 
     async def _reconcile(self, key: str) -> float | None:
         """Call the reconciler; what it raises is an Exception unless this task is cancelled."""
-        self._cancels = 0
+        self._cancel_count = 0
         self._timer = self._queue.clock.call_later(
-            self._crew.settings.timeout, lambda: self._take_too_long(key)
+            self._group.settings.timeout, lambda: self._on_timeout(key)
         )
         try:
-            return await self._crew.reconcile(key)
+            return await self._group.reconcile(key)
         except asyncio.CancelledError as error:
             if self._is_cancelled():
                 raise
-            if self._cancels:
-                raise ReconcileTimeoutError(self._crew.settings.timeout) from error
-            raise CancelledInsideError from error
+            if self._cancel_count:
+                raise ReconcileTimeoutError(self._group.settings.timeout) from error
+            raise UnexpectedCancelledError from error
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             if self._task is not None:
-                for _ in range(self._cancels):
+                for _ in range(self._cancel_count):
                     self._task.uncancel()
 
     def _is_cancelled(self) -> bool:
         """Whether somebody else than this worker cancels it."""
-        return self._task is not None and self._task.cancelling() > self._cancels
+        return self._task is not None and self._task.cancelling() > self._cancel_count
 
-    def _take_too_long(self, key: str) -> None:
+    def _on_timeout(self, key: str) -> None:
         """Cancel the reconcile of *key*; if it goes on, let another worker serve the other keys."""
-        about = {**self._queue.about(key), "seconds": round(self._shard.age(key), 3)}
-        if not self._cancels:
-            self._queue.figures.timeouts += 1
+        about = {**self._queue.log_fields(key), "seconds": round(self._shard.age(key), 3)}
+        if not self._cancel_count:
+            self._queue.stats.timeouts += 1
             log.error("reconcile takes too long, cancelling it", extra=about)
         else:
             log.error("reconcile goes on though it was cancelled", extra=about)
             if not self.replaced:
                 self.replaced = True
-                self._crew.add_worker(self._shard)
-        self._cancels += 1
-        self._timer = self._queue.clock.call_later(_UNWILLING, lambda: self._take_too_long(key))
+                self._group.add_worker(self._shard)
+        self._cancel_count += 1
+        self._timer = self._queue.clock.call_later(
+            _CANCEL_GRACE_PERIOD, lambda: self._on_timeout(key)
+        )
         if self._task is not None:
             self._task.cancel()
 
 
 def _retry(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
     """Look again when the limiter says so, or give up when there were too many retries."""
-    about = queue.about(key)
+    about = queue.log_fields(key)
     if 0 <= settings.max_requeues <= queue.num_requeues(key):
         log.error("out of retries", extra=about, exc_info=error)
-        _give_up(queue, key, error, settings)
+        _drop(queue, key, error, settings)
         return
-    if isinstance(error, TryAgainError):
+    if isinstance(error, RequeueError):
         log.debug("not yet", extra={**about, "why": str(error)})
-    elif isinstance(error, ApiError | ConnectionLostError | NotLeadingError):
+    elif isinstance(error, ApiError | ConnectionLostError | NotLeaderError):
         # The server's words say it all; where we stood when they came is the same each time.
         log.warning("will retry", extra={**about, "error": str(error)})
     else:
         log.warning("will retry", extra=about, exc_info=error)
-    outage = isinstance(error, OUTAGES)
-    queue.add_rate_limited(key, at_most=OUTAGE_PAUSE if outage else math.inf)
+    outage = isinstance(error, UNAVAILABLE_ERRORS)
+    queue.add_rate_limited(key, max_delay=OUTAGE_MAX_DELAY if outage else math.inf)
 
 
-def _give_up(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
-    first = queue.envelope(key)
-    if settings.gave_up is not None:
+def _drop(queue: ShardedQueue, key: str, error: Exception, settings: WorkerSettings) -> None:
+    first = queue.item_token(key)
+    if settings.on_give_up is not None:
         try:
-            settings.gave_up(key, error)
+            settings.on_give_up(key, error)
         except (Exception, asyncio.CancelledError):  # it awaits nothing, so that is its own
-            log.exception("cannot give the key up, will retry", extra=queue.about(key))
+            log.exception("cannot give the key up, will retry", extra=queue.log_fields(key))
             queue.add_rate_limited(key)
             return
-        left = queue.envelope(key)
+        left = queue.item_token(key)
         if left is not None and left is not first:
             queue.add(key)
     queue.forget(key)
 
 
-def _settle(
-    queue: ShardedQueue, key: str, again_in: float | None, first: tuple[object] | None
+def _on_success(
+    queue: ShardedQueue, key: str, requeue_after: float | None, first: tuple[object] | None
 ) -> None:
     """More mail means another turn at once; one that was left lying waits as after a failure."""
-    left = queue.envelope(key)
+    left = queue.item_token(key)
     if left is not None and left is first:
         queue.add_rate_limited(key)
         return
-    queue.settle(key, again_in=again_in)
+    queue.mark_succeeded(key, requeue_after=requeue_after)
     if left is not None:
         queue.add(key)

@@ -36,19 +36,19 @@ class Expectations:
             record.pop(child, None)  # so that it goes to the end
             record[child] = now
 
-    def observed(self, key: str, child: str) -> None:
+    def observe(self, key: str, child: str) -> None:
         """The child was seen, or the call for it certainly failed."""
         record = self._records.get(key)
         if record is not None:
             record.pop(child, None)
 
-    def awaited(self, key: str) -> frozenset[str]:
+    def pending(self, key: str) -> frozenset[str]:
         """The children of *key* that were not seen yet, and not asked for too long ago."""
-        return frozenset(self._live(key))
+        return frozenset(self._unexpired(key))
 
     def expires_in(self, key: str) -> float | None:
         """Seconds until *key* awaits nothing even if nothing is seen; ``None`` if it does not."""
-        record = self._live(key)
+        record = self._unexpired(key)
         if not record:
             return None
         return next(reversed(record.values())) + self._ttl - self._clock.monotonic()
@@ -61,7 +61,7 @@ class Expectations:
         """Number of keys with a record."""
         return len(self._records)
 
-    def _live(self, key: str) -> dict[str, float]:
+    def _unexpired(self, key: str) -> dict[str, float]:
         """The record of *key* without what has expired; dropped if that is empty."""
         record = self._records.get(key, {})
         oldest = self._clock.monotonic() - self._ttl

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 
-class Followed(Protocol):
+class Syncable(Protocol):
     """A watch cache, as far as its life goes."""
 
     async def run(self) -> None:
@@ -18,7 +18,7 @@ class Followed(Protocol):
         ...
 
 
-class Source(Followed, Protocol):
+class Source(Syncable, Protocol):
     """A watch cache and who hears of it."""
 
     async def attach(self) -> None:
@@ -30,9 +30,9 @@ async def run_controller(
     sources: Sequence[Source],
     work: Callable[[], Awaitable[None]],
     *,
-    synced: Callable[[], object] | None = None,
+    on_synced: Callable[[], object] | None = None,
     ready: asyncio.Event | None = None,
-    lead: asyncio.Event | None = None,
+    elected: asyncio.Event | None = None,
 ) -> None:
     """Run *sources*; once all are synced and have told what they hold, call *synced* and do *work*.
 
@@ -44,20 +44,20 @@ async def run_controller(
     running), then the caches. Cancelled before the first sync, it does no work at all.
     """
     ready = ready or asyncio.Event()
-    async with running(sources):
-        if lead is not None:
+    async with running_sources(sources):
+        if elected is not None:
             ready.set()
-            await lead.wait()
+            await elected.wait()
         for source in sources:
             await source.attach()
-        if synced is not None:
-            synced()
+        if on_synced is not None:
+            on_synced()
         ready.set()
         await work()
 
 
 @asynccontextmanager
-async def running(sources: Sequence[Followed]) -> AsyncIterator[None]:
+async def running_sources(sources: Sequence[Syncable]) -> AsyncIterator[None]:
     """Run *sources* for the length of the block, which begins when all are synced."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(source.run()) for source in sources]

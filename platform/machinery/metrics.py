@@ -11,14 +11,14 @@ from prometheus_client.core import (
     Metric,
 )
 
-from .figures import QueueFigures
+from .workqueue_stats import WorkQueueStats
 
 
-class Measured(Protocol):
+class InstrumentedQueue(Protocol):
     """A queue as the collector sees it."""
 
     name: str
-    figures: QueueFigures
+    stats: WorkQueueStats
 
     def depth(self) -> int:
         """Keys that need work, whether or not they are being worked on."""
@@ -33,11 +33,11 @@ class WorkQueueMetrics:
     """One for each registry; queues register themselves."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self._queues: dict[str, Measured] = {}
+        self._queues: dict[str, InstrumentedQueue] = {}
         if registry is not None:
             registry.register(self)
 
-    def watch(self, queue: Measured) -> None:
+    def register(self, queue: InstrumentedQueue) -> None:
         """Report *queue* from now on, in the place of an earlier one of its name."""
         self._queues[queue.name] = queue
 
@@ -49,7 +49,7 @@ class WorkQueueMetrics:
         yield from _histograms(queues)
 
 
-def _gauges(queues: Iterable[Measured]) -> Iterator[Metric]:
+def _gauges(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
     depth = GaugeMetricFamily("workqueue_depth", "Keys that need work.", labels=["name"])
     unfinished = GaugeMetricFamily(
         "workqueue_unfinished_work_seconds",
@@ -69,7 +69,7 @@ def _gauges(queues: Iterable[Measured]) -> Iterator[Metric]:
     yield from (depth, unfinished, longest)
 
 
-def _counters(queues: Iterable[Measured]) -> Iterator[Metric]:
+def _counters(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
     adds = CounterMetricFamily("workqueue_adds", "Adds that were accepted.", labels=["name"])
     retries = CounterMetricFamily("workqueue_retries", "Adds for later.", labels=["name"])
     timeouts = CounterMetricFamily(
@@ -78,13 +78,13 @@ def _counters(queues: Iterable[Measured]) -> Iterator[Metric]:
         labels=["name"],
     )
     for queue in queues:
-        adds.add_metric([queue.name], queue.figures.adds)
-        retries.add_metric([queue.name], queue.figures.retries)
-        timeouts.add_metric([queue.name], queue.figures.timeouts)
+        adds.add_metric([queue.name], queue.stats.adds)
+        retries.add_metric([queue.name], queue.stats.retries)
+        timeouts.add_metric([queue.name], queue.stats.timeouts)
     yield from (adds, retries, timeouts)
 
 
-def _histograms(queues: Iterable[Measured]) -> Iterator[Metric]:
+def _histograms(queues: Iterable[InstrumentedQueue]) -> Iterator[Metric]:
     waited = HistogramMetricFamily(
         "workqueue_queue_duration_seconds", "Time from add to get.", labels=["name"]
     )
@@ -92,6 +92,9 @@ def _histograms(queues: Iterable[Measured]) -> Iterator[Metric]:
         "workqueue_work_duration_seconds", "Time from get to done.", labels=["name"]
     )
     for queue in queues:
-        for family, figures in ((waited, queue.figures.waited), (worked, queue.figures.worked)):
+        for family, figures in (
+            (waited, queue.stats.queue_duration),
+            (worked, queue.stats.work_duration),
+        ):
             family.add_metric([queue.name], buckets=figures.buckets(), sum_value=figures.total)
     yield from (waited, worked)

@@ -7,30 +7,30 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
-_ROUNDS = 64
+_MAX_ITERATIONS = 64
 
 
-async def settle() -> None:
+async def run_ready_tasks() -> None:
     """Let every task that can go on without time or I/O do so."""
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         await asyncio.sleep(0)
 
 
 class _Timer:
     """A call that waits in a :class:`FakeClock`."""
 
-    __slots__ = ("call", "due", "order")
+    __slots__ = ("callback", "due", "order")
 
-    def __init__(self, due: float, order: int, call: Callable[[], object]) -> None:
+    def __init__(self, due: float, order: int, callback: Callable[[], object]) -> None:
         self.due = due
         self.order = order
-        self.call: Callable[[], object] | None = call
+        self.callback: Callable[[], object] | None = callback
 
     def __lt__(self, other: "_Timer") -> bool:
         return (self.due, self.order) < (other.due, other.order)
 
     def cancel(self) -> None:
-        self.call = None
+        self.callback = None
 
 
 class FakeClock:
@@ -39,17 +39,17 @@ class FakeClock:
     def __init__(self, start: datetime = _START) -> None:
         self._start = start
         self._elapsed = 0.0
-        self._jumped = self._wrong = 0.0
+        self._monotonic_offset = self._wall_offset = 0.0
         self._timers: list[_Timer] = []
         self._order = itertools.count()
 
     def now(self) -> datetime:
         """The wall clock: the start plus what was advanced, and what it was set wrong."""
-        return self._start + timedelta(seconds=self._elapsed + self._wrong)
+        return self._start + timedelta(seconds=self._elapsed + self._wall_offset)
 
     def monotonic(self) -> float:
         """Seconds advanced so far, and jumped."""
-        return self._elapsed + self._jumped
+        return self._elapsed + self._monotonic_offset
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock was moved by *seconds*."""
@@ -68,18 +68,18 @@ class FakeClock:
         finally:
             timer.cancel()
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> _Timer:
         """Make *call* when the clock has been moved by *seconds*."""
-        timer = _Timer(self._elapsed + max(seconds, 0.0), next(self._order), call)
+        timer = _Timer(self._elapsed + max(seconds, 0.0), next(self._order), callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     async def advance(self, seconds: float) -> None:
         """Move the clock, stopping at each timer on the way to let the tasks it wakes run."""
-        await settle()
+        await run_ready_tasks()
         target = self._elapsed + seconds
         while self._fire_next(target):
-            await settle()
+            await run_ready_tasks()
         self._elapsed = target
 
     def tick(self, seconds: float) -> None:
@@ -89,27 +89,27 @@ class FakeClock:
             pass
         self._elapsed = target
 
-    def jump(self, seconds: float) -> None:
+    def step_monotonic(self, seconds: float) -> None:
         """Make the steady reading step (a fault no clock should have); timers don't notice."""
-        self._jumped += seconds
+        self._monotonic_offset += seconds
 
-    def jump_wall(self, seconds: float) -> None:
+    def step_wall(self, seconds: float) -> None:
         """Set the wall clock wrong by so much more."""
-        self._wrong += seconds
+        self._wall_offset += seconds
 
     @property
-    def waiting(self) -> int:
+    def timer_count(self) -> int:
         """Number of timers that are still due."""
-        self._timers = [timer for timer in self._timers if timer.call is not None]
+        self._timers = [timer for timer in self._timers if timer.callback is not None]
         heapq.heapify(self._timers)
         return len(self._timers)
 
     def _fire_next(self, target: float) -> bool:
         while self._timers and self._timers[0].due <= target:
             timer = heapq.heappop(self._timers)
-            if timer.call is not None:
+            if timer.callback is not None:
                 self._elapsed = max(self._elapsed, timer.due)
-                call, timer.call = timer.call, None
+                call, timer.callback = timer.callback, None
                 call()
                 return True
         return False

@@ -11,19 +11,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_SKEW = timedelta(minutes=5)
+_CLOCK_SKEW = timedelta(minutes=5)
 """A certificate is good a little before it was made: clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CertKeyPair:
     """A certificate and its private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def read(cls, certificate: bytes, key: bytes) -> "Identity":
+    def from_pem(cls, certificate: bytes, key: bytes) -> "CertKeyPair":
         """From PEM; of a chain the first.
 
         Raises:
@@ -51,24 +51,24 @@ class Identity:
             serialization.NoEncryption(),
         )
 
-    def signed_by(self, authority: x509.Certificate) -> bool:
+    def signed_by(self, ca: x509.Certificate) -> bool:
         """Whether *authority* has signed the certificate."""
         try:
-            self.certificate.verify_directly_issued_by(authority)
+            self.certificate.verify_directly_issued_by(ca)
         except (ValueError, TypeError, InvalidSignature):
             return False
         return True
 
-    def serves(self, hosts: Sequence[str]) -> bool:
+    def covers(self, hosts: Sequence[str]) -> bool:
         """Whether the certificate names all *hosts*."""
         found = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        return {_host(each) for each in hosts} <= set(found.value)
+        return {_general_name(each) for each in hosts} <= set(found.value)
 
 
-def make_authority(name: str, *, now: datetime, lasts: timedelta) -> Identity:
+def create_ca(name: str, *, now: datetime, validity: timedelta) -> CertKeyPair:
     """An authority that signs for itself."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(name)
+    subject = _common_name(name)
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=True,
@@ -81,39 +81,41 @@ def make_authority(name: str, *, now: datetime, lasts: timedelta) -> Identity:
         decipher_only=False,
     )
     builder = (
-        _builder(subject, subject, key, now=now, lasts=lasts)
+        _builder(subject, subject, key, now=now, validity=validity)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
     )
-    return Identity(builder.sign(key, hashes.SHA256()), key)
+    return CertKeyPair(builder.sign(key, hashes.SHA256()), key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeafRequest:
+class CertificateRequest:
     """What a certificate is for."""
 
     subject: str
-    lasts: timedelta
+    validity: timedelta
     usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
     hosts: Sequence[str] = ()
     """Names and addresses of a server."""
 
 
-def issue(authority: Identity, request: LeafRequest, *, now: datetime) -> Identity:
+def issue_certificate(
+    ca: CertKeyPair, request: CertificateRequest, *, now: datetime
+) -> CertKeyPair:
     """A certificate signed by *authority*."""
     key = ec.generate_private_key(ec.SECP256R1())
-    issuer = authority.certificate.subject
-    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    issuer = ca.certificate.subject
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
     builder = (
-        _builder(_name(request.subject), issuer, key, now=now, lasts=request.lasts)
+        _builder(_common_name(request.subject), issuer, key, now=now, validity=request.validity)
         .add_extension(x509.ExtendedKeyUsage([request.usage]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(signer, critical=False)
     )
     if request.hosts:
-        names = x509.SubjectAlternativeName([_host(each) for each in request.hosts])
+        names = x509.SubjectAlternativeName([_general_name(each) for each in request.hosts])
         builder = builder.add_extension(names, critical=False)
-    return Identity(builder.sign(authority.key, hashes.SHA256()), key)
+    return CertKeyPair(builder.sign(ca.key, hashes.SHA256()), key)
 
 
 def _builder(
@@ -122,7 +124,7 @@ def _builder(
     key: ec.EllipticCurvePrivateKey,
     *,
     now: datetime,
-    lasts: timedelta,
+    validity: timedelta,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -130,17 +132,17 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + lasts)
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + validity)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 
-def _name(common: str) -> x509.Name:
+def _common_name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _host(text: str) -> x509.GeneralName:
+def _general_name(text: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:

@@ -7,5 +7,5 @@ we do not know survive because writers patch and never replace (see docs/decisio
 import msgspec
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A piece of a Kubernetes object: camelCase on the wire, defaults left out when written."""

@@ -14,7 +14,7 @@ _UNITS = {  # in nanoseconds
     "h": 3_600_000_000_000,
 }
 _TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)", re.ASCII)
-_LONGEST = 2**63 - 1
+_MAX_NANOSECONDS = 2**63 - 1
 _MAX_LENGTH = 128
 
 
@@ -37,15 +37,15 @@ def parse(text: str) -> timedelta:
     while rest:
         term = _TERM.match(rest)
         whole, fraction, unit = term.groups(default="") if term else ("", "", "")
-        nanos += _term(text, number=whole + fraction, decimals=len(fraction), unit=unit)
+        nanos += _term_nanoseconds(text, number=whole + fraction, decimals=len(fraction), unit=unit)
         rest = rest[term.end() if term else len(rest) :]
-    if nanos > _LONGEST:
+    if nanos > _MAX_NANOSECONDS:
         raise DurationError(f'time: invalid duration "{text}"')
     micros = nanos // 1000
     return timedelta(microseconds=-micros if sign == "-" else micros)
 
 
-def _term(text: str, *, number: str, decimals: int, unit: str) -> int:
+def _term_nanoseconds(text: str, *, number: str, decimals: int, unit: str) -> int:
     """One number with its unit, in nanoseconds."""
     if not number:
         raise DurationError(f'time: invalid duration "{text}"')

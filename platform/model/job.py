@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .base import Part
+from .base import ApiStruct
 from .meta import ObjectMeta
 
 
@@ -61,7 +61,7 @@ class JobEvent(StrEnum):
     JOB_UPDATED = "JobUpdated"
 
 
-class LifecyclePolicy(Part, frozen=True):
+class LifecyclePolicy(ApiStruct, frozen=True):
     """When *event* (or one of *events*, or the exit code) happens, do *action*."""
 
     action: str = ""
@@ -72,14 +72,14 @@ class LifecyclePolicy(Part, frozen=True):
     """Go duration text, e.g. ``"10m"``; the action waits that long."""
 
 
-class DependsOn(Part, frozen=True):
+class DependsOn(ApiStruct, frozen=True):
     """Tasks that must have started before this one; *iteration* is ``any`` or ``all``."""
 
     name: tuple[str, ...] = ()
     iteration: str = ""
 
 
-class NetworkTopology(Part, frozen=True):
+class NetworkTopology(ApiStruct, frozen=True):
     """How close together the pods must be."""
 
     mode: str = "hard"
@@ -87,7 +87,7 @@ class NetworkTopology(Part, frozen=True):
     highest_tier_name: str = ""
 
 
-class PartitionPolicy(Part, frozen=True):
+class PartitionPolicy(ApiStruct, frozen=True):
     """A task cut into partitions of equal size."""
 
     total_partitions: int = 0
@@ -96,7 +96,7 @@ class PartitionPolicy(Part, frozen=True):
     network_topology: NetworkTopology | None = None
 
 
-class TaskSpec(Part, frozen=True):
+class TaskSpec(ApiStruct, frozen=True):
     """One task of a Job: a number of pods of one template."""
 
     name: str = ""
@@ -110,7 +110,7 @@ class TaskSpec(Part, frozen=True):
     partition_policy: PartitionPolicy | None = None
 
 
-class VolumeSpec(Part, frozen=True):
+class VolumeSpec(ApiStruct, frozen=True):
     """A volume that every pod of the job mounts."""
 
     mount_path: str = ""
@@ -119,7 +119,7 @@ class VolumeSpec(Part, frozen=True):
     """The specification of a claim that is to be made, as it was sent."""
 
 
-class JobSpec(Part, frozen=True):
+class JobSpec(ApiStruct, frozen=True):
     """What the user asks for."""
 
     scheduler_name: str = ""
@@ -139,7 +139,7 @@ class JobSpec(Part, frozen=True):
     """Ours beyond Volcano's: a suspended job has no pods."""
 
 
-class JobState(Part, frozen=True):
+class JobState(ApiStruct, frozen=True):
     """The phase, and why the job is in it."""
 
     phase: str = ""
@@ -148,20 +148,20 @@ class JobState(Part, frozen=True):
     last_transition_time: str | None = None
 
 
-class TaskState(Part, frozen=True):
+class TaskState(ApiStruct, frozen=True):
     """Number of a task's pods by pod phase."""
 
     phase: dict[str, int] = {}
 
 
-class JobCondition(Part, frozen=True):
+class JobCondition(ApiStruct, frozen=True):
     """A phase that the job has entered; *status* is the phase."""
 
     status: str = ""
     last_transition_time: str | None = None
 
 
-class JobStatus(Part, frozen=True):
+class JobStatus(ApiStruct, frozen=True):
     """What the job controller says of the job."""
 
     state: JobState = JobState()
@@ -180,7 +180,7 @@ class JobStatus(Part, frozen=True):
     conditions: tuple[JobCondition, ...] = ()
 
 
-class Job(Part, frozen=True):
+class Job(ApiStruct, frozen=True):
     """A Volcano job."""
 
     metadata: ObjectMeta = ObjectMeta()

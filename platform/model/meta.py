@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from .base import Part
+from .base import ApiStruct
 
 
-class OwnerReference(Part, frozen=True):
+class OwnerReference(ApiStruct, frozen=True):
     """Who an object belongs to; the garbage collector follows it by uid."""
 
     api_version: str = ""
@@ -17,7 +17,7 @@ class OwnerReference(Part, frozen=True):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(Part, frozen=True):
+class ObjectMeta(ApiStruct, frozen=True):
     """``metadata`` of an object."""
 
     name: str = ""
@@ -47,7 +47,7 @@ class ObjectMeta(Part, frozen=True):
         return None
 
 
-def as_seen(meta: ObjectMeta) -> dict[str, str]:
+def preconditions(meta: ObjectMeta) -> dict[str, str]:
     """``metadata`` of a patch that is meant for this object in this version and for no other."""
     return {"uid": meta.uid, "resourceVersion": meta.resource_version}
 
@@ -61,7 +61,7 @@ class HasMeta(Protocol):
         ...
 
 
-class Condition(Part, frozen=True):
+class Condition(ApiStruct, frozen=True):
     """One entry of ``status.conditions``, in the form that core kinds use."""
 
     type: str = ""
@@ -72,7 +72,7 @@ class Condition(Part, frozen=True):
     last_probe_time: str | None = None
 
 
-class ObjectReference(Part, frozen=True):
+class ObjectReference(ApiStruct, frozen=True):
     """What an Event is about."""
 
     api_version: str = ""
@@ -84,14 +84,14 @@ class ObjectReference(Part, frozen=True):
     field_path: str = ""
 
 
-class LabelSelector(Part, frozen=True):
+class LabelSelector(ApiStruct, frozen=True):
     """``matchLabels`` and ``matchExpressions``, all of which must hold."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple["LabelRequirement", ...] = ()
 
 
-class LabelRequirement(Part, frozen=True):
+class LabelRequirement(ApiStruct, frozen=True):
     """One expression of a label selector; *operator* is In, NotIn, Exists or DoesNotExist."""
 
     key: str = ""

@@ -106,7 +106,7 @@ when the pod's queue has room for it."""
 
 # Ours.
 SIMULATE_PREFIX = "simulate.batholith.io/"
-FOLDER_DRIVER = "folders.batholith.io"
+DIR_PROVISIONER = "folders.batholith.io"
 """Who makes the volumes of the embedded cluster: folders that the agent keeps by claim."""
-FOLDER_CLASS = "folder"
+DIR_STORAGE_CLASS = "folder"
 """The storage class of the embedded cluster from its start."""

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from .base import Part
+from .base import ApiStruct
 
 
 class PodPhase(StrEnum):
@@ -19,7 +19,7 @@ FINISHED = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 """Phases that a pod does not leave."""
 
 
-class VolumeMount(Part, frozen=True):
+class VolumeMount(ApiStruct, frozen=True):
     """Where a volume appears in a container."""
 
     name: str = ""

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from .base import Part
+from .base import ApiStruct
 from .job import NetworkTopology
 from .meta import LabelSelector, ObjectMeta
 
@@ -19,7 +19,7 @@ class PodGroupPhase(StrEnum):
     COMPLETED = "Completed"
 
 
-class SubGroupPolicy(Part, frozen=True):
+class SubGroupPolicy(ApiStruct, frozen=True):
     """A gang within the gang."""
 
     name: str = ""
@@ -30,7 +30,7 @@ class SubGroupPolicy(Part, frozen=True):
     match_label_keys: tuple[str, ...] = ()
 
 
-class PodGroupSpec(Part, frozen=True):
+class PodGroupSpec(ApiStruct, frozen=True):
     """What the gang needs to start."""
 
     min_member: int = 0
@@ -42,7 +42,7 @@ class PodGroupSpec(Part, frozen=True):
     sub_group_policy: tuple[SubGroupPolicy, ...] = ()
 
 
-class PodGroupCondition(Part, frozen=True):
+class PodGroupCondition(ApiStruct, frozen=True):
     """One finding of the scheduler about the gang (``Unschedulable``, ``Scheduled``)."""
 
     type: str = ""
@@ -53,7 +53,7 @@ class PodGroupCondition(Part, frozen=True):
     last_transition_time: str | None = None
 
 
-class PodGroupStatus(Part, frozen=True):
+class PodGroupStatus(ApiStruct, frozen=True):
     """What the scheduler says of the gang; nobody else writes it."""
 
     phase: str = ""
@@ -63,7 +63,7 @@ class PodGroupStatus(Part, frozen=True):
     failed: int = 0
 
 
-class PodGroup(Part, frozen=True):
+class PodGroup(ApiStruct, frozen=True):
     """A gang of pods."""
 
     metadata: ObjectMeta = ObjectMeta()

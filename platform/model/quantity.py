@@ -20,17 +20,28 @@ _CACHED_TEXTS = 8192
 _SYNTAX = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII)
 _EXPONENT = re.compile(r"[eE]([-+]?[0-9]+)", re.ASCII)
 
-_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-_DECIMAL_SIGNS = {power: sign for sign, power in _DECIMAL.items()}
-_BINARY_SIGNS = ("", *_BINARY)
+_DECIMAL_POWERS = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
+_BINARY_POWERS = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL_SUFFIXES = {power: sign for sign, power in _DECIMAL_POWERS.items()}
+_BINARY_SUFFIXES = ("", *_BINARY_POWERS)
 
 
 class QuantityError(ValueError):
     """The text is not a quantity; the message is the one that Kubernetes users know."""
 
 
-class Form(Enum):
+class Format(Enum):
     """The family of suffixes that a quantity is written with."""
 
     DECIMAL = "DecimalSI"
@@ -45,19 +56,19 @@ class Quantity:
     nanos: int
     """The amount in billionths."""
 
-    form: Form = Form.DECIMAL
+    format: Format = Format.DECIMAL
     """How it is written; sums take the form of their first non-zero term."""
 
-    written: str = ""
+    text: str = ""
     """The text that it was read from, where upstream keeps that text as canonical."""
 
     def value(self) -> int:
         """The amount in whole units, rounded away from zero."""
-        return _divide_away(self.nanos, _NANO)
+        return _divide_away_from_zero(self.nanos, _NANO)
 
     def milli_value(self) -> int:
         """The amount in thousandths, rounded away from zero."""
-        return _divide_away(self.nanos, 1_000_000)
+        return _divide_away_from_zero(self.nanos, 1_000_000)
 
     @property
     def is_whole(self) -> bool:
@@ -66,13 +77,13 @@ class Quantity:
 
     def __str__(self) -> str:
         """The canonical text: no fraction, the largest suffix that loses nothing."""
-        if self.written:
-            return self.written
+        if self.text:
+            return self.text
         if not self.nanos:
             return "0"
-        if self.form is Form.BINARY and abs(self.nanos) >= 1024 * _NANO and self.is_whole:
+        if self.format is Format.BINARY and abs(self.nanos) >= 1024 * _NANO and self.is_whole:
             return _binary_text(self.nanos // _NANO)
-        return _decimal_text(self.nanos, exponent=self.form is Form.EXPONENT)
+        return _decimal_text(self.nanos, exponent=self.format is Format.EXPONENT)
 
     def __eq__(self, other: object) -> bool:
         return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
@@ -96,41 +107,41 @@ class Quantity:
         return self.nanos != 0
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        return Quantity(self.nanos + other.nanos, self.form if self.nanos else other.form)
+        return Quantity(self.nanos + other.nanos, self.format if self.nanos else other.format)
 
     def __sub__(self, other: "Quantity") -> "Quantity":
-        return Quantity(self.nanos - other.nanos, self.form if self.nanos else other.form)
+        return Quantity(self.nanos - other.nanos, self.format if self.nanos else other.format)
 
     def __mul__(self, times: int) -> "Quantity":
-        return Quantity(self.nanos * times, self.form)
+        return Quantity(self.nanos * times, self.format)
 
     def __neg__(self) -> "Quantity":
-        return Quantity(-self.nanos, self.form)
+        return Quantity(-self.nanos, self.format)
 
 
 ZERO = Quantity(0)
 
 
-def parse(given: str | int | float) -> Quantity:
+def parse(value: str | int | float) -> Quantity:
     """Read a quantity as it stands in JSON: text or a bare number.
 
     Raises:
         QuantityError: it is neither; the message says what is wrong, but not where.
     """
-    if isinstance(given, str):
-        return _parse_text(given.strip())
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise QuantityError(f"a quantity is text or a number, not {type(given).__name__}")
-    return _parse_text(str(given))
+    if isinstance(value, str):
+        return _parse_text(value.strip())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise QuantityError(f"a quantity is text or a number, not {type(value).__name__}")
+    return _parse_text(str(value))
 
 
-def canonical(given: str | int | float) -> str:
+def canonical(value: str | int | float) -> str:
     """The canonical text of what :func:`parse` reads.
 
     Raises:
         QuantityError: it is no quantity.
     """
-    return str(parse(given))
+    return str(parse(value))
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)
@@ -142,35 +153,35 @@ def _parse_text(text: str) -> Quantity:
             "quantities must match the regular expression"
             " '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
         )
-    form, power = _meaning(suffix)
+    form, power = _parse_suffix(suffix)
     digits = whole.lstrip("0") + fraction
     number = int(whole + fraction)
-    if form is Form.BINARY:
-        nanos = _divide_away(number * 1024**power * _NANO, 10 ** len(fraction))
+    if form is Format.BINARY:
+        nanos = _divide_away_from_zero(number * 1024**power * _NANO, 10 ** len(fraction))
         nanos, written = min(nanos, _BINARY_CAP), ""
     else:
         power -= len(fraction)
         nanos = _scale_by_ten(number, power + 9)
-        written = text if _is_kept(digits, power) else ""
+        written = text if _is_canonical(digits, power) else ""
     return Quantity(-nanos if sign == "-" else nanos, form, written)
 
 
-def _meaning(suffix: str) -> tuple[Form, int]:
+def _parse_suffix(suffix: str) -> tuple[Format, int]:
     """The form of a suffix and its power: of 1024 for the binary form, else of ten."""
-    if suffix in _DECIMAL:
-        return Form.DECIMAL, _DECIMAL[suffix]
-    if suffix in _BINARY:
-        return Form.BINARY, _BINARY[suffix]
+    if suffix in _DECIMAL_POWERS:
+        return Format.DECIMAL, _DECIMAL_POWERS[suffix]
+    if suffix in _BINARY_POWERS:
+        return Format.BINARY, _BINARY_POWERS[suffix]
     exponent = _EXPONENT.fullmatch(suffix)
     if exponent is None:
         raise QuantityError("unable to parse quantity's suffix")
     power = int(exponent[1])
     if abs(power) > _MAX_EXPONENT:
         raise QuantityError(f"the exponent of a quantity lies within ±{_MAX_EXPONENT}")
-    return Form.EXPONENT, power
+    return Format.EXPONENT, power
 
 
-def _is_kept(digits: str, power: int) -> bool:
+def _is_canonical(digits: str, power: int) -> bool:
     """Whether upstream takes such digits for canonical and keeps the text as it was written.
 
     That is why ``1.234`` and ``+1`` stay, but ``1.5`` becomes ``1500m`` and ``1000`` ``1k``.
@@ -185,12 +196,12 @@ def _is_kept(digits: str, power: int) -> bool:
 
 
 def _scale_by_ten(number: int, power: int) -> int:
-    return number * 10**power if power >= 0 else _divide_away(number, 10**-power)
+    return number * 10**power if power >= 0 else _divide_away_from_zero(number, 10**-power)
 
 
-def _divide_away(number: int, by: int) -> int:
+def _divide_away_from_zero(number: int, divisor: int) -> int:
     """Divide, and round away from zero."""
-    return -(-number // by) if number >= 0 else number // by
+    return -(-number // divisor) if number >= 0 else number // divisor
 
 
 def _binary_text(units: int) -> str:
@@ -198,7 +209,7 @@ def _binary_text(units: int) -> str:
     while power < 6 and units % 1024 == 0:
         units //= 1024
         power += 1
-    return f"{units}{_BINARY_SIGNS[power]}"
+    return f"{units}{_BINARY_SUFFIXES[power]}"
 
 
 def _decimal_text(nanos: int, *, exponent: bool) -> str:
@@ -208,4 +219,4 @@ def _decimal_text(nanos: int, *, exponent: bool) -> str:
         power += 3
     if exponent:
         return f"{nanos}e{power}" if power else str(nanos)
-    return f"{nanos}{_DECIMAL_SIGNS[power]}"
+    return f"{nanos}{_DECIMAL_SUFFIXES[power]}"

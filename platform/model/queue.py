@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from .base import Part
+from .base import ApiStruct
 from .meta import ObjectMeta
 
 Quantities = dict[str, str | int | float]
@@ -17,13 +17,13 @@ class QueueState(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Guarantee(Part, frozen=True):
+class Guarantee(ApiStruct, frozen=True):
     """What is kept for the queue even when it is idle."""
 
     resource: Quantities = {}
 
 
-class QueueSpec(Part, frozen=True):
+class QueueSpec(ApiStruct, frozen=True):
     """What an administrator asks of a queue."""
 
     weight: int = 0
@@ -37,7 +37,7 @@ class QueueSpec(Part, frozen=True):
     dequeue_strategy: str = ""
 
 
-class QueueStatus(Part, frozen=True):
+class QueueStatus(ApiStruct, frozen=True):
     """State and counts (the queue controller's) and *allocated* (the scheduler's)."""
 
     state: str = ""
@@ -49,7 +49,7 @@ class QueueStatus(Part, frozen=True):
     allocated: Quantities = {}
 
 
-class Queue(Part, frozen=True):
+class Queue(ApiStruct, frozen=True):
     """A share of the cluster."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .meta import LabelRequirement, LabelSelector
-from .syntax import label_value_problem, qualified_name_problem
+from .validation import label_value_error, qualified_name_error
 
 _TOKEN = re.compile(r"\s*(==|!=|[=!(),<>]|[^\s=!(),<>]+|\Z)")
-_SIGNS = frozenset(("=", "==", "!=", "!", "(", ")", ",", "<", ">"))
+_SYMBOLS = frozenset(("=", "==", "!=", "!", "(", ")", ",", "<", ">"))
 _UNESCAPED_TERM = re.compile(r"(?:[^,\\]|\\.?)+", re.DOTALL)
 _FIELD_TERM = re.compile(r"([^=!]*)(!=|==|=)((?:[^=,\\]|\\[,=\\])*)")
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -119,23 +119,23 @@ def parse_label_selector(text: str) -> Selector:
     Raises:
         SelectorError: it cannot be read, or a key or value could not stand on any object.
     """
-    reader = _Reader(text)
+    reader = _Lexer(text)
     requirements = []
     while reader.peek():
-        if reader.peek() != "!" and reader.peek() in _SIGNS:
+        if reader.peek() != "!" and reader.peek() in _SYMBOLS:
             raise reader.unexpected("!, identifier, or 'end of string'")
-        requirements.append(_requirement(reader))
-        separator = reader.take()
+        requirements.append(_parse_requirement(reader))
+        separator = reader.advance()
         if not separator:
             break
         if separator != ",":
             raise reader.unexpected("',' or 'end of string'", found=separator)
-        if not reader.peek() or (reader.peek() in _SIGNS and reader.peek() != "!"):
+        if not reader.peek() or (reader.peek() in _SYMBOLS and reader.peek() != "!"):
             raise reader.unexpected("identifier after ','")
     return Selector(tuple(sorted(requirements, key=lambda each: each.key)))
 
 
-def from_struct(selector: LabelSelector | None) -> Selector:
+def from_label_selector(selector: LabelSelector | None) -> Selector:
     """The selector that an object carries; ``None`` selects nothing, an empty one everything.
 
     Raises:
@@ -143,7 +143,9 @@ def from_struct(selector: LabelSelector | None) -> Selector:
     """
     if selector is None:
         return NOTHING
-    equal = [_checked(key, Operator.IN, [value]) for key, value in selector.match_labels.items()]
+    equal = [
+        _new_requirement(key, Operator.IN, [value]) for key, value in selector.match_labels.items()
+    ]
     return Selector((*equal, *map(_from_expression, selector.match_expressions)))
 
 
@@ -153,10 +155,10 @@ def parse_field_selector(text: str) -> list[FieldRequirement]:
     Raises:
         SelectorError: a term has no operator, or its value a stray backslash or ``=``.
     """
-    return [_field_requirement(term) for term in _UNESCAPED_TERM.findall(text)]
+    return [_parse_field_requirement(term) for term in _UNESCAPED_TERM.findall(text)]
 
 
-class _Reader:
+class _Lexer:
     """The tokens of a label selector, one after the other; ``""`` is the end."""
 
     def __init__(self, text: str) -> None:
@@ -166,20 +168,20 @@ class _Reader:
     def peek(self) -> str:
         return self._next
 
-    def take(self) -> str:
+    def advance(self) -> str:
         taken = self._next
         self._next = next(self._tokens, "")
         return taken
 
-    def word(self) -> str:
+    def identifier(self) -> str:
         """The next token, which must be a word."""
-        if not self._next or self._next in _SIGNS:
+        if not self._next or self._next in _SYMBOLS:
             raise self.unexpected("identifier")
-        return self.take()
+        return self.advance()
 
-    def unexpected(self, wanted: str, *, found: str | None = None) -> SelectorError:
+    def unexpected(self, expected: str, *, found: str | None = None) -> SelectorError:
         found = self._next if found is None else found
-        return SelectorError(f"unable to parse requirement: found '{found}', expected: {wanted}")
+        return SelectorError(f"unable to parse requirement: found '{found}', expected: {expected}")
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -191,45 +193,45 @@ def _tokens(text: str) -> Iterator[str]:
         at = match.end()
 
 
-def _requirement(reader: _Reader) -> Requirement:
-    if reader.peek() == "!":
-        reader.take()
-        return _checked(reader.word(), Operator.DOES_NOT_EXIST, [])
-    key = reader.word()
-    operator = reader.peek()
+def _parse_requirement(lexer: _Lexer) -> Requirement:
+    if lexer.peek() == "!":
+        lexer.advance()
+        return _new_requirement(lexer.identifier(), Operator.DOES_NOT_EXIST, [])
+    key = lexer.identifier()
+    operator = lexer.peek()
     if operator in ("", ","):
-        return _checked(key, Operator.EXISTS, [])
+        return _new_requirement(key, Operator.EXISTS, [])
     if operator not in ("=", "==", "!=", "in", "notin", "<", ">"):
-        raise reader.unexpected("in, notin, =, ==, !=, gt, lt")
-    reader.take()
+        raise lexer.unexpected("in, notin, =, ==, !=, gt, lt")
+    lexer.advance()
     match operator:
         case "=" | "==":
-            return _checked(key, Operator.IN, [_one_value(reader)])
+            return _new_requirement(key, Operator.IN, [_parse_exact_value(lexer)])
         case "!=":
-            return _checked(key, Operator.NOT_IN, [_one_value(reader)])
+            return _new_requirement(key, Operator.NOT_IN, [_parse_exact_value(lexer)])
         case "in" | "notin":
-            return _checked(key, Operator(operator), _value_list(reader))
-    return _checked(key, Operator(operator), [reader.word()])
+            return _new_requirement(key, Operator(operator), _parse_values(lexer))
+    return _new_requirement(key, Operator(operator), [lexer.identifier()])
 
 
-def _one_value(reader: _Reader) -> str:
+def _parse_exact_value(lexer: _Lexer) -> str:
     """A value, which may be empty."""
-    return "" if reader.peek() in ("", ",") else reader.word()
+    return "" if lexer.peek() in ("", ",") else lexer.identifier()
 
 
-def _value_list(reader: _Reader) -> list[str]:
+def _parse_values(lexer: _Lexer) -> list[str]:
     """Values in parentheses; nothing between two commas is the empty value."""
-    if reader.peek() != "(":
-        raise reader.unexpected("'('")
-    reader.take()
+    if lexer.peek() != "(":
+        raise lexer.unexpected("'('")
+    lexer.advance()
     values = []
     while True:
-        values.append("" if reader.peek() in (",", ")") else reader.word())
-        sign = reader.take()
+        values.append("" if lexer.peek() in (",", ")") else lexer.identifier())
+        sign = lexer.advance()
         if sign == ")":
             return values
         if sign != ",":
-            raise reader.unexpected("',' or ')'", found=sign)
+            raise lexer.unexpected("',' or ')'", found=sign)
 
 
 def _from_expression(expression: LabelRequirement) -> Requirement:
@@ -241,32 +243,30 @@ def _from_expression(expression: LabelRequirement) -> Requirement:
     }
     if expression.operator not in operators:
         raise SelectorError(f'"{expression.operator}" is not a valid label selector operator')
-    return _checked(expression.key, operators[expression.operator], list(expression.values))
+    return _new_requirement(expression.key, operators[expression.operator], list(expression.values))
 
 
-def _checked(key: str, operator: Operator, values: list[str]) -> Requirement:
+def _new_requirement(key: str, operator: Operator, values: list[str]) -> Requirement:
     """A requirement that some object could meet."""
-    if problem := qualified_name_problem(key):
+    if problem := qualified_name_error(key):
         raise _invalid("key", key, problem)
     if operator in (Operator.IN, Operator.NOT_IN) and not values:
         raise SelectorError(f"values of '{key}': operators 'in' and 'notin' need at least one")
     if operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST) and values:
         raise SelectorError(f"values of '{key}': must be empty for exists and does not exist")
     for value in values:
-        if problem := label_value_problem(value):
+        if problem := label_value_error(value):
             raise _invalid(f"values of '{key}'", value, problem)
         if operator in (Operator.GREATER, Operator.LESS) and not _INTEGER.fullmatch(value):
             raise _invalid(f"values of '{key}'", value, "'>' and '<' compare whole numbers")
     return Requirement(key, operator, frozenset(values))
 
 
-def _invalid(what: str, value: str, problem: str) -> SelectorError:
-    return SelectorError(
-        f'unable to parse requirement: {what}: Invalid value: "{value}": {problem}'
-    )
+def _invalid(what: str, value: str, error: str) -> SelectorError:
+    return SelectorError(f'unable to parse requirement: {what}: Invalid value: "{value}": {error}')
 
 
-def _field_requirement(term: str) -> FieldRequirement:
+def _parse_field_requirement(term: str) -> FieldRequirement:
     match = _FIELD_TERM.fullmatch(term)
     if match is None:
         raise SelectorError(

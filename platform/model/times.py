@@ -31,23 +31,23 @@ def parse(text: str) -> datetime:
         raise TimeError(f"no such time: {text!r} ({wrong})") from wrong
 
 
-def format(moment: datetime) -> str:  # noqa: A001 - read as times.format
+def format(timestamp: datetime) -> str:  # noqa: A001 - read as times.format
     """Write a point in time in whole seconds, as most fields have it; fractions are cut off.
 
     *moment* must know its zone.
     """
-    return f"{_utc(moment).isoformat(timespec='seconds')}Z"
+    return f"{_utc(timestamp).isoformat(timespec='seconds')}Z"
 
 
-def format_micros(moment: datetime) -> str:
+def format_micros(timestamp: datetime) -> str:
     """Write a point in time with six decimals, as Leases and Events have it.
 
     *moment* must know its zone.
     """
-    return f"{_utc(moment).isoformat(timespec='microseconds')}Z"
+    return f"{_utc(timestamp).isoformat(timespec='microseconds')}Z"
 
 
-def _utc(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
+def _utc(timestamp: datetime) -> datetime:
+    if timestamp.tzinfo is None:
         raise ValueError("a time without a zone could mean any moment")
-    return moment.astimezone(UTC).replace(tzinfo=None)
+    return timestamp.astimezone(UTC).replace(tzinfo=None)

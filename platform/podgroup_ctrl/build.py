@@ -7,9 +7,9 @@ import msgspec
 from ..model.job import NetworkTopology
 from ..model.meta import ObjectMeta, OwnerReference
 from ..model.names import DEFAULT_QUEUE, PODS
-from ..model.needs import quota_usage
+from ..model.pod_resources import quota_usage
 from ..model.podgroup import PodGroup, PodGroupPhase, PodGroupSpec, PodGroupStatus
-from .views import PodView
+from .core_types import Pod
 
 MIN_MEMBER = "scheduling.volcano.sh/group-min-member"
 """Annotation of a pod's owner: the size of the gang."""
@@ -31,7 +31,7 @@ def merge_owners(owners: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return merged
 
 
-def build(pod: PodView, inherited: Mapping[str, str]) -> PodGroup:
+def build(pod: Pod, inherited: Mapping[str, str]) -> PodGroup:
     """The PodGroup for *pod*, whose owners carry the annotations *inherited*.
 
     Raises:
@@ -41,7 +41,7 @@ def build(pod: PodView, inherited: Mapping[str, str]) -> PodGroup:
     size = min_member(inherited)
     return PodGroup(
         metadata=ObjectMeta(
-            name=pod.group,
+            name=pod.generated_podgroup_name,
             namespace=meta.namespace,
             owner_references=_owners(pod),
             annotations=_annotations(meta.annotations, inherited),
@@ -58,29 +58,29 @@ def build(pod: PodView, inherited: Mapping[str, str]) -> PodGroup:
     )
 
 
-def changes(there: PodGroup, want: PodGroup) -> dict[str, dict[str, object]]:
+def merge_patch(current: PodGroup, desired: PodGroup) -> dict[str, dict[str, object]]:
     """The merge patch that brings an older PodGroup of the same owner up to date; or nothing.
 
     What others have added stays: labels, annotations, and a queue that the pod does not name.
     """
     metadata: dict[str, object] = {}
     for field in ("labels", "annotations"):
-        old, new = getattr(there.metadata, field), getattr(want.metadata, field)
+        old, new = getattr(current.metadata, field), getattr(desired.metadata, field)
         differing = {key: value for key, value in new.items() if old.get(key) != value}
         if differing:
             metadata[field] = differing
-    had, wants = msgspec.to_builtins(there.spec), msgspec.to_builtins(want.spec)
+    had, wants = msgspec.to_builtins(current.spec), msgspec.to_builtins(desired.spec)
     spec = {
-        field: _merged(had.get(field), wants.get(field))
+        field: _merge_patch_value(had.get(field), wants.get(field))
         for field in ("minMember", "minResources", "priorityClassName", "networkTopology")
         if had.get(field) != wants.get(field)
     }
-    if want.spec.queue and want.spec.queue != there.spec.queue:
-        spec["queue"] = want.spec.queue
+    if desired.spec.queue and desired.spec.queue != current.spec.queue:
+        spec["queue"] = desired.spec.queue
     return {"metadata": metadata, "spec": spec} if metadata or spec else {}
 
 
-def _merged(old: object, new: object) -> object:
+def _merge_patch_value(old: object, new: object) -> object:
     """What a merge patch must say to turn *old* into *new*: null for each key that goes."""
     if isinstance(old, dict) and isinstance(new, dict):
         return dict.fromkeys(old.keys() - new.keys()) | new
@@ -96,19 +96,19 @@ def min_member(inherited: Mapping[str, str]) -> int:
     return size if size < 2**31 else 1
 
 
-def misplaced_size(pod: PodView, size: int) -> str:
+def ineffective_size(pod: Pod, size: int) -> str:
     """The size that the pod itself asks for in vain, or nothing."""
     asked = pod.metadata.annotations.get(MIN_MEMBER, "")
     return "" if asked == str(size) else asked
 
 
-def misplaced_queue(pod: PodView, inherited: Mapping[str, str]) -> str:
+def ineffective_queue(pod: Pod, inherited: Mapping[str, str]) -> str:
     """The queue that the pod's owners ask for in vain, or nothing."""
     asked = inherited.get(QUEUE, "")
     return "" if asked == (pod.metadata.annotations.get(QUEUE) or DEFAULT_QUEUE) else asked
 
 
-def _owners(pod: PodView) -> tuple[OwnerReference, ...]:
+def _owners(pod: Pod) -> tuple[OwnerReference, ...]:
     """All owners of a pod that has a controller; else the pod itself."""
     meta = pod.metadata
     if meta.controller is not None:
@@ -133,10 +133,10 @@ def _annotations(own: Mapping[str, str], inherited: Mapping[str, str]) -> dict[s
     return annotations
 
 
-def _min_resources(pod: PodView, size: int) -> dict[str, str | int | float]:
+def _min_resources(pod: Pod, size: int) -> dict[str, str | int | float]:
     if size == 0:
         return {}
-    usage = quota_usage(pod.spec, ended=pod.ended)
+    usage = quota_usage(pod.spec, finished=pod.is_finished)
     return {name: str(amount * size) for name, amount in usage.items()}
 
 

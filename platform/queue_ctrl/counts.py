@@ -24,12 +24,12 @@ class PodGroupCounts:
     """Also those that have no phase yet; not part of a queue's status."""
 
     @property
-    def shown(self) -> tuple[int, int, int, int, int]:
+    def status_counts(self) -> tuple[int, int, int, int, int]:
         """What a queue's status shows."""
         return (self.pending, self.inqueue, self.running, self.unknown, self.completed)
 
     @staticmethod
-    def stored(status: QueueStatus) -> tuple[int, int, int, int, int]:
+    def from_status(status: QueueStatus) -> tuple[int, int, int, int, int]:
         """What *status* shows, in the same order."""
         return (status.pending, status.inqueue, status.running, status.unknown, status.completed)
 
@@ -42,8 +42,8 @@ class QueueCounts:
 
     def observe(self, old: PodGroup | None, new: PodGroup | None) -> set[str]:
         """Count a PodGroup out of its old place and into its new; the queues that this changed."""
-        before = _place(old)
-        after = _place(new)
+        before = _bucket(old)
+        after = _bucket(new)
         if before == after:
             return set()
         changed = set()
@@ -55,7 +55,7 @@ class QueueCounts:
             changed.add(after[0])
         return changed
 
-    def of(self, queue: str) -> PodGroupCounts:
+    def get(self, queue: str) -> PodGroupCounts:
         """The counts of one queue."""
         counts = self._by_queue.get(queue)
         if not counts:
@@ -73,16 +73,16 @@ class QueueCounts:
         """Number of queues that hold PodGroups."""
         return len(self._by_queue)
 
-    def _count(self, place: tuple[str, str], by: int) -> None:
-        queue, phase = place
+    def _count(self, bucket: tuple[str, str], delta: int) -> None:
+        queue, phase = bucket
         counts = self._by_queue.setdefault(queue, Counter())
-        counts[phase] += by
+        counts[phase] += delta
         if not counts[phase]:
             del counts[phase]
         if not counts:
             del self._by_queue[queue]
 
 
-def _place(group: PodGroup | None) -> tuple[str, str] | None:
+def _bucket(group: PodGroup | None) -> tuple[str, str] | None:
     """Queue and phase."""
     return (group.spec.queue or DEFAULT_QUEUE, group.status.phase) if group is not None else None

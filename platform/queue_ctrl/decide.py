@@ -11,7 +11,7 @@ from ..model.job import Action
 from ..model.names import ROOT_QUEUE
 from ..model.queue import Queue, QueueState
 from .counts import PodGroupCounts
-from .phases import RULES, SHUT, StateRules
+from .states import CLOSED_STATES, RULES, StateRules
 
 CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 """Annotation of a queue: ``"true"`` if it opens again together with its parent."""
@@ -47,7 +47,7 @@ class SetParent:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SetClosedByParent:
     """Write the annotation :data:`CLOSED_BY_PARENT`."""
 
     closed_by_parent: bool
@@ -62,7 +62,7 @@ class SetStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class RecordEvent:
     """Record an event, of type Normal unless it is a warning."""
 
     reason: str
@@ -71,13 +71,13 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class NotYet:
+class Requeue:
     """Something else must happen first; when all else is done, look again later."""
 
     message: str
 
 
-Change = SetParent | Mark | SetStatus | Tell | NotYet
+Change = SetParent | SetClosedByParent | SetStatus | RecordEvent | Requeue
 
 
 def decide(view: QueueView, action: str | None = None) -> list[Change]:
@@ -97,73 +97,75 @@ def decide(view: QueueView, action: str | None = None) -> list[Change]:
     if action == Action.CLOSE_QUEUE and not _is_root(queue):
         return changes + _close(view, rules, by_parent=False)
     if action == Action.CLOSE_QUEUE:
-        changes.append(Tell(Action.CLOSE_QUEUE, "the root queue cannot be closed", warning=True))
+        changes.append(
+            RecordEvent(Action.CLOSE_QUEUE, "the root queue cannot be closed", warning=True)
+        )
     if action == Action.OPEN_QUEUE and rules.state != QueueState.OPEN:
-        return changes + _open_below(view, rules)
+        return changes + _open_if_parent_open(view, rules)
     if action is not None and action not in _ACTIONS:
-        changes.append(_no_such_action(action))
-    return changes + _follow(view, rules)
+        changes.append(_unknown_action(action))
+    return changes + _sync_with_parent(view, rules)
 
 
-def _no_such_action(action: str) -> Tell:
+def _unknown_action(action: str) -> RecordEvent:
     known = " and ".join((Action.OPEN_QUEUE, Action.CLOSE_QUEUE))
     why = f"a Command asks for {action!r}, which no queue can do; there are {known}"
-    return Tell("UnknownAction", why, warning=True)
+    return RecordEvent("UnknownAction", why, warning=True)
 
 
-def _follow(view: QueueView, rules: StateRules) -> list[Change]:
+def _sync_with_parent(view: QueueView, rules: StateRules) -> list[Change]:
     """Nobody asks: do as the parent does, or settle."""
     queue = view.queue
-    settled = _status(view, rules.settle(view.counts.total))
+    settled = _status(view, rules.next_state(view.counts.total))
     if view.parent is None and not _is_root(queue):
         parent = queue.spec.parent or ROOT_QUEUE
-        return [*settled, NotYet(f"the parent queue {parent!r} does not exist")]
+        return [*settled, Requeue(f"the parent queue {parent!r} does not exist")]
     parent_state = _parent_state(view)
-    if parent_state in SHUT and rules.state not in SHUT:
+    if parent_state in CLOSED_STATES and rules.state not in CLOSED_STATES:
         return _close(view, rules, by_parent=True)
-    if parent_state == QueueState.OPEN and _mark(queue) == "true":
-        if rules.state in SHUT:
+    if parent_state == QueueState.OPEN and _closed_by_parent(queue) == "true":
+        if rules.state in CLOSED_STATES:
             return _open(view)
         # An opening that ended half-way: without this a close by hand would not last.
-        return [*settled, Mark(False)]
+        return [*settled, SetClosedByParent(False)]
     return settled
 
 
-def _open_below(view: QueueView, rules: StateRules) -> list[Change]:
+def _open_if_parent_open(view: QueueView, rules: StateRules) -> list[Change]:
     """Open, which the parent must allow."""
     parent_state = _parent_state(view)
-    if parent_state in SHUT:
+    if parent_state in CLOSED_STATES:
         parent = view.queue.spec.parent
-        why = NotYet(f"the parent queue {parent!r} is {parent_state} and must be opened first")
-        return [*_follow(view, rules), why]
+        why = Requeue(f"the parent queue {parent!r} is {parent_state} and must be opened first")
+        return [*_sync_with_parent(view, rules), why]
     if not parent_state:
-        return _follow(view, rules)
+        return _sync_with_parent(view, rules)
     return _open(view)
 
 
 def _open(view: QueueView) -> list[Change]:
-    changes = _status(view, _rules(view.queue).on[Action.OPEN_QUEUE])
-    if _mark(view.queue) != "false":
-        changes.append(Mark(False))
+    changes = _status(view, _rules(view.queue).transitions[Action.OPEN_QUEUE])
+    if _closed_by_parent(view.queue) != "false":
+        changes.append(SetClosedByParent(False))
     return changes
 
 
 def _close(view: QueueView, rules: StateRules, *, by_parent: bool) -> list[Change]:
     """Close; what is closed by hand, even if it is shut already, does not open with its parent."""
     changes: list[Change] = []
-    if by_parent != (_mark(view.queue) == "true"):
-        changes.append(Mark(by_parent))
-    then = RULES[rules.on[Action.CLOSE_QUEUE]].settle(view.counts.total)
+    if by_parent != (_closed_by_parent(view.queue) == "true"):
+        changes.append(SetClosedByParent(by_parent))
+    then = RULES[rules.transitions[Action.CLOSE_QUEUE]].next_state(view.counts.total)
     changes += _status(view, then)
-    if rules.state not in SHUT:
-        changes.append(Tell(Action.CLOSE_QUEUE, CLOSE_SUCCEEDED))
+    if rules.state not in CLOSED_STATES:
+        changes.append(RecordEvent(Action.CLOSE_QUEUE, CLOSE_SUCCEEDED))
     return changes
 
 
 def _status(view: QueueView, state: QueueState) -> list[Change]:
     """The status write, unless it would change nothing."""
     status = view.queue.status
-    same = status.state == state and PodGroupCounts.stored(status) == view.counts.shown
+    same = status.state == state and PodGroupCounts.from_status(status) == view.counts.status_counts
     return [] if same else [SetStatus(state, view.counts)]
 
 
@@ -183,7 +185,7 @@ def _parent_state(view: QueueView) -> str:
     return view.parent.status.state or QueueState.OPEN
 
 
-def _mark(queue: Queue) -> str:
+def _closed_by_parent(queue: Queue) -> str:
     return queue.metadata.annotations.get(CLOSED_BY_PARENT, "")
 
 

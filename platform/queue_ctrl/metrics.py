@@ -12,8 +12,8 @@ _PHASES = ("inqueue", "pending", "running", "unknown", "completed")
 class QueueMetrics:
     """``volcano_queue_pod_group_<phase>_count`` for every queue that exists."""
 
-    def __init__(self, read: Callable[[], Iterable[tuple[str, PodGroupCounts]]]) -> None:
-        self._read = read
+    def __init__(self, list_counts: Callable[[], Iterable[tuple[str, PodGroupCounts]]]) -> None:
+        self._list_counts = list_counts
 
     def collect(self) -> Iterator[Metric]:
         """One family a phase, one series a queue."""
@@ -25,7 +25,7 @@ class QueueMetrics:
             )
             for phase in _PHASES
         }
-        for queue, counts in self._read():
+        for queue, counts in self._list_counts():
             for phase, family in families.items():
                 family.add_metric([queue], getattr(counts, phase))
         yield from families.values()

@@ -22,9 +22,9 @@ from .plugins.proportion import ProportionPlugin
 
 log = logging.getLogger(__name__)
 
-PluginMaker = Callable[[Mapping[str, object]], object]
+PluginBuilder = Callable[[Mapping[str, object]], object]
 
-PLUGINS: Mapping[str, PluginMaker] = {
+PLUGINS: Mapping[str, PluginBuilder] = {
     "binpack": BinpackPlugin,
     "conformance": ConformancePlugin,
     "drf": DrfPlugin,
@@ -37,7 +37,7 @@ PLUGINS: Mapping[str, PluginMaker] = {
 }
 ACTIONS = ("enqueue", "allocate", "backfill")
 
-_PLUGINS_TO_COME = frozenset(
+_UNIMPLEMENTED_PLUGINS = frozenset(
     {
         "capacity",
         "cdp",
@@ -57,7 +57,7 @@ _PLUGINS_TO_COME = frozenset(
         "usage",
     }
 )
-_ACTIONS_TO_COME = frozenset(["gangpreempt", "gangreclaim", "preempt", "reclaim", "shuffle"])
+_UNIMPLEMENTED_ACTIONS = frozenset(["gangpreempt", "gangreclaim", "preempt", "reclaim", "shuffle"])
 
 DEFAULT = """
 actions: "enqueue, allocate, backfill"
@@ -85,7 +85,7 @@ class PluginConf:
 
     name: str
     arguments: Mapping[str, object]
-    off: frozenset[str]
+    disabled: frozenset[str]
     """Keys such as ``enableNodeOrder`` that are set to false."""
 
 
@@ -104,28 +104,28 @@ def load(text: str = DEFAULT) -> Conf:
         ConfError: it is no YAML of the right form, or names what nobody knows.
     """
     try:
-        read = yaml.safe_load(text) or {}
-    except yaml.YAMLError as fault:
-        raise ConfError(f"the scheduler configuration is no YAML: {fault}") from fault
-    document = _mapping(read, "the scheduler configuration")
+        parsed = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfError(f"the scheduler configuration is no YAML: {error}") from error
+    document = _mapping(parsed, "the scheduler configuration")
     tiers = document.get("tiers", [])
     if not isinstance(tiers, list):
         raise ConfError("tiers: must be a list")
     return Conf(_actions(document.get("actions")), tuple(_tiers(tiers)))
 
 
-def _actions(given: object) -> tuple[str, ...]:
-    if not isinstance(given, str):
+def _actions(raw: object) -> tuple[str, ...]:
+    if not isinstance(raw, str):
         raise ConfError("actions: must be text, with commas between the names")
-    found = []
-    for name in (part.strip() for part in given.split(",")):
-        if name in _ACTIONS_TO_COME:
+    actions = []
+    for name in (part.strip() for part in raw.split(",")):
+        if name in _UNIMPLEMENTED_ACTIONS:
             log.warning("passing over an action that is not built yet", extra={"action": name})
         elif name not in ACTIONS:
             raise ConfError(f"actions: unknown action {name!r}; known: {', '.join(ACTIONS)}")
         else:
-            found.append(name)
-    return tuple(found)
+            actions.append(name)
+    return tuple(actions)
 
 
 def _tiers(tiers: Iterable[object]) -> Iterable[tuple[PluginConf, ...]]:
@@ -137,21 +137,21 @@ def _tiers(tiers: Iterable[object]) -> Iterable[tuple[PluginConf, ...]]:
         yield tuple(conf for conf in confs if conf is not None)
 
 
-def _plugin(given: object, where: str) -> PluginConf | None:
-    entry = _mapping(given, where)
+def _plugin(raw: object, path: str) -> PluginConf | None:
+    entry = _mapping(raw, path)
     name = entry.get("name")
-    if name in _PLUGINS_TO_COME:
+    if name in _UNIMPLEMENTED_PLUGINS:
         log.warning("passing over a plugin that is not built yet", extra={"plugin": name})
         return None
     if not isinstance(name, str) or name not in PLUGINS:
         known = ", ".join(sorted(PLUGINS))
-        raise ConfError(f"{where}: unknown plugin {name!r}; known: {known}")
-    arguments = _mapping(entry.get("arguments") or {}, f"{where}: arguments of {name}")
-    off = frozenset(str(key) for key, value in entry.items() if value is False)
-    return PluginConf(name, arguments, off)
+        raise ConfError(f"{path}: unknown plugin {name!r}; known: {known}")
+    arguments = _mapping(entry.get("arguments") or {}, f"{path}: arguments of {name}")
+    disabled = frozenset(str(key) for key, value in entry.items() if value is False)
+    return PluginConf(name, arguments, disabled)
 
 
-def _mapping(given: object, where: str) -> Mapping[str, object]:
-    if not isinstance(given, dict):
-        raise ConfError(f"{where}: must be a mapping")
-    return given
+def _mapping(raw: object, path: str) -> Mapping[str, object]:
+    if not isinstance(raw, dict):
+        raise ConfError(f"{path}: must be a mapping")
+    return raw

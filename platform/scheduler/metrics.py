@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ..machinery.clock import Clock
-from .cluster import Cluster
-from .cycle import Decision
-from .gangs import Queue
+from .framework.session import Decision
+from .state.cache import SchedulerCache
+from .state.gangs import QueueInfo
 
 _BUCKETS = tuple(0.5 * 2.0**power for power in range(18))
 """Milliseconds: half of one to a minute."""
@@ -26,17 +26,17 @@ class SchedulerMetrics:
     """Registers with *registry*, if there is one."""
 
     def __init__(
-        self, registry: CollectorRegistry | None, cluster: Cluster, *, clock: Clock
+        self, registry: CollectorRegistry | None, cache: SchedulerCache, *, clock: Clock
     ) -> None:
-        self._cluster = cluster
+        self._cache = cache
         self._clock = clock
-        self._cycles = Histogram(
+        self._cycle_latency = Histogram(
             "volcano_e2e_scheduling_latency_milliseconds",
             "Time of a scheduling cycle.",
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._actions = Histogram(
+        self._action_latency = Histogram(
             "volcano_action_scheduling_latency_milliseconds",
             "Time of an action within a cycle.",
             ("action",),
@@ -59,47 +59,49 @@ class SchedulerMetrics:
         """Measure a cycle, from what is known to the decision."""
         started = self._clock.monotonic()
         yield
-        self._cycles.observe((self._clock.monotonic() - started) * 1000)
+        self._cycle_latency.observe((self._clock.monotonic() - started) * 1000)
 
     def action(self, name: str) -> AbstractContextManager[None]:
         """Measure an action."""
-        return self._timed(self._actions.labels(name))
+        return self._measure(self._action_latency.labels(name))
 
     @contextmanager
-    def _timed(self, histogram: Histogram) -> Iterator[None]:
+    def _measure(self, histogram: Histogram) -> Iterator[None]:
         started = self._clock.monotonic()
         yield
         histogram.observe((self._clock.monotonic() - started) * 1000)
 
-    def decided(self, decision: Decision) -> None:
+    def record_decision(self, decision: Decision) -> None:
         """Count what *decision* came to."""
         if decision.scheduled:
             self._attempts.labels("scheduled").inc(decision.scheduled)
-        if decision.refused:
-            self._attempts.labels("unschedulable").inc(decision.refused)
+        if decision.rejected:
+            self._attempts.labels("unschedulable").inc(decision.rejected)
 
     def collect(self) -> Iterator[Metric]:
         """What waits, and what the queues hold."""
-        yield from self._waiting()
+        yield from self._unschedulable()
         # A decision may add queues in a thread beside this.
-        yield from _of_queues([each for each in list(self._cluster.queues.values()) if each.object])
+        yield from _queue_metrics(
+            [each for each in list(self._cache.queues.values()) if each.object]
+        )
 
-    def _waiting(self) -> Iterator[Metric]:
+    def _unschedulable(self) -> Iterator[Metric]:
         tasks = GaugeMetricFamily(
             "volcano_unschedule_task_count", "Pods that found no place.", labels=["job_id"]
         )
         gangs = 0
-        for gang in list(self._cluster.gangs.values()):
-            if gang.finding is not None and gang.waiting:
+        for gang in list(self._cache.gangs.values()):
+            if gang.diagnosis is not None and gang.pending_tasks:
                 gangs += 1
-                tasks.add_metric([gang.name], len(gang.waiting))
+                tasks.add_metric([gang.name], len(gang.pending_tasks))
         yield tasks
         yield GaugeMetricFamily(
             "volcano_unschedule_job_count", "Gangs that found no place.", value=gangs
         )
 
 
-def _of_queues(queues: list[Queue]) -> Iterator[Metric]:
+def _queue_metrics(queues: list[QueueInfo]) -> Iterator[Metric]:
     weight = GaugeMetricFamily("volcano_queue_weight", "Its weight.", labels=["queue_name"])
     for queue in queues:
         if queue.object is not None:
@@ -113,25 +115,25 @@ def _of_queues(queues: list[Queue]) -> Iterator[Metric]:
                 labels=["queue_name"],
             )
             for queue in queues:
-                family.add_metric([queue.name], _sum(queue, kind).get(resource, 0))
+                family.add_metric([queue.name], _queue_sum(queue, kind).get(resource, 0))
             yield family
-        yield _scalars(queues, kind)
+        yield _scalar_resources(queues, kind)
 
 
-def _scalars(queues: list[Queue], kind: str) -> Metric:
+def _scalar_resources(queues: list[QueueInfo], kind: str) -> Metric:
     family = GaugeMetricFamily(
         f"volcano_queue_{kind}_scalar_resources",
         f"{kind.capitalize()} other resources of a queue, in thousandths.",
         labels=["queue_name", "resource"],
     )
     for queue in queues:
-        for resource, amount in _sum(queue, kind).items():
+        for resource, amount in _queue_sum(queue, kind).items():
             if resource not in ("cpu", "memory", "pods"):
                 family.add_metric([queue.name, resource], amount)
     return family
 
 
-def _sum(queue: Queue, kind: str) -> dict[str, int]:
+def _queue_sum(queue: QueueInfo, kind: str) -> dict[str, int]:
     sums = {
         "allocated": queue.allocated,
         "request": queue.requested,

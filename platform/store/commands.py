@@ -52,7 +52,7 @@ class CommandState(StrEnum):
     """It could not be issued, or its job is gone."""
 
 
-OPEN = (CommandState.ACCEPTED, CommandState.ISSUED)
+OPEN_STATES = (CommandState.ACCEPTED, CommandState.ISSUED)
 
 
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +73,9 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: str | None = None
 
 
-def timestamp(moment: datetime) -> str:
+def timestamp(time: datetime) -> str:
     """RFC 3339 with microseconds in UTC: text that sorts by time."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class CommandStore:
@@ -87,7 +87,7 @@ class CommandStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def answers(self) -> bool:
+    async def ping(self) -> bool:
         """Whether the database can be read, within two seconds."""
         try:
             await self._database.run(lambda db: db.execute(sa.select(1)))
@@ -106,18 +106,20 @@ class CommandStore:
 
         await self._database.run(insert)
 
-    async def issued(self, id_: str, *, command_uid: str) -> None:
+    async def mark_issued(self, id_: str, *, command_uid: str) -> None:
         """Note that the Command object exists."""
-        await self._move(
+        await self._transition(
             id_,
-            was=(CommandState.ACCEPTED,),
+            from_states=(CommandState.ACCEPTED,),
             state=CommandState.ISSUED,
             command_uid=command_uid,
         )
 
     async def finish(self, id_: str, state: CommandState, *, detail: str, at: datetime) -> None:
         """Write the outcome; a row that has one keeps it, so replicas may all try."""
-        await self._move(id_, was=OPEN, state=state, detail=detail, finished_at=timestamp(at))
+        await self._transition(
+            id_, from_states=OPEN_STATES, state=state, detail=detail, finished_at=timestamp(at)
+        )
 
     async def get(self, namespace: str, job: str, id_: str) -> CommandRecord | None:
         """One command of one job."""
@@ -133,22 +135,22 @@ class CommandStore:
         query = sa.select(COMMANDS).where(where).order_by(COMMANDS.c.received_at.desc())
         return await self._select(query.limit(limit))
 
-    async def open(self) -> Sequence[CommandRecord]:
+    async def list_open(self) -> Sequence[CommandRecord]:
         """All commands without an outcome."""
-        return await self._select(sa.select(COMMANDS).where(COMMANDS.c.state.in_(OPEN)))
+        return await self._select(sa.select(COMMANDS).where(COMMANDS.c.state.in_(OPEN_STATES)))
 
-    async def open_by_command(self, namespace: str, command: str) -> CommandRecord | None:
+    async def get_open_by_command(self, namespace: str, command: str) -> CommandRecord | None:
         """The command without an outcome whose Command object has this name."""
         where = sa.and_(
             COMMANDS.c.namespace == namespace,
             COMMANDS.c.command == command,
-            COMMANDS.c.state.in_(OPEN),
+            COMMANDS.c.state.in_(OPEN_STATES),
         )
         rows = await self._select(sa.select(COMMANDS).where(where))
         return rows[0] if rows else None
 
-    async def _move(self, id_: str, *, was: Sequence[str], **values: str) -> None:
-        where = sa.and_(COMMANDS.c.id == id_, COMMANDS.c.state.in_(was))
+    async def _transition(self, id_: str, *, from_states: Sequence[str], **values: str) -> None:
+        where = sa.and_(COMMANDS.c.id == id_, COMMANDS.c.state.in_(from_states))
         await self._database.run(
             lambda db: db.execute(sa.update(COMMANDS).where(where).values(values))
         )

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 T = TypeVar("T")
 Migration = Callable[[sa.Connection], None]
 
-VERSION = sa.Table(
+SCHEMA_VERSION = sa.Table(
     "schema_version",
     sa.MetaData(),
     sa.Column("only", sa.Integer, primary_key=True),
@@ -21,10 +21,10 @@ VERSION = sa.Table(
 )
 
 
-TIMEOUT = 1.5
+TRANSACTION_TIMEOUT = 1.5
 """Seconds that a transaction gets, waiting for its turn included."""
 
-_LIBPQ = {
+_LIBPQ_DEFAULTS = {
     "connect_timeout": 2,
     "tcp_user_timeout": 2000,
     "keepalives_idle": 5,
@@ -33,10 +33,10 @@ _LIBPQ = {
 }
 """Connection parameters unless the URL has its own: a dead server is noticed in seconds."""
 
-_BUSY_SECONDS = 1.0
+_BUSY_TIMEOUT = 1.0
 """How long SQLite waits for another process's lock; below TIMEOUT, so that its error is seen."""
 
-_PERMANENT = (
+_PERMANENT_ERRORS = (
     sa.exc.DataError,
     sa.exc.IntegrityError,
     sa.exc.NotSupportedError,
@@ -44,7 +44,7 @@ _PERMANENT = (
 )
 """Errors of a statement itself, which the same statement meets again."""
 
-_MIGRATING = 7_205_759_403
+_MIGRATION_LOCK_ID = 7_205_759_403
 """Number of the lock that replicas take before they touch the schema of a shared PostgreSQL."""
 
 
@@ -72,10 +72,10 @@ class Database:
         Raises:
             StoreError: it is no such URL, its driver is missing, or its file cannot be made.
         """
-        with _told(url):
-            self._engine = _engine(url)
+        with _store_errors(url):
+            self._engine = _create_engine(url)
         # SQLite takes one writer at a time anyway; one thread also keeps the order of writes.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._migrated = False
 
     async def migrate(self, migrations: Sequence[Migration]) -> None:
@@ -87,11 +87,11 @@ class Database:
             StoreError: it does not answer, or lets us do nothing.
             SchemaTooNewError: the database is ahead of *migrations*.
         """
-        with _told(self._engine.url):
-            await self._submit(_make_version)
+        with _store_errors(self._engine.url):
+            await self._submit(_create_version_table)
             for number, migration in enumerate(migrations, start=1):
-                await self._submit(partial(_step, number=number, migration=migration))
-            have = await self._submit(_version)
+                await self._submit(partial(_apply_migration, number=number, migration=migration))
+            have = await self._submit(_read_version)
         if have > len(migrations):
             raise SchemaTooNewError(
                 f"database is at version {have}, this Batholith knows {len(migrations)}"
@@ -110,11 +110,13 @@ class Database:
         if not self._migrated:
             raise StoreUnavailableError("the store cannot be used yet")
         try:
-            async with asyncio.timeout(TIMEOUT):
-                return await self._submit(work, limit=TIMEOUT)
+            async with asyncio.timeout(TRANSACTION_TIMEOUT):
+                return await self._submit(work, limit=TRANSACTION_TIMEOUT)
         except TimeoutError as error:
-            raise StoreUnavailableError(f"no answer from the store in {TIMEOUT} s") from error
-        except _PERMANENT:
+            raise StoreUnavailableError(
+                f"no answer from the store in {TRANSACTION_TIMEOUT} s"
+            ) from error
+        except _PERMANENT_ERRORS:
             raise
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             why = getattr(error, "orig", None) or error
@@ -122,27 +124,29 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections; a transaction that hangs is given up after a while."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        ending = asyncio.create_task(asyncio.to_thread(self._thread.shutdown))
-        await asyncio.wait((ending,), timeout=TIMEOUT)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        ending = asyncio.create_task(asyncio.to_thread(self._executor.shutdown))
+        await asyncio.wait((ending,), timeout=TRANSACTION_TIMEOUT)
         self._engine.dispose()
 
     async def _submit(self, work: Callable[[sa.Connection], T], limit: float | None = None) -> T:
         attempt = partial(_transact, self._engine, work, limit=limit)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, attempt)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, attempt)
 
 
 def _transact(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:
     """Do *work* in a transaction, and once more if its connection breaks."""
     try:
-        return _once(engine, work, limit=limit)
+        return _run_transaction(engine, work, limit=limit)
     except sa.exc.DBAPIError as error:
         if not error.connection_invalidated:
             raise
-    return _once(engine, work, limit=limit)
+    return _run_transaction(engine, work, limit=limit)
 
 
-def _once(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None) -> T:
+def _run_transaction(
+    engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float | None
+) -> T:
     with engine.begin() as connection:
         if limit is not None and engine.dialect.name == "postgresql":
             # A statement that waits for a lock ends when its caller has stopped waiting for it.
@@ -150,14 +154,14 @@ def _once(engine: sa.Engine, work: Callable[[sa.Connection], T], *, limit: float
         return work(connection)
 
 
-def _engine(url: str) -> sa.Engine:
+def _create_engine(url: str) -> sa.Engine:
     # A server that was started again leaves dead connections behind, which are tried first.
     engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
     if engine.dialect.driver in ("psycopg", "psycopg2"):
-        sa.event.listen(engine, "do_connect", partial(_with_defaults, _LIBPQ))
+        sa.event.listen(engine, "do_connect", partial(_with_defaults, _LIBPQ_DEFAULTS))
     if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "do_connect", partial(_with_defaults, {"timeout": _BUSY_SECONDS}))
-        sa.event.listen(engine, "connect", _durable)
+        sa.event.listen(engine, "do_connect", partial(_with_defaults, {"timeout": _BUSY_TIMEOUT}))
+        sa.event.listen(engine, "connect", _set_durable_pragmas)
         if engine.url.database:
             # History names who did what: for its owner alone.
             Path(engine.url.database).touch(mode=0o600)
@@ -165,7 +169,7 @@ def _engine(url: str) -> sa.Engine:
 
 
 @contextmanager
-def _told(url: str | sa.URL) -> Iterator[None]:
+def _store_errors(url: str | sa.URL) -> Iterator[None]:
     """Make a StoreError of whatever keeps the database at *url* from being used."""
     try:
         where = sa.make_url(url).render_as_string(hide_password=True)
@@ -187,35 +191,35 @@ def _with_defaults(
         parameters.setdefault(name, value)
 
 
-def _durable(connection: object, _record: object) -> None:
+def _set_durable_pragmas(connection: object, _record: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]  # a DB-API connection has no type
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
 
 
-def _alone(db: sa.Connection) -> None:
+def _lock_schema(db: sa.Connection) -> None:
     """Keep others from the schema until the transaction ends; SQLite does so by itself."""
     if db.dialect.name == "postgresql":
-        db.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
+        db.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK_ID)))
 
 
-def _make_version(db: sa.Connection) -> None:
-    _alone(db)
-    VERSION.create(db, checkfirst=True)
+def _create_version_table(db: sa.Connection) -> None:
+    _lock_schema(db)
+    SCHEMA_VERSION.create(db, checkfirst=True)
 
 
-def _version(db: sa.Connection) -> int:
-    return db.execute(sa.select(VERSION.c.version)).scalar() or 0
+def _read_version(db: sa.Connection) -> int:
+    return db.execute(sa.select(SCHEMA_VERSION.c.version)).scalar() or 0
 
 
-def _step(db: sa.Connection, *, number: int, migration: Migration) -> None:
-    _alone(db)
-    have = _version(db)
+def _apply_migration(db: sa.Connection, *, number: int, migration: Migration) -> None:
+    _lock_schema(db)
+    have = _read_version(db)
     if have >= number:
         return
     migration(db)
     if have:
-        db.execute(sa.update(VERSION).values(version=number))
+        db.execute(sa.update(SCHEMA_VERSION).values(version=number))
     else:
-        db.execute(sa.insert(VERSION).values(only=1, version=number))
+        db.execute(sa.insert(SCHEMA_VERSION).values(only=1, version=number))

@@ -6,14 +6,14 @@ from .commands import COMMANDS
 from .database import Migration
 
 
-def _make_commands(db: sa.Connection) -> None:
+def _create_commands_table(db: sa.Connection) -> None:
     COMMANDS.create(db, checkfirst=True)
 
 
-def _allow_long_users(db: sa.Connection) -> None:
+def _widen_user_column(db: sa.Connection) -> None:
     # SQLite holds no text to a length.
     if db.dialect.name == "postgresql":
         db.execute(sa.text("ALTER TABLE commands ALTER COLUMN who TYPE TEXT"))
 
 
-MIGRATIONS: tuple[Migration, ...] = (_make_commands, _allow_long_users)
+MIGRATIONS: tuple[Migration, ...] = (_create_commands_table, _widen_user_column)

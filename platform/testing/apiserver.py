@@ -10,19 +10,19 @@ from typing import Any, Self
 
 import msgspec
 
-from ..cluster.apiserver.http.connections import Answer, Asked, Reply
-from ..cluster.apiserver.kinds.info import KindInfo
-from ..cluster.apiserver.server import Running, Settings, running
-from ..cluster.apiserver.storage.entries import Entry, Event, new_uid
-from ..cluster.apiserver.storage.registry import Pending, Registry, Shelf
-from ..cluster.apiserver.verbs.patches import merge_patch
-from ..cluster.apiserver.verbs.writes import now
-from ..kube.client import Client
-from ..kube.config import Credentials
-from ..kube.errors import from_answer
-from ..kube.memory import collection_paused
+from ..apiserver.http.connections import HttpRequest, HttpResponse, RequestHandler
+from ..apiserver.kinds.info import KindInfo
+from ..apiserver.server import RunningServer, Settings, running
+from ..apiserver.storage.object_store import ObjectStore, PendingWrite, ResourceStore
+from ..apiserver.storage.stored_objects import StoredObject, WatchEvent, new_uid
+from ..apiserver.verbs.patches import merge_patch
+from ..apiserver.verbs.writes import now
+from ..kube.client.client import Client
+from ..kube.client.config import Credentials
+from ..kube.errors import from_response
+from ..kube.gc_tuning import gc_paused
+from ..model.admission import Webhook
 from ..model.names import PODS, Resource
-from ..model.review import Webhook
 from . import templates
 from .changes import WAIT_SECONDS, Json, ObjectChange, Signal
 from .faults import FaultInjector
@@ -67,8 +67,8 @@ class ApiServer:
         self._webhooks = webhooks
         self._collect_garbage = collect_garbage
         self._stack = AsyncExitStack()
-        self._server: Running | None = None
-        self._last_write: Pending | None = None
+        self._server: RunningServer | None = None
+        self._last_write: PendingWrite | None = None
         """By :meth:`put` or :meth:`remove`."""
 
     async def __aenter__(self) -> Self:
@@ -79,12 +79,12 @@ class ApiServer:
                 data_dir = templates.make_temporary_dir()
                 stack.callback(shutil.rmtree, data_dir, ignore_errors=True)
             # A collection would walk the whole heap of the test session.
-            with collection_paused():
+            with gc_paused():
                 filled = await templates.fill(data_dir, self._crds)
                 settings = self._settings(data_dir, () if filled else self._crds)
                 self._server = await stack.enter_async_context(running(settings))
             stack.callback(self.faults.clear)  # what is held would delay the stop
-            self._registry.listeners.append(self._on_change)
+            self._object_store.listeners.append(self._on_change)
             self._stack = stack.pop_all()
         return self
 
@@ -174,7 +174,7 @@ class ApiServer:
 
         Args:
             name: the pod's name.
-            phase: ``Pending``, ``Running``, ``Succeeded`` or ``Failed``.
+            phase: ``PendingWrite``, ``Running``, ``Succeeded`` or ``Failed``.
             namespace: the pod's namespace.
             exit_code: of all containers, for a final phase; by default 0 or 1.
 
@@ -214,7 +214,7 @@ class ApiServer:
         found: list[Json] = []
 
         def holds() -> bool:
-            entry = self._shelf(resource).get(*key)
+            entry = self._resource_store(resource).get(*key)
             found[:] = [] if entry is None else [entry.parse()]
             return entry is not None and bool(condition(found[0]))
 
@@ -264,7 +264,9 @@ class ApiServer:
             return f"{resource.kind} {name} exists"
 
         await self.wait_until(
-            lambda: self._shelf(resource).get(*key) is None, timeout=timeout, describe=describe
+            lambda: self._resource_store(resource).get(*key) is None,
+            timeout=timeout,
+            describe=describe,
         )
 
     async def wait_until(
@@ -295,7 +297,10 @@ class ApiServer:
 
     def objects(self, resource: Resource) -> dict[str, Json]:
         """Return all objects of a resource by ``namespace/name``, or by name without namespace."""
-        found = {_key_of(entry): entry.parse() for entry in self._shelf(resource).heads()}
+        found = {
+            _key_of(entry): entry.parse()
+            for entry in self._resource_store(resource).latest_entries()
+        }
         return dict(sorted(found.items()))
 
     def put(
@@ -306,44 +311,44 @@ class ApiServer:
         *fields* are merged into the object, as a merge patch is. It is not awaited: requests that
         come later see the change, and watches a little later, when it is committed.
         """
-        shelf = self._shelf(resource)
+        store = self._resource_store(resource)
         metadata: Json = {"name": name}
         if resource.namespaced:
             metadata["namespace"] = namespace
-        old = shelf.latest(metadata.get("namespace", ""), name)
+        old = store.latest(metadata.get("namespace", ""), name)
         obj = _new(resource, metadata) if old is None else old.parse()
-        self._last_write = self._registry.put(shelf, merge_patch(obj, fields), old)
+        self._last_write = self._object_store.put(store, merge_patch(obj, fields), old)
         return self._last_write.entry.parse()
 
     def remove(self, resource: Resource, name: str, *, namespace: str = "default") -> bool:
         """Remove an object at once, finalizers or not; returns whether it existed."""
-        shelf = self._shelf(resource)
-        old = shelf.latest(namespace if resource.namespaced else "", name)
+        store = self._resource_store(resource)
+        old = store.latest(namespace if resource.namespaced else "", name)
         if old is not None:
-            self._last_write = self._registry.remove(shelf, old.parse(), old)
+            self._last_write = self._object_store.remove(store, old.parse(), old)
         return old is not None
 
     def compact(self) -> None:
         """Forget all past versions, as a compaction of etcd does: watches from them get 410."""
-        registry = self._registry
+        objects = self._object_store
         written = 0 if self._last_write is None else self._last_write.entry.rv
-        newest = max(registry.committed_rv, written)
-        for shelf in registry.shelves():
-            shelf.history.clear()
-            shelf.floor = newest
-        registry.oldest_rv = newest
+        newest = max(objects.committed_rv, written)
+        for store in objects.resource_stores():
+            store.history.clear()
+            store.oldest_version = newest
+        objects.oldest_rv = newest
 
     # Internals.
 
     @property
-    def _running(self) -> Running:
+    def _running(self) -> RunningServer:
         if self._server is None:
             raise RuntimeError("the API server is not started: use it with `async with`")
         return self._server
 
     @property
-    def _registry(self) -> Registry:
-        return self._running.app.handlers.writer.registry
+    def _object_store(self) -> ObjectStore:
+        return self._running.app.handlers.writer.store
 
     def _kind(self, resource: Resource) -> KindInfo:
         found = self._running.app.catalog.get(resource.group, resource.version, resource.plural)
@@ -351,12 +356,12 @@ class ApiServer:
             raise LookupError(f"{resource.plural} of {resource.api_version} are not served")
         return found
 
-    def _shelf(self, resource: Resource) -> Shelf:
-        return self._registry.shelf(self._kind(resource))
+    def _resource_store(self, resource: Resource) -> ResourceStore:
+        return self._object_store.resource_store(self._kind(resource))
 
     def _settings(self, data_dir: Path, crds: Sequence[Json]) -> Settings:
         return Settings(
-            data=data_dir,
+            data_dir=data_dir,
             port=0,
             crds=crds,
             webhooks=self._webhooks,
@@ -364,8 +369,8 @@ class ApiServer:
             wrap_handler=self._wrap,
         )
 
-    def _wrap(self, handler: Answer) -> Answer:
-        async def handle(received: Asked) -> Reply:
+    def _wrap(self, handler: RequestHandler) -> RequestHandler:
+        async def handle(received: HttpRequest) -> HttpResponse:
             await self._committed()
             return await handler(received)
 
@@ -380,7 +385,7 @@ class ApiServer:
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
     ) -> Json:
         authorization = f"Bearer {self._running.tokens['admin']}"
-        request = Asked(
+        request = HttpRequest(
             method=method,
             path=path,
             headers={"authorization": authorization, "content-type": content_type},
@@ -389,12 +394,12 @@ class ApiServer:
         await self._committed()
         reply = await self._running.app(request)
         if reply.status >= 300:
-            raise from_answer(reply.status, reply.body)
+            raise from_response(reply.status, reply.body)
         decoded: Json = msgspec.json.decode(reply.body)
         return decoded
 
-    def _on_change(self, shelf: Shelf, event: Event) -> None:
-        self.changes.append(ObjectChange(shelf.resource, event.type, event.entry.data))
+    def _on_change(self, store: ResourceStore, event: WatchEvent) -> None:
+        self.changes.append(ObjectChange(store.resource, event.type, event.entry.data))
         self._signal.notify()
 
 
@@ -437,5 +442,5 @@ def _new(resource: Resource, metadata: Json) -> Json:
     }
 
 
-def _key_of(entry: Entry) -> str:
+def _key_of(entry: StoredObject) -> str:
     return f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name

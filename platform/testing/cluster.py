@@ -8,8 +8,8 @@ from typing import Self
 
 from ..admission.settings import JOB_PLUGINS, AdmissionSettings
 from ..admission.webhooks import webhooks
-from ..cluster.agent.settings import Simulation
-from ..job_ctrl.plugins import installed
+from ..agent.settings import SimulationSettings
+from ..job_ctrl.plugins import entry_points
 from ..model import crds as volcano_crds
 from ..model.names import DEFAULT_QUEUE, JOB_NAME, PODS, QUEUES
 from . import components
@@ -33,7 +33,7 @@ class Cluster(ApiServer):
         admission: bool = True,
         controllers: bool = True,
         scheduler: bool = True,
-        nodes: int | Simulation = 1,
+        nodes: int | SimulationSettings = 1,
     ) -> None:
         """Prepare a cluster; entering the context starts it.
 
@@ -46,7 +46,9 @@ class Cluster(ApiServer):
             scheduler: whether the scheduler runs.
             nodes: how many simulated nodes there are, or how they are; 0 for none.
         """
-        settings = AdmissionSettings(job_plugins=JOB_PLUGINS | installed.names(), queue_gates=True)
+        settings = AdmissionSettings(
+            job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True
+        )
         super().__init__(
             data_dir=data_dir,
             crds=(*volcano_crds.load(), *crds),
@@ -54,7 +56,7 @@ class Cluster(ApiServer):
         )
         self._controllers = controllers
         self._scheduler = scheduler
-        self._simulation = Simulation(nodes=nodes) if isinstance(nodes, int) else nodes
+        self._simulation = SimulationSettings(nodes=nodes) if isinstance(nodes, int) else nodes
         self._components = Components(self._signal.notify)
 
     async def __aenter__(self) -> Self:

@@ -6,19 +6,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..cluster.agent.service import Agent
-from ..cluster.agent.settings import AgentSettings, Simulation
+from ..agent.service import Agent
+from ..agent.settings import AgentSettings, SimulationSettings
 from ..job_ctrl.controller import JobController
-from ..kube.cache import Cache
-from ..kube.client import Client
-from ..kube.config import Credentials
-from ..kube.events import EventRecorder
+from ..kube.client.client import Client
+from ..kube.client.config import Credentials
+from ..kube.client.events import EventRecorder
+from ..kube.informer.informer import Informer
 from ..machinery.clock import SystemClock
 from ..model.names import PODGROUPS
 from ..model.podgroup import PodGroup
 from ..podgroup_ctrl.controller import PodGroupController
 from ..queue_ctrl.controller import QueueController
-from ..scheduler.service import Scheduler, SchedulerSettings
+from ..scheduler.scheduler import Scheduler, SchedulerSettings
 
 
 class ComponentError(Exception):
@@ -101,7 +101,9 @@ async def _either(task: asyncio.Task[None], ready: asyncio.Event) -> None:
     waiting.cancel()
 
 
-def agent(client: Client, simulation: Simulation, data_dir: Path) -> Mapping[str, Component]:
+def agent(
+    client: Client, simulation: SimulationSettings, data_dir: Path
+) -> Mapping[str, Component]:
     """Return the agent of simulated nodes."""
     settings = AgentSettings(data_dir=data_dir, simulation=simulation)
     return {"agent": Agent(client, settings=settings)}
@@ -109,7 +111,7 @@ def agent(client: Client, simulation: Simulation, data_dir: Path) -> Mapping[str
 
 def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
     """Return the queue, job and podgroup controllers."""
-    podgroups = Cache(client, PODGROUPS, PodGroup)
+    podgroups = Informer(client, PODGROUPS, PodGroup)
     clock = SystemClock()
     return {
         "queue controller": QueueController(
@@ -126,7 +128,7 @@ def controllers(client: Client, recorder: EventRecorder) -> Mapping[str, Compone
 
 def scheduler(client: Client, recorder: EventRecorder) -> Mapping[str, Component]:
     """Return the scheduler, for pods of ``volcano`` and of ``default-scheduler``."""
-    settings = SchedulerSettings(single_names=("default-scheduler",), queue_gates=True)
+    settings = SchedulerSettings(pod_scheduler_names=("default-scheduler",), queue_gates=True)
     return {
         "scheduler": Scheduler(client, settings=settings, clock=SystemClock(), recorder=recorder)
     }

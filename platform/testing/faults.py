@@ -8,8 +8,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
-from ..cluster.apiserver.errors.status import StatusError
-from ..cluster.apiserver.http.connections import AbortHandlerError, Answer, Asked, Reply
+from ..apiserver.errors.status import StatusError
+from ..apiserver.http.connections import (
+    AbortHandlerError,
+    HttpRequest,
+    HttpResponse,
+    RequestHandler,
+)
 from .changes import Signal
 from .requests import RecordedRequest, RequestMatcher
 from .watches import WatchStream
@@ -29,8 +34,8 @@ _REASONS = {
 }
 MESSAGE = "injected fault"
 
-_Next = Callable[[], Awaitable[Reply]]
-_Action = Callable[[_Next], Awaitable[Reply]]
+_Next = Callable[[], Awaitable[HttpResponse]]
+_Action = Callable[[_Next], Awaitable[HttpResponse]]
 
 
 class Fault:
@@ -65,7 +70,7 @@ class Fault:
         self.injected += 1
         return True
 
-    async def handle(self, following: _Next) -> Reply:
+    async def handle(self, following: _Next) -> HttpResponse:
         """Handle a request that it takes; *following* is the rest of the chain."""
         return await self._action(following)
 
@@ -96,7 +101,7 @@ class HeldRequests(Fault):
         self._lost = True
         self.release()
 
-    async def _hold(self, following: _Next) -> Reply:
+    async def _hold(self, following: _Next) -> HttpResponse:
         self.held += 1
         self._signal.notify()
         try:
@@ -137,15 +142,15 @@ class FaultInjector:
         if retry_after is not None:
             headers += b"retry-after: %d\r\n" % retry_after
 
-        async def refuse(following: _Next) -> Reply:
-            return Reply(status, headers, error.body() + b"\n")
+        async def refuse(following: _Next) -> HttpResponse:
+            return HttpResponse(status, headers, error.body() + b"\n")
 
         return self._add(Fault(matcher, refuse))
 
     def delay(self, matcher: RequestMatcher, seconds: float) -> Fault:
         """Carry requests out *seconds* late."""
 
-        async def wait(following: _Next) -> Reply:
+        async def wait(following: _Next) -> HttpResponse:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._cleared.wait()
@@ -156,7 +161,7 @@ class FaultInjector:
     def lose_request(self, matcher: RequestMatcher) -> Fault:
         """Close the connection instead of carrying requests out."""
 
-        async def lose(following: _Next) -> Reply:
+        async def lose(following: _Next) -> HttpResponse:
             raise AbortHandlerError
 
         return self._add(Fault(matcher, lose))
@@ -164,7 +169,7 @@ class FaultInjector:
     def lose_response(self, matcher: RequestMatcher) -> Fault:
         """Carry requests out, and close the connection before the response."""
 
-        async def lose(following: _Next) -> Reply:
+        async def lose(following: _Next) -> HttpResponse:
             reply = await following()
             if reply.stream is not None:
                 await reply.stream.aclose()
@@ -190,10 +195,10 @@ class FaultInjector:
         for stream in self.watches:
             stream.resume()
 
-    def wrap(self, handler: Answer) -> Answer:
+    def wrap(self, handler: RequestHandler) -> RequestHandler:
         """Return *handler* with faults in front of it."""
 
-        async def handle(received: Asked) -> Reply:
+        async def handle(received: HttpRequest) -> HttpResponse:
             request = RecordedRequest.parse(received)
             self.requests.append(request)
             self._signal.notify()
@@ -209,7 +214,7 @@ class FaultInjector:
 
     async def _chain(
         self, faults: Iterator[Fault], request: RecordedRequest, handler: _Next
-    ) -> Reply:
+    ) -> HttpResponse:
         for fault in faults:
             if fault.takes(request):
                 return await fault.handle(lambda: self._chain(faults, request, handler))

@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from ..cluster.apiserver.http.connections import Asked
-from ..cluster.apiserver.http.requests import Target
-from ..cluster.apiserver.http.routes import Place, locate
+from ..apiserver.http.connections import HttpRequest
+from ..apiserver.http.requests import ObjectPath
+from ..apiserver.http.routes import RequestInfo, parse_path
 from ..model.names import Resource
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -43,12 +43,12 @@ class RecordedRequest:
     subresource: str = ""
 
     @classmethod
-    def parse(cls, received: Asked) -> Self:
+    def parse(cls, received: HttpRequest) -> Self:
         """Return *received* as a record."""
         query = dict(parse_qsl(received.query.decode("latin-1"), keep_blank_values=True))
-        place = locate(received.path) or Place("", "", "", Target())
-        target = place.target
-        verb = _verb(received.method, place, query)
+        info = parse_path(received.path) or RequestInfo("", "", "", ObjectPath())
+        target = info.object_path
+        verb = _verb(received.method, info, query)
         created = verb == "create" and not target.name
         return cls(
             method=received.method,
@@ -57,8 +57,8 @@ class RecordedRequest:
             headers=received.headers,
             body=received.body,
             verb=verb,
-            group=place.group,
-            resource=place.plural,
+            group=info.group,
+            resource=info.plural,
             namespace=target.namespace,
             name=_name_in(received.body) if created else target.name,
             subresource=target.subresource,
@@ -133,15 +133,15 @@ def _is_of(resource: Resource | str, request: RecordedRequest) -> bool:
     )
 
 
-def _verb(method: str, place: Place, query: Mapping[str, str]) -> str:
-    if not place.plural:
+def _verb(method: str, info: RequestInfo, query: Mapping[str, str]) -> str:
+    if not info.plural:
         return method.lower()
     if method in ("GET", "HEAD"):
-        if place.watch or query.get("watch", "false") in ("", "1", "true", "True"):
+        if info.watch or query.get("watch", "false") in ("", "1", "true", "True"):
             return "watch"
-        return "get" if place.target.name else "list"
+        return "get" if info.object_path.name else "list"
     verb = _VERBS.get(method, method.lower())
-    return "deletecollection" if verb == "delete" and not place.target.name else verb
+    return "deletecollection" if verb == "delete" and not info.object_path.name else verb
 
 
 class _Metadata(msgspec.Struct, frozen=True):

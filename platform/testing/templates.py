@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..cluster.apiserver.server import Settings, running
+from ..apiserver.server import Settings, running
 
 _COPIED = ("pki", "tokens.json", "cluster.db")
 _templates: dict[bytes, Path] = {}
@@ -40,7 +40,7 @@ async def fill(data_dir: Path, crds: Sequence[dict[str, Any]]) -> bool:
     if template is None:
         template = make_temporary_dir()
         atexit.register(shutil.rmtree, template, ignore_errors=True)
-        async with running(Settings(data=template, port=0, crds=crds)):
+        async with running(Settings(data_dir=template, port=0, crds=crds)):
             pass
         _templates[key] = template
     _copy(template, data_dir)

@@ -6,9 +6,9 @@ from contextlib import aclosing
 
 import msgspec
 
-from ..cluster.apiserver.errors.status import expired
-from ..cluster.apiserver.http.connections import AbortHandlerError
-from ..cluster.apiserver.storage.entries import watch_line
+from ..apiserver.errors.status import expired
+from ..apiserver.http.connections import AbortHandlerError
+from ..apiserver.storage.stored_objects import watch_line
 from .requests import RecordedRequest
 
 _END = b""

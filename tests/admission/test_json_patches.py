@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batholith.admission.serving.patches import difference
-from batholith.cluster.apiserver.verbs.patches import json_patch
+from batholith.admission.serving.patches import create_patch
+from batholith.apiserver.verbs.patches import json_patch
 
 NAMES = st.sampled_from(["a", "b", "a/b", "~", "~1", ""])
 VALUES = st.recursive(
@@ -26,17 +26,17 @@ def exact(value: Any) -> str:
 
 @given(OBJECTS, OBJECTS)
 def test_applying_it_gives_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
-    assert exact(json_patch(before, difference(before, after))) == exact(after)
+    assert exact(json_patch(before, create_patch(before, after))) == exact(after)
 
 
 @given(OBJECTS)
 def test_nothing_is_said_where_nothing_has_changed(same: dict[str, Any]) -> None:
-    assert difference(same, copy.deepcopy(same)) == []
+    assert create_patch(same, copy.deepcopy(same)) == []
 
 
 def test_a_field_deep_inside_is_named_alone() -> None:
     before = {"spec": {"tasks": [{"name": "a"}, {"name": "b"}]}}
     after = {"spec": {"tasks": [{"name": "a", "minAvailable": 1}, {"name": "b"}]}}
-    assert difference(before, after) == [
+    assert create_patch(before, after) == [
         {"op": "add", "path": "/spec/tasks/0/minAvailable", "value": 1}
     ]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support_admission import ask, container, job, refusal, task
+from support.admission import admit, container, denial, job, task
 
 Json = dict[str, Any]
 
@@ -135,7 +135,7 @@ def with_container(**fields: Any) -> Json:
     ],
 )
 def test_a_broken_pod_is_refused(pod: Json, text: str) -> None:
-    assert text in refusal(job(task(pod=pod)))
+    assert text in denial(job(task(pod=pod)))
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_a_broken_pod_is_refused(pod: Json, text: str) -> None:
 def test_resources(resources: Json, text: str) -> None:
     sent = job(task(pod=with_container(resources=resources)))
     if text:
-        assert text in refusal(sent)
+        assert text in denial(sent)
     else:
-        ask(sent)
+        admit(sent)
 
 
 def test_a_rich_template_is_let_in() -> None:
@@ -206,12 +206,12 @@ def test_a_rich_template_is_let_in() -> None:
         "affinity": {"podAntiAffinity": {}},
         "hostname": None,
     }
-    ask(job(task(pod=pod)))
+    admit(job(task(pod=pod)))
 
 
 def test_labels_of_the_pods_are_checked() -> None:
     broken = task()
     broken["template"]["metadata"] = {"labels": {"a": "-"}, "annotations": {"b c": "x"}}
-    text = refusal(job(broken))
+    text = denial(job(broken))
     assert 'spec.task[0].template.labels: Invalid value: "-"' in text
     assert 'spec.task[0].template.annotations: Invalid value: "b c"' in text

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from support_admission import Shelf, ask, job, queue, refusal, spec_of
+from support.admission import ObjectReaderStub, admit, denial, job, queue, stored_spec
 
 from batholith.admission import WEBHOOKS, AdmissionSettings, webhooks
 from batholith.model.names import PODS, QUEUE_GATE
@@ -25,14 +25,17 @@ def namespace(name: str, queue_name: str) -> Json:
     ("asked", "got"), [("default", "theirs"), ("other", "other"), (None, "theirs")]
 )
 def test_the_namespace_may_name_the_queue(asked: str | None, got: str) -> None:
-    shelf = Shelf(namespace("ns", "theirs"), queue("theirs"), queue("other"))
+    shelf = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"), queue("other"))
     sent = group(minMember=1) if asked is None else group(queue=asked)
-    assert spec_of(ask(sent, shelf))["queue"] == got
+    assert stored_spec(admit(sent, shelf))["queue"] == got
 
 
 def test_without_an_annotation_the_queue_stays() -> None:
-    assert spec_of(ask(group(queue="default")))["queue"] == "default"
-    assert spec_of(ask(group(queue="default"), Shelf(namespace("ns", ""))))["queue"] == "default"
+    assert stored_spec(admit(group(queue="default")))["queue"] == "default"
+    assert (
+        stored_spec(admit(group(queue="default"), ObjectReaderStub(namespace("ns", ""))))["queue"]
+        == "default"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,20 +44,20 @@ def test_without_an_annotation_the_queue_stays() -> None:
 def test_quirk_a16_a_queue_that_the_namespace_names_is_that_of_its_jobs_too(
     asked: str | None, got: str
 ) -> None:
-    shelf = Shelf(namespace("ns", "theirs"), queue("theirs"), queue("other"))
+    shelf = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"), queue("other"))
     sent = job()
     del sent["spec"]["queue"]
     sent["spec"] |= {} if asked is None else {"queue": asked}
-    assert spec_of(ask(sent, shelf))["queue"] == got
+    assert stored_spec(admit(sent, shelf))["queue"] == got
 
 
 @pytest.mark.parametrize("stored", ["default", "theirs", "another"])
 def test_quirk_a16_a_job_that_is_applied_again_stays_in_its_queue(stored: str) -> None:
     """Whatever the namespace said when it was made."""
-    shelf = Shelf(namespace("ns", "theirs"), queue("theirs"))
-    old = ask(job(queue=stored), Shelf(queue(stored)))
-    assert spec_of(ask(job(), shelf, old=old))["queue"] == stored
-    assert "changed: spec.queue" in refusal(job(queue="other"), shelf, old=old)
+    shelf = ObjectReaderStub(namespace("ns", "theirs"), queue("theirs"))
+    old = admit(job(queue=stored), ObjectReaderStub(queue(stored)))
+    assert stored_spec(admit(job(), shelf, old=old))["queue"] == stored
+    assert "changed: spec.queue" in denial(job(queue="other"), shelf, old=old)
 
 
 @pytest.mark.parametrize(
@@ -78,18 +81,18 @@ def test_quirk_a16_a_job_that_is_applied_again_stays_in_its_queue(stored: str) -
     ],
 )
 def test_a_broken_group_is_refused(spec: Json, words: str) -> None:
-    assert words in refusal(group(**spec), Shelf(queue("shut", state="Closing")))
+    assert words in denial(group(**spec), ObjectReaderStub(queue("shut", state="Closing")))
 
 
 def test_quirk_p13_a_group_may_follow_its_queue_at_once() -> None:
-    ask(group(queue="new"), Shelf(queue("new", state="")))
+    admit(group(queue="new"), ObjectReaderStub(queue("new", state="")))
 
 
 def test_quirk_p14_queues_that_take_no_jobs_take_no_groups() -> None:
-    shelf = Shelf(queue("parent"), queue("child", parent="parent"))
-    ask(group(queue="child"), shelf)
-    assert "can not submit PodGroup to root queue" in refusal(group(queue="root"), shelf)
-    text = refusal(group(queue="parent"), shelf)
+    shelf = ObjectReaderStub(queue("parent"), queue("child", parent="parent"))
+    admit(group(queue="child"), shelf)
+    assert "can not submit PodGroup to root queue" in denial(group(queue="root"), shelf)
+    text = denial(group(queue="parent"), shelf)
     assert text == "can only submit PodGroup to leaf queue, queue `parent` has 1 child queues"
 
 
@@ -123,15 +126,15 @@ def pod(scheduler: str = "volcano", **annotations: str) -> Json:
 )
 def test_quirks_a12_and_a13_annotations_of_pods(sent: Json, words: str) -> None:
     if words:
-        assert words in refusal(sent)
+        assert words in denial(sent)
     else:
-        ask(sent)
+        admit(sent)
 
 
 def test_pods_of_all_configured_schedulers_are_checked() -> None:
     settings = AdmissionSettings(scheduler_names=("one", "two"))
-    assert "few" in refusal(pod("two", least="few"), settings=settings)
-    ask(pod("volcano", least="few"), settings=settings)
+    assert "few" in denial(pod("two", least="few"), settings=settings)
+    admit(pod("volcano", least="few"), settings=settings)
 
 
 def test_names_and_paths_are_those_that_clients_know() -> None:
@@ -164,7 +167,7 @@ GATE = {"name": QUEUE_GATE}
 
 def gates(pod: Json, *, on: bool = True) -> Any:
     """The gates of *pod* as it is stored, under the feature or without it."""
-    stored = ask(copy.deepcopy(pod), settings=AdmissionSettings(queue_gates=on))
+    stored = admit(copy.deepcopy(pod), settings=AdmissionSettings(queue_gates=on))
     return stored["spec"].get("schedulingGates")
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support_admission import ask, job, refusal, task
+from support.admission import admit, denial, job, task
 
-from batholith.admission.policies import ACTIONS, EVENTS
+from batholith.admission.policy_validation import ACTIONS, EVENTS
 from batholith.model.job import JobEvent
 
 Json = dict[str, Any]
@@ -43,17 +43,17 @@ Json = dict[str, Any]
 )
 def test_quirk_a5_a_list_of_policies(policies: list[Json], words: str) -> None:
     if not words:
-        ask(job(policies=policies))
-        ask(job(task(policies=policies)))
+        admit(job(policies=policies))
+        admit(job(task(policies=policies)))
         return
-    text = refusal(job(policies=policies))
+    text = denial(job(policies=policies))
     assert text.startswith("spec.policies: ")
     assert words in text
-    assert "spec.tasks[0].policies" in refusal(job(task(policies=policies)))
+    assert "spec.tasks[0].policies" in denial(job(task(policies=policies)))
 
 
 def test_quirk_a6_the_refusal_lists_what_is_valid_always_in_one_order() -> None:
-    text = refusal(job(policies=[{"action": "AbortJob"}]))
+    text = denial(job(policies=[{"action": "AbortJob"}]))
     assert text.endswith(
         "; valid events are [* PodFailed PodEvicted PodPending Unknown TaskCompleted TaskFailed"
         " JobUpdated], valid actions are [AbortJob RestartJob RestartTask RestartPod"
@@ -80,6 +80,6 @@ def test_a_list_is_good_exactly_when_no_trigger_comes_twice_and_any_stands_alone
     codes = [each["exitCode"] for each in given_policies if "exitCode" in each]
     alone = JobEvent.ANY not in events or len(set(events)) == 1
     if alone and len(set(events)) == len(events) and len(set(codes)) == len(codes):
-        ask(job(policies=given_policies))
+        admit(job(policies=given_policies))
     else:
-        assert "spec.policies: " in refusal(job(policies=given_policies))
+        assert "spec.policies: " in denial(job(policies=given_policies))

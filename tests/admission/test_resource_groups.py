@@ -5,10 +5,10 @@ import re
 from typing import Any
 
 import pytest
-from support_admission import ask
+from support.admission import admit
 
 from batholith.admission import AdmissionSettings
-from batholith.admission.resource_groups import ResourceGroupsError, read
+from batholith.admission.resource_groups import ResourceGroupsError, parse
 
 Json = dict[str, Any]
 
@@ -32,7 +32,9 @@ AFFINITY: Json = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecuti
 
 
 def completed(pod: Json) -> Json:
-    spec: Json = ask(pod, settings=AdmissionSettings(resource_groups=read(CONFIGURATION)))["spec"]
+    spec: Json = admit(pod, settings=AdmissionSettings(resource_groups=parse(CONFIGURATION)))[
+        "spec"
+    ]
     return spec
 
 
@@ -86,7 +88,7 @@ def test_the_first_group_counts() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"resourceGroups: []", b"other: 1"])
 def test_none_at_all(text: bytes) -> None:
-    assert read(text) == ()
+    assert parse(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -103,4 +105,4 @@ def test_none_at_all(text: bytes) -> None:
 )
 def test_a_file_that_cannot_be_used_says_where(text: str, words: str) -> None:
     with pytest.raises(ResourceGroupsError, match=re.escape(words)):
-        read(text.encode())
+        parse(text.encode())

@@ -14,17 +14,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 from cryptography.hazmat.primitives import serialization
-from support_fakeapi import FakeApi
-from support_parts import kubeconfig, part
-from support_waiting import until_true
+from support.components import component, kubeconfig
+from support.fake_apiserver import FakeApi
+from support.polling import wait_until_true
 from typer.testing import CliRunner
 
-from batholith.api.server import ApiSettings, KeyPair, serve
+from batholith.api.server import ApiSettings, KeyPairFiles, serve
 from batholith.cli.main import app
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials, load
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials, load_credentials
 from batholith.machinery.testing import FakeClock
-from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.job import Job
 from batholith.model.names import NAMESPACES
 
@@ -35,51 +35,51 @@ needs_ipv6 = pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
 
 
 @dataclass
-class Mount:
+class MountedSecret:
     """A Secret of certificate and key, mounted and replaced as the kubelet does it."""
 
-    folder: Path
-    authority: Identity
+    directory: Path
+    ca: CertKeyPair
     version: int = 0
 
     @property
-    def pair(self) -> KeyPair:
-        return KeyPair(certificate=self.folder / "tls.crt", key=self.folder / "tls.key")
+    def pair(self) -> KeyPairFiles:
+        return KeyPairFiles(certificate=self.directory / "tls.crt", key=self.directory / "tls.key")
 
     @property
-    def trust(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cadata=self.authority.certificate_pem.decode())
+    def ca_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=self.ca.certificate_pem.decode())
 
-    def leaf(self) -> Identity:
+    def issue_certificate(self) -> CertKeyPair:
         hosts = ("127.0.0.1", "::1")
-        request = LeafRequest(subject="rest", lasts=timedelta(days=1), hosts=hosts)
-        return issue(self.authority, request, now=NOW)
+        request = CertificateRequest(subject="rest", validity=timedelta(days=1), hosts=hosts)
+        return issue_certificate(self.ca, request, now=NOW)
 
     def write(self, certificate: bytes, key: bytes) -> None:
         self.version += 1
-        data = self.folder / f"..{self.version}"
+        data = self.directory / f"..{self.version}"
         data.mkdir(parents=True)
         (data / "tls.crt").write_bytes(certificate)
         (data / "tls.key").write_bytes(key)
-        (self.folder / "..new").symlink_to(data.name)
-        os.replace(self.folder / "..new", self.folder / "..data")
+        (self.directory / "..new").symlink_to(data.name)
+        os.replace(self.directory / "..new", self.directory / "..data")
         for name in ("tls.crt", "tls.key"):
-            if not (self.folder / name).is_symlink():
-                (self.folder / name).symlink_to(f"..data/{name}")
+            if not (self.directory / name).is_symlink():
+                (self.directory / name).symlink_to(f"..data/{name}")
 
-    def renew(self) -> Identity:
-        fresh = self.leaf()
+    def rotate_ca(self) -> CertKeyPair:
+        fresh = self.issue_certificate()
         self.write(fresh.certificate_pem, fresh.key_pem)
         return fresh
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Mount:
-    return Mount(tmp_path / "mount", make_authority("a", now=NOW, lasts=timedelta(days=1)))
+def mount(tmp_path: Path) -> MountedSecret:
+    return MountedSecret(tmp_path / "mount", create_ca("a", now=NOW, validity=timedelta(days=1)))
 
 
 @contextlib.asynccontextmanager
-async def https(mount: Mount, clock: FakeClock, folder: Path) -> AsyncIterator[int]:
+async def https(mount: MountedSecret, clock: FakeClock, folder: Path) -> AsyncIterator[int]:
     """The REST API with the certificate of *mount*; its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     settings = ApiSettings(
@@ -96,9 +96,9 @@ async def https(mount: Mount, clock: FakeClock, folder: Path) -> AsyncIterator[i
             await asyncio.wait((serving,))
 
 
-async def shown(mount: Mount, port: int) -> bytes:
+async def served_certificate(mount: MountedSecret, port: int) -> bytes:
     """The certificate that a new connection gets, DER."""
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=mount.trust)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=mount.ca_context)
     tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
     certificate = tls.getpeercert(binary_form=True)
     writer.transport.abort()
@@ -106,33 +106,33 @@ async def shown(mount: Mount, port: int) -> bytes:
     return certificate
 
 
-def der(identity: Identity) -> bytes:
+def der(identity: CertKeyPair) -> bytes:
     return identity.certificate.public_bytes(serialization.Encoding.DER)
 
 
 async def test_a_certificate_that_is_replaced_is_served_without_a_restart(
-    mount: Mount, tmp_path: Path
+    mount: MountedSecret, tmp_path: Path
 ) -> None:
-    first, clock = mount.renew(), FakeClock()
+    first, clock = mount.rotate_ca(), FakeClock()
     async with https(mount, clock, tmp_path) as port:
-        assert await shown(mount, port) == der(first)
-        connector = aiohttp.TCPConnector(ssl=mount.trust)
+        assert await served_certificate(mount, port) == der(first)
+        connector = aiohttp.TCPConnector(ssl=mount.ca_context)
         async with aiohttp.ClientSession(connector=connector) as session:
             url = f"https://127.0.0.1:{port}/livez"
             async with session.get(url) as answer:
                 assert answer.status == 200
-            second = mount.renew()
+            second = mount.rotate_ca()
             await clock.advance(5)
-            assert await shown(mount, port) == der(second)
+            assert await served_certificate(mount, port) == der(second)
             async with session.get(url) as answer:
                 assert answer.status == 200, "connections that are open go on"
 
 
 async def test_a_pair_that_cannot_be_served_is_logged_and_the_one_before_is_kept(
-    mount: Mount, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    mount: MountedSecret, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, clock = mount.renew(), FakeClock()
-    other = mount.leaf()
+    first, clock = mount.rotate_ca(), FakeClock()
+    other = mount.issue_certificate()
     encrypted = other.key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -149,16 +149,16 @@ async def test_a_pair_that_cannot_be_served_is_logged_and_the_one_before_is_kept
             caplog.clear()
             mount.write(certificate, key)
             await clock.advance(5)
-            assert await shown(mount, port) == der(first)
+            assert await served_certificate(mount, port) == der(first)
             (record,) = (each for each in caplog.records if each.levelno == logging.ERROR)
             assert record.getMessage() == "files not taken"
             await clock.advance(5)
-        second = mount.renew()
+        second = mount.rotate_ca()
         await clock.advance(5)
-        assert await shown(mount, port) == der(second)
+        assert await served_certificate(mount, port) == der(second)
 
 
-def said(*arguments: str, folder: Path) -> str:
+def command_error(*arguments: str, folder: Path) -> str:
     """What the command says before it ends, which it does for want of credentials at last."""
     given = ["api", f"--store=sqlite:///{folder / 'api.db'}", f"--kubeconfig={folder / 'none'}"]
     answer = CliRunner().invoke(app, [*given, *arguments])
@@ -173,78 +173,80 @@ STARTED = "cannot read kubeconfig"
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":0", pytest.param("[::]:0", marks=needs_ipv6)])
 def test_plain_http_beyond_loopback_must_be_asked_for(address: str, tmp_path: Path) -> None:
-    told = said(f"--listen-address={address}", folder=tmp_path)
+    told = command_error(f"--listen-address={address}", folder=tmp_path)
     assert REFUSED in told
     assert "--insecure" in told
-    assert STARTED in said(f"--listen-address={address}", "--insecure", folder=tmp_path)
+    assert STARTED in command_error(f"--listen-address={address}", "--insecure", folder=tmp_path)
 
 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:0", "localhost:0", pytest.param("[::1]:0", marks=needs_ipv6)]
 )
 def test_plain_http_on_loopback_needs_no_word(address: str, tmp_path: Path) -> None:
-    assert STARTED in said(f"--listen-address={address}", folder=tmp_path)
+    assert STARTED in command_error(f"--listen-address={address}", folder=tmp_path)
 
 
 def test_a_listener_that_is_handed_down_is_held_to_the_same(tmp_path: Path) -> None:
     for address, told in (("127.0.0.1", STARTED), ("0.0.0.0", REFUSED)):
         with socket.create_server((address, 0)) as listener:
             own = os.dup(listener.fileno())
-            assert told in said(f"--listen-fd={own}", folder=tmp_path)
+            assert told in command_error(f"--listen-fd={own}", folder=tmp_path)
 
 
 def test_flags_of_the_certificate_that_cannot_be_used_are_told_in_a_line(
-    mount: Mount, tmp_path: Path
+    mount: MountedSecret, tmp_path: Path
 ) -> None:
-    mount.write(mount.leaf().certificate_pem, mount.leaf().key_pem)
+    mount.write(mount.issue_certificate().certificate_pem, mount.issue_certificate().key_pem)
     crt, key = (f"--tls-cert-file={mount.pair.certificate}",
                 f"--tls-private-key-file={mount.pair.key}")  # fmt: skip
     where = "--listen-address=127.0.0.1:0"
-    assert "need each other" in said(where, crt, folder=tmp_path)
-    assert "need each other" in said(where, key, folder=tmp_path)
-    assert "--insecure has no effect" in said(where, crt, key, "--insecure", folder=tmp_path)
+    assert "need each other" in command_error(where, crt, folder=tmp_path)
+    assert "need each other" in command_error(where, key, folder=tmp_path)
+    assert "--insecure has no effect" in command_error(
+        where, crt, key, "--insecure", folder=tmp_path
+    )
 
 
 async def test_a_certificate_that_cannot_be_served_ends_the_start(
-    mount: Mount, tmp_path: Path
+    mount: MountedSecret, tmp_path: Path
 ) -> None:
     config = kubeconfig(tmp_path / "kubeconfig", NOWHERE)
-    mount.write(mount.leaf().certificate_pem, mount.leaf().key_pem)
-    async with part(
+    mount.write(mount.issue_certificate().certificate_pem, mount.issue_certificate().key_pem)
+    async with component(
         "api", f"--kubeconfig={config}", f"--store=sqlite:///{tmp_path / 'api.db'}",
         "--listen-address=127.0.0.1:0", f"--tls-cert-file={mount.pair.certificate}",
         f"--tls-private-key-file={mount.pair.key}",
     ) as process:  # fmt: skip
-        assert await process.ended() == 1
+        assert await process.wait_exit() == 1
     assert "cannot serve --tls-cert-file" in process.text
     assert "Traceback" not in process.text
 
 
 @needs_ipv6
-async def test_ipv6_addresses_are_served(mount: Mount, tmp_path: Path) -> None:
+async def test_ipv6_addresses_are_served(mount: MountedSecret, tmp_path: Path) -> None:
     """With a certificate on ``[::1]``; at all addresses of both families without a host."""
-    mount.renew()
+    mount.rotate_ca()
     config = kubeconfig(tmp_path / "kubeconfig", NOWHERE)
     api = ("api", f"--kubeconfig={config}", f"--store=sqlite:///{tmp_path / 'api.db'}")
     pair = (f"--tls-cert-file={mount.pair.certificate}",
             f"--tls-private-key-file={mount.pair.key}")  # fmt: skip
-    async with part(*api, "--listen-address=[::1]:0", *pair) as process:
+    async with component(*api, "--listen-address=[::1]:0", *pair) as process:
         port = await process.port("rest")
-        await _answers(f"https://[::1]:{port}/livez", mount.trust)
-    async with part(*api, "--listen-address=:0", "--insecure") as process:
+        await _wait_responds(f"https://[::1]:{port}/livez", mount.ca_context)
+    async with component(*api, "--listen-address=:0", "--insecure") as process:
         port = await process.port("rest")
         for host in ("[::1]", "127.0.0.1"):
-            await _answers(f"http://{host}:{port}/livez", mount.trust)
+            await _wait_responds(f"http://{host}:{port}/livez", mount.ca_context)
 
 
-async def _answers(url: str, trust: ssl.SSLContext) -> None:
+async def _wait_responds(url: str, trust: ssl.SSLContext) -> None:
     async with aiohttp.ClientSession() as session:
 
-        async def well() -> bool:
+        async def is_healthy() -> bool:
             async with session.get(url, ssl=trust) as answer:
                 return answer.status == 200
 
-        await until_true(well)
+        await wait_until_true(is_healthy)
 
 
 @needs_ipv6
@@ -252,9 +254,9 @@ async def test_the_api_servers_kubeconfig_names_the_address_that_it_listens_on(
     tmp_path: Path,
 ) -> None:
     arguments = (f"--data-dir={tmp_path}", "--listen-address=[::1]:0")
-    async with part("apiserver", *arguments) as process:
-        await process.until_ready()
-        config = load(str(tmp_path / "kubeconfig"))
+    async with component("apiserver", *arguments) as process:
+        await process.wait_ready()
+        config = load_credentials(str(tmp_path / "kubeconfig"))
         assert config.server.startswith("https://[::1]:")
         async with Client(config, user_agent="tests") as client:
             assert await client.get(NAMESPACES, "default", view=Job)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support_fakeapi import FakeApi
-from support_rest import JOB, PATH, Rest, cluster, rest_at, running_api, sqlite, starting_api
-from support_waiting import until_true
+from support.fake_apiserver import FakeApi
+from support.polling import wait_until_true
+from support.rest import JOB, PATH, RestClient, cluster, rest_at, running_api, sqlite, starting_api
 from yarl import URL
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.names import JOBS
 
 
 @pytest.fixture
-async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
+async def rest(tmp_path: Path) -> AsyncIterator[RestClient]:
     async with (
         cluster(tmp_path) as (server, client),
         running_api(client, sqlite(tmp_path)) as url,
@@ -37,7 +37,9 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
         ("complete", "CompleteJob"),
     ],
 )
-async def test_an_action_becomes_a_command_for_the_job(rest: Rest, action: str, made: str) -> None:
+async def test_an_action_becomes_a_command_for_the_job(
+    rest: RestClient, action: str, made: str
+) -> None:
     body = await rest.command(action)
     assert (body["action"], body["who"], body["state"]) == (made, "admin", "Issued")
     [command] = await rest.commands()
@@ -48,51 +50,53 @@ async def test_an_action_becomes_a_command_for_the_job(rest: Rest, action: str, 
     assert command.metadata.name.startswith(f"train-{made.lower()}-")
 
 
-async def test_the_outcome_is_what_the_jobs_status_shows(rest: Rest) -> None:
+async def test_the_outcome_is_what_the_jobs_status_shows(rest: RestClient) -> None:
     body = await rest.command("suspend")
     [command] = await rest.commands()
-    await rest.carry_out(command, phase="Aborting")
-    outcome = await rest.outcome(body["id"])
+    await rest.complete_command(command, phase="Aborting")
+    outcome = await rest.wait_outcome(body["id"])
     assert (outcome["state"], outcome["detail"]) == ("Executed", "the job went to Aborting")
     assert outcome["finished_at"] is not None
 
 
-async def test_quick_commands_each_have_their_own_outcome(rest: Rest) -> None:
+async def test_quick_commands_each_have_their_own_outcome(rest: RestClient) -> None:
     ids = []
     for action, phase in (("suspend", "Aborting"), ("resume", "Restarting")) * 5:
         ids.append((await rest.command(action))["id"])
         [command] = await rest.commands()
-        await rest.carry_out(command, phase=phase)
-    assert {(await rest.outcome(id_))["state"] for id_ in ids} == {"Executed"}
+        await rest.complete_command(command, phase=phase)
+    assert {(await rest.wait_outcome(id_))["state"] for id_ in ids} == {"Executed"}
 
 
-async def test_a_command_that_the_job_had_no_use_for_is_ignored(rest: Rest) -> None:
+async def test_a_command_that_the_job_had_no_use_for_is_ignored(rest: RestClient) -> None:
     body = await rest.command("resume")
     [command] = await rest.commands()
-    await rest.drop(command)
-    assert (await rest.outcome(body["id"]))["state"] == "Ignored"
+    await rest.drop_command(command)
+    assert (await rest.wait_outcome(body["id"]))["state"] == "Ignored"
 
 
-async def test_a_command_whose_job_goes_has_failed(rest: Rest) -> None:
+async def test_a_command_whose_job_goes_has_failed(rest: RestClient) -> None:
     body = await rest.command("restart")
     [command] = await rest.commands()
     await rest.client.delete(JOBS, "train", namespace="default")
     with contextlib.suppress(Exception):
-        await rest.drop(command)
-    outcome = await rest.outcome(body["id"])
+        await rest.drop_command(command)
+    outcome = await rest.wait_outcome(body["id"])
     assert (outcome["state"], outcome["detail"]) == ("Failed", "the job is gone")
 
 
-async def test_what_was_under_way_is_settled_after_a_restart(rest: Rest, tmp_path: Path) -> None:
+async def test_what_was_under_way_is_settled_after_a_restart(
+    rest: RestClient, tmp_path: Path
+) -> None:
     body = await rest.command("suspend")
     [command] = await rest.commands()
     async with running_api(rest.client, sqlite(tmp_path)) as url:
-        await rest.carry_out(command, phase="Aborting")
+        await rest.complete_command(command, phase="Aborting")
         rest.url = url
-        assert (await rest.outcome(body["id"]))["state"] == "Executed"
+        assert (await rest.wait_outcome(body["id"]))["state"] == "Executed"
 
 
-async def test_the_history_is_newest_first_and_outlives_the_job(rest: Rest) -> None:
+async def test_the_history_is_newest_first_and_outlives_the_job(rest: RestClient) -> None:
     for action in ("suspend", "resume", "restart"):
         await rest.command(action)
     await rest.client.delete(JOBS, "train", namespace="default")
@@ -100,7 +104,7 @@ async def test_the_history_is_newest_first_and_outlives_the_job(rest: Rest) -> N
     assert [item["action"] for item in body["items"]] == ["RestartJob", "ResumeJob", "AbortJob"]
 
 
-async def test_jobs_are_shown_in_short(rest: Rest) -> None:
+async def test_jobs_are_shown_in_short(rest: RestClient) -> None:
     status, body = await rest.call("GET", PATH)
     assert status == 200
     assert (body["name"], body["phase"], body["replicas"]) == ("train", "Pending", 1)
@@ -111,7 +115,7 @@ async def test_jobs_are_shown_in_short(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "ünîcode"])
-async def test_without_a_valid_token_nothing_happens(rest: Rest, token: str) -> None:
+async def test_without_a_valid_token_nothing_happens(rest: RestClient, token: str) -> None:
     status, body = await rest.call(
         "POST", f"{PATH}/commands", json={"action": "abort"}, token=token
     )
@@ -133,7 +137,7 @@ async def test_without_a_valid_token_nothing_happens(rest: Rest, token: str) -> 
     ],
 )
 async def test_a_bad_body_is_refused_by_name_of_the_field(
-    rest: Rest, data: bytes, status: int, word: str
+    rest: RestClient, data: bytes, status: int, word: str
 ) -> None:
     got, body = await rest.call("POST", f"{PATH}/commands", data=data)
     assert got == status, body
@@ -142,7 +146,7 @@ async def test_a_bad_body_is_refused_by_name_of_the_field(
     assert (await rest.call("GET", f"{PATH}/commands"))[1]["items"] == []
 
 
-async def test_a_huge_body_is_refused_unread(rest: Rest) -> None:
+async def test_a_huge_body_is_refused_unread(rest: RestClient) -> None:
     host, port = rest.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
@@ -155,7 +159,7 @@ async def test_a_huge_body_is_refused_unread(rest: Rest) -> None:
     await writer.wait_closed()
 
 
-async def test_a_body_that_grows_too_large_on_the_way_is_refused(rest: Rest) -> None:
+async def test_a_body_that_grows_too_large_on_the_way_is_refused(rest: RestClient) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(100):
             yield b" " * 1024
@@ -165,7 +169,7 @@ async def test_a_body_that_grows_too_large_on_the_way_is_refused(rest: Rest) -> 
     assert await rest.commands() == []
 
 
-async def test_a_job_that_is_not_there_is_a_404(rest: Rest) -> None:
+async def test_a_job_that_is_not_there_is_a_404(rest: RestClient) -> None:
     for method, path in (
         ("GET", "/v1/namespaces/default/jobs/none"),
         ("GET", f"{PATH}/commands/none"),
@@ -180,7 +184,7 @@ async def test_a_job_that_is_not_there_is_a_404(rest: Rest) -> None:
 STRANGE = ("", "a%2Fb", "%2E%2E", "x%252f", "a%00b", "A", "a..b", "-a", "a%0A", "a" * 254, "a%3Fb")
 
 
-async def test_a_name_that_none_can_have_is_refused(rest: Rest) -> None:
+async def test_a_name_that_none_can_have_is_refused(rest: RestClient) -> None:
     """It must not lead to another object than the one that rights were asked about."""
     headers = {"Authorization": f"Bearer {rest.token}"}
     for name in STRANGE:
@@ -198,7 +202,7 @@ async def test_a_name_that_none_can_have_is_refused(rest: Rest) -> None:
     assert await rest.commands() == []
 
 
-async def test_a_job_with_the_longest_name_takes_commands(rest: Rest) -> None:
+async def test_a_job_with_the_longest_name_takes_commands(rest: RestClient) -> None:
     name = "a" * 253
     job = JOB | {"metadata": {"name": name}}
     await rest.client.create(JOBS, job, namespace="default")
@@ -211,7 +215,7 @@ async def test_a_job_with_the_longest_name_takes_commands(rest: Rest) -> None:
     assert command.target.name == name
 
 
-async def test_a_finished_job_takes_no_commands(rest: Rest) -> None:
+async def test_a_finished_job_takes_no_commands(rest: RestClient) -> None:
     state = {"status": {"state": {"phase": "Completed"}}}
     await rest.client.patch(JOBS, "train", state, namespace="default", subresource="status")
     status, body = await rest.call("POST", f"{PATH}/commands", json={"action": "restart"})
@@ -219,7 +223,7 @@ async def test_a_finished_job_takes_no_commands(rest: Rest) -> None:
     assert await rest.commands() == []
 
 
-async def test_the_manifests_suspend_wins_over_resume(rest: Rest) -> None:
+async def test_the_manifests_suspend_wins_over_resume(rest: RestClient) -> None:
     await rest.client.patch(JOBS, "train", {"spec": {"suspend": True}}, namespace="default")
     status, body = await rest.call("POST", f"{PATH}/commands", json={"action": "resume"})
     assert status == 409
@@ -227,7 +231,7 @@ async def test_the_manifests_suspend_wins_over_resume(rest: Rest) -> None:
     assert await rest.commands() == []
 
 
-async def test_the_api_describes_itself_without_a_token(rest: Rest) -> None:
+async def test_the_api_describes_itself_without_a_token(rest: RestClient) -> None:
     _, description = await rest.call("GET", "/openapi.json", token="")
     assert "/v1/namespaces/{namespace}/jobs/{name}/commands" in description["paths"]
     async with rest.session.get(f"{rest.url}/docs") as page:
@@ -237,7 +241,7 @@ async def test_the_api_describes_itself_without_a_token(rest: Rest) -> None:
     assert "https://" not in text
 
 
-async def test_alive_and_ready(rest: Rest) -> None:
+async def test_alive_and_ready(rest: RestClient) -> None:
     for path in ("/healthz", "/livez", "/readyz"):
         async with rest.session.get(rest.url + path) as answer:
             assert (answer.status, await answer.text()) == (200, "ok")
@@ -245,7 +249,7 @@ async def test_alive_and_ready(rest: Rest) -> None:
 
 async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
-        api.fail("hang", times=1000)
+        api.inject_fault("hang", times=1000)
         async with (
             starting_api(client, sqlite(tmp_path)) as (url, _, _),
             aiohttp.ClientSession() as session,
@@ -256,7 +260,7 @@ async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
                     told = (503, "[-]commands: not followed yet\n")
                     return (answer.status, await answer.text()) == told
 
-            await until_true(not_followed)
+            await wait_until_true(not_followed)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +272,7 @@ async def test_not_ready_before_commands_are_followed(tmp_path: Path) -> None:
         b"content-length: 21\r\ntransfer-encoding: chunked\r\n\r\n15\r\n%b\r\n0\r\n\r\n",
     ],
 )
-async def test_a_body_that_is_cut_off_is_not_carried_out(rest: Rest, sent: bytes) -> None:
+async def test_a_body_that_is_cut_off_is_not_carried_out(rest: RestClient, sent: bytes) -> None:
     reader, writer = await asyncio.open_connection(*rest.url.removeprefix("http://").split(":"))
     head = f"POST {PATH}/commands HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {rest.token}\r\n"
     writer.write(head.encode() + sent % b'{"action": "suspend"}')

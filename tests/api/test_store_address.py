@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support_parts import part
+from support.components import component
 
-from batholith.cluster import kubeconfig
+from batholith.local import kubeconfig
 
 PASSWORD = "open-sesame"
 
@@ -28,7 +28,7 @@ async def test_the_password_is_not_told_when_the_store_cannot_be_used(
     address: str, told: str, tmp_path: Path
 ) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.Access(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
+    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
     kubeconfig.write(access, nobody)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "batholith.cli", "api", "--listen-address=127.0.0.1:0",
@@ -46,12 +46,12 @@ async def test_the_password_is_not_told_when_the_store_cannot_be_used(
 
 async def test_the_password_is_not_told_while_the_store_is_waited_for(tmp_path: Path) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.Access(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
+    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
     kubeconfig.write(access, nobody)
     store = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:1/x"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}")
-    async with part(*arguments, BATHOLITH_STORE=store) as process:
-        told = await process.line("not ready yet")
+    async with component(*arguments, BATHOLITH_STORE=store) as process:
+        told = await process.wait_line("not ready yet")
         assert "postgresql+psycopg://u:***@127.0.0.1:1/x cannot be used" in told.string
         assert "connection failed" in told.string
         assert await process.stop() == 0
@@ -60,14 +60,14 @@ async def test_the_password_is_not_told_while_the_store_is_waited_for(tmp_path: 
 
 async def test_a_store_of_a_newer_version_ends_the_process_with_a_line(tmp_path: Path) -> None:
     access = tmp_path / "kubeconfig"
-    nobody = kubeconfig.Access(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
+    nobody = kubeconfig.ClusterAccess(server="https://127.0.0.1:1", ca=b"", user="api", token="t")
     kubeconfig.write(access, nobody)
     with contextlib.closing(sqlite3.connect(tmp_path / "api.db")) as database, database:
         database.execute("CREATE TABLE schema_version (only INTEGER PRIMARY KEY, version INTEGER)")
         database.execute("INSERT INTO schema_version VALUES (1, 99)")
     store = f"--store=sqlite:///{tmp_path / 'api.db'}"
     arguments = ("api", "--listen-address=127.0.0.1:0", f"--kubeconfig={access}", store)
-    async with part(*arguments) as process:
-        assert await process.ended() == 1
+    async with component(*arguments) as process:
+        assert await process.wait_exit() == 1
     assert "database is at version 99" in process.text
     assert "Traceback" not in process.text

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 import uvicorn
-from support_fakeapi import FakeApi
-from support_rest import cluster, rest_at, sqlite, starting_api
+from support.fake_apiserver import FakeApi
+from support.rest import cluster, rest_at, sqlite, starting_api
 
-from batholith.kube.client import Client
-from batholith.kube.supervision import RESTARTS
+from batholith.kube.client.client import Client
+from batholith.kube.supervision import TASK_RESTARTS
 from batholith.model.names import JOBS, Resource
 from batholith.store.commands import CommandRecord, CommandStore
 
 
-class Stumbles(Client):
+class FailingClient(Client):
     """Fails in a way that nothing expects, as often as it is told to."""
 
-    times = 0
+    failures_left = 0
 
     async def get(self, resource: Resource, *given: Any, **more: Any) -> Any:
-        if resource == JOBS and self.times:
-            self.times -= 1
+        if resource == JOBS and self.failures_left:
+            self.failures_left -= 1
             raise RuntimeError("unexpected")
         return await super().get(resource, *given, **more)
 
@@ -33,16 +33,16 @@ async def test_a_command_whose_settling_fails_is_settled_by_the_sweep(
 ) -> None:
     async with (
         cluster(tmp_path) as (server, _),
-        Stumbles(server.credentials_of("api"), user_agent="tests") as client,
+        FailingClient(server.credentials_of("api"), user_agent="tests") as client,
         starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
         rest_at(url, server, client) as rest,
     ):
         await ready.wait()
         body = await rest.command("suspend")
         [command] = await rest.commands()
-        client.times = 1
-        await rest.carry_out(command, phase="Aborting")
-        assert (await rest.outcome(body["id"]))["state"] == "Executed"
+        client.failures_left = 1
+        await rest.complete_command(command, phase="Aborting")
+        assert (await rest.wait_outcome(body["id"]))["state"] == "Executed"
         assert not serving.done()
     assert "cannot settle a command" in caplog.messages
 
@@ -51,7 +51,7 @@ async def test_a_sweep_that_fails_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was under way before the start is settled all the same."""
-    read = CommandStore.open
+    read = CommandStore.list_open
     failed: list[bool] = []
 
     async def fails_once(self: CommandStore) -> Sequence[CommandRecord]:
@@ -68,15 +68,15 @@ async def test_a_sweep_that_fails_is_started_again(
             await ready.wait()
             body = await rest.command("suspend")
         await client.delete(JOBS, "train", namespace="default")
-        before = RESTARTS["command sweep"]
-        monkeypatch.setattr(CommandStore, "open", fails_once)
+        before = TASK_RESTARTS["command sweep"]
+        monkeypatch.setattr(CommandStore, "on_session_open", fails_once)
         async with (
             starting_api(client, sqlite(tmp_path)) as (url, ready, serving),
             rest_at(url, server, client) as rest,
         ):
             await ready.wait()
-            assert (await rest.outcome(body["id"]))["state"] == "Failed"
-            assert RESTARTS["command sweep"] == before + 1
+            assert (await rest.wait_outcome(body["id"]))["state"] == "Failed"
+            assert TASK_RESTARTS["command sweep"] == before + 1
             assert not serving.done()
 
 
@@ -88,7 +88,7 @@ async def test_an_http_server_that_ends_by_itself_ends_the_process(
     async def ends(_: uvicorn.Server, **_more: object) -> None:
         """As uvicorn does when its start fails."""
 
-    monkeypatch.setattr(uvicorn.Server, "serve", ends)
+    monkeypatch.setattr(uvicorn.Server, "run_in_thread", ends)
     async with (
         FakeApi() as api,
         Client(api.credentials, user_agent="tests") as client,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.errors.fields import MalformedError
-from batholith.cluster.apiserver.kinds.info import KindInfo
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.errors.fields import MalformedError
+from batholith.apiserver.kinds.info import KindInfo
 
 
 def kind(name: str, group: str = "") -> KindInfo:
@@ -22,7 +22,9 @@ def pod(*, labels: Any = None, **spec: Any) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": metadata, "spec": {"containers": [container], **spec}}
 
 
-def problems(info: KindInfo, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
+def validation_errors(
+    info: KindInfo, obj: dict[str, Any], old: dict[str, Any] | None = None
+) -> list[str]:
     info.prepare(obj)
     if old is None:
         info.before_create(obj)
@@ -205,7 +207,7 @@ def test_the_quality_of_service_follows_from_the_resources(
 
 def test_a_gated_pod_says_so_from_the_start() -> None:
     obj = pod(schedulingGates=[{"name": "x.io/wait"}])
-    assert problems(kind("Pod"), obj) == []
+    assert validation_errors(kind("Pod"), obj) == []
     assert obj["status"]["conditions"][0]["reason"] == "SchedulingGated"
 
 
@@ -250,7 +252,7 @@ def test_a_gated_pod_says_so_from_the_start() -> None:
     ],
 )  # fmt: skip
 def test_bad_pods_are_refused(spec: dict[str, Any], message: str) -> None:
-    found = problems(kind("Pod"), pod(**spec))
+    found = validation_errors(kind("Pod"), pod(**spec))
     assert any(message in each for each in found), found
 
 
@@ -260,7 +262,7 @@ def test_what_a_pod_update_may_change() -> None:
     old = pod(tolerations=tolerations, activeDeadlineSeconds=10)
     fine = pod(tolerations=more, activeDeadlineSeconds=5, container={"image": "other:2"})
     fine["metadata"]["labels"] = {"x": "y"}
-    assert problems(kind("Pod"), fine, old) == []
+    assert validation_errors(kind("Pod"), fine, old) == []
     assert fine["metadata"]["generation"] == 1
 
 
@@ -277,7 +279,7 @@ def test_what_a_pod_update_may_change() -> None:
 def test_what_a_pod_update_may_not_change(spec: dict[str, Any]) -> None:
     tolerations = [{"key": "a", "operator": "Exists"}]
     old = pod(tolerations=tolerations)
-    found = problems(kind("Pod"), pod(**{"tolerations": tolerations, **spec}), old)
+    found = validation_errors(kind("Pod"), pod(**{"tolerations": tolerations, **spec}), old)
     assert any("pod updates may not change fields other than" in each for each in found), found
 
 
@@ -286,12 +288,12 @@ def test_gates_can_only_go_and_while_one_is_there_a_pod_may_be_placed_closer() -
     info = kind("Pod")
     old = pod(schedulingGates=[gate], nodeSelector={"a": "b"})
     closer = pod(schedulingGates=[gate], nodeSelector={"a": "b", "c": "d"})
-    assert problems(info, closer, copy.deepcopy(old)) == []
-    assert problems(info, pod(nodeSelector={"a": "b"}), copy.deepcopy(old)) == []
-    wider = problems(info, pod(schedulingGates=[gate]), copy.deepcopy(old))
+    assert validation_errors(info, closer, copy.deepcopy(old)) == []
+    assert validation_errors(info, pod(nodeSelector={"a": "b"}), copy.deepcopy(old)) == []
+    wider = validation_errors(info, pod(schedulingGates=[gate]), copy.deepcopy(old))
     assert "may not change" in wider[0]
     added = pod(schedulingGates=[gate, other], nodeSelector={"a": "b"})
-    assert "only deletion is allowed" in problems(info, added, copy.deepcopy(old))[0]
+    assert "only deletion is allowed" in validation_errors(info, added, copy.deepcopy(old))[0]
 
 
 # The others.
@@ -305,20 +307,20 @@ def service(**spec: Any) -> dict[str, Any]:
 def test_a_service_is_completed_and_keeps_its_address() -> None:
     info = kind("Service")
     old = service(clusterIP="10.0.0.1")
-    assert problems(info, old) == []
+    assert validation_errors(info, old) == []
     assert old["spec"]["type"] == "ClusterIP"
     assert old["spec"]["clusterIPs"] == ["10.0.0.1"]
     assert old["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
     again = service()
-    assert problems(info, again, old) == []
+    assert validation_errors(info, again, old) == []
     assert again["spec"]["clusterIP"] == "10.0.0.1"
-    moved = problems(info, service(clusterIP="10.0.0.2"), old)
+    moved = validation_errors(info, service(clusterIP="10.0.0.2"), old)
     assert any("may not change once set" in each for each in moved)
 
 
 def test_a_namespace_is_labelled_and_held() -> None:
     obj: dict[str, Any] = {"metadata": {"name": "team"}}
-    assert problems(kind("Namespace"), obj) == []
+    assert validation_errors(kind("Namespace"), obj) == []
     assert obj["metadata"]["labels"] == {"kubernetes.io/metadata.name": "team"}
     assert obj["spec"] == {"finalizers": ["kubernetes"]}
     assert obj["status"] == {"phase": "Active"}
@@ -326,13 +328,13 @@ def test_a_namespace_is_labelled_and_held() -> None:
 
 def test_a_node_may_bring_its_status() -> None:
     obj: dict[str, Any] = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "4"}}}
-    assert problems(kind("Node"), obj) == []
+    assert validation_errors(kind("Node"), obj) == []
     assert obj["status"]["allocatable"] == {"cpu": "4"}
 
 
 def test_plain_texts_of_a_secret_become_data() -> None:
     obj: dict[str, Any] = {"metadata": {"name": "s"}, "stringData": {"a": "b"}}
-    assert problems(kind("Secret"), obj) == []
+    assert validation_errors(kind("Secret"), obj) == []
     assert obj == {
         "metadata": {"name": "s"},
         "data": {"a": "Yg=="},
@@ -352,7 +354,7 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 def test_a_deployment_is_completed() -> None:
     obj = deployment()
-    assert problems(kind("Deployment", "apps"), obj) == []
+    assert validation_errors(kind("Deployment", "apps"), obj) == []
     spec = obj["spec"]
     assert (spec["replicas"], spec["revisionHistoryLimit"]) == (1, 10)
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": "25%", "maxSurge": "25%"}
@@ -362,7 +364,7 @@ def test_a_deployment_is_completed() -> None:
 def test_a_job_selects_its_pods_by_its_uid() -> None:
     template = {"spec": {**pod()["spec"], "restartPolicy": "Never"}}
     obj = {"metadata": {"name": "j", "uid": "u1"}, "spec": {"template": template}}
-    assert problems(kind("Job", "batch"), obj) == []
+    assert validation_errors(kind("Job", "batch"), obj) == []
     spec: Any = obj["spec"]
     assert spec["selector"] == {"matchLabels": {"batch.kubernetes.io/controller-uid": "u1"}}
     assert spec["template"]["metadata"]["labels"]["job-name"] == "j"
@@ -412,11 +414,11 @@ def test_other_kinds_refuse(
     obj = copy.deepcopy({**base, **fields})
     if not info.resource.namespaced:
         del obj["metadata"]["namespace"]
-    found = problems(info, obj)
+    found = validation_errors(info, obj)
     if change is not None:
         assert found == []
         new = copy.deepcopy({**obj, **change})
-        found = problems(info, new, obj)
+        found = validation_errors(info, new, obj)
     assert any(message in each for each in found), found
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from support_server import MAPS, MERGE, config_map, embedded_server
+from support.embedded_apiserver import MAPS, MERGE, config_map, embedded_server
 
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from batholith.cluster.apiserver.server import Settings, running
+from batholith.apiserver.server import Settings, running
 
 
 async def main():
@@ -36,7 +36,7 @@ KILL_AFTER = 150
 
 
 @dataclass
-class Ledger:
+class AcknowledgedWrites:
     """What the server has acknowledged: the last content and version of each object."""
 
     content: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Ledger:
     attempted: dict[str, str] = field(default_factory=dict)
     """The write on its way when the server died, which may or may not have happened."""
 
-    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def acknowledge(self, obj: dict[str, Any]) -> None:
         self.content[obj["metadata"]["name"]] = obj["data"]
         self.versions.append(int(obj["metadata"]["resourceVersion"]))
         if len(self.versions) >= KILL_AFTER:
-            self.enough.set()
+            self.done.set()
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def server_process(folder: Path) -> AsyncIterator[tuple[str, asyncio.subpr
 
 
 async def write_until_it_dies(
-    session: aiohttp.ClientSession, url: str, writer: int, ledger: Ledger
+    session: aiohttp.ClientSession, url: str, writer: int, writes: AcknowledgedWrites
 ) -> None:
     """Create objects, change them again and again, delete some; stop when the server is gone."""
     dice = random.Random(writer)
@@ -82,27 +82,27 @@ async def write_until_it_dies(
     try:
         for number in range(1000):
             name = f"w{writer}-{number}"
-            ledger.attempted[name] = "create"
+            writes.attempted[name] = "create"
             async with session.post(path, json=config_map(name)) as answer:
-                ledger.acknowledge(await answer.json())
+                writes.acknowledge(await answer.json())
             for step in range(dice.randint(0, 3)):
-                ledger.attempted[name] = f"step {step}"
+                writes.attempted[name] = f"step {step}"
                 patch = msgspec.json.encode({"data": {"k": f"step {step}"}})
                 headers = {"Content-Type": MERGE}
                 async with session.patch(f"{path}/{name}", data=patch, headers=headers) as answer:
-                    ledger.acknowledge(await answer.json())
+                    writes.acknowledge(await answer.json())
             if dice.random() < 0.2:
-                ledger.attempted[name] = "delete"
+                writes.attempted[name] = "delete"
                 async with session.delete(f"{path}/{name}") as answer:
                     await answer.read()
-                ledger.deleted.add(name)
-            del ledger.attempted[name]
+                writes.deleted.add(name)
+            del writes.attempted[name]
     except aiohttp.ClientError:
         return
 
 
 async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    ledger = Ledger()
+    ledger = AcknowledgedWrites()
     async with server_process(tmp_path) as (url, process):
         context = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
         token = msgspec.json.decode((tmp_path / "tokens.json").read_bytes())["admin"]
@@ -114,7 +114,7 @@ async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
                 asyncio.create_task(write_until_it_dies(session, url, writer, ledger))
                 for writer in range(WRITERS)
             ]
-            await ledger.enough.wait()
+            await ledger.done.wait()
             process.send_signal(signal.SIGKILL)
             await asyncio.gather(*writing)
     assert len(set(ledger.versions)) == len(ledger.versions)

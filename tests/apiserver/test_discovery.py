@@ -1,7 +1,7 @@
 """What clients are told about the kinds that are served."""
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.discovery import documents
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.discovery import documents
 
 
 def test_the_core_group_is_listed_apart_from_all_others() -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_kubectl import Kubectl, needs_kubectl
-from support_server import MERGE, PODS, Answer, Server, pod
-from support_servers import Servers, add_node
-from support_waiting import until_true
+from support.api_servers import ServerFactory, add_node
+from support.embedded_apiserver import MERGE, PODS, RawResponse, Server, pod
+from support.kubectl import Kubectl, needs_kubectl
+from support.polling import wait_until_true
 
-from batholith.cluster.apiserver.errors.status import StatusError
-from batholith.cluster.apiserver.verbs.disruption_budgets import (
+from batholith.apiserver.errors.status import StatusError
+from batholith.apiserver.verbs.disruption_budgets import (
     SYNC_FAILED,
-    check,
+    check_disruption_allowed,
     with_condition,
 )
 from batholith.model import crds
@@ -26,7 +26,7 @@ JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, crds=crds.load()) as running:
         yield running
 
@@ -60,23 +60,23 @@ async def status_of(server: Server) -> Json:
     return status if status.get("observedGeneration") == found["metadata"]["generation"] else {}
 
 
-async def until_counted(server: Server, **wanted: int) -> Json:
+async def wait_counted(server: Server, **wanted: int) -> Json:
     """Wait until the budget's counters say so."""
 
-    async def counted() -> bool:
+    async def is_counted() -> bool:
         status = await status_of(server)
         return bool(status) and {key: status.get(key, 0) for key in wanted} == wanted
 
-    await until_true(counted)
+    await wait_until_true(is_counted)
     return await status_of(server)
 
 
-async def evict(server: Server, name: str) -> Answer:
+async def evict(server: Server, name: str) -> RawResponse:
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     return await server.request("POST", f"{PODS}/{name}/eviction", body)
 
 
-def cause_of(refused: Answer) -> str:
+def denial_cause(refused: RawResponse) -> str:
     assert (refused.status, refused.body["reason"]) == (429, "TooManyRequests")
     (cause,) = refused.body["details"]["causes"]
     return str(cause["message"])
@@ -111,7 +111,7 @@ async def test_a_number_that_must_stay_is_counted_and_spent(server: Server) -> N
         await running(server, name)
     await running(server, "sick", ready=False)
     await budget(server, minAvailable=1)
-    counted = await until_counted(
+    counted = await wait_counted(
         server, disruptionsAllowed=1, currentHealthy=2, desiredHealthy=1, expectedPods=3
     )
     (condition,) = counted["conditions"]
@@ -119,28 +119,28 @@ async def test_a_number_that_must_stay_is_counted_and_spent(server: Server) -> N
     assert (condition["reason"], condition["observedGeneration"]) == ("SufficientPods", 1)
 
     assert (await evict(server, "one")).status == 201
-    counted = await until_counted(
+    counted = await wait_counted(
         server, disruptionsAllowed=0, currentHealthy=1, desiredHealthy=1, expectedPods=2
     )
     assert counted["conditions"][0]["reason"] == "InsufficientPods"
     assert not counted.get("disruptedPods")
     words = "The disruption budget b needs 1 healthy pods and has 1 currently"
-    assert cause_of(await evict(server, "other")) == words
+    assert denial_cause(await evict(server, "other")) == words
 
     await running(server, "third")  # what was evicted is replaced: on with it
-    await until_counted(server, disruptionsAllowed=1, currentHealthy=2, expectedPods=3)
+    await wait_counted(server, disruptionsAllowed=1, currentHealthy=2, expectedPods=3)
     assert (await evict(server, "other")).status == 201
 
 
 async def test_a_changed_budget_is_counted_anew(server: Server) -> None:
     await running(server, "one")
     await budget(server, minAvailable=1)
-    await until_counted(server, disruptionsAllowed=0, observedGeneration=1)
+    await wait_counted(server, disruptionsAllowed=0, observedGeneration=1)
     patch = {"spec": {"minAvailable": 0}}
     await server.request("PATCH", f"{BUDGETS}/b", patch, content_type=MERGE)
-    await until_counted(server, disruptionsAllowed=1, observedGeneration=2)
+    await wait_counted(server, disruptionsAllowed=1, observedGeneration=2)
     await server.request("DELETE", f"{PODS}/one")
-    await until_counted(server, disruptionsAllowed=0, expectedPods=0)
+    await wait_counted(server, disruptionsAllowed=0, expectedPods=0)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_shares_are_of_what_the_pods_controller_wants(
     for number in range(3):
         await running(server, f"p{number}", owner=owner)
     await budget(server, **spec)
-    await until_counted(
+    await wait_counted(
         server,
         expectedPods=4,
         desiredHealthy=desired,
@@ -171,7 +171,7 @@ async def test_shares_are_of_what_the_pods_controller_wants(
 async def test_pods_without_a_controller_count_for_no_share(server: Server) -> None:
     await running(server, "bare")
     await budget(server, maxUnavailable=1)
-    await until_counted(server, expectedPods=0, disruptionsAllowed=0)
+    await wait_counted(server, expectedPods=0, disruptionsAllowed=0)
 
 
 async def test_a_share_of_what_has_no_scale_is_refused_with_the_reason(server: Server) -> None:
@@ -182,10 +182,10 @@ async def test_a_share_of_what_has_no_scale_is_refused_with_the_reason(server: S
         status = (await server.get(f"{BUDGETS}/b")).get("status") or {}
         return any(each["reason"] == "SyncFailed" for each in status.get("conditions") or ())
 
-    await until_true(failed)
+    await wait_until_true(failed)
     refused = await evict(server, "p")
     words = "The disruption budget b is still being processed by the server."
-    assert cause_of(refused) == words  # never counted; the condition says why
+    assert denial_cause(refused) == words  # never counted; the condition says why
     status = (await server.get(f"{BUDGETS}/b"))["status"]
     assert "does not implement the scale subresource" in status["conditions"][0]["message"]
 
@@ -194,7 +194,7 @@ def test_a_budget_that_can_be_counted_no_more_says_why() -> None:
     found: Json = {"metadata": {"name": "b"}, "status": {"currentHealthy": 2}}
     found["status"] = with_condition(found["status"], SYNC_FAILED, "no scale")
     with pytest.raises(StatusError) as refused:
-        check(found)
+        check_disruption_allowed(found)
     (cause,) = (refused.value.details or {})["causes"]
     assert cause["message"].endswith("pods currently because it failed sync: no scale")
 
@@ -203,7 +203,7 @@ async def test_two_evictions_at_a_time_spend_no_more_than_there_is(server: Serve
     for number in range(6):
         await running(server, f"p{number}")
     await budget(server, minAvailable=5)
-    await until_counted(server, disruptionsAllowed=1)
+    await wait_counted(server, disruptionsAllowed=1)
     answers = await asyncio.gather(*(evict(server, f"p{number}") for number in range(6)))
     assert sorted(answer.status for answer in answers).count(201) == 1
     assert {answer.status for answer in answers} == {201, 429}
@@ -212,7 +212,7 @@ async def test_two_evictions_at_a_time_spend_no_more_than_there_is(server: Serve
 def test_a_budget_that_is_not_counted_yet_keeps_its_pods_for_now() -> None:
     found: Json = {"metadata": {"name": "b", "generation": 2}, "status": {"observedGeneration": 1}}
     with pytest.raises(StatusError) as refused:
-        check(found)
+        check_disruption_allowed(found)
     (cause,) = (refused.value.details or {})["causes"]
     assert cause["message"] == "The disruption budget b is still being processed by the server."
     assert (refused.value.details or {})["retryAfterSeconds"] == 10
@@ -231,14 +231,14 @@ async def test_a_drain_goes_on_as_the_budget_allows(server: Server, drained: Kub
     for name in ("one", "two", "three"):
         await running(server, name, owner=owner, node="n1")
     await budget(server, minAvailable=2)
-    await until_counted(server, disruptionsAllowed=1)
+    await wait_counted(server, disruptionsAllowed=1)
     draining = await drained.start("drain", "n1", "--timeout=150s")
 
     async def one_gone() -> bool:
         return len((await server.get(PODS))["items"]) < 3
 
-    await until_true(one_gone)
-    await until_counted(server, disruptionsAllowed=0, currentHealthy=2)
+    await wait_until_true(one_gone)
+    await wait_counted(server, disruptionsAllowed=0, currentHealthy=2)
     for number in range(3):  # as their controller would, elsewhere
         await running(server, f"new-{number}", owner=owner, node="n2")
     out, err = await draining.communicate()
@@ -253,7 +253,7 @@ async def test_a_drain_says_why_it_cannot_go_on(server: Server, drained: Kubectl
     owner = await replica_set(server, 1)
     await running(server, "p", owner=owner, node="n1")
     await budget(server, minAvailable=1)
-    await until_counted(server, disruptionsAllowed=0)
+    await wait_counted(server, disruptionsAllowed=0)
     said = await drained.run("drain", "n1", "--timeout=1s")
     assert said.code != 0
     assert "Cannot evict pod as it would violate the pod's disruption budget" in said.err
@@ -269,8 +269,8 @@ async def test_pods_of_jobs_are_drained_and_bare_ones_by_force(
     await server.request("DELETE", f"{PODS}/bare")
     await running(server, "p", owner=await volcano_job(server), node="n1")
     await budget(server, minAvailable=0)
-    await until_counted(server, disruptionsAllowed=1)
+    await wait_counted(server, disruptionsAllowed=1)
     assert "node/n1 drained" in await drained("drain", "n1")
     await running(server, "again", node="n1")
-    await until_counted(server, disruptionsAllowed=1)
+    await wait_counted(server, disruptionsAllowed=1)
     assert "node/n1 drained" in await drained("drain", "n1", "--force")

@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_server import embedded_server
+from support.embedded_apiserver import embedded_server
 
-from batholith.cluster.apiserver.builtin.event_views import from_core, to_core
+from batholith.apiserver.builtin.event_conversion import from_core, to_core
 
 NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
 CORE = "/api/v1/namespaces/default/events"

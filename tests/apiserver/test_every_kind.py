@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes.client
-import support_samples as samples
-from support_answers import Comparison
-from support_server import MERGE, PODS, Answer, Server, embedded_server
-from support_servers import RealServers, Servers
-from support_waiting import until_true
+import support.samples as samples
+from support.api_servers import RealServerFactory, ServerFactory
+from support.embedded_apiserver import MERGE, PODS, RawResponse, Server, embedded_server
+from support.polling import wait_until_true
+from support.response_comparison import ResponseComparison
 
-from batholith.cluster.apiserver.kinds.info import KindInfo
+from batholith.apiserver.kinds.info import KindInfo
 
 Json = dict[str, Any]
 api: Any = kubernetes.client
 """The Python client, whose models know less of what is there than we do."""
 
-OTHERWISE: Mapping[str, Mapping[str, str]] = {
+EXPECTED_DIFFERENCES: Mapping[str, Mapping[str, str]] = {
     "PersistentVolume": {".metadata.finalizers": "nothing protects what is in use"},
     "PersistentVolumeClaim": {
         ".metadata.finalizers": "likewise",
@@ -44,7 +44,7 @@ OTHERWISE: Mapping[str, Mapping[str, str]] = {
 }
 """By kind: parts of the differences that stay, and why; docs/differences.md tells users."""
 
-WATCHED_OVER = (
+CONTROLLED_KINDS = (
     "CustomResourceDefinition",
     "PersistentVolume",
     "PersistentVolumeClaim",
@@ -55,53 +55,57 @@ WATCHED_OVER = (
 _ROUNDS = 60
 
 
-async def settle(server: Server, method: str, path: str, obj: Json, least: Json) -> Answer:
+async def create_until_accepted(
+    server: Server, method: str, path: str, obj: Json, minimum: Json
+) -> RawResponse:
     """Send *obj*, without what the server refuses, until it lets it pass."""
     for _ in range(_ROUNDS):
         answer = await server.request(method, path, obj)
         if answer.status in (200, 201):
             return answer
-        assert samples.without_mistakes(obj, least, answer.body), answer.body
+        assert samples.remove_invalid_fields(obj, minimum, answer.body), answer.body
     raise AssertionError(f"{path} never passes")
 
 
 async def remove(server: Server, kind: KindInfo) -> None:
     """Remove the sample at once."""
-    path = samples.path(kind, samples.named(kind))
+    path = samples.sample_path(kind, samples.sample_name(kind))
     await server.request("DELETE", f"{path}?gracePeriodSeconds=0")
     if kind.resource.kind == "Namespace":
-        body = {"metadata": {"name": samples.named(kind)}, "spec": {"finalizers": []}}
+        body = {"metadata": {"name": samples.sample_name(kind)}, "spec": {"finalizers": []}}
         await server.request("PUT", f"{path}/finalize", body)
     await server.request("PATCH", path, {"metadata": {"finalizers": None}}, content_type=MERGE)
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return (await server.request("GET", path)).status == 404
 
-    await until_true(gone)
+    await wait_until_true(is_deleted)
 
 
 def differences(kind: KindInfo, theirs: Json, ours: Json) -> list[str]:
     """Where our answer is another one, save where it is meant to be."""
     theirs["metadata"].pop("managedFields", None)
-    known = OTHERWISE.get(kind.resource.kind, {})
-    found = Comparison().differences(theirs, ours)
+    known = EXPECTED_DIFFERENCES.get(kind.resource.kind, {})
+    found = ResponseComparison().differences(theirs, ours)
     return [each for each in found if not any(part in each for part in known)]
 
 
-async def compared(kind: KindInfo, obj: Json, real: Server, ours: Server) -> list[str]:
+async def assert_same_object(kind: KindInfo, obj: Json, real: Server, ours: Server) -> list[str]:
     """Create *obj* on both, less what the real one refuses, and compare all that they say."""
-    path, named = samples.path(kind), samples.path(kind, samples.named(kind))
-    theirs = (await settle(real, "POST", path, obj, samples.small(kind))).body
+    path, named = samples.sample_path(kind), samples.sample_path(kind, samples.sample_name(kind))
+    theirs = (
+        await create_until_accepted(real, "POST", path, obj, samples.minimal_sample(kind))
+    ).body
     found = differences(kind, theirs, await ours.create(path, obj))
-    if kind.resource.kind in WATCHED_OVER:
+    if kind.resource.kind in CONTROLLED_KINDS:
         return found
     theirs, mine = await real.get(named), await ours.get(named)
     found += differences(kind, theirs, mine)
-    status = samples.full(kind).get("status")
+    status = samples.full_sample(kind).get("status")
     if kind.has_status and status:
         theirs["status"] = status
         least = {**theirs, "status": {}}
-        answer = await settle(real, "PUT", f"{named}/status", theirs, least)
+        answer = await create_until_accepted(real, "PUT", f"{named}/status", theirs, least)
         mine["status"] = theirs["status"]
         answered = await ours.request("PUT", f"{named}/status", mine)
         assert answered.status == 200, answered.body
@@ -109,18 +113,18 @@ async def compared(kind: KindInfo, obj: Json, real: Server, ours: Server) -> lis
     return found
 
 
-async def test_both_servers_show_the_same_fields(real: RealServers, tmp_path: Path) -> None:
+async def test_both_servers_show_the_same_fields(real: RealServerFactory, tmp_path: Path) -> None:
     found: dict[str, list[str]] = {}
     async with real.start(tmp_path) as one, embedded_server(tmp_path) as other:
         for kind in samples.KINDS:
-            for obj in (samples.small(kind), samples.wanted(kind)):
-                if differs := await compared(kind, obj, one, other):
+            for obj in (samples.minimal_sample(kind), samples.accepted_sample(kind)):
+                if differs := await assert_same_object(kind, obj, one, other):
                     found.setdefault(kind.resource.kind, []).extend(differs)
                 await asyncio.gather(remove(one, kind), remove(other, kind))
     assert found == {}
 
 
-class Typed:
+class TypedClient:
     """The Python client's calls for one kind."""
 
     def __init__(self, kind: KindInfo, client: Any) -> None:
@@ -129,13 +133,13 @@ class Typed:
         named = f"{group or 'Core'}{resource.version.capitalize()}Api"
         self._api = getattr(api, named)(client)
         self._kind = "namespaced_" * resource.namespaced + _snake(resource.kind)
-        self._place = {"namespace": "default"} if resource.namespaced else {}
-        self._name = samples.named(kind)
+        self._namespace_args = {"namespace": "default"} if resource.namespaced else {}
+        self._name = samples.sample_name(kind)
 
     def __call__(self, verb: str, **said: Any) -> Any:
         """Carry a verb out; all but those on the collection name the object."""
         named = {} if verb in ("create", "list") else {"name": self._name}
-        return getattr(self._api, f"{verb}_{self._kind}")(**named, **self._place, **said)
+        return getattr(self._api, f"{verb}_{self._kind}")(**named, **self._namespace_args, **said)
 
 
 def _snake(name: str) -> str:
@@ -143,7 +147,7 @@ def _snake(name: str) -> str:
 
 
 @asynccontextmanager
-async def python_client(servers: Servers, folder: Path) -> AsyncIterator[Any]:
+async def python_client(servers: ServerFactory, folder: Path) -> AsyncIterator[Any]:
     async with servers.start(folder) as server:
         settings = api.Configuration()
         settings.host = server.url
@@ -153,20 +157,20 @@ async def python_client(servers: Servers, folder: Path) -> AsyncIterator[Any]:
             yield client
 
 
-def _lost(sent: Any, got: Any, path: str = "") -> Iterator[str]:
+def _lost_fields(sent: Any, got: Any, path: str = "") -> Iterator[str]:
     """Where something that was sent did not come back."""
     if isinstance(sent, dict) and isinstance(got, dict):
         for key in sent.keys() - {"managedFields"}:
             value = sent[key]
-            yield from _lost(value, got.get(key), f"{path}.{key}")
+            yield from _lost_fields(value, got.get(key), f"{path}.{key}")
     elif isinstance(sent, list) and isinstance(got, list) and len(sent) == len(got):
         for index, (left, right) in enumerate(zip(sent, got, strict=True)):
-            yield from _lost(left, right, f"{path}[{index}]")
+            yield from _lost_fields(left, right, f"{path}[{index}]")
     elif sent != got and not path.endswith(("resourceVersion", "generation", "Time")):
         yield f"{path}: {sent} became {got}"
 
 
-def _replaced(call: Typed) -> tuple[Any, Any]:
+def _replaced(call: TypedClient) -> tuple[Any, Any]:
     """Replace the sample; controllers may write, too."""
     while True:
         found = call("read")
@@ -177,16 +181,16 @@ def _replaced(call: Typed) -> tuple[Any, Any]:
 
 def _round_trip(kind: KindInfo, client: Any) -> list[str]:
     """Do everything to a sample that there is; returns what was lost."""
-    call, sent = Typed(kind, client), samples.small(kind)
+    call, sent = TypedClient(kind, client), samples.minimal_sample(kind)
     as_json = client.sanitize_for_serialization
     made = call("create", body=sent)
-    lost = [*_lost(sent, as_json(made))]
+    lost = [*_lost_fields(sent, as_json(made))]
     found = call("read")
-    lost += _lost(as_json(made) | {"status": None}, as_json(found) | {"status": None})
+    lost += _lost_fields(as_json(made) | {"status": None}, as_json(found) | {"status": None})
     listed = [each for each in call("list").items if each.metadata.name == found.metadata.name]
-    lost += _lost(sent["metadata"], as_json(listed[0].metadata))
+    lost += _lost_fields(sent["metadata"], as_json(listed[0].metadata))
     found, changed = _replaced(call)
-    lost += _lost(as_json(found) | {"status": None}, as_json(changed) | {"status": None})
+    lost += _lost_fields(as_json(found) | {"status": None}, as_json(changed) | {"status": None})
     patched = call("patch", body={"metadata": {"labels": {"by": "patch"}}})
     assert patched.metadata.labels["by"] == "patch"
     call("delete")
@@ -194,7 +198,7 @@ def _round_trip(kind: KindInfo, client: Any) -> list[str]:
 
 
 async def test_the_python_client_can_do_all_that_there_is_to_do(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     lost = {}
     async with python_client(servers, tmp_path) as client:
@@ -204,7 +208,7 @@ async def test_the_python_client_can_do_all_that_there_is_to_do(
 
 
 async def test_the_python_client_reads_a_node_that_has_reported_nothing(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     async with python_client(servers, tmp_path) as client:
         core = api.CoreV1Api(client)

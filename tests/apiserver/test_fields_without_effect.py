@@ -4,11 +4,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from support_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
+from support.enforcement_rows import (
+    AGENT,
+    SCHEDULER,
+    SERVER,
+    EnforcementRow,
+    data,
+    enforced,
+    warned,
+)
 
-from batholith.cluster.apiserver.builtin.unenforced import field_warnings
-from batholith.cluster.apiserver.builtin.unenforced_pods import PATHS
-from batholith.cluster.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
+from batholith.apiserver.builtin.unenforced import field_warnings
+from batholith.apiserver.builtin.unenforced_pods import UNENFORCED_PATHS
+from batholith.apiserver.kinds.go_types import SCALARS, SPECIAL, json_fields
 from batholith.model import names
 from batholith.model.names import Resource
 
@@ -90,52 +98,53 @@ def test_fields_without_effect_are_named(
     assert all(text.partition(": ")[2] for text in said)
 
 
-_PROBE = f"{AGENT}/checking.py"
-_ENV = f"{AGENT}/environment.py"
-_FILES = f"{AGENT}/projected.py"
-_USERS = f"{AGENT}/users.py"
-_RIGHTS, _LAYOUT = f"{AGENT}/rights.py", f"{AGENT}/layout.py"
+_PROBE = f"{AGENT}/pods/prober.py"
+_ENV = f"{AGENT}/state/environment.py"
+_PVCS, _SHIM = f"{AGENT}/volumes/pvc_dirs.py", f"{AGENT}/runtime/shim.py"
+_FILES = f"{AGENT}/volumes/projected.py"
+_USERS = f"{AGENT}/runtime/users.py"
+_RIGHTS, _LAYOUT = f"{AGENT}/runtime/rights.py", f"{AGENT}/runtime/rootfs.py"
 _PROFILE = {"type": "RuntimeDefault"}
 _WINDOWS = {"hostProcess": True}
-POD_FIELDS: Mapping[str, Row] = {
-    "activeDeadlineSeconds": enforced(f"{AGENT}/lifecycle.py", 1),
+POD_FIELDS: Mapping[str, EnforcementRow] = {
+    "activeDeadlineSeconds": enforced(f"{AGENT}/state/pod_actions.py", 1),
     "affinity.nodeAffinity": enforced(f"{SCHEDULER}/plugins/predicates.py"),
     "affinity.podAffinity": warned({"preferredDuringSchedulingIgnoredDuringExecution": [{}]}),
     "affinity.podAntiAffinity": warned({"requiredDuringSchedulingIgnoredDuringExecution": [{}]}),
     "automountServiceAccountToken": warned(True),
     "dnsConfig": warned({"nameservers": ["192.0.2.1"]}),
     "dnsPolicy": data("None", "without dnsConfig all its values mean what is done"),
-    "enableServiceLinks": enforced(f"{AGENT}/launching.py", True),
-    "ephemeralContainers": Row("refused", "a pod cannot be made with any"),
-    "hostAliases": enforced(f"{AGENT}/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),
+    "enableServiceLinks": enforced(f"{AGENT}/pods/launch_spec.py", True),
+    "ephemeralContainers": EnforcementRow("refused", "a pod cannot be made with any"),
+    "hostAliases": enforced(f"{AGENT}/state/hosts.py", [{"ip": "192.0.2.1", "hostnames": ["a"]}]),
     "hostIPC": warned(True),
-    "hostNetwork": enforced(f"{AGENT}/groundwork.py", True),
+    "hostNetwork": enforced(f"{AGENT}/pods/pod_setup.py", True),
     "hostPID": warned(True),
-    "hostUsers": enforced(f"{AGENT}/layout.py", False),
-    "hostname": enforced(f"{AGENT}/objects.py", "h"),
+    "hostUsers": enforced(f"{AGENT}/runtime/rootfs.py", False),
+    "hostname": enforced(f"{AGENT}/state/core_types.py", "h"),
     "hostnameOverride": warned("h"),
     "imagePullSecrets": data([{"name": "s"}], "no image is pulled, as docs/README.md tells"),
     "nodeName": enforced(f"{AGENT}/service.py", "n"),
     "nodeSelector": enforced(f"{SCHEDULER}/plugins/predicates.py", {"a": "b"}),
     "os": warned({"name": "windows"}),
-    "overhead": enforced(f"{SCHEDULER}/resources.py", {"cpu": "1"}),
+    "overhead": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "preemptionPolicy": enforced(f"{SERVER}/verbs/admission.py", "Never"),
     "priority": enforced(f"{SERVER}/verbs/admission.py", 1),
     "priorityClassName": enforced(f"{SERVER}/verbs/admission.py", "c"),
     "readinessGates": warned([{"conditionType": "a"}]),
     "resourceClaims": warned([{"name": "c"}]),
     "resources": warned({"requests": {"cpu": "1"}}),
-    "restartPolicy": enforced(f"{AGENT}/status.py", "Never"),
+    "restartPolicy": enforced(f"{AGENT}/state/status.py", "Never"),
     "runtimeClassName": warned("gvisor"),
-    "schedulerName": enforced(f"{SCHEDULER}/cluster.py", "volcano"),
-    "schedulingGates": enforced(f"{SCHEDULER}/gangs.py", [{"name": "g"}]),
+    "schedulerName": enforced(f"{SCHEDULER}/state/cache.py", "volcano"),
+    "schedulingGates": enforced(f"{SCHEDULER}/state/gangs.py", [{"name": "g"}]),
     "schedulingGroup": warned({"podGroupName": "g"}),
     "serviceAccount": data("a", "an old name of serviceAccountName, which is always set with it"),
     "serviceAccountName": warned("builder"),
     "setHostnameAsFQDN": warned(True),
     "shareProcessNamespace": warned(True),
-    "subdomain": enforced(f"{AGENT}/hosts.py", "s"),
-    "terminationGracePeriodSeconds": enforced(f"{AGENT}/objects.py", 1),
+    "subdomain": enforced(f"{AGENT}/state/hosts.py", "s"),
+    "terminationGracePeriodSeconds": enforced(f"{AGENT}/state/core_types.py", 1),
     "tolerations": enforced(f"{SCHEDULER}/plugins/predicates.py", [{"operator": "Exists"}]),
     "topologySpreadConstraints": warned([{"maxSkew": 1}]),
     "securityContext.appArmorProfile": warned(_PROFILE),
@@ -151,14 +160,14 @@ POD_FIELDS: Mapping[str, Row] = {
     "securityContext.supplementalGroupsPolicy": warned("Strict"),
     "securityContext.sysctls": warned([{"name": "a", "value": "b"}]),
     "securityContext.windowsOptions": warned(_WINDOWS),
-    "volumes[*].name": enforced(f"{AGENT}/volumes.py", "v"),
+    "volumes[*].name": enforced(f"{AGENT}/volumes/volumes.py", "v"),
     "volumes[*].configMap": enforced(_FILES),
     "volumes[*].downwardAPI": enforced(_FILES),
     "volumes[*].emptyDir.medium": warned("Memory"),
     "volumes[*].emptyDir.sizeLimit": warned("1Gi"),
-    "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes.py", "/a"),
+    "volumes[*].hostPath.path": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "volumes[*].hostPath.type": warned("Directory"),
-    "volumes[*].persistentVolumeClaim": enforced(f"{AGENT}/claims.py", {"claimName": "c"}),
+    "volumes[*].persistentVolumeClaim": enforced(_PVCS, {"claimName": "c"}),
     "volumes[*].projected.defaultMode": enforced(_FILES, 0o600),
     "volumes[*].projected.sources[*].clusterTrustBundle": warned(),
     "volumes[*].projected.sources[*].configMap": enforced(_FILES),
@@ -183,10 +192,10 @@ POD_FIELDS: Mapping[str, Row] = {
     "containers[*].env[*].valueFrom.resourceFieldRef": enforced(_ENV),
     "containers[*].env[*].valueFrom.secretKeyRef": enforced(_ENV),
     "containers[*].envFrom": enforced(_ENV, [{"prefix": "a"}]),
-    "containers[*].image": enforced(f"{AGENT}/images.py", "i"),
+    "containers[*].image": enforced(f"{AGENT}/runtime/images.py", "i"),
     "containers[*].imagePullPolicy": data("Always", "no image is pulled, as docs/README.md tells"),
     "containers[*].lifecycle.postStart": enforced(_PROBE),
-    "containers[*].lifecycle.preStop": enforced(f"{AGENT}/handlers.py"),
+    "containers[*].lifecycle.preStop": enforced(f"{AGENT}/pods/handlers.py"),
     "containers[*].lifecycle.stopSignal": warned("SIGINT"),
     **{f"containers[*].{probe}.{name}": enforced(_PROBE, value)
         for probe in ("livenessProbe", "readinessProbe", "startupProbe")
@@ -197,19 +206,19 @@ POD_FIELDS: Mapping[str, Row] = {
         )},
     **{f"containers[*].{probe}.grpc": warned()
         for probe in ("livenessProbe", "readinessProbe", "startupProbe")},
-    "containers[*].name": enforced(f"{AGENT}/objects.py", "c"),
-    "containers[*].ports[*].containerPort": enforced(f"{AGENT}/handlers.py", 80),
+    "containers[*].name": enforced(f"{AGENT}/state/core_types.py", "c"),
+    "containers[*].ports[*].containerPort": enforced(f"{AGENT}/pods/handlers.py", 80),
     "containers[*].ports[*].hostIP": warned("192.0.2.1"),
     "containers[*].ports[*].hostPort": warned(80),
-    "containers[*].ports[*].name": enforced(f"{AGENT}/handlers.py", "p"),
+    "containers[*].ports[*].name": enforced(f"{AGENT}/pods/handlers.py", "p"),
     "containers[*].ports[*].protocol": data("UDP", "it only informs, on any cluster"),
     "containers[*].resizePolicy": warned([{"resourceName": "cpu"}]),
     "containers[*].resources.claims": warned([{"name": "c"}]),
-    "containers[*].resources.limits": enforced(f"{AGENT}/memory.py", {"memory": "1Gi"}),
-    "containers[*].resources.requests": enforced(f"{SCHEDULER}/resources.py", {"cpu": "1"}),
+    "containers[*].resources.limits": enforced(f"{AGENT}/runtime/oom.py", {"memory": "1Gi"}),
+    "containers[*].resources.requests": enforced(f"{SCHEDULER}/state/resources.py", {"cpu": "1"}),
     "containers[*].restartPolicy": warned("Always"),
     "containers[*].restartPolicyRules": warned([{"action": "Restart"}]),
-    "containers[*].securityContext.allowPrivilegeEscalation": enforced(f"{AGENT}/shim.py", False),
+    "containers[*].securityContext.allowPrivilegeEscalation": enforced(_SHIM, False),
     "containers[*].securityContext.appArmorProfile": warned(_PROFILE),
     "containers[*].securityContext.capabilities.add": warned(["NET_ADMIN"]),
     "containers[*].securityContext.capabilities.drop": enforced(_RIGHTS, ["ALL"]),
@@ -224,18 +233,18 @@ POD_FIELDS: Mapping[str, Row] = {
     "containers[*].securityContext.windowsOptions": warned(_WINDOWS),
     "containers[*].stdin": warned(True),
     "containers[*].stdinOnce": warned(True),
-    "containers[*].terminationMessagePath": enforced(f"{AGENT}/launching.py", "/a"),
-    "containers[*].terminationMessagePolicy": enforced(f"{AGENT}/launching.py", "File"),
+    "containers[*].terminationMessagePath": enforced(f"{AGENT}/pods/launch_spec.py", "/a"),
+    "containers[*].terminationMessagePolicy": enforced(f"{AGENT}/pods/launch_spec.py", "File"),
     "containers[*].tty": warned(True),
     "containers[*].volumeDevices": warned([{"name": "v"}]),
-    "containers[*].volumeMounts[*].mountPath": enforced(f"{AGENT}/volumes.py", "/a"),
+    "containers[*].volumeMounts[*].mountPath": enforced(f"{AGENT}/volumes/volumes.py", "/a"),
     "containers[*].volumeMounts[*].mountPropagation": warned("HostToContainer"),
-    "containers[*].volumeMounts[*].name": enforced(f"{AGENT}/volumes.py", "v"),
-    "containers[*].volumeMounts[*].readOnly": enforced(f"{AGENT}/volumes.py", True),
+    "containers[*].volumeMounts[*].name": enforced(f"{AGENT}/volumes/volumes.py", "v"),
+    "containers[*].volumeMounts[*].readOnly": enforced(f"{AGENT}/volumes/volumes.py", True),
     "containers[*].volumeMounts[*].recursiveReadOnly": warned("Enabled"),
-    "containers[*].volumeMounts[*].subPath": enforced(f"{AGENT}/volumes.py", "a"),
-    "containers[*].volumeMounts[*].subPathExpr": enforced(f"{AGENT}/volumes.py", "a"),
-    "containers[*].workingDir": enforced(f"{AGENT}/launching.py", "/a"),
+    "containers[*].volumeMounts[*].subPath": enforced(f"{AGENT}/volumes/volumes.py", "a"),
+    "containers[*].volumeMounts[*].subPathExpr": enforced(f"{AGENT}/volumes/volumes.py", "a"),
+    "containers[*].workingDir": enforced(f"{AGENT}/pods/launch_spec.py", "/a"),
 }  # fmt: skip
 """Every field of a pod's spec, or the object that it stands in. Of init containers the fields are
 those of containers, except `restartPolicy`: it makes a side-car."""
@@ -254,7 +263,7 @@ def _leaves(message: str, path: str = "") -> Iterator[str]:
 
 def test_every_field_of_a_pod_has_a_row() -> None:
     assert sorted(_leaves("core.v1.PodSpec")) == sorted(POD_FIELDS)
-    assert [path for path, row in POD_FIELDS.items() if not row.holds] == []
+    assert [path for path, row in POD_FIELDS.items() if not row.enforcer_exists] == []
 
 
 def _spec(path: str, value: Any) -> Any:
@@ -269,11 +278,11 @@ def _spec(path: str, value: Any) -> Any:
 @pytest.mark.parametrize("place", ["containers", "initContainers"])
 def test_fields_of_pods_without_effect_are_named(place: str) -> None:
     for path, row in POD_FIELDS.items():
-        if row.state == "refused" or (place, path) == ("initContainers", _SIDE_CAR):
+        if row.handling == "refused" or (place, path) == ("initContainers", _SIDE_CAR):
             continue
         asked = path.replace("containers", place)
         said = field_warnings(names.PODS, {"spec": _spec(asked, row.body)})
-        assert len(said) == (row.state == "warned"), (path, said)
+        assert len(said) == (row.handling == "warned"), (path, said)
         assert all(text.startswith(f"spec.{asked.replace('[*]', '[0]')}") for text in said), path
 
 
@@ -286,9 +295,9 @@ def test_a_side_car_is_not_warned_of() -> None:
 
 
 def test_no_field_is_warned_of_that_a_pod_has_not() -> None:
-    known = tuple(path for path, row in POD_FIELDS.items() if row.state != "refused")
+    known = tuple(path for path, row in POD_FIELDS.items() if row.handling != "refused")
     known += tuple(path.replace("containers", "initContainers") for path in known)
-    assert [path for path in PATHS if not path.startswith(known)] == []
+    assert [path for path in UNENFORCED_PATHS if not path.startswith(known)] == []
 
 
 HARMLESS: Mapping[str, Any] = {

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support_server import MAPS, config_map
-from support_waiting import until_true
+from support.embedded_apiserver import MAPS, config_map
+from support.polling import wait_until_true
 
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from batholith.cluster.apiserver.server import Settings, running
+from batholith.apiserver.server import Settings, running
 
 
 async def main():
@@ -55,7 +55,7 @@ class Disk:
         self._filler.unlink()
 
 
-class Speaker:
+class DiskTestClient:
     """Talks to the server."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
@@ -67,14 +67,14 @@ class Speaker:
 
 
 @asynccontextmanager
-async def speaking(process: asyncio.subprocess.Process) -> AsyncIterator[Speaker]:
+async def connect(process: asyncio.subprocess.Process) -> AsyncIterator[DiskTestClient]:
     """With the server that the process tells of next."""
     assert process.stdout is not None
     url, token, ca = json.loads(await process.stdout.readline())
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=ca))
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
-        yield Speaker(session, url)
+        yield DiskTestClient(session, url)
 
 
 def server_in(process: asyncio.subprocess.Process) -> int:
@@ -101,7 +101,7 @@ async def test_on_a_full_disk_the_server_starts_reads_and_deletes_and_recovers(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     try:
-        async with speaking(process) as say:
+        async with connect(process) as say:
             for name in "abc":
                 assert (await say("POST", MAPS, config_map(name)))[0] == 201
             disk = Disk(server_in(process), folder)
@@ -109,7 +109,7 @@ async def test_on_a_full_disk_the_server_starts_reads_and_deletes_and_recovers(
             stored = await _write_until_refused(say)
             await _check_full(say, gone="a", there="b")
             os.kill(server_in(process), signal.SIGKILL)
-        async with speaking(process) as say:
+        async with connect(process) as say:
             disk = Disk(server_in(process), folder)
             await _check_full(say, gone="b", there="c")
             assert (await say("GET", f"{MAPS}/{stored[-1]}"))[0] == 200
@@ -119,7 +119,7 @@ async def test_on_a_full_disk_the_server_starts_reads_and_deletes_and_recovers(
             async def ready() -> bool:
                 return (await say("GET", "/readyz"))[0] == 200
 
-            await until_true(ready)
+            await wait_until_true(ready)
             assert (await say("POST", MAPS, config_map("d")))[0] == 201
     finally:
         await _end(process)
@@ -134,23 +134,23 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await process.stdout.read()
 
 
-async def _write_until_refused(say: Speaker) -> list[str]:
+async def _write_until_refused(client: DiskTestClient) -> list[str]:
     """Fill what the server's files had already; returns the names that were stored."""
     stored = ["c"]
     for number in range(1000):
         body = {**config_map(f"m{number}"), "data": {"k": "x" * 100_000}}
-        status, text = await say("POST", MAPS, body)
+        status, text = await client("POST", MAPS, body)
         if status != 201:
             assert (status, "cannot store: disk full" in text) == (507, True)
-            assert (await say("POST", MAPS, config_map("refused")))[0] == 507
+            assert (await client("POST", MAPS, config_map("refused")))[0] == 507
             return stored
         stored.append(f"m{number}")
     raise AssertionError("the disk has no end")
 
 
-async def _check_full(say: Speaker, *, gone: str, there: str) -> None:
-    assert (await say("GET", "/readyz"))[0] == 500
-    assert (await say("GET", "/livez"))[0] == 200
-    assert (await say("DELETE", f"{MAPS}/{gone}"))[0] == 200
-    assert (await say("GET", f"{MAPS}/{gone}"))[0] == 404
-    assert (await say("GET", f"{MAPS}/{there}"))[0] == 200
+async def _check_full(client: DiskTestClient, *, gone: str, there: str) -> None:
+    assert (await client("GET", "/readyz"))[0] == 500
+    assert (await client("GET", "/livez"))[0] == 200
+    assert (await client("DELETE", f"{MAPS}/{gone}"))[0] == 200
+    assert (await client("GET", f"{MAPS}/{gone}"))[0] == 404
+    assert (await client("GET", f"{MAPS}/{there}"))[0] == 200

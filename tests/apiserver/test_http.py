@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
-from support_waiting import until
+from support.polling import wait_for
 
-from batholith.cluster.apiserver.http.connections import (
-    BODY_LIMIT,
-    HEAD_LIMIT,
-    Asked,
+from batholith.apiserver.http.connections import (
+    MAX_BODY_SIZE,
+    MAX_HEADER_SIZE,
     Connections,
-    Reply,
+    HttpRequest,
+    HttpResponse,
 )
 from batholith.httpserver.limits import Limits
 
@@ -22,27 +22,27 @@ TYPE = b"content-type: text/plain\r\n"
 
 
 @dataclass
-class Echo:
+class EchoApp:
     """Answers with what it was asked; ``/stream`` streams until nobody listens any more."""
 
-    asked: list[Asked] = field(default_factory=list)
+    received: list[HttpRequest] = field(default_factory=list)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     held: asyncio.Event = field(default_factory=asyncio.Event)
     stream_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def __call__(self, asked: Asked) -> Reply:
-        self.asked.append(asked)
+    async def __call__(self, asked: HttpRequest) -> HttpResponse:
+        self.received.append(asked)
         self.begun.set()
         if asked.path == "/held":
             await self.held.wait()
         if asked.path == "/stream":
-            return Reply(200, TYPE, stream=self._pieces(endless="endless" in asked.headers))
+            return HttpResponse(200, TYPE, stream=self._chunks(endless="endless" in asked.headers))
         if asked.path == "/unchanged":
-            return Reply(304, b"etag: x\r\n")
+            return HttpResponse(304, b"etag: x\r\n")
         text = f"{asked.method} {asked.path} {asked.query.decode()} {len(asked.body)}"
-        return Reply(200, TYPE, text.encode())
+        return HttpResponse(200, TYPE, text.encode())
 
-    async def _pieces(self, *, endless: bool) -> AsyncGenerator[bytes]:
+    async def _chunks(self, *, endless: bool) -> AsyncGenerator[bytes]:
         try:
             yield b"one"
             yield b""
@@ -54,27 +54,27 @@ class Echo:
 
 
 @dataclass
-class Peer:
+class RawClient:
     """A client that sends bytes as they are."""
 
-    echo: Echo
+    echo: EchoApp
     connections: Connections
     listening: socket.socket
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def head(self) -> str:
+    async def read_head(self) -> str:
         """The next head of an answer."""
         async with asyncio.timeout(100):
             return (await self.reader.readuntil(b"\r\n\r\n")).decode()
 
-    async def answer(self) -> tuple[str, str]:
+    async def read_response(self) -> tuple[str, str]:
         """The next answer, which must say its length."""
-        head = await self.head()
+        head = await self.read_head()
         length = int(head.partition("content-length: ")[2].partition("\r")[0])
         return head, (await self.reader.readexactly(length)).decode()
 
-    async def rest(self) -> bytes:
+    async def read_until_closed(self) -> bytes:
         """Everything until the server hangs up."""
         async with asyncio.timeout(100):
             return await self.reader.read()
@@ -90,20 +90,22 @@ class Clock:
         return self.now
 
 
-def knows(asked: Asked) -> bool:
+def authenticates(asked: HttpRequest) -> bool:
     return "stranger" not in asked.headers
 
 
 @asynccontextmanager
-async def peer(*, limits: Limits | None = None, clock: Clock | None = None) -> AsyncIterator[Peer]:
-    echo = Echo()
-    connections = Connections(echo, knows=knows, limits=limits, time=clock)
+async def peer(
+    *, limits: Limits | None = None, clock: Clock | None = None
+) -> AsyncIterator[RawClient]:
+    echo = EchoApp()
+    connections = Connections(echo, is_authenticated=authenticates, limits=limits, time=clock)
     listening = socket.create_server(("127.0.0.1", 0))
     address = listening.getsockname()
     connections.listen(listening)
     reader, writer = await asyncio.open_connection(*address)
     try:
-        yield Peer(echo, connections, listening, reader, writer)
+        yield RawClient(echo, connections, listening, reader, writer)
     finally:
         writer.close()
         echo.held.set()
@@ -115,7 +117,7 @@ async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
         it.writer.write(
             b"".join(b"GET /%d?a=%d HTTP/1.1\r\nhost: x\r\n\r\n" % (n, n) for n in range(50))
         )
-        got = [(await it.answer())[1] for _ in range(50)]
+        got = [(await it.read_response())[1] for _ in range(50)]
     assert got == [f"GET /{n} a={n} 0" for n in range(50)]
 
 
@@ -142,7 +144,7 @@ async def test_who_comes_while_the_server_hangs_up_is_not_served() -> None:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
-    assert it.echo.asked == []
+    assert it.echo.received == []
 
 
 async def test_a_request_may_come_in_single_bytes() -> None:
@@ -150,9 +152,9 @@ async def test_a_request_may_come_in_single_bytes() -> None:
         for sign in b"POST /a%20b HTTP/1.1\r\nHost: x\r\nX-Y: Z\r\ncontent-length: 3\r\n\r\nabc":
             it.writer.write(bytes((sign,)))
             await it.writer.drain()
-        assert (await it.answer())[1] == "POST /a b  3"
-    assert it.echo.asked[0].headers["x-y"] == "Z"
-    assert it.echo.asked[0].body == b"abc"
+        assert (await it.read_response())[1] == "POST /a b  3"
+    assert it.echo.received[0].headers["x-y"] == "Z"
+    assert it.echo.received[0].body == b"abc"
 
 
 async def test_a_body_may_come_in_chunks_after_leave_to_send_it() -> None:
@@ -160,52 +162,52 @@ async def test_a_body_may_come_in_chunks_after_leave_to_send_it() -> None:
         it.writer.write(
             b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
         )
-        assert (await it.head()).startswith("HTTP/1.1 100 ")
+        assert (await it.read_head()).startswith("HTTP/1.1 100 ")
         it.writer.write(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
-        assert (await it.answer())[1] == "POST /  5"
+        assert (await it.read_response())[1] == "POST /  5"
 
 
 async def test_a_body_beyond_the_limit_is_named_and_not_kept() -> None:
     async with peer() as it:
-        it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (BODY_LIMIT + 1))
-        it.writer.write(b"x" * (BODY_LIMIT + 1))
-        await it.answer()
+        it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY_SIZE + 1))
+        it.writer.write(b"x" * (MAX_BODY_SIZE + 1))
+        await it.read_response()
         it.writer.write(b"GET /next HTTP/1.1\r\n\r\n")
-        assert (await it.answer())[1] == "GET /next  0"
-    assert [(each.too_large, each.body) for each in it.echo.asked] == [(True, b""), (False, b"")]
+        assert (await it.read_response())[1] == "GET /next  0"
+    assert [(each.too_large, each.body) for each in it.echo.received] == [(True, b""), (False, b"")]
 
 
 async def test_a_question_for_the_head_gets_the_head() -> None:
     async with peer() as it:
         it.writer.write(b"HEAD / HTTP/1.1\r\n\r\nHEAD /stream HTTP/1.1\r\n\r\n")
         it.writer.write(b"GET /unchanged HTTP/1.1\r\n\r\nGET /last HTTP/1.1\r\n\r\n")
-        assert "content-length: 9\r\n" in await it.head()
-        assert "transfer-encoding: chunked" in await it.head()
-        unchanged = await it.head()
+        assert "content-length: 9\r\n" in await it.read_head()
+        assert "transfer-encoding: chunked" in await it.read_head()
+        unchanged = await it.read_head()
         assert unchanged.startswith("HTTP/1.1 304 ") and "content-length" not in unchanged
-        assert (await it.answer())[1] == "GET /last  0"
+        assert (await it.read_response())[1] == "GET /last  0"
 
 
 async def test_a_stream_comes_in_chunks() -> None:
     async with peer() as it:
         it.writer.write(b"GET /stream HTTP/1.1\r\n\r\nGET /next HTTP/1.1\r\n\r\n")
-        assert "transfer-encoding: chunked" in await it.head()
+        assert "transfer-encoding: chunked" in await it.read_head()
         chunks = await it.reader.readuntil(b"0\r\n\r\n")
         assert chunks == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
-        assert (await it.answer())[1] == "GET /next  0"
+        assert (await it.read_response())[1] == "GET /next  0"
 
 
 async def test_an_old_client_gets_a_stream_until_the_end_of_the_connection() -> None:
     async with peer() as it:
         it.writer.write(b"GET /stream HTTP/1.0\r\n\r\n")
-        assert "chunked" not in await it.head()
-        assert await it.rest() == b"onetwo"
+        assert "chunked" not in await it.read_head()
+        assert await it.read_until_closed() == b"onetwo"
 
 
 async def test_a_stream_ends_when_its_client_goes() -> None:
     async with peer() as it:
         it.writer.write(b"GET /stream HTTP/1.1\r\nendless: 1\r\n\r\n")
-        await it.head()
+        await it.read_head()
         it.writer.close()
         async with asyncio.timeout(100):
             await it.echo.stream_ended.wait()
@@ -214,24 +216,24 @@ async def test_a_stream_ends_when_its_client_goes() -> None:
 async def test_the_server_hangs_up_when_the_client_wants_no_more() -> None:
     async with peer() as it:
         it.writer.write(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")
-        head, _ = await it.answer()
+        head, _ = await it.read_response()
         assert "connection: close" in head
-        assert await it.rest() == b""
+        assert await it.read_until_closed() == b""
 
 
 async def test_rubbish_is_refused_after_what_came_before_it() -> None:
     async with peer() as it:
         it.writer.write(b"GET /first HTTP/1.1\r\n\r\nrubbish\r\n\r\n")
-        assert (await it.answer())[1] == "GET /first  0"
-        assert (await it.rest()).startswith(b"HTTP/1.1 400 ")
+        assert (await it.read_response())[1] == "GET /first  0"
+        assert (await it.read_until_closed()).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_head_without_end_is_refused() -> None:
     async with peer() as it:
         # Not a byte more than it reads: what it had not read would break the connection.
-        it.writer.write(b"GET / HTTP/1.1\r\nx: ".ljust(HEAD_LIMIT + 1, b"y"))
-        assert (await it.rest()).startswith(b"HTTP/1.1 400 ")
-    assert it.echo.asked == []
+        it.writer.write(b"GET / HTTP/1.1\r\nx: ".ljust(MAX_HEADER_SIZE + 1, b"y"))
+        assert (await it.read_until_closed()).startswith(b"HTTP/1.1 400 ")
+    assert it.echo.received == []
 
 
 async def test_an_answer_under_way_is_given_before_the_end() -> None:
@@ -241,18 +243,18 @@ async def test_an_answer_under_way_is_given_before_the_end() -> None:
         closing = asyncio.create_task(it.connections.close(100))
         await asyncio.sleep(0)
         it.echo.held.set()
-        head, text = await it.answer()
+        head, text = await it.read_response()
         assert text == "GET /held  0" and "connection: close" in head
-        assert await it.rest() == b""
+        assert await it.read_until_closed() == b""
         await closing
 
 
 async def test_a_wish_for_another_protocol_is_answered_in_this_one() -> None:
     async with peer() as it:
         it.writer.write(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n?!")
-        head, text = await it.answer()
+        head, text = await it.read_response()
         assert head.startswith("HTTP/1.1 200 ") and text == "GET /  0"
-        assert await it.rest() == b""
+        assert await it.read_until_closed() == b""
 
 
 # -- limits
@@ -278,40 +280,40 @@ async def test_a_request_that_is_not_whole_is_not_carried_out(sent: bytes) -> No
     async with peer() as it:
         it.writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n" + sent)
         it.writer.write_eof()
-        assert (await it.rest()).startswith(b"HTTP/1.1 400 ")
-        assert it.echo.asked == []
+        assert (await it.read_until_closed()).startswith(b"HTTP/1.1 400 ")
+        assert it.echo.received == []
 
 
 async def test_a_stranger_is_answered_before_the_body_comes_and_none_of_it_is_kept() -> None:
     async with peer() as it:
         head = b"POST /a HTTP/1.1\r\nstranger: 1\r\ncontent-length: %d\r\n\r\n"
-        it.writer.write(head % BODY_LIMIT)
-        assert (await it.answer())[1] == "POST /a  0"
-        it.writer.write(b"x" * BODY_LIMIT + b"GET /next HTTP/1.1\r\n\r\n")
-        assert (await it.answer())[1] == "GET /next  0"
-        assert it.connections.held == 0
-        assert [each.body for each in it.echo.asked] == [b"", b""]
+        it.writer.write(head % MAX_BODY_SIZE)
+        assert (await it.read_response())[1] == "POST /a  0"
+        it.writer.write(b"x" * MAX_BODY_SIZE + b"GET /next HTTP/1.1\r\n\r\n")
+        assert (await it.read_response())[1] == "GET /next  0"
+        assert it.connections.buffered_bytes == 0
+        assert [each.body for each in it.echo.received] == [b"", b""]
 
 
 async def test_a_body_beyond_the_limit_is_refused_before_it_comes() -> None:
     async with peer() as it:
         head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\nexpect: 100-continue\r\n\r\n"
-        it.writer.write(head % (BODY_LIMIT + 1))
-        assert "connection: close" in (await it.answer())[0]
-        assert await it.rest() == b""
-    assert [each.too_large for each in it.echo.asked] == [True]
+        it.writer.write(head % (MAX_BODY_SIZE + 1))
+        assert "connection: close" in (await it.read_response())[0]
+        assert await it.read_until_closed() == b""
+    assert [each.too_large for each in it.echo.received] == [True]
 
 
 async def test_a_refused_body_without_end_is_not_read_for_ever() -> None:
     async with peer() as it:
         it.writer.write(b"POST / HTTP/1.1\r\nstranger: 1\r\ntransfer-encoding: chunked\r\n\r\n")
-        await it.answer()
+        await it.read_response()
         with suppress(ConnectionError):
             for _ in range(40):
                 it.writer.write(b"80000\r\n" + b"x" * 0x80000 + b"\r\n")
                 await it.writer.drain()
         with suppress(ConnectionError):
-            assert await it.rest() == b""
+            assert await it.read_until_closed() == b""
 
 
 async def test_slow_requests_end_and_long_answers_do_not() -> None:
@@ -322,34 +324,34 @@ async def test_slow_requests_end_and_long_answers_do_not() -> None:
         clock.now += 10_000
         it.connections.sweep()
         it.echo.held.set()
-        assert (await it.answer())[1] == "GET /held  0"
+        assert (await it.read_response())[1] == "GET /held  0"
         it.writer.write(b"POST /slow HTTP/1.1\r\ncontent-length: 9\r\n\r\nx")
-        await until(lambda: it.connections.held == 1)
+        await wait_for(lambda: it.connections.buffered_bytes == 1)
         for number in range(5):
             clock.now += 11
             it.connections.sweep()
             it.writer.write(b"x")
-            await until(lambda n=number: it.connections.held == n + 2)  # type: ignore[misc]
+            await wait_for(lambda n=number: it.connections.buffered_bytes == n + 2)  # type: ignore[misc]
         clock.now += 11
         it.connections.sweep()
-        assert (await it.head()).startswith("HTTP/1.1 408 ")
-    assert [each.path for each in it.echo.asked] == ["/held"]
+        assert (await it.read_head()).startswith("HTTP/1.1 408 ")
+    assert [each.path for each in it.echo.received] == ["/held"]
 
 
 async def test_a_stream_is_not_cut_however_long_it_takes() -> None:
     clock = Clock()
     async with peer(clock=clock, limits=Limits(connections=2)) as it:
         it.writer.write(b"GET /stream HTTP/1.1\r\nendless: 1\r\n\r\n")
-        await it.head()
+        await it.read_head()
         await it.reader.readuntil(b"two\r\n")
         for _ in range(5):
             clock.now += 10_000
             it.connections.sweep()
             _, writer = await asyncio.open_connection(*it.writer.get_extra_info("peername"))
             writer.write(b"GET / HTTP/1.1\r\n")  # half open: only they make room for one another
-            await until(lambda: len(it.connections) == 2)
+            await wait_for(lambda: len(it.connections) == 2)
             writer.close()
-        assert len(it.echo.asked) == 1 and not it.echo.stream_ended.is_set()
+        assert len(it.echo.received) == 1 and not it.echo.stream_ended.is_set()
 
 
 async def test_bodies_that_wait_behind_a_request_count() -> None:
@@ -357,21 +359,23 @@ async def test_bodies_that_wait_behind_a_request_count() -> None:
         it.writer.write(b"GET /held HTTP/1.1\r\n\r\n")
         await it.echo.begun.wait()
         it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: 400\r\n\r\n".ljust(440, b"x"))
-        await until(lambda: it.connections.held >= 400)
+        await wait_for(lambda: it.connections.buffered_bytes >= 400)
         it.writer.write(b"POST / HTTP/1.1\r\ncontent-length: 700\r\n\r\n".ljust(740, b"x"))
-        await until(lambda: it.connections.figures.refused["apiserver", "unfinished_bytes"] == 1)
+        await wait_for(
+            lambda: it.connections.metrics.rejections["apiserver", "unfinished_bytes"] == 1
+        )
         it.echo.held.set()
-        assert (await it.answer())[1] == "GET /held  0"
-        head, text = await it.answer()
+        assert (await it.read_response())[1] == "GET /held  0"
+        head, text = await it.read_response()
         assert head.startswith("HTTP/1.1 429 ") and "retry-after: 1\r\n" in head
         assert '"reason":"TooManyRequests"' in text
-    assert len(it.echo.asked) == 1
+    assert len(it.echo.received) == 1
 
 
 async def test_an_idle_client_that_is_known_outlasts_those_that_are_not() -> None:
     async with peer(limits=Limits(connections=2)) as it:
         it.writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        await it.answer()
+        await it.read_response()
         address = it.writer.get_extra_info("peername")
         for _ in range(3):
             reader, writer = await asyncio.open_connection(*address)
@@ -379,4 +383,4 @@ async def test_an_idle_client_that_is_known_outlasts_those_that_are_not() -> Non
             await reader.readuntil(b"\r\n\r\n")
             writer.close()
         it.writer.write(b"GET /again HTTP/1.1\r\n\r\n")
-        assert (await it.answer())[1] == "GET /again  0"
+        assert (await it.read_response())[1] == "GET /again  0"

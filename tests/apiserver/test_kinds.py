@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.kinds.info import KindInfo
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.kinds.info import KindInfo
 
 
 def kind(name: str, group: str = "") -> KindInfo:

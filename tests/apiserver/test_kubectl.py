@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support_kubectl import Kubectl, needs_kubectl
-from support_server import definition, embedded_server
-from support_waiting import PATIENCE
+from support.embedded_apiserver import definition, embedded_server
+from support.kubectl import Kubectl, needs_kubectl
+from support.polling import DEFAULT_TIMEOUT
 
 POD = """
 apiVersion: v1
@@ -127,7 +127,7 @@ async def test_get_watches(kubectl: Kubectl) -> None:
 
     async def line() -> list[str]:
         assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
             return (await process.stdout.readline()).decode().split()
 
     try:

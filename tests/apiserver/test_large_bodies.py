@@ -10,51 +10,60 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from support_server import MAPS, MERGE, Answer, EmbeddedServer, config_map, embedded_server
-from support_waiting import PATIENCE, until_true
+from support.embedded_apiserver import (
+    MAPS,
+    MERGE,
+    EmbeddedServer,
+    RawResponse,
+    config_map,
+    embedded_server,
+)
+from support.polling import DEFAULT_TIMEOUT, wait_until_true
 
-from batholith.cluster.apiserver.custom.schema import Structural
-from batholith.cluster.apiserver.errors.status import StatusError
-from batholith.cluster.apiserver.http import bodies, off_loop, yaml_process
-from batholith.cluster.apiserver.verbs.patches import json_patch
+from batholith.apiserver.custom.schema import StructuralSchema
+from batholith.apiserver.errors.status import StatusError
+from batholith.apiserver.http import bodies, offload, yaml_process
+from batholith.apiserver.verbs.patches import json_patch
+from batholith.model.admission import AdmissionRequest, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS
-from batholith.model.review import Lookup, Review, Webhook
 
 JSON_PATCH = "application/json-patch+json"
 YAML = "application/yaml"
 
 
 def large(name: str, **labels: str) -> dict[str, Any]:
-    return {**config_map(name, **labels), "data": {"k": "," * (off_loop.LARGE + 1)}}
+    return {**config_map(name, **labels), "data": {"k": "," * (offload.OFFLOAD_THRESHOLD + 1)}}
 
 
-class Rule:
+class BlockingWebhook:
     """An admission rule that holds a first large write up while something else happens."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.reviewed: list[str] = []
         self.begun = threading.Event()
-        self.go_on = threading.Event()
+        self.released = threading.Event()
         self.reads = ""
         """The object that it looks up."""
 
-    def __call__(self, review: Review, lookup: Lookup) -> None:
-        self.seen.append(review.name)
+    def __call__(self, review: AdmissionRequest, lookup: ObjectReader) -> None:
+        self.reviewed.append(review.name)
         if self.reads:
             lookup.get(CONFIGMAPS, "default", self.reads)
         if review.name == "large" and not self.begun.is_set():
             self.begun.set()
-            assert self.go_on.wait(PATIENCE)
+            assert self.released.wait(DEFAULT_TIMEOUT)
 
     async def reached(self) -> None:
         async def begun() -> bool:
             return self.begun.is_set()
 
-        await until_true(begun)
+        await wait_until_true(begun)
 
 
 @asynccontextmanager
-async def under_way(request: Coroutine[Any, Any, Answer]) -> AsyncIterator[asyncio.Task[Answer]]:
+async def in_flight(
+    request: Coroutine[Any, Any, RawResponse],
+) -> AsyncIterator[asyncio.Task[RawResponse]]:
     task = asyncio.create_task(request)
     try:
         yield task
@@ -63,46 +72,48 @@ async def under_way(request: Coroutine[Any, Any, Answer]) -> AsyncIterator[async
 
 
 @pytest.fixture
-def rule() -> Rule:
-    return Rule()
+def webhook() -> BlockingWebhook:
+    return BlockingWebhook()
 
 
 @pytest.fixture
-async def server(tmp_path: Path, rule: Rule) -> AsyncIterator[EmbeddedServer]:
+async def server(tmp_path: Path, webhook: BlockingWebhook) -> AsyncIterator[EmbeddedServer]:
     hook = Webhook(
         name="rule.example.io",
         path="/rule",
         resource=CONFIGMAPS,
         operations=frozenset(("CREATE", "UPDATE")),
-        validate=rule,
+        validate=webhook,
     )
     async with embedded_server(tmp_path, webhooks=[hook]) as server:
         yield server
 
 
-async def test_a_large_write_holds_no_other_up(server: EmbeddedServer, rule: Rule) -> None:
-    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
-        await rule.reached()
+async def test_a_large_write_holds_no_other_up(
+    server: EmbeddedServer, webhook: BlockingWebhook
+) -> None:
+    async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
+        await webhook.reached()
         await server.create(MAPS, config_map("small"))
-        rule.go_on.set()
+        webhook.released.set()
         assert (await writing).status == 201
 
 
 async def test_a_large_write_is_decided_on_the_newest_state(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    rule.go_on.set()
+    webhook.released.set()
     await server.create(MAPS, config_map("large"))
-    rule.begun.clear()
-    rule.go_on.clear()
-    patch = {"data": {"more": "x" * off_loop.LARGE}}
+    webhook.begun.clear()
+    webhook.released.clear()
+    patch = {"data": {"more": "x" * offload.OFFLOAD_THRESHOLD}}
     request = server.request("PATCH", f"{MAPS}/large", patch, content_type=MERGE)
-    async with under_way(request) as writing:
-        await rule.reached()
+    async with in_flight(request) as writing:
+        await webhook.reached()
         label = {"metadata": {"labels": {"between": "yes"}}}
         small = await server.request("PATCH", f"{MAPS}/large", label, content_type=MERGE)
         assert small.status == 200
-        rule.go_on.set()
+        webhook.released.set()
         answer = await writing
     assert answer.status == 200
     assert answer.body["metadata"]["labels"] == {"between": "yes"}
@@ -110,32 +121,32 @@ async def test_a_large_write_is_decided_on_the_newest_state(
 
 
 async def test_a_rule_that_read_what_then_changed_is_asked_again(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    rule.reads = "read"
-    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
-        await rule.reached()
+    webhook.reads = "read"
+    async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
+        await webhook.reached()
         await server.create(MAPS, config_map("read"))
-        rule.go_on.set()
+        webhook.released.set()
         assert (await writing).status == 201
-    assert rule.seen.count("large") == 2
+    assert webhook.reviewed.count("large") == 2
 
 
 async def test_the_name_of_a_large_object_is_taken_by_who_comes_first(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    async with under_way(server.request("POST", MAPS, large("large"))) as writing:
-        await rule.reached()
+    async with in_flight(server.request("POST", MAPS, large("large"))) as writing:
+        await webhook.reached()
         await server.create(MAPS, config_map("large"))
-        rule.go_on.set()
+        webhook.released.set()
         answer = await writing
     assert (answer.status, answer.body["reason"]) == (409, "AlreadyExists")
 
 
 async def test_large_yaml_is_read_and_written_by_another_process(
-    server: EmbeddedServer, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, webhook: BlockingWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule.go_on.set()
+    webhook.released.set()
 
     def here(data: bytes) -> bytes:
         raise AssertionError("converted in the server")
@@ -209,9 +220,9 @@ def test_a_test_of_a_json_patch_tells_truth_from_one() -> None:
 
 
 async def test_patches_cannot_grow_an_object_without_end(
-    server: EmbeddedServer, rule: Rule
+    server: EmbeddedServer, webhook: BlockingWebhook
 ) -> None:
-    rule.go_on.set()
+    webhook.released.set()
     await server.create(MAPS, config_map("m"))
     more = "x" * (2**20 - 100)
     statuses = []
@@ -222,7 +233,7 @@ async def test_patches_cannot_grow_an_object_without_end(
     assert statuses == [200, 200, 413, 413]
 
 
-async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> Answer:
+async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> RawResponse:
     (entry,) = patch["metadata"]["managedFields"]
     held = (await server.get(f"{MAPS}/m"))["metadata"].get("managedFields", [])
     at = "/metadata/managedFields/-" if held else "/metadata/managedFields"
@@ -233,8 +244,8 @@ async def _append(server: EmbeddedServer, patch: dict[str, Any]) -> Answer:
 def test_a_kind_with_dear_patterns_has_large_bodies_sooner() -> None:
     def of(*patterns: str) -> int:
         text = {"type": "string", "allOf": [{"pattern": each} for each in patterns]}
-        return Structural({"type": "object", "properties": {"spec": text}}).large
+        return StructuralSchema({"type": "object", "properties": {"spec": text}}).offload_threshold
 
-    assert of("^[a-z]+$") == off_loop.LARGE
+    assert of("^[a-z]+$") == offload.OFFLOAD_THRESHOLD
     dear = "(a|b)*a((a|b){30}){30}"
-    assert of(dear, dear) < of(dear) < off_loop.LARGE
+    assert of(dear, dear) < of(dear) < offload.OFFLOAD_THRESHOLD

@@ -7,38 +7,38 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support_server import (
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import (
     DEFINITIONS,
     FOOS,
     MAPS,
     MERGE,
     PODS,
-    Answer,
     EmbeddedServer,
+    RawResponse,
     Server,
     config_map,
     definition,
     embedded_server,
     foo,
     pod,
-    until_gone,
+    wait_deleted,
 )
-from support_servers import Servers
-from support_waiting import until_true
+from support.polling import wait_until_true
 
-from batholith.cluster.apiserver.controllers.event_expiry import KEEP, Sweeper
-from batholith.cluster.apiserver.controllers.keeper import Tools, call_for
-from batholith.cluster.apiserver.storage.entries import Event
-from batholith.cluster.apiserver.storage.registry import Shelf
+from batholith.apiserver.controllers.base import ControllerContext, internal_request
+from batholith.apiserver.controllers.event_ttl import EVENT_TTL, EventTtlController
+from batholith.apiserver.storage.object_store import ResourceStore
+from batholith.apiserver.storage.stored_objects import WatchEvent
 from batholith.machinery.testing import FakeClock
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/default/secrets"
-SPACES = "/api/v1/namespaces"
+NAMESPACES_PATH = "/api/v1/namespaces"
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as running:
         yield running
 
@@ -76,25 +76,25 @@ async def test_dependents_go_with_their_last_owner(server: Server) -> None:
         assert (await lines.next())["type"] == "DELETED"
 
 
-GHOST = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
+MISSING_OWNER = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
 
 
-async def secrets_noticed(server: Server) -> None:
+async def wait_secrets_observed(server: Server) -> None:
     """Wait until the garbage collector knows who owns which secret: it hears of them in order."""
-    await server.create(SECRETS, owned("witness", GHOST))
-    await until_gone(server, SECRETS, "witness")
+    await server.create(SECRETS, owned("witness", MISSING_OWNER))
+    await wait_deleted(server, SECRETS, "witness")
 
 
 async def test_an_object_whose_owner_never_was_goes(server: Server) -> None:
-    await server.create(SECRETS, owned("child", GHOST))
-    await until_gone(server, SECRETS, "child")
+    await server.create(SECRETS, owned("child", MISSING_OWNER))
+    await wait_deleted(server, SECRETS, "child")
 
 
 async def test_an_owner_in_another_namespace_is_none(server: Server) -> None:
-    await server.create(SPACES, {"metadata": {"name": "other"}})
+    await server.create(NAMESPACES_PATH, {"metadata": {"name": "other"}})
     owner = await server.create("/api/v1/namespaces/other/configmaps", config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
-    await until_gone(server, SECRETS, "child")
+    await wait_deleted(server, SECRETS, "child")
 
 
 async def test_inv_ow_5_no_grandchild_is_left(server: Server) -> None:
@@ -102,7 +102,7 @@ async def test_inv_ow_5_no_grandchild_is_left(server: Server) -> None:
     child = await server.create(MAPS, owned("child", owner))
     await server.create(SECRETS, owned("grandchild", child))
     await server.request("DELETE", f"{MAPS}/owner")
-    await until_gone(server, SECRETS, "grandchild")
+    await wait_deleted(server, SECRETS, "grandchild")
     assert (await server.request("GET", f"{MAPS}/child")).status == 404
 
 
@@ -123,7 +123,7 @@ async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     child = owned("child", owner, blockOwnerDeletion=True)
     child["metadata"]["finalizers"] = ["ex.io/hold"]
     await server.create(SECRETS, child)
-    await secrets_noticed(server)
+    await wait_secrets_observed(server)
     gone = await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Foreground")
     assert gone.body["metadata"]["finalizers"] == ["foregroundDeletion"]
     async with server.watch(f"{SECRETS}?watch=1&fieldSelector=metadata.name%3Dchild") as lines:
@@ -133,7 +133,7 @@ async def test_foreground_deletion_ends_with_the_owner(server: Server) -> None:
     assert (await server.request("GET", f"{MAPS}/owner")).status == 200
     body = {"metadata": {"finalizers": None}}
     await server.request("PATCH", f"{SECRETS}/child", body, content_type=MERGE)
-    await until_gone(server, MAPS, "owner")
+    await wait_deleted(server, MAPS, "owner")
     assert (await server.request("GET", f"{SECRETS}/child")).status == 404
 
 
@@ -141,9 +141,9 @@ async def test_orphans_stay(server: Server) -> None:
     """INV-OW-5."""
     owner = await server.create(MAPS, config_map("owner"))
     await server.create(SECRETS, owned("child", owner))
-    await secrets_noticed(server)
+    await wait_secrets_observed(server)
     await server.request("DELETE", f"{MAPS}/owner?propagationPolicy=Orphan")
-    await until_gone(server, MAPS, "owner")
+    await wait_deleted(server, MAPS, "owner")
     child = await server.get(f"{SECRETS}/child")
     assert "ownerReferences" not in child["metadata"]
 
@@ -154,7 +154,7 @@ async def test_owners_that_went_while_the_server_was_down_are_noticed(tmp_path: 
         await server.create(SECRETS, owned("child", owner))
         await server.request("DELETE", f"{MAPS}/owner")
     async with embedded_server(tmp_path) as server:
-        await until_gone(server, SECRETS, "child")
+        await wait_deleted(server, SECRETS, "child")
 
 
 async def test_a_finalizer_holds_an_object_and_its_removal_lets_it_go(
@@ -180,19 +180,21 @@ async def test_a_namespace_is_furnished_and_takes_its_content_with_it(
     async with server.watch(
         "/api/v1/serviceaccounts?watch=1&fieldSelector=metadata.namespace%3Dspace"
     ) as lines:
-        made = await server.create(SPACES, {"metadata": {"name": "space"}})
+        made = await server.create(NAMESPACES_PATH, {"metadata": {"name": "space"}})
         assert (await lines.next())["object"]["metadata"]["name"] == "default"
     assert made["status"]["phase"] == "Active"
     inside = "/api/v1/namespaces/space/configmaps"
     held = config_map("a")
     held["metadata"]["finalizers"] = ["ex.io/hold"]
     await server.create(inside, held)
-    ending = await server.request("DELETE", f"{SPACES}/space")
+    ending = await server.request("DELETE", f"{NAMESPACES_PATH}/space")
     assert ending.body["status"]["phase"] == "Terminating"
     refused = await server.request("POST", inside, config_map("b"))
     assert refused.status == 403
     assert refused.body["details"]["causes"][0]["reason"] == "NamespaceTerminating"
-    async with server.watch(f"{SPACES}?watch=1&fieldSelector=metadata.name%3Dspace") as lines:
+    async with server.watch(
+        f"{NAMESPACES_PATH}?watch=1&fieldSelector=metadata.name%3Dspace"
+    ) as lines:
         event = await lines.next()
         while "conditions" not in event["object"]["status"]:
             event = await lines.next()
@@ -200,12 +202,12 @@ async def test_a_namespace_is_furnished_and_takes_its_content_with_it(
     assert kinds["NamespaceFinalizersRemaining"] == "True"
     body = {"metadata": {"finalizers": None}}
     await server.request("PATCH", f"{inside}/a", body, content_type=MERGE)
-    await until_gone(server, SPACES, "space")
+    await wait_deleted(server, NAMESPACES_PATH, "space")
     assert (await server.get(inside))["items"] == []
 
 
 async def test_some_namespaces_stay(server: Server) -> None:
-    refused = await server.request("DELETE", f"{SPACES}/kube-system")
+    refused = await server.request("DELETE", f"{NAMESPACES_PATH}/kube-system")
     assert (refused.status, refused.body["reason"]) == (403, "Forbidden")
 
 
@@ -266,7 +268,7 @@ async def patch_status(server: Server, path: str, status: Json) -> None:
     assert patched.status == 200, patched.body
 
 
-async def evict(server: Server, name: str) -> Answer:
+async def evict(server: Server, name: str) -> RawResponse:
     body = {**EVICTION, "metadata": {"name": name}}
     return await server.request("POST", f"{PODS}/{name}/eviction", body)
 
@@ -294,7 +296,7 @@ async def test_a_budget_lets_go_of_what_is_not_ready_or_not_running(
         status = (await server.get(f"{BUDGETS}/b")).get("status") or {}
         return bool(status.get("currentHealthy") == status.get("desiredHealthy") == 1)
 
-    await until_true(counted)
+    await wait_until_true(counted)
     assert (await evict(server, "well")).status == 429
     assert (await evict(server, "sick")).status == 201
     assert (await evict(server, "pending")).status == 201
@@ -385,26 +387,26 @@ async def test_the_server_says_whose_a_token_is(server: Server) -> None:
 
 async def test_events_last_an_hour(tmp_path: Path) -> None:
     async with embedded_server(tmp_path) as server:
-        await _let_events_pass(server)
+        await _expire_events(server)
 
 
-async def _let_events_pass(server: EmbeddedServer) -> None:
+async def _expire_events(server: EmbeddedServer) -> None:
     handlers = server.running.app.handlers
-    tools = Tools(
+    tools = ControllerContext(
         writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
     )
-    sweeper = Sweeper(tools)
+    sweeper = EventTtlController(tools)
     clock = FakeClock()
     sweeper.queue.clock = clock
-    handlers.writer.registry.listeners.append(sweeper.observe)
+    handlers.writer.store.listeners.append(sweeper.on_event)
     events = "/api/v1/namespaces/default/events"
     about = {"kind": "Pod", "name": "p", "namespace": "default"}
     for name in ("old", "fresh"):
         body = {"metadata": {"name": name}, "involvedObject": about, "message": "m"}
         await server.create(events, body)
-        await clock.advance(KEEP / 2)
+        await clock.advance(EVENT_TTL / 2)
     await server.request("PATCH", f"{events}/fresh", {"count": 2}, content_type=MERGE)
-    await clock.advance(KEEP / 2)
+    await clock.advance(EVENT_TTL / 2)
     await sweeper.reconcile("events")
     left = await server.get(events)
     assert [item["metadata"]["name"] for item in left["items"]] == ["fresh"]
@@ -413,32 +415,32 @@ async def _let_events_pass(server: EmbeddedServer) -> None:
 async def test_an_event_that_is_written_while_others_expire_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batholith.cluster.apiserver.controllers.event_expiry.PARSED", 2)
+    monkeypatch.setattr("batholith.apiserver.controllers.event_ttl.PARSED_SLICE_SIZE", 2)
     async with embedded_server(tmp_path) as server:
         handlers, clock = server.running.app.handlers, FakeClock()
-        sweeper = Sweeper(
-            Tools(
+        sweeper = EventTtlController(
+            ControllerContext(
                 writer=handlers.writer, deleter=handlers.deleter, catalog=server.running.app.catalog
             )
         )
         sweeper.queue.clock = clock
-        handlers.writer.registry.listeners.append(sweeper.observe)
+        handlers.writer.store.listeners.append(sweeper.on_event)
         events = "/api/v1/namespaces/default/events"
         about = {"kind": "Pod", "name": "p", "namespace": "default"}
         for name in "abcde":
             body = {"metadata": {"name": name}, "involvedObject": about, "message": "m"}
             await server.create(events, body)
-        await clock.advance(KEEP)
+        await clock.advance(EVENT_TTL)
         written: list[str] = []
 
-        def write(shelf: Shelf, event: Event) -> None:
+        def write(shelf: ResourceStore, event: WatchEvent) -> None:
             """As soon as the first slice is gone."""
             if shelf.resource.plural == "events" and not written:
                 written.append(event.entry.name)
-                call = call_for(shelf.kind, ("default", "e"))
-                handlers.writer.put(call, lambda obj: {**obj, "message": "again"})
+                call = internal_request(shelf.kind, ("default", "e"))
+                handlers.writer.update_unchecked(call, lambda obj: {**obj, "message": "again"})
 
-        handlers.writer.registry.listeners.append(write)
+        handlers.writer.store.listeners.append(write)
         await sweeper.reconcile("events")
         left = await server.get(events)
         assert [item["metadata"]["name"] for item in left["items"]] == ["e"]

@@ -9,20 +9,27 @@ from typing import Any
 
 import pytest
 import yaml
-from support_server import FOOS, MAPS, EmbeddedServer, definition, embedded_server, until_gone
-from support_waiting import until_true
+from support.embedded_apiserver import (
+    FOOS,
+    MAPS,
+    EmbeddedServer,
+    definition,
+    embedded_server,
+    wait_deleted,
+)
+from support.polling import wait_until_true
 
-from batholith.cluster.apiserver.controllers.garbage_collector import Collector
-from batholith.cluster.apiserver.http.auth import SYSTEM
-from batholith.cluster.apiserver.http.requests import Target
-from batholith.cluster.apiserver.printing import tables
-from batholith.cluster.apiserver.storage import registry as registries
-from batholith.cluster.apiserver.storage.entries import Entry
-from batholith.cluster.apiserver.storage.registry import Registry
-from batholith.cluster.apiserver.storage.slices import PARSED, slices
-from batholith.cluster.apiserver.verbs import render
-from batholith.cluster.apiserver.verbs.render import Renderer
-from batholith.cluster.apiserver.verbs.writes import Call
+from batholith.apiserver.controllers.garbage_collector import GarbageCollector
+from batholith.apiserver.http.auth import APISERVER_USER
+from batholith.apiserver.http.requests import ObjectPath
+from batholith.apiserver.printing import tables
+from batholith.apiserver.storage import object_store as registries
+from batholith.apiserver.storage.object_store import ObjectStore
+from batholith.apiserver.storage.slices import PARSED_SLICE_SIZE, slices
+from batholith.apiserver.storage.stored_objects import StoredObject
+from batholith.apiserver.verbs import render
+from batholith.apiserver.verbs.render import Renderer
+from batholith.apiserver.verbs.writes import WriteRequest
 
 Json = dict[str, Any]
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -30,32 +37,32 @@ NAMESPACES = "/api/v1/namespaces"
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
 METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
 STREAM = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-MANY = 2 * PARSED + 50
+MANY = 2 * PARSED_SLICE_SIZE + 50
 
 
-class Turns:
+class LoopIterations:
     """Counts what is done in one turn of the loop."""
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._iteration = 0
         self._done: Counter[int] = Counter()
         self._over = False
         self._next()
 
     def _next(self) -> None:
-        self._turn += 1
+        self._iteration += 1
         if not self._over:
             asyncio.get_running_loop().call_soon(self._next)
 
     def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def count(*args: Any, **options: Any) -> Any:
-            self._done[self._turn] += 1
+            self._done[self._iteration] += 1
             return function(*args, **options)
 
         return count
 
     @contextmanager
-    def at_most(self, limit: int, *, of: int) -> Iterator[None]:
+    def assert_at_most(self, limit: int, *, of: int) -> Iterator[None]:
         """No turn does more than *limit* of the *of* that are done, at least."""
         self._done.clear()
         yield
@@ -67,8 +74,8 @@ class Turns:
 
 
 @pytest.fixture
-async def turns() -> AsyncIterator[Turns]:
-    counting = Turns()
+async def iterations() -> AsyncIterator[LoopIterations]:
+    counting = LoopIterations()
     yield counting
     counting.end()
 
@@ -79,8 +86,8 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield server
 
 
-def registry_of(server: EmbeddedServer) -> Registry:
-    return server.running.app.handlers.writer.registry
+def object_store_of(server: EmbeddedServer) -> ObjectStore:
+    return server.running.app.handlers.writer.store
 
 
 async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
@@ -90,12 +97,12 @@ async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
     group, version = ("ex.io", "v1") if plural == "foos" else ("", "v1")
     kind = server.running.app.catalog.get(group, version, plural)
     assert kind is not None
-    call = Call(kind=kind, target=Target(namespace=namespace), user=SYSTEM)
+    call = WriteRequest(kind=kind, object_path=ObjectPath(namespace=namespace), user=APISERVER_USER)
     head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
     for number in range(MANY):
         body = {**head, "metadata": {"name": f"s{number:04d}", **metadata}}
         written = server.running.app.handlers.writer.create(call, body)
-    await written.settled()
+    await written.committed()
 
 
 @pytest.mark.parametrize(
@@ -112,64 +119,64 @@ async def fill(server: EmbeddedServer, path: str, **metadata: Any) -> None:
 )
 async def test_reads_of_many_objects_give_others_their_turn(
     server: EmbeddedServer,
-    turns: Turns,
+    iterations: LoopIterations,
     monkeypatch: pytest.MonkeyPatch,
     query: str,
     headers: dict[str, str],
 ) -> None:
     await fill(server, SECRETS)
-    monkeypatch.setattr(tables, "cells", turns.counted(tables.cells))
-    monkeypatch.setattr(Entry, "parse", turns.counted(Entry.parse))
+    monkeypatch.setattr(tables, "cells", iterations.counted(tables.cells))
+    monkeypatch.setattr(StoredObject, "parse", iterations.counted(StoredObject.parse))
     if headers:  # what is stored goes out as it is, many at a time
-        monkeypatch.setattr(Renderer, "_item", turns.counted(Renderer._item))
-    with turns.at_most(2 * PARSED, of=MANY):
+        monkeypatch.setattr(Renderer, "_item", iterations.counted(Renderer._item))
+    with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         method = "DELETE" if "dryRun" in query else "GET"
         answer = await server.request(method, SECRETS + query, headers=headers)
     assert answer.status == 200
 
 
 async def test_deletions_of_many_objects_give_others_their_turn(
-    server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer, iterations: LoopIterations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Registry, "remove", turns.counted(Registry.remove))
+    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
     await fill(server, SECRETS)
-    with turns.at_most(PARSED, of=MANY):
+    with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
         answer = await server.request("DELETE", SECRETS)
     assert (answer.status, len(answer.body["items"])) == (200, MANY)
     await server.create(NAMESPACES, {"metadata": {"name": "n"}})
     await fill(server, "/api/v1/namespaces/n/secrets")
-    with turns.at_most(PARSED, of=MANY):
+    with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{NAMESPACES}/n")
-        await until_gone(server, NAMESPACES, "n")
-    await server.install(definition())
+        await wait_deleted(server, NAMESPACES, "n")
+    await server.install_crds(definition())
     await fill(server, FOOS)
-    with turns.at_most(PARSED, of=MANY):
+    with iterations.assert_at_most(PARSED_SLICE_SIZE, of=MANY):
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         await server.request("DELETE", f"{crds}/foos.ex.io")
-        await until_gone(server, crds, "foos.ex.io")
+        await wait_deleted(server, crds, "foos.ex.io")
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
 async def test_an_owner_of_many_takes_them_along_in_slices(
-    server: EmbeddedServer, turns: Turns, monkeypatch: pytest.MonkeyPatch, policy: str
+    server: EmbeddedServer, iterations: LoopIterations, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     owner = await server.create(MAPS, {"metadata": {"name": "owner"}})
     reference: Json = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
     reference |= {"uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
     await fill(server, SECRETS, ownerReferences=[reference])
     looked: Counter[str] = Counter()
-    true_check = Collector._check_owners
+    true_check = GarbageCollector._check_owners
 
-    def check(self: Collector, shelf: Any, entry: Entry) -> Any:
+    def check(self: GarbageCollector, shelf: Any, entry: StoredObject) -> Any:
         looked[entry.name] += 1
         return true_check(self, shelf, entry)
 
-    monkeypatch.setattr(Collector, "_check_owners", check)
-    monkeypatch.setattr(Registry, "remove", turns.counted(Registry.remove))
-    monkeypatch.setattr(Registry, "put", turns.counted(Registry.put))
-    with turns.at_most(2 * PARSED, of=MANY):
+    monkeypatch.setattr(GarbageCollector, "_check_owners", check)
+    monkeypatch.setattr(ObjectStore, "remove_task", iterations.counted(ObjectStore.remove))
+    monkeypatch.setattr(ObjectStore, "update", iterations.counted(ObjectStore.put))
+    with iterations.assert_at_most(2 * PARSED_SLICE_SIZE, of=MANY):
         await server.request("DELETE", f"{MAPS}/owner?propagationPolicy={policy}")
-        await until_gone(server, MAPS, "owner")
+        await wait_deleted(server, MAPS, "owner")
 
         async def over() -> bool:
             left = (await server.get(SECRETS))["items"]
@@ -177,7 +184,7 @@ async def test_an_owner_of_many_takes_them_along_in_slices(
                 return not any("ownerReferences" in each["metadata"] for each in left)
             return not left
 
-        await until_true(over)
+        await wait_until_true(over)
     # Each is looked at now and then, and not once for each of the others.
     assert all(times <= 5 for times in looked.values())
 
@@ -186,8 +193,8 @@ async def test_a_list_in_slices_is_of_one_moment(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(server, SECRETS)
-    registry = registry_of(server)
-    (shelf,) = (each for each in registry.shelves() if each.resource.plural == "secrets")
+    registry = object_store_of(server)
+    (shelf,) = (each for each in registry.resource_stores() if each.resource.plural == "secrets")
     names = iter([f"s{number:04d}" for number in range(MANY - 1, 0, -1)])
 
     async def slices_and_writes(*args: Any) -> AsyncGenerator[Any]:
@@ -235,57 +242,57 @@ async def test_pages_are_of_the_moment_of_the_first_until_that_is_forgotten(
         second = await server.get(f"{SECRETS}?limit=10&continue={token}")
         assert [each["metadata"]["name"] for each in second["items"]][1] == "s0011"
         assert len((await server.get(exact))["items"]) == MANY
-        await _pass(server)
+        await _trim_history(server)
     for path in (f"{SECRETS}?limit=10&continue={token}", exact):
         answer = await server.request("GET", path)
         assert (answer.status, answer.body["reason"]) == (410, "Expired")
 
 
-async def _pass(server: EmbeddedServer) -> None:
+async def _trim_history(server: EmbeddedServer) -> None:
     """The time has come at which the past is forgotten."""
-    registry = registry_of(server)
-    registry.next_forgetting = asyncio.get_running_loop().time()
+    registry = object_store_of(server)
+    registry.next_snapshot_expiry = asyncio.get_running_loop().time()
     # Any write wakes the store; this one is no change of what is listed.
     await server.create(MAPS, {"metadata": {"generateName": "wakes-"}})
 
     async def done() -> bool:
-        return registry.next_forgetting > asyncio.get_running_loop().time()
+        return registry.next_snapshot_expiry > asyncio.get_running_loop().time()
 
-    await until_true(done)
+    await wait_until_true(done)
 
 
 async def test_the_past_is_forgotten_when_nobody_writes(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registries, "FORGET_EVERY", 0.001)
-    registry = registry_of(server)
-    await _pass(server)
+    monkeypatch.setattr(registries, "SNAPSHOT_EXPIRY_INTERVAL", 0.001)
+    registry = object_store_of(server)
+    await _trim_history(server)
 
     async def forgotten() -> bool:
         return registry.oldest_rv == registry.committed_rv
 
-    await until_true(forgotten)
+    await wait_until_true(forgotten)
 
 
 @asynccontextmanager
-async def jumped(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterator[None]:
+async def jump_wall_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> AsyncIterator[None]:
     """The wall clock is wrong by *seconds*, while time itself goes on as before."""
     import time
     from datetime import datetime, timedelta, tzinfo
 
-    from batholith.cluster.apiserver.verbs import deletes, writes
+    from batholith.apiserver.verbs import deletes, writes
 
     true = time.time
 
-    class Wrong(datetime):
+    class WrongClock(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
             return datetime.now(tz) + timedelta(seconds=seconds)
 
     with monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: true() + seconds)
-        patch.setattr(writes, "datetime", Wrong)
-        patch.setattr(deletes, "datetime", Wrong)
+        patch.setattr(time, "steady_time", lambda: true() + seconds)
+        patch.setattr(writes, "datetime", WrongClock)
+        patch.setattr(deletes, "datetime", WrongClock)
         yield
 
 
@@ -300,13 +307,13 @@ async def test_a_jump_of_the_wall_clock_ends_nothing_and_holds_nothing_up(
     )
     token = (await server.get(f"{SECRETS}?limit=10"))["metadata"]["continue"]
     watch = f"{MAPS}?watch=1&timeoutSeconds=600&resourceVersion=0"
-    async with server.watch(watch) as lines, jumped(monkeypatch, seconds):
+    async with server.watch(watch) as lines, jump_wall_clock(monkeypatch, seconds):
         await server.create(MAPS, {"metadata": {"name": "after"}})
         while (await lines.next())["object"]["metadata"]["name"] != "after":
             pass
         await server.create(NAMESPACES, {"metadata": {"name": "n"}})
         await server.request("DELETE", f"{NAMESPACES}/n")
-        await until_gone(server, NAMESPACES, "n")
+        await wait_deleted(server, NAMESPACES, "n")
         await server.get(f"{SECRETS}?limit=10&continue={token}")
         await server.get("/api/v1/namespaces/default/events/e")
-        assert registry_of(server).oldest_rv == 0
+        assert object_store_of(server).oldest_rv == 0

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 import yaml
-from support_kubectl import Kubectl, needs_kubectl
-from support_rows import AGENT, SCHEDULER, SERVER, Row, data, enforced, warned
-from support_server import (
+from support.embedded_apiserver import (
     DISCOVERY,
     MERGE,
     PODS,
@@ -23,8 +21,18 @@ from support_server import (
     embedded_server,
     pod,
 )
+from support.enforcement_rows import (
+    AGENT,
+    SCHEDULER,
+    SERVER,
+    EnforcementRow,
+    data,
+    enforced,
+    warned,
+)
+from support.kubectl import Kubectl, needs_kubectl
 
-from batholith.cluster.apiserver.builtin.unenforced import KINDS
+from batholith.apiserver.builtin.unenforced import UNENFORCED_KINDS
 from batholith.model import crds, names
 from batholith.model.names import Resource
 
@@ -46,9 +54,9 @@ _CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage"
 _SCALED = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
 _BACKEND = {"service": {"name": "s", "port": {"number": 80}}}
 _SIGNED = {"request": "", "signerName": "a.b/c", "usages": ["client auth"]}
-ROWS: Mapping[str, Row] = {
-    "v1/bindings": enforced(f"{SERVER}/verbs/pod_parts.py"),
-    "v1/configmaps": enforced(f"{AGENT}/projected.py"),
+ROWS: Mapping[str, EnforcementRow] = {
+    "v1/bindings": enforced(f"{SERVER}/verbs/pod_subresources.py"),
+    "v1/configmaps": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/endpoints": warned(),
     "v1/events": data(),
     "v1/limitranges": warned({"spec": {"limits": [{"type": "Container"}]}}),
@@ -65,13 +73,13 @@ ROWS: Mapping[str, Row] = {
             }
         },
     ),
-    "v1/pods": enforced(f"{AGENT}/worker.py", pod("p")),
+    "v1/pods": enforced(f"{AGENT}/pods/pod_worker.py", pod("p")),
     "v1/podtemplates": data({"template": _TEMPLATE}),
     "v1/replicationcontrollers": warned({"spec": {"selector": {"a": "b"}, "template": _TEMPLATE}}),
     "v1/resourcequotas": warned({"spec": {"hard": {"cpu": "1"}}}),
-    "v1/secrets": enforced(f"{AGENT}/projected.py"),
+    "v1/secrets": enforced(f"{AGENT}/volumes/projected.py"),
     "v1/serviceaccounts": warned(),
-    "v1/services": enforced(f"{AGENT}/hosts.py", {"spec": {"clusterIP": "None"}}),
+    "v1/services": enforced(f"{AGENT}/state/hosts.py", {"spec": {"clusterIP": "None"}}),
     "apps/v1/controllerrevisions": data({"revision": 1}),
     "apps/v1/daemonsets": warned({"spec": _WORKLOAD}),
     "apps/v1/deployments": warned({"spec": _WORKLOAD}),
@@ -106,7 +114,7 @@ ROWS: Mapping[str, Row] = {
     "storage.k8s.io/v1/csinodes": warned({"spec": {"drivers": []}}),
     "storage.k8s.io/v1/csistoragecapacities": warned({"storageClassName": "s"}),
     "storage.k8s.io/v1/storageclasses": enforced(
-        f"{SERVER}/controllers/matching.py", {"provisioner": "p"}
+        f"{SERVER}/controllers/volume_binding.py", {"provisioner": "p"}
     ),
     "storage.k8s.io/v1/volumeattachments": warned({"spec": _SOURCE}),
     "storage.k8s.io/v1/volumeattributesclasses": warned({"driverName": "d"}),
@@ -115,7 +123,7 @@ ROWS: Mapping[str, Row] = {
     "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": warned({"spec": {}}),
     "admissionregistration.k8s.io/v1/validatingwebhookconfigurations": warned({"webhooks": []}),
     "apiextensions.k8s.io/v1/customresourcedefinitions": enforced(
-        f"{SERVER}/controllers/definitions.py", definition("bars", "Bar")
+        f"{SERVER}/controllers/crds.py", definition("bars", "Bar")
     ),
     "scheduling.k8s.io/v1/priorityclasses": enforced(
         f"{SCHEDULER}/plugins/priority.py", {"value": 1}
@@ -130,7 +138,9 @@ ROWS: Mapping[str, Row] = {
         {"spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}}}
     ),
     "batch.volcano.sh/v1alpha1/jobs": enforced("job_ctrl/pods.py"),
-    "scheduling.volcano.sh/v1beta1/podgroups": enforced(f"{SCHEDULER}/gangs.py", {"spec": {}}),
+    "scheduling.volcano.sh/v1beta1/podgroups": enforced(
+        f"{SCHEDULER}/state/gangs.py", {"spec": {}}
+    ),
     "scheduling.volcano.sh/v1beta1/queues": enforced(
         f"{SCHEDULER}/plugins/proportion.py", {"spec": {}}
     ),
@@ -139,7 +149,7 @@ ROWS: Mapping[str, Row] = {
 """Every kind that a new cluster serves."""
 
 _STATUS = {"get", "patch", "update"}
-PARTS: Mapping[str, set[str]] = {
+SUBRESOURCES: Mapping[str, set[str]] = {
     **{f"{path}/status": _STATUS for path in (
         "v1/namespaces", "v1/nodes", "v1/persistentvolumeclaims", "v1/persistentvolumes", "v1/pods",
         "v1/replicationcontrollers", "v1/resourcequotas", "v1/services", "apps/v1/daemonsets",
@@ -162,7 +172,7 @@ PARTS: Mapping[str, set[str]] = {
 }  # fmt: skip
 """Every part of a kind that discovery lists, and what may be done with it."""
 
-REFUSED_PARTS = (
+REFUSED_SUBRESOURCES = (
     "pods/p/attach", "pods/p/ephemeralcontainers", "pods/p/exec", "pods/p/portforward",
     "pods/p/proxy", "pods/p/resize", "services/s/proxy", "serviceaccounts/default/token",
 )  # fmt: skip
@@ -220,9 +230,9 @@ async def test_every_kind_and_part_that_is_listed_has_a_row(server: EmbeddedServ
         for kind in kinds
         for part in kind.entry.get("subresources", ())
     }
-    assert parts == PARTS
-    assert [path for path, row in ROWS.items() if not row.holds] == []
-    assert len(KINDS) == sum(row.state == "warned" for row in ROWS.values())
+    assert parts == SUBRESOURCES
+    assert [path for path, row in ROWS.items() if not row.enforcer_exists] == []
+    assert len(UNENFORCED_KINDS) == sum(row.handling == "warned" for row in ROWS.values())
 
 
 async def test_kinds_without_effect_are_answered_with_a_warning(server: EmbeddedServer) -> None:
@@ -236,7 +246,7 @@ async def test_kinds_without_effect_are_answered_with_a_warning(server: Embedded
         answer = await server.request("POST", f"{kind.url()}?dryRun=All", body)
         assert answer.status == 201, (kind.path, answer.body)
         said = [text for text in answer.warnings if "stored but not" in text]
-        assert len(said) == (row.state == "warned"), (kind.path, answer.warnings)
+        assert len(said) == (row.handling == "warned"), (kind.path, answer.warnings)
         assert len(answer.warnings) == len(said), kind.path
         assert all(text.startswith(kind.entry["responseKind"]["kind"]) for text in said)
 
@@ -292,11 +302,11 @@ async def test_openapi_describes_the_parts_that_are_listed(server: EmbeddedServe
             plural, brace, part = path.partition("/{name}/")
             if brace:
                 found.add(f"{group_version}/{plural.rpartition('/')[2]}/{part}")
-    assert found == set(PARTS)
+    assert found == set(SUBRESOURCES)
 
 
 async def test_parts_that_are_missing_are_refused_by_name(server: EmbeddedServer) -> None:
-    for part in REFUSED_PARTS:
+    for part in REFUSED_SUBRESOURCES:
         url = f"/api/v1/namespaces/default/{part}"
         for method in ("POST", "PATCH"):
             answer = await server.request(method, url, {}, content_type=MERGE)
@@ -308,7 +318,7 @@ async def test_parts_that_are_missing_are_refused_by_name(server: EmbeddedServer
 
 POLICIES = names.NETWORKPOLICIES.path("default")
 POLICY = {"metadata": {"name": "n"}, "spec": {"podSelector": {}}}
-SAID = (
+WARNINGS = (
     "NetworkPolicy is stored but not enforced by the embedded cluster: pods share the network of "
     "the machine"
 )
@@ -318,13 +328,13 @@ async def test_a_warning_comes_with_the_object_and_with_each_change_of_it(
     server: EmbeddedServer,
 ) -> None:
     made = await server.request("POST", POLICIES, POLICY)
-    assert (made.status, made.warnings) == (201, [SAID])
+    assert (made.status, made.warnings) == (201, [WARNINGS])
     other = {**made.body, "spec": {"podSelector": {"matchLabels": {"a": "b"}}}}
     put = await server.request("PUT", f"{POLICIES}/n", other)
-    assert (put.status, put.warnings) == (200, [SAID])
+    assert (put.status, put.warnings) == (200, [WARNINGS])
     patch = {"spec": {"podSelector": {"matchLabels": {"a": "c"}}}}
     patched = await server.request("PATCH", f"{POLICIES}/n", patch, content_type=MERGE)
-    assert (patched.status, patched.warnings) == (200, [SAID])
+    assert (patched.status, patched.warnings) == (200, [WARNINGS])
 
 
 async def test_labels_states_and_deletions_bring_no_warning(server: EmbeddedServer) -> None:

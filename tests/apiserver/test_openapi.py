@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.custom.kinds import custom_kind
-from batholith.cluster.apiserver.discovery import openapi
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.custom.kinds import custom_kinds
+from batholith.apiserver.discovery import openapi
 from batholith.model import crds as own_crds
 
-OWN = [kind for crd in own_crds.load() for kind in custom_kind(crd)]
+OWN = [kind for crd in own_crds.load() for kind in custom_kinds(crd)]
 KINDS = [*BUILT_IN, *OWN]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support_server import MAPS, Server, config_map
-from support_servers import Servers
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import MAPS, Server, config_map
 
 Json = dict[str, Any]
 LONG = "x" * 129
@@ -76,7 +76,7 @@ REFUSED = (
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as running:
         await running.create(MAPS, config_map("a"))
         yield running

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from support_answers import Comparison
-from support_server import EmbeddedServer, embedded_server
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.response_comparison import ResponseComparison
 
-from batholith.cluster.apiserver.storage import registry
+from batholith.apiserver.storage import object_store
 
 RECORDING = Path(__file__).parents[1] / "data" / "crd-wire.jsonl"
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ NOT_SENT = {
 }
 """Recorded requests that are left out, and why: what they would leave behind disturbs others."""
 
-SOON = frozenset((1, 225, 250, 251))
+EVENTUALLY_CONSISTENT = frozenset((1, 225, 250, 251))
 """Recorded requests that look at what a controller of the server does by itself."""
 
 NOT_YET = {
@@ -56,13 +56,13 @@ class Replay:
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
-        self._comparison = Comparison()
+        self._comparison = ResponseComparison()
 
     async def run(self, entry: Json) -> list[str]:
         """Replay one request; returns the differences."""
         found = await self._run(entry)
         async with asyncio.timeout(100):
-            while found and entry["n"] in SOON:
+            while found and entry["n"] in EVENTUALLY_CONSISTENT:
                 await asyncio.sleep(0.01)
                 found = await self._run(entry)
         return found
@@ -105,8 +105,8 @@ class Replay:
         if entry["status"] != 200:
             return []
         ours = body if isinstance(body, list) else [body] if body else []
-        theirs = [event for event in entry["events"] if not _is_mark(event)]
-        ours = [event for event in ours if not _is_mark(event)]
+        theirs = [event for event in entry["events"] if not _is_bookmark(event)]
+        ours = [event for event in ours if not _is_bookmark(event)]
         return self._comparison.differences(theirs, ours)
 
 
@@ -119,13 +119,13 @@ def _read(body: Any) -> Any:
     return read
 
 
-def _is_mark(event: Json) -> bool:
+def _is_bookmark(event: Json) -> bool:
     """A bookmark that says nothing but the version: when it comes is a matter of time."""
     metadata = (event.get("object") or {}).get("metadata") or {}
     return event.get("type") == "BOOKMARK" and "annotations" not in metadata
 
 
-def _groups(entries: list[Json]) -> list[list[Json]]:
+def _parallel_groups(entries: list[Json]) -> list[list[Json]]:
     """Runs of watches in which nothing is written: they can run side by side."""
     groups: list[list[Json]] = []
     for entry in entries:
@@ -139,13 +139,13 @@ def _groups(entries: list[Json]) -> list[list[Json]]:
 async def test_we_answer_as_a_genuine_server_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "WAIT_FOR_VERSION", 0.05)
+    monkeypatch.setattr(object_store, "FRESHNESS_TIMEOUT", 0.05)
     recorded = [msgspec.json.decode(line) for line in RECORDING.read_bytes().splitlines()]
     entries = [entry for entry in recorded if entry["n"] not in NOT_SENT]
     differ: dict[int, list[str]] = {}
     async with embedded_server(tmp_path, collect_garbage=False) as server:
         replay = Replay(server)
-        for group in _groups(entries):
+        for group in _parallel_groups(entries):
             for entry, found in zip(
                 group, await asyncio.gather(*map(replay.run, group)), strict=True
             ):

@@ -6,34 +6,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_server import (
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import (
     DEFINITIONS,
     FOOS,
     MAPS,
     MERGE,
     PODS,
     EmbeddedServer,
-    Lines,
     Server,
+    WatchStream,
     config_map,
     definition,
     embedded_server,
     foo,
     pod,
-    until_gone,
+    wait_deleted,
 )
-from support_servers import Servers
-from support_waiting import until, until_true
+from support.polling import wait_for, wait_until_true
 
+from batholith.model.admission import AdmissionRequest, DeniedError, ObjectReader, Webhook
 from batholith.model.names import CONFIGMAPS, Resource
-from batholith.model.review import DeniedError, Lookup, Review, Webhook
 
 Json = dict[str, Any]
 INITIAL = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as running:
         yield running
 
@@ -44,7 +44,7 @@ async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield running
 
 
-async def names(lines: Lines, count: int) -> list[tuple[str, str]]:
+async def names(lines: WatchStream, count: int) -> list[tuple[str, str]]:
     events = [await lines.next() for _ in range(count)]
     return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
 
@@ -164,13 +164,13 @@ async def test_a_nodes_watcher_sees_its_pods_only(server: Server) -> None:
 
 
 async def test_a_forgotten_version_is_410_as_an_event(embedded: EmbeddedServer) -> None:
-    registry = embedded.running.app.handlers.writer.registry
+    registry = embedded.running.app.handlers.writer.store
     kind = embedded.running.app.catalog.get("", "v1", "configmaps")
     assert kind is not None
-    registry.shelf(kind).floor = registry.committed_rv
+    registry.resource_store(kind).oldest_version = registry.committed_rv
     async with embedded.watch(f"{MAPS}?watch=1&resourceVersion=1") as lines:
         assert lines.status == 200
-        (event,) = await lines.rest()
+        (event,) = await lines.remaining()
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
     assert event["object"]["reason"] == "Expired"
 
@@ -194,7 +194,7 @@ async def test_nothing_is_lost_over_a_restart_and_watchers_resume(tmp_path: Path
 
 
 async def test_a_definition_makes_a_kind(server: Server) -> None:
-    await server.install(definition())
+    await server.install_crds(definition())
     made = await server.create(FOOS, foo("x", mode="a"))
     assert made["spec"] == {"mode": "a", "size": 1}
     assert made["metadata"]["generation"] == 1
@@ -210,12 +210,12 @@ async def test_a_definition_makes_a_kind(server: Server) -> None:
     assert status.body["spec"]["mode"] == "a"
     gone = await server.request("DELETE", f"{DEFINITIONS}/foos.ex.io")
     assert gone.status == 200
-    await until_gone(server, DEFINITIONS, "foos.ex.io")
+    await wait_deleted(server, DEFINITIONS, "foos.ex.io")
 
     async def unknown() -> bool:
         return (await server.request("GET", FOOS)).status == 404
 
-    await until_true(unknown)  # the door of a real server hears of it a little later
+    await wait_until_true(unknown)  # the door of a real server hears of it a little later
 
 
 async def test_given_definitions_are_served_from_the_start(tmp_path: Path) -> None:
@@ -229,11 +229,11 @@ async def test_given_definitions_are_served_from_the_start(tmp_path: Path) -> No
 
 
 async def test_webhooks_complete_then_check_and_their_words_reach_the_user(tmp_path: Path) -> None:
-    def mutate(review: Review, lookup: Lookup) -> Json:
+    def mutate(review: AdmissionRequest, lookup: ObjectReader) -> Json:
         assert review.object is not None
         return {**review.object, "spec": {**review.object["spec"], "mode": "b"}}
 
-    def validate(review: Review, lookup: Lookup) -> None:
+    def validate(review: AdmissionRequest, lookup: ObjectReader) -> None:
         assert review.object is None or review.object["spec"]["mode"] == "b"
         if review.operation == "CREATE" and review.name == "no":
             raise DeniedError(f"{review.user} may not")
@@ -377,11 +377,11 @@ async def test_long_lists_and_streams_are_whole(server: Server) -> None:
 
 async def test_a_watcher_that_hangs_up_is_forgotten(embedded: EmbeddedServer) -> None:
     app = embedded.running.app
-    hub = app.handlers.writer.registry.shelf(app.catalog.known(CONFIGMAPS)).hub
+    hub = app.handlers.writer.store.resource_store(app.catalog.require(CONFIGMAPS)).broadcaster
     async with embedded.watch(f"{MAPS}?watch=1") as lines:
         await lines.next()
         assert len(hub) == 1
-    await until(lambda: not len(hub))
+    await wait_for(lambda: not len(hub))
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ async def test_a_status_write_without_news_keeps_the_status(
 
 
 async def test_a_custom_status_survives_a_write_without_news(server: Server) -> None:
-    await server.install(definition())
+    await server.install_crds(definition())
     await server.create(FOOS, foo("f"))
     said = {"status": {"phase": "Ready"}}
     before = await server.request("PATCH", f"{FOOS}/f/status", said, content_type=MERGE)
@@ -417,7 +417,7 @@ async def test_a_custom_status_survives_a_write_without_news(server: Server) -> 
 
 
 async def test_defaults_that_a_rule_puts_back_are_no_change(tmp_path: Path) -> None:
-    def fill_in(review: Review, lookup: Lookup) -> Json:
+    def fill_in(review: AdmissionRequest, lookup: ObjectReader) -> Json:
         obj = review.object or {}
         return {**obj, "spec": {**obj["spec"], "mode": "a"}}
 
@@ -429,7 +429,7 @@ async def test_defaults_that_a_rule_puts_back_are_no_change(tmp_path: Path) -> N
         mutate=fill_in,
     )
     async with embedded_server(tmp_path, webhooks=[rule]) as server:
-        await server.install(definition())
+        await server.install_crds(definition())
         made = await server.create(FOOS, foo("f"))
         again = await server.request(
             "PATCH", f"{FOOS}/f", {"spec": {"mode": None}}, content_type=MERGE

@@ -6,14 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_server import MAPS, EmbeddedServer, config_map, embedded_server, until_gone
-from support_waiting import until_true
+from support.embedded_apiserver import (
+    MAPS,
+    EmbeddedServer,
+    config_map,
+    embedded_server,
+    wait_deleted,
+)
+from support.polling import wait_until_true
 
-from batholith.cluster.apiserver.controllers import keeper
-from batholith.cluster.apiserver.controllers.garbage_collector import Collector
-from batholith.cluster.apiserver.controllers.namespaces import Landlord
-from batholith.cluster.apiserver.storage.registry import Registry
-from batholith.cluster.apiserver.storage.watch import Watcher
+from batholith.apiserver.controllers import base
+from batholith.apiserver.controllers.garbage_collector import GarbageCollector
+from batholith.apiserver.controllers.namespaces import NamespaceController
+from batholith.apiserver.storage.object_store import ObjectStore
+from batholith.apiserver.storage.watch import Watcher
 from batholith.kube import supervision
 
 NAMESPACES = "/api/v1/namespaces"
@@ -48,9 +54,9 @@ async def restarts(server: EmbeddedServer, task: str) -> bool:
 async def test_the_store_goes_on_writing(
     tmp_path: Path, fail_once: Failing, error: BaseException
 ) -> None:
-    supervision.RESTARTS.clear()
+    supervision.TASK_RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
-        fail_once(Registry, "_write_group", error)
+        fail_once(ObjectStore, "_write_group", error)
         await server.create(MAPS, config_map("a"))
         await server.create(MAPS, config_map("b"))
         assert await restarts(server, "store")
@@ -58,29 +64,29 @@ async def test_the_store_goes_on_writing(
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
 async def test_controllers_go_on(tmp_path: Path, fail_once: Failing, error: BaseException) -> None:
-    supervision.RESTARTS.clear()
-    fail_once(keeper, "run_workers", error)
+    supervision.TASK_RESTARTS.clear()
+    fail_once(base, "run_workers", error)
     async with embedded_server(tmp_path) as server:
         await server.create(NAMESPACES, {"metadata": {"name": "n"}})
         await server.request("DELETE", f"{NAMESPACES}/n")
-        await until_gone(server, NAMESPACES, "n")
-        assert supervision.RESTARTS.total() == 1
+        await wait_deleted(server, NAMESPACES, "n")
+        assert supervision.TASK_RESTARTS.total() == 1
 
 
 async def test_a_controller_that_missed_a_change_looks_at_everything(
     tmp_path: Path, fail_once: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_START_AGAIN_AFTER", 0.0)
-    supervision.RESTARTS.clear()
+    monkeypatch.setattr(base, "_RESYNC_DELAY", 0.0)
+    supervision.TASK_RESTARTS.clear()
     async with embedded_server(tmp_path) as server:
         owner = await server.create(MAPS, config_map("owner"))
         reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
         reference["uid"] = owner["metadata"]["uid"]
         await server.create(MAPS, {"metadata": {"name": "d", "ownerReferences": [reference]}})
-        fail_once(Collector, "observe", RuntimeError("boom"))
-        fail_once(Landlord, "observe", RuntimeError("boom"))
+        fail_once(GarbageCollector, "observe", RuntimeError("boom"))
+        fail_once(NamespaceController, "observe", RuntimeError("boom"))
         await server.request("DELETE", f"{MAPS}/owner")
-        await until_gone(server, MAPS, "d")
+        await wait_deleted(server, MAPS, "d")
         for task in ("garbage", "namespaces"):
             assert await restarts(server, task)
 
@@ -95,16 +101,16 @@ async def test_a_watch_that_cannot_be_told_of_a_change_ends_alone(
     ):
         shelf = next(
             each
-            for each in server.running.app.handlers.writer.registry.shelves()
+            for each in server.running.app.handlers.writer.store.resource_stores()
             if each.resource.plural == "configmaps"
         )
 
         async def watched() -> bool:
-            return len(shelf.hub) == 2
+            return len(shelf.broadcaster) == 2
 
-        await until_true(watched)
+        await wait_until_true(watched)
         fail_once(Watcher, "see", RuntimeError("boom"))
         await server.create(MAPS, config_map("x", a="b"))
-        ended = await first.rest()
+        ended = await first.remaining()
         assert ended == []
         assert (await second.next())["object"]["metadata"]["name"] == "x"

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.custom.kinds import custom_kind
-from batholith.cluster.apiserver.kinds.info import KindInfo
-from batholith.cluster.apiserver.printing import tables
-from batholith.cluster.apiserver.printing.ages import age, duration
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.custom.kinds import custom_kinds
+from batholith.apiserver.kinds.info import KindInfo
+from batholith.apiserver.printing import tables
+from batholith.apiserver.printing.ages import age, duration
 from batholith.model import crds as own_crds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -71,7 +71,7 @@ def kind(name: str, group: str = "") -> KindInfo:
 
 def row(info: KindInfo, obj: dict[str, Any], *, wide: bool = False) -> dict[str, Any]:
     obj = {"metadata": {"name": "a", "creationTimestamp": "2026-01-01T11:00:00Z"}} | obj
-    columns = tables.definitions(info)
+    columns = tables.column_definitions(info)
     found = tables.cells(info, obj, NOW)
     assert len(found) == len(columns)
     return {
@@ -202,7 +202,7 @@ def test_built_in_kinds_show_what_matters(
 
 def test_custom_kinds_show_what_their_definition_names() -> None:
     jobs = next(crd for crd in own_crds.load() if crd["spec"]["names"]["plural"] == "jobs")
-    info = custom_kind(jobs)[0]
+    info = custom_kinds(jobs)[0]
     shown = row(
         info,
         {"spec": {"queue": "q"}, "status": {"minAvailable": 3, "state": {"phase": "Running"}}},
@@ -210,7 +210,7 @@ def test_custom_kinds_show_what_their_definition_names() -> None:
     )
     lower = {key.lower(): value for key, value in shown.items()}
     assert (lower["status"], lower["minavailable"], lower["age"]) == ("Running", 3, "60m")
-    assert tables.definitions(info)[0]["format"] == "name"
+    assert tables.column_definitions(info)[0]["format"] == "name"
     young = {"metadata": {"name": "b", "creationTimestamp": "2026-01-01T12:00:00Z"}}
     later = tables.cells(info, young, NOW + timedelta(seconds=5))
     assert "5s" in later

@@ -9,18 +9,24 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from batholith.admission.serving.service import Options
+from batholith.admission.serving.service import AdmissionOptions
 from batholith.cli import admission, controllers, scheduler
-from batholith.cli.controllers import WorkFlags
-from batholith.cli.flags import GoCommand, Inert, grouped
-from batholith.cli.gates import QUEUE_GATES, GatesError, is_open, without_effect
-from batholith.cli.leading import ElectionFlags, SchedulerElectionFlags
+from batholith.cli.controller_selection import (
+    CONTROLLERS,
+    DEFAULT,
+    SelectionError,
+    select,
+    unsupported,
+)
+from batholith.cli.controllers import ControllerFlags
+from batholith.cli.featuregate import QUEUE_GATES, FeatureGateError, ineffective_gates, is_enabled
+from batholith.cli.flag_groups import KLOG_FLAGS, ClusterFlags, EndpointFlags, LogFlags
+from batholith.cli.go_flags import GoFlagCommand, IgnoredFlag, command_from_groups
+from batholith.cli.leader_election import ElectionFlags, SchedulerElectionFlags
 from batholith.cli.main import app
-from batholith.cli.options import KLOG, ClusterFlags, LogFlags, ServingFlags
 from batholith.cli.scheduler import SchedulingFlags
-from batholith.cli.selection import DEFAULT, OURS, SelectionError, missing, select
 
-PARTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
+COMPONENTS = ("controllers", "scheduler", "admission", "apiserver", "agent", "api")
 CHART_CONTROLLERS = (
     "--logtostderr",
     "--enable-healthz=true",
@@ -77,7 +83,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 
 
 @dataclass
-class Given:
+class ParsedCommand:
     """What a command got."""
 
     groups: list[Any] = field(default_factory=list)
@@ -85,35 +91,35 @@ class Given:
     def parse(self, command: Any, arguments: Sequence[str]) -> None:
         """Let *command* read *arguments* as the process would."""
         one = typer.Typer(pretty_exceptions_enable=False)
-        one.command(cls=GoCommand)(command)
+        one.command(cls=GoFlagCommand)(command)
         outcome = CliRunner().invoke(one, list(arguments))
         assert outcome.exit_code == 0, outcome.output
 
-    def controllers(self, *arguments: str) -> tuple[ClusterFlags, WorkFlags, ServingFlags]:
+    def controllers(self, *arguments: str) -> tuple[ClusterFlags, ControllerFlags, EndpointFlags]:
         def run(
             cluster: ClusterFlags,
-            work: WorkFlags,
+            work: ControllerFlags,
             election: ElectionFlags,
-            serving: ServingFlags,
+            serving: EndpointFlags,
             logging_: LogFlags,
         ) -> None:
             self.groups = [cluster, work, serving]
 
-        self.parse(grouped(run, *controllers.INERT), arguments)
+        self.parse(command_from_groups(run, *controllers.IGNORED_FLAGS), arguments)
         cluster, work, serving = self.groups
         return cluster, work, serving
 
-    def scheduler(self, *arguments: str) -> tuple[ClusterFlags, SchedulingFlags, ServingFlags]:
+    def scheduler(self, *arguments: str) -> tuple[ClusterFlags, SchedulingFlags, EndpointFlags]:
         def run(
             cluster: ClusterFlags,
             scheduling: SchedulingFlags,
             election: SchedulerElectionFlags,
-            serving: ServingFlags,
+            serving: EndpointFlags,
             logging_: LogFlags,
         ) -> None:
             self.groups = [cluster, scheduling, serving]
 
-        self.parse(grouped(run, *scheduler.INERT), arguments)
+        self.parse(command_from_groups(run, *scheduler.IGNORED_FLAGS), arguments)
         cluster, scheduling, serving = self.groups
         return cluster, scheduling, serving
 
@@ -121,16 +127,16 @@ class Given:
 def test_the_arguments_of_volcanos_chart_for_its_controllers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster, work, serving = Given().controllers(*CHART_CONTROLLERS)
+    cluster, work, serving = ParsedCommand().controllers(*CHART_CONTROLLERS)
     assert (cluster.kube_api_qps, cluster.kube_api_burst) == (50, 100)
     assert (work.worker_threads, work.worker_threads_for_podgroup) == (3, 5)
-    assert set(select(work.controllers)) == set(OURS)
+    assert set(select(work.controllers)) == set(CONTROLLERS)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert (serving.health(), serving.metrics(8081)) == (":11251", ":8081")
 
 
 def test_the_arguments_of_volcanos_chart_for_its_scheduler() -> None:
-    _, scheduling, serving = Given().scheduler(*CHART_SCHEDULER)
+    _, scheduling, serving = ParsedCommand().scheduler(*CHART_SCHEDULER)
     assert scheduling.scheduler_conf == Path("/volcano.scheduler/volcano-scheduler.conf")
     assert list(scheduling.scheduler_name) == ["volcano"]
     assert scheduling.scheduler_sharding_mode == "none"
@@ -138,19 +144,19 @@ def test_the_arguments_of_volcanos_chart_for_its_scheduler() -> None:
 
 
 def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
-    found: list[Options] = []
+    found: list[AdmissionOptions] = []
 
     def run(
         cluster: ClusterFlags,
         web: admission.WebhookFlags,
-        rules: admission.RuleFlags,
-        office: admission.OfficeFlags,
+        rules: admission.AdmissionFlags,
+        office: admission.AdmissionElectionFlags,
         served: admission.HealthFlags,
         logging_: LogFlags,
     ) -> None:
-        found.append(admission._options(web, rules))
+        found.append(admission._build_options(web, rules))
 
-    Given().parse(grouped(run, *KLOG), CHART_ADMISSION)
+    ParsedCommand().parse(command_from_groups(run, *KLOG_FLAGS), CHART_ADMISSION)
     [options] = found
     assert options.paths == (
         "/jobs/mutate",
@@ -159,12 +165,12 @@ def test_the_arguments_of_volcanos_chart_for_its_admission() -> None:
         "/queues/mutate",
         "/queues/validate",
     )
-    assert options.target.service == "volcano-admission-service"
-    assert options.place.port == 8443
+    assert options.endpoint.service == "volcano-admission-service"
+    assert options.listen.port == 8443
 
 
 def test_names_are_repeated_not_listed() -> None:
-    _, work, _ = Given().controllers("--scheduler-name", "a", "--scheduler-name=b,c")
+    _, work, _ = ParsedCommand().controllers("--scheduler-name", "a", "--scheduler-name=b,c")
     assert list(work.scheduler_name) == ["a", "b,c"]
 
 
@@ -180,7 +186,7 @@ def test_names_are_repeated_not_listed() -> None:
     ],
 )
 def test_truth_as_go_spells_it(argument: str, wanted: bool) -> None:
-    _, work, _ = Given().controllers(argument)
+    _, work, _ = ParsedCommand().controllers(argument)
     assert work.inherit_owner_annotations is wanted
 
 
@@ -198,7 +204,7 @@ def test_unknown_flags_are_refused() -> None:
 def test_flags_without_effect_say_so(command: str) -> None:
     answer = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "250"})
     module = {"controllers": controllers, "scheduler": scheduler}[command]
-    inert: tuple[Inert, ...] = module.INERT
+    inert: tuple[IgnoredFlag, ...] = module.INERT
     for flag in inert:
         line = next(line for line in answer.output.splitlines() if f"--{flag.name} " in line)
         assert "No effect: " in line
@@ -206,7 +212,7 @@ def test_flags_without_effect_say_so(command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], *([name] for name in PARTS)],
+    [[], *([name] for name in COMPONENTS)],
 )
 def test_the_version(command: list[str]) -> None:
     outcome = CliRunner().invoke(app, [*command, "--version"])
@@ -222,7 +228,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("command", PARTS)
+@pytest.mark.parametrize("command", COMPONENTS)
 def test_mistakes_are_told_without_a_traceback(command: str, mistake: str, tmp_path: Path) -> None:
     if command == "apiserver" and "kubeconfig" in mistake:
         mistake, told = "--listen-address=here", "'here' is no [HOST]:PORT"
@@ -297,8 +303,8 @@ def test_a_configuration_that_cannot_be_used_is_told_before_anything_else(
     assert told in line
 
 
-def serving(*arguments: str) -> ServingFlags:
-    return Given().controllers(*arguments)[2]
+def serving(*arguments: str) -> EndpointFlags:
+    return ParsedCommand().controllers(*arguments)[2]
 
 
 def test_nothing_is_served_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,14 +336,14 @@ def test_what_is_no_address_is_refused_in_a_line(address: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (DEFAULT, OURS),
-        ("", OURS),
-        ("*", OURS),
+        (DEFAULT, CONTROLLERS),
+        ("", CONTROLLERS),
+        ("*", CONTROLLERS),
         ("job-controller", ["job-controller"]),
         ("+job-controller,queue-controller", ["job-controller", "queue-controller"]),
         ("*,-pg-controller", ["job-controller", "queue-controller"]),
         ("-pg-controller,*", ["job-controller", "queue-controller"]),
-        ("*,-hyperNode-controller,-sharding-controller", OURS),
+        ("*,-hyperNode-controller,-sharding-controller", CONTROLLERS),
         ("job-controller,jobflow-controller", ["job-controller"]),
     ],
 )
@@ -364,25 +370,25 @@ def test_lists_that_make_no_sense(text: str, told: str) -> None:
 
 
 def test_what_is_asked_for_by_name_and_is_not_here() -> None:
-    assert list(missing("*,+jobflow-controller,-hyperNode-controller,gc-controller")) == [
+    assert list(unsupported("*,+jobflow-controller,-hyperNode-controller,gc-controller")) == [
         "jobflow-controller"
     ]
 
 
 def test_feature_gates() -> None:
-    assert without_effect("") == []
-    assert without_effect("WorkLoadSupport=true, CSIStorage=F") == []
-    assert without_effect("WorkLoadSupport=false,DynamicResourceAllocation=true") == [
+    assert ineffective_gates("") == []
+    assert ineffective_gates("WorkLoadSupport=true, CSIStorage=F") == []
+    assert ineffective_gates("WorkLoadSupport=false,DynamicResourceAllocation=true") == [
         "WorkLoadSupport=false",
         "DynamicResourceAllocation=true",
     ]
-    assert without_effect(f"{QUEUE_GATES}=true") == [f"{QUEUE_GATES}=true"]
-    assert without_effect(f"{QUEUE_GATES}=true", heeded=[QUEUE_GATES]) == []
-    assert not is_open("", QUEUE_GATES)
-    assert is_open(f"{QUEUE_GATES}=false, {QUEUE_GATES}=T", QUEUE_GATES)
+    assert ineffective_gates(f"{QUEUE_GATES}=true") == [f"{QUEUE_GATES}=true"]
+    assert ineffective_gates(f"{QUEUE_GATES}=true", supported=[QUEUE_GATES]) == []
+    assert not is_enabled("", QUEUE_GATES)
+    assert is_enabled(f"{QUEUE_GATES}=false, {QUEUE_GATES}=T", QUEUE_GATES)
     for wrong in ("WorkLoadSupport", "WorkLoadSupport=yes", "=true"):
-        with pytest.raises(GatesError):
-            without_effect(wrong)
+        with pytest.raises(FeatureGateError):
+            ineffective_gates(wrong)
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,29 @@ from pathlib import Path
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
-from support_waiting import until
+from support.polling import wait_for
 
 from batholith.cli import health as module
-from batholith.cli.health import CannotListenError, Health, Place, serving, split, tls
-from batholith.cluster import pki
-from batholith.httpserver.figures import ListenerFigures
+from batholith.cli.health import (
+    CannotListenError,
+    Endpoint,
+    Health,
+    serve_endpoints,
+    split_host_port,
+    tls_context,
+)
 from batholith.httpserver.limits import Limits
+from batholith.httpserver.metrics import ListenerMetrics
+from batholith.local import pki
 
 OPEN = "batholith_http_connections"
 
 
 @dataclass
-class Candidate:
+class FakeElector:
     """An elector in any state."""
 
-    leading: asyncio.Event = field(default_factory=asyncio.Event)
+    elected: asyncio.Event = field(default_factory=asyncio.Event)
     holder: str = ""
     late: bool = False
 
@@ -36,16 +43,16 @@ class Candidate:
 
 
 @dataclass
-class Cache:
+class FakeInformer:
     name: str
     synced: bool = False
-    out_of_touch: float = 0.0
+    stale_seconds: float = 0.0
 
 
 @dataclass
-class World:
-    candidate: Candidate = field(default_factory=Candidate)
-    caches: list[Cache] = field(default_factory=list)
+class HealthWorld:
+    candidate: FakeElector = field(default_factory=FakeElector)
+    informers: list[FakeInformer] = field(default_factory=list)
     health: Health = field(default_factory=Health)
     session: aiohttp.ClientSession | None = None
     port: int = 0
@@ -58,62 +65,62 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    world.health.follow_caches(lambda: world.caches)
-    world.health.follow_leader(world.candidate)
-    place = Place(address="127.0.0.1:0", health=world.health)
-    async with serving([place]) as [world.port], aiohttp.ClientSession() as world.session:
+async def world() -> AsyncIterator[HealthWorld]:
+    world = HealthWorld()
+    world.health.add_informer_check(lambda: world.informers)
+    world.health.add_leader_check(world.candidate)
+    place = Endpoint(address="127.0.0.1:0", health=world.health)
+    async with serve_endpoints([place]) as [world.port], aiohttp.ClientSession() as world.session:
         yield world
 
 
-async def test_ready_once_caches_are_synced_and_it_leads(world: World) -> None:
+async def test_ready_once_caches_are_synced_and_it_leads(world: HealthWorld) -> None:
     assert await world.get("/readyz") == (
         503,
         "[-]caches: not started yet\n[-]leader: neither leads nor has seen a leader\n",
     )
-    world.caches += [Cache("pods"), Cache("jobs.batch.volcano.sh")]
-    world.candidate.leading.set()
+    world.informers += [FakeInformer("pods"), FakeInformer("jobs.batch.volcano.sh")]
+    world.candidate.elected.set()
     told = "[-]caches: not synced yet: jobs.batch.volcano.sh, pods\n"
     assert await world.get("/readyz") == (503, told)
-    for cache in world.caches:
+    for cache in world.informers:
         cache.synced = True
     assert await world.get("/readyz") == (200, "ok")
 
 
-async def test_not_ready_while_the_server_is_long_out_of_reach(world: World) -> None:
-    world.candidate.leading.set()
-    world.caches += [Cache("pods", synced=True), Cache("jobs", synced=True)]
-    for cache in world.caches:
-        cache.out_of_touch = 59.0
+async def test_not_ready_while_the_server_is_long_out_of_reach(world: HealthWorld) -> None:
+    world.candidate.elected.set()
+    world.informers += [FakeInformer("pods", synced=True), FakeInformer("jobs", synced=True)]
+    for cache in world.informers:
+        cache.stale_seconds = 59.0
     assert await world.get("/readyz") == (200, "ok")
-    world.caches[0].out_of_touch = 61.0
+    world.informers[0].stale_seconds = 61.0
     assert await world.get("/readyz") == (503, "[-]caches: out of touch for 61 s: pods\n")
     assert await world.get("/livez") == (200, "ok")
 
 
-async def test_verbose_says_who_leads(world: World) -> None:
+async def test_verbose_says_who_leads(world: HealthWorld) -> None:
     world.candidate.holder = "another"
     assert "[+]leader ok: stands by for another" in (await world.get("/readyz?verbose"))[1]
-    world.candidate.leading.set()
+    world.candidate.elected.set()
     assert "[+]leader ok: leads\n" in (await world.get("/readyz?verbose"))[1]
 
 
-async def test_a_standby_is_ready_once_it_knows_the_leader(world: World) -> None:
-    world.caches.append(Cache("pods", synced=True))
+async def test_a_standby_is_ready_once_it_knows_the_leader(world: HealthWorld) -> None:
+    world.informers.append(FakeInformer("pods", synced=True))
     assert (await world.get("/readyz"))[0] == 503
     world.candidate.holder = "another"
     assert (await world.get("/readyz"))[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/healthz/ping", "/livez/ping"])
-async def test_alive_before_it_is_ready(world: World, path: str) -> None:
+async def test_alive_before_it_is_ready(world: HealthWorld, path: str) -> None:
     assert await world.get(path) == (200, "ok")
     assert (await world.get(path, method="HEAD"))[0] == 200
 
 
-async def test_a_leader_that_is_late_is_to_be_restarted(world: World) -> None:
-    world.candidate.leading.set()
+async def test_a_leader_that_is_late_is_to_be_restarted(world: HealthWorld) -> None:
+    world.candidate.elected.set()
     world.candidate.late = True
     line = "[-]leader-election: leads, but has not renewed its lease in time\n"
     for path in ("/healthz", "/livez", "/livez/leader-election"):
@@ -122,8 +129,8 @@ async def test_a_leader_that_is_late_is_to_be_restarted(world: World) -> None:
     assert await world.get("/healthz/ping") == (200, "ok")
 
 
-async def test_verbose_lists_every_check(world: World) -> None:
-    world.caches.append(Cache("pods", synced=True))
+async def test_verbose_lists_every_check(world: HealthWorld) -> None:
+    world.informers.append(FakeInformer("pods", synced=True))
     status, text = await world.get("/readyz?verbose")
     assert (status, text.splitlines()) == (
         503,
@@ -139,17 +146,17 @@ async def test_verbose_lists_every_check(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/healthz/nosuch", "/livez/caches", "/health"])
-async def test_there_is_nothing_else(world: World, path: str) -> None:
+async def test_there_is_nothing_else(world: HealthWorld, path: str) -> None:
     assert (await world.get(path))[0] == 404
 
 
-async def test_nothing_can_be_written(world: World) -> None:
+async def test_nothing_can_be_written(world: HealthWorld) -> None:
     assert (await world.get("/healthz", method="POST"))[0] == 405
 
 
 async def test_a_stuck_loop_fails_the_probe() -> None:
     """The loop that works is the one that answers: a probe from outside runs out of time."""
-    place = Place(address="127.0.0.1:0", health=Health())
+    place = Endpoint(address="127.0.0.1:0", health=Health())
     seen: list[str] = []
     done, go = threading.Event(), threading.Event()
 
@@ -162,7 +169,7 @@ async def test_a_stuck_loop_fails_the_probe() -> None:
             seen.append("no answer")
         done.set()
 
-    async with serving([place]) as [port]:
+    async with serve_endpoints([place]) as [port]:
         thread = threading.Thread(target=probe, args=(port,))
         thread.start()
         go.set()
@@ -172,8 +179,8 @@ async def test_a_stuck_loop_fails_the_probe() -> None:
 
 
 async def test_silent_clients_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ_SECONDS", 0.05)
-    async with serving([Place(address="127.0.0.1:0", health=Health())]) as [port]:
+    monkeypatch.setattr(module, "READ_TIMEOUT", 0.05)
+    async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=Health())]) as [port]:
         for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: "):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
@@ -183,7 +190,7 @@ async def test_silent_clients_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_connection_is_for_one_request() -> None:
-    async with serving([Place(address="127.0.0.1:0", health=Health())]) as [port]:
+    async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=Health())]) as [port]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
         answer = await reader.read()
@@ -196,10 +203,10 @@ async def test_metrics_beside_health_or_at_an_address_of_their_own() -> None:
     registry = CollectorRegistry()
     Counter("things", "Things.", registry=registry).inc()
     places = [
-        Place(address="127.0.0.1:0", registry=registry),
-        Place(address="localhost:0", health=Health(), registry=registry),
+        Endpoint(address="127.0.0.1:0", registry=registry),
+        Endpoint(address="localhost:0", health=Health(), registry=registry),
     ]
-    async with serving(places) as ports, aiohttp.ClientSession() as session:
+    async with serve_endpoints(places) as ports, aiohttp.ClientSession() as session:
         for port in ports:
             async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
                 assert answer.status == 200
@@ -214,10 +221,10 @@ async def test_metrics_beside_health_or_at_an_address_of_their_own() -> None:
 async def test_one_address_for_both_is_listened_on_once() -> None:
     registry = CollectorRegistry()
     places = [
-        Place(address="127.0.0.1:0", health=Health()),
-        Place(address="127.0.0.1:0", registry=registry),
+        Endpoint(address="127.0.0.1:0", health=Health()),
+        Endpoint(address="127.0.0.1:0", registry=registry),
     ]
-    async with serving(places) as ports, aiohttp.ClientSession() as session:
+    async with serve_endpoints(places) as ports, aiohttp.ClientSession() as session:
         [port] = ports
         for path in ("healthz", "metrics"):
             async with session.get(f"http://127.0.0.1:{port}/{path}") as answer:
@@ -225,9 +232,9 @@ async def test_one_address_for_both_is_listened_on_once() -> None:
 
 
 async def test_a_taken_address_is_told() -> None:
-    async with serving([Place(address="127.0.0.1:0", health=Health())]) as [port]:
+    async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=Health())]) as [port]:
         with pytest.raises(CannotListenError, match=f"cannot listen on 127.0.0.1:{port}"):
-            async with serving([Place(address=f"127.0.0.1:{port}", health=Health())]):
+            async with serve_endpoints([Endpoint(address=f"127.0.0.1:{port}", health=Health())]):
                 pass
 
 
@@ -238,15 +245,15 @@ async def test_health_over_tls_when_all_three_files_are_given(tmp_path: Path) ->
         "certificate": str(made.server.certificate),
         "key": str(made.server.key),
     }
-    assert tls(**{**files, "key": ""}) is None
-    place = Place(address="127.0.0.1:0", health=Health(), tls=tls(**files))
+    assert tls_context(**{**files, "key": ""}) is None
+    place = Endpoint(address="127.0.0.1:0", health=Health(), tls=tls_context(**files))
     client = ssl.create_default_context(cafile=str(made.ca))
     known = ssl.create_default_context(cafile=str(made.ca))
     known.load_cert_chain(made.client.certificate, made.client.key)
     old = ssl.create_default_context(cafile=str(made.ca))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     old.set_ciphers("AES128-SHA256")
-    async with serving([place]) as [port], aiohttp.ClientSession() as session:
+    async with serve_endpoints([place]) as [port], aiohttp.ClientSession() as session:
         url = f"https://127.0.0.1:{port}/healthz"
         for context in (client, known):
             async with session.get(url, ssl=context) as answer:
@@ -260,13 +267,13 @@ async def test_health_over_tls_when_all_three_files_are_given(tmp_path: Path) ->
     [(":8081", ("", 8081)), ("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:80", ("::1", 80))],
 )
 def test_addresses(address: str, wanted: tuple[str, int]) -> None:
-    assert split(address) == wanted
+    assert split_host_port(address) == wanted
 
 
 async def test_a_request_whose_body_is_cut_off_is_not_answered_as_a_whole_one() -> None:
     asked: list[bool] = []
-    health = Health(alive={"x": lambda: asked.append(True) or None})  # type: ignore[func-returns-value]
-    async with serving([Place(address="127.0.0.1:0", health=health)]) as [port]:
+    health = Health(livez={"x": lambda: asked.append(True) or None})  # type: ignore[func-returns-value]
+    async with serve_endpoints([Endpoint(address="127.0.0.1:0", health=health)]) as [port]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /livez HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nx")
         writer.write_eof()
@@ -277,15 +284,15 @@ async def test_a_request_whose_body_is_cut_off_is_not_answered_as_a_whole_one() 
 
 async def test_limits_and_what_they_refuse_are_in_the_figures() -> None:
     registry = CollectorRegistry()
-    place = Place(
+    place = Endpoint(
         address="127.0.0.1:0",
         registry=registry,
         limits=Limits(connections=1),
-        figures=ListenerFigures(registry),
+        listener_metrics=ListenerMetrics(registry),
     )
-    async with serving([place]) as [port], aiohttp.ClientSession() as session:
+    async with serve_endpoints([place]) as [port], aiohttp.ClientSession() as session:
         half_open = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: registry.get_sample_value(OPEN, {"listener": "metrics"}) == 1)
+        await wait_for(lambda: registry.get_sample_value(OPEN, {"listener": "metrics"}) == 1)
         async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
             text = await answer.text()
         assert 'batholith_http_refused_total{listener="metrics",reason="evicted"} 1.0' in text

@@ -8,22 +8,22 @@ import pytest
 from typer.testing import CliRunner
 
 from batholith.cli.main import app
-from batholith.cluster import kubeconfig, pki, tokens
-from batholith.cluster.datadir import DataDir
+from batholith.local import kubeconfig, pki, tokens
+from batholith.local.datadir import DataDir
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataDir:
     """A data folder as one that was up has left it."""
     data = DataDir(tmp_path / "data")
-    data.hold()
-    data.release()
+    data.lock()
+    data.unlock()
     data.cluster_db.touch(mode=0o600)
     data.up_json.touch(mode=0o600)
     known = tokens.ensure(data.tokens)
     ca = pki.ensure(data.pki).ca_data
     for user, path in (("admin", data.kubeconfig), ("agent", data.pki / "agent.kubeconfig")):
-        access = kubeconfig.Access(
+        access = kubeconfig.ClusterAccess(
             server="https://127.0.0.1:1", ca=ca, user=user, token=known[user]
         )
         kubeconfig.write(path, access)
@@ -85,7 +85,7 @@ CASES = [
 ]
 
 
-def refused(command: Command, data: DataDir, fault: str, path: Path) -> None:
+def assert_refused(command: Command, data: DataDir, fault: str, path: Path) -> None:
     outcome = CliRunner().invoke(app, command(data))
     assert (outcome.exit_code, outcome.stdout) == (1, ""), outcome.output
     told = " ".join(outcome.stderr.split())
@@ -100,7 +100,7 @@ def test_a_link_is_refused(data: DataDir, name: str, command: Command) -> None:
     if path.exists():
         path.rename(moved)
     path.symlink_to(moved)
-    refused(command, data, "it is a symbolic link", path)
+    assert_refused(command, data, "it is a symbolic link", path)
 
 
 @pytest.mark.parametrize(("name", "command"), CASES)
@@ -113,7 +113,7 @@ def test_what_others_may_write_is_refused(data: DataDir, name: str, command: Com
         path.touch()
         path.chmod(0o666)
     mode = path.stat().st_mode & 0o777
-    refused(command, data, f"its mode 0{mode:o} lets other users change", path)
+    assert_refused(command, data, f"its mode 0{mode:o} lets other users change", path)
 
 
 @pytest.mark.parametrize("command", OPENED["."])
@@ -122,19 +122,19 @@ def test_a_folder_of_another_user_is_refused_also_by_root(
 ) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    refused(command, data, "it belongs to ", data.root)
+    assert_refused(command, data, "it belongs to ", data.root)
 
 
 @pytest.mark.parametrize("name", ["tokens.json", "pki/ca.key", "lock", "kubeconfig"])
 def test_what_others_may_read_is_no_secret_any_more(data: DataDir, name: str) -> None:
     (data.root / name).chmod(0o640)
-    refused(up, data, "its mode 0640 lets other users read it", data.root / name)
+    assert_refused(up, data, "its mode 0640 lets other users read it", data.root / name)
 
 
 @pytest.mark.parametrize("command", [up, down, status, apiserver])
 def test_a_folder_that_others_may_look_into_is_refused(data: DataDir, command: Command) -> None:
     data.root.chmod(0o755)
-    refused(command, data, "its mode 0755 lets other users read it", data.root)
+    assert_refused(command, data, "its mode 0755 lets other users read it", data.root)
 
 
 def test_a_demo_is_not_made_where_everybody_may_exchange_it(
@@ -148,13 +148,13 @@ def test_a_demo_is_not_made_where_everybody_may_exchange_it(
 
 
 def test_folders_of_older_versions_are_taken_as_they_are(tmp_path: Path) -> None:
-    from batholith.cluster.agent.records import make_folders
+    from batholith.agent.pods.records import make_dirs
 
     root = tmp_path / "agent"
     root.mkdir(mode=0o755)  # as the umask had it
     for part in ("pods", "logs", "volumes"):
         (root / part).mkdir(mode=0o700)
-    make_folders(root)
+    make_dirs(root)
     assert root.stat().st_mode & 0o777 == 0o700
 
 
@@ -168,7 +168,7 @@ def test_a_crash_before_the_first_start_leaves_a_folder_that_can_be_held(
 
     monkeypatch.setattr("fcntl.flock", crash)
     with pytest.raises(KeyboardInterrupt):
-        data.hold()
+        data.lock()
     monkeypatch.undo()
-    data.hold()
-    data.release()
+    data.lock()
+    data.unlock()

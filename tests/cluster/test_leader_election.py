@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_parts import PartProcess, part
-from support_server import Server
-from support_servers import Servers, merge
-from support_waiting import until_true
+from support.api_servers import ServerFactory, merge_patch
+from support.components import ComponentProcess, component
+from support.embedded_apiserver import Server
+from support.polling import wait_until_true
 
 from batholith.model import crds
 from batholith.model.names import EVENTS, LEASES, NAMESPACES, QUEUES
 
 Json = dict[str, Any]
-SPACE = "volcano-system"
-PATIENT = (
+NAMESPACE = "volcano-system"
+SLOW_ELECTION = (
     *("--leader-elect-lease-duration", "10m"),
     *("--leader-elect-renew-deadline", "5m"),
     *("--leader-elect-retry-period", "3m"),
 )
 """Whoever waited for the Lease to run out, or for the next try, would wait too long for a test."""
-HASTY = (
+FAST_ELECTION = (
     "--leader-elect-lease-duration=12s",
     "--leader-elect-renew-deadline=9s",
     "--leader-elect-retry-period=500ms",
@@ -34,36 +34,36 @@ NAMES = {"controllers": "vc-controller-manager", "scheduler": "volcano"}
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, crds=crds.load()) as started:
         yield started
 
 
 @contextlib.asynccontextmanager
-async def replica(server: Server, name: str, *flags: str) -> AsyncIterator[PartProcess]:
+async def replica(server: Server, name: str, *flags: str) -> AsyncIterator[ComponentProcess]:
     """One more process of the part *name*."""
     beside = ("--force-beside-volcano", "--healthz-address", "127.0.0.1:0")
-    async with part(name, "--kubeconfig", str(server.kubeconfig), *beside, *flags) as process:
+    async with component(name, "--kubeconfig", str(server.kubeconfig), *beside, *flags) as process:
         yield process
 
 
-async def spec_of_lease(server: Server, name: str, *, namespace: str = SPACE) -> Json:
+async def spec_of_lease(server: Server, name: str, *, namespace: str = NAMESPACE) -> Json:
     answer = await server.request("GET", LEASES.path(namespace, name))
     spec: Json = answer.body["spec"] if answer.status == 200 else {}
     return spec
 
 
-async def identity(process: PartProcess) -> str:
-    await process.line('"message": "campaigning"')
+async def identity(process: ComponentProcess) -> str:
+    await process.wait_line('"message": "campaigning"')
     said = next(line for line in process.log if line["message"] == "campaigning")
     return str(said["identity"])
 
 
-async def leads(process: PartProcess) -> None:
-    await process.line('"message": "leading"')
+async def leads(process: ComponentProcess) -> None:
+    await process.wait_line('"message": "leading"')
 
 
-async def works(server: Server, queue: str) -> None:
+async def wait_reconciled(server: Server, queue: str) -> None:
     """Whoever leads makes a queue what it ought to be."""
     body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": queue}}
     await server.create(QUEUES.path(), body | {"spec": {"weight": 1}})
@@ -72,24 +72,24 @@ async def works(server: Server, queue: str) -> None:
         found = await server.get(QUEUES.path("", queue))
         return bool(found.get("status", {}).get("state") == "Open")
 
-    await until_true(open_)
+    await wait_until_true(open_)
 
 
 @contextlib.asynccontextmanager
 async def leader_and_standby(
     server: Server, name: str, *flags: str
-) -> AsyncIterator[tuple[PartProcess, PartProcess]]:
+) -> AsyncIterator[tuple[ComponentProcess, ComponentProcess]]:
     async with replica(server, name, *flags) as leader:
         await leads(leader)
         async with replica(server, name, *flags) as standby:
-            await standby.until_ready()
-            await standby.line('"message": "holder seen"')
+            await standby.wait_ready()
+            await standby.wait_line('"message": "holder seen"')
             yield leader, standby
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler"])
 async def test_a_leader_that_ends_in_order_hands_over_at_once(server: Server, name: str) -> None:
-    async with leader_and_standby(server, name, *PATIENT) as (leader, standby):
+    async with leader_and_standby(server, name, *SLOW_ELECTION) as (leader, standby):
         first, second = await identity(leader), await identity(standby)
         assert (await spec_of_lease(server, NAMES[name]))["holderIdentity"] == first
         assert (await standby.get("health", "/readyz"))[0] == 200
@@ -98,10 +98,10 @@ async def test_a_leader_that_ends_in_order_hands_over_at_once(server: Server, na
         spec = await spec_of_lease(server, NAMES[name])
         assert (spec["holderIdentity"], spec["leaseTransitions"]) == (second, 1)
         if name == "controllers":
-            await works(server, "after")
+            await wait_reconciled(server, "after")
         assert await standby.stop() == 0
     assert (await spec_of_lease(server, NAMES[name]))["holderIdentity"] == ""
-    events = (await server.get(EVENTS.path(SPACE)))["items"]
+    events = (await server.get(EVENTS.path(NAMESPACE)))["items"]
     about = [each for each in events if each["reason"] == "LeaderElection"]
     assert {each["involvedObject"]["kind"] for each in about} == {"Lease"}
     told = {each["message"] for each in about}
@@ -113,41 +113,41 @@ async def test_a_leader_that_ends_in_order_hands_over_at_once(server: Server, na
 
 
 async def test_a_killed_leader_is_followed(server: Server) -> None:
-    async with leader_and_standby(server, "controllers", *HASTY) as (leader, standby):
-        await works(server, "before")
+    async with leader_and_standby(server, "controllers", *FAST_ELECTION) as (leader, standby):
+        await wait_reconciled(server, "before")
         leader.process.kill()
         await leads(standby)
-        await works(server, "after")
+        await wait_reconciled(server, "after")
 
 
 async def test_a_leader_that_was_stopped_for_too_long_ends_when_it_wakes(server: Server) -> None:
     """SIGSTOP and SIGCONT."""
-    async with leader_and_standby(server, "controllers", *HASTY) as (leader, standby):
+    async with leader_and_standby(server, "controllers", *FAST_ELECTION) as (leader, standby):
         leader.process.send_signal(signal.SIGSTOP)
         await leads(standby)
         leader.process.send_signal(signal.SIGCONT)
-        assert await leader.ended() == 1
+        assert await leader.wait_exit() == 1
         assert "lost the Lease volcano-system/vc-controller-manager" in leader.text
         spec = await spec_of_lease(server, "vc-controller-manager")
         assert spec["holderIdentity"] == await identity(standby)
-        await works(server, "after")
+        await wait_reconciled(server, "after")
 
 
 async def test_a_leader_whose_lease_somebody_takes_ends_at_once(server: Server) -> None:
-    path = LEASES.path(SPACE, "vc-controller-manager")
+    path = LEASES.path(NAMESPACE, "vc-controller-manager")
     async with replica(server, "controllers") as leader:
         await leads(leader)
-        await merge(server, path, {"spec": {"holderIdentity": "somebody"}})
-        assert await leader.ended() == 1
+        await merge_patch(server, path, {"spec": {"holderIdentity": "somebody"}})
+        assert await leader.wait_exit() == 1
         assert "it is held by somebody" in leader.text
     assert (await server.get(path))["spec"]["holderIdentity"] == "somebody"
 
 
 async def test_a_standby_writes_nothing_and_ends_in_order(server: Server) -> None:
-    async with leader_and_standby(server, "controllers", *PATIENT) as (leader, standby):
-        before = await server.get(LEASES.path(SPACE, "vc-controller-manager"))
+    async with leader_and_standby(server, "controllers", *SLOW_ELECTION) as (leader, standby):
+        before = await server.get(LEASES.path(NAMESPACE, "vc-controller-manager"))
         assert await standby.stop() == 0
-        after = await server.get(LEASES.path(SPACE, "vc-controller-manager"))
+        after = await server.get(LEASES.path(NAMESPACE, "vc-controller-manager"))
         assert after == before
         assert leader.process.returncode is None
 
@@ -155,8 +155,10 @@ async def test_a_standby_writes_nothing_and_ends_in_order(server: Server) -> Non
 async def test_a_namespace_that_is_not_there_is_waited_for(server: Server) -> None:
     elsewhere = ("--lock-object-namespace", "elsewhere", "--leader-elect-retry-period=500ms")
     async with replica(server, "controllers", *elsewhere) as only:
-        await only.line("namespace elsewhere is not there: create it, or name another one")
-        await only.line("--lock-object-namespace: use --leader-elect-resource-namespace instead")
+        await only.wait_line("namespace elsewhere is not there: create it, or name another one")
+        await only.wait_line(
+            "--lock-object-namespace: use --leader-elect-resource-namespace instead"
+        )
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}}
         await server.create(NAMESPACES.path(), body)
         await leads(only)
@@ -167,14 +169,14 @@ async def test_a_namespace_that_is_not_there_is_waited_for(server: Server) -> No
 @pytest.mark.parametrize("off", ["--leader-elect=false", "--no-leader-elect"])
 async def test_without_election_nobody_is_asked(server: Server, off: str) -> None:
     async with replica(server, "controllers", off) as only:
-        await only.until_ready()
-        await works(server, "alone")
+        await only.wait_ready()
+        await wait_reconciled(server, "alone")
         assert await only.stop() == 0
     assert await spec_of_lease(server, "vc-controller-manager") == {}
 
 
 async def test_both_ends_at_once_leave_a_free_lease(server: Server) -> None:
-    async with leader_and_standby(server, "controllers", *PATIENT) as (leader, standby):
+    async with leader_and_standby(server, "controllers", *SLOW_ELECTION) as (leader, standby):
         codes = await asyncio.gather(leader.stop(), standby.stop())
         assert tuple(codes) == (0, 0)
     assert (await spec_of_lease(server, "vc-controller-manager"))["holderIdentity"] == ""

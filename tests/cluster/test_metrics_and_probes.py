@@ -5,20 +5,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from support_jobs import task
-from support_parts import PartProcess, kubeconfig, part
-from support_realkube import free_ports
-from support_server import EmbeddedServer, embedded_server
-from support_waiting import until_equal, until_true
+from support.components import ComponentProcess, component, kubeconfig
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.jobs import task
+from support.polling import wait_until_equal, wait_until_true
+from support.realkube import free_ports
 
-from batholith.kube.config import Credentials
+from batholith.kube.client.config import Credentials
 from batholith.model import crds
 from batholith.model.job import Job
 from batholith.model.names import CRDS, JOBS, QUEUES
 from batholith.model.queue import Queue
 
 OPEN = ("--healthz-address=127.0.0.1:0", "--listen-address=127.0.0.1:0")
-EVERYWHERE = {
+COMMON_METRICS = {
     "workqueue_depth",
     "workqueue_adds",
     "workqueue_retries",
@@ -34,7 +34,7 @@ EVERYWHERE = {
     "process_resident_memory_bytes",
     "python_gc_collections",
 }
-OF_CONTROLLERS = {
+CONTROLLER_METRICS = {
     *(
         f"volcano_queue_pod_group_{phase}_count"
         for phase in ("inqueue", "pending", "running", "unknown", "completed")
@@ -43,7 +43,7 @@ OF_CONTROLLERS = {
     "volcano_job_failed_phase_count",
     "volcano_controller_job_to_pod_creation_latency_milliseconds",
 }
-OF_THE_SCHEDULER = {
+SCHEDULER_METRICS = {
     "volcano_e2e_scheduling_latency_milliseconds",
     "volcano_action_scheduling_latency_milliseconds",
     "volcano_schedule_attempts",
@@ -59,21 +59,23 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @asynccontextmanager
-async def parts(
+async def components(
     server: EmbeddedServer, folder: Path, *names: str
-) -> AsyncIterator[Sequence[PartProcess]]:
+) -> AsyncIterator[Sequence[ComponentProcess]]:
     """Parts at work, and two pretended nodes."""
     config = ["--kubeconfig", str(server.kubeconfig)]
     agent = ["agent", "--data-dir", str(folder / "agent"), "--simulate=2", *config]
     async with AsyncExitStack() as stack:
-        started = [await stack.enter_async_context(part(*agent))]
-        started += [await stack.enter_async_context(part(name, *config, *OPEN)) for name in names]
+        started = [await stack.enter_async_context(component(*agent))]
+        started += [
+            await stack.enter_async_context(component(name, *config, *OPEN)) for name in names
+        ]
         for one in started:
-            await one.until_ready()
+            await one.wait_ready()
         yield started[1:]
 
 
-async def families(one: PartProcess) -> tuple[set[str], Samples]:
+async def families(one: ComponentProcess) -> tuple[set[str], Samples]:
     """Names of the metrics that it shows, and the values."""
     status, text = await one.get("metrics", "/metrics")
     assert status == 200
@@ -103,7 +105,7 @@ async def submit(server: EmbeddedServer, name: str, cpu: str) -> None:
 async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None:
     async with (
         embedded_server(tmp_path / "server", crds=crds.load()) as server,
-        parts(server, tmp_path, "controllers", "scheduler") as (controllers, scheduler),
+        components(server, tmp_path, "controllers", "scheduler") as (controllers, scheduler),
         server.client() as client,
     ):
         await submit(server, "fits", "1")
@@ -113,7 +115,7 @@ async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None
             job = await client.get(JOBS, "fits", namespace="default", view=Job)
             return job.status.state.phase == "Completed"
 
-        await until_true(over)
+        await wait_until_true(over)
         ended = (("job_name", "default/fits"), ("queue_name", "default"))
 
         async def completed() -> float | None:
@@ -121,23 +123,23 @@ async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None
                 ("volcano_job_completed_phase_count", ended)
             )
 
-        await until_equal(completed, 1)
+        await wait_until_equal(completed, 1)
 
         async def missing_and_made() -> tuple[set[str], bool]:
             names, values = await families(controllers)
             created = "volcano_controller_job_to_pod_creation_latency_milliseconds_count"
-            return (EVERYWHERE | OF_CONTROLLERS) - names, values.get((created, ()), 0) >= 2
+            return (COMMON_METRICS | CONTROLLER_METRICS) - names, values.get((created, ()), 0) >= 2
 
-        await until_equal(missing_and_made, (set(), True))
+        await wait_until_equal(missing_and_made, (set(), True))
 
         async def missing_and_told() -> tuple[set[str], bool, float | None]:
             names, values = await families(scheduler)
             tried = values.get(("volcano_schedule_attempts_total", (("result", "scheduled"),)), 0)
             of = (("queue_name", "default"),)
             allocated = values.get(("volcano_queue_allocated_milli_cpu", of))
-            return (EVERYWHERE | OF_THE_SCHEDULER) - names, tried >= 1, allocated
+            return (COMMON_METRICS | SCHEDULER_METRICS) - names, tried >= 1, allocated
 
-        await until_equal(missing_and_told, (set(), True, 0))
+        await wait_until_equal(missing_and_told, (set(), True, 0))
         for one in (controllers, scheduler):
             assert (await one.get("health", "/healthz")) == (200, "ok")
             assert (await one.get("health", "/readyz")) == (200, "ok")
@@ -146,15 +148,15 @@ async def test_what_dashboards_for_volcano_know_is_there(tmp_path: Path) -> None
 async def test_a_standby_is_as_ready_as_the_leader(tmp_path: Path) -> None:
     async with (
         embedded_server(tmp_path / "server", crds=crds.load()) as server,
-        parts(server, tmp_path, "controllers", "controllers") as both,
+        components(server, tmp_path, "controllers", "controllers") as both,
     ):
         for one in both:
             for path in ("/healthz", "/livez", "/readyz", "/readyz/caches", "/readyz/leader"):
 
-                async def well(one: PartProcess = one, path: str = path) -> bool:
+                async def well(one: ComponentProcess = one, path: str = path) -> bool:
                     return await one.get("health", path) == (200, "ok")
 
-                await until_true(well)
+                await wait_until_true(well)
 
         async def masters() -> list[float]:
             samples = [(await families(one))[1].items() for one in both]
@@ -163,7 +165,7 @@ async def test_a_standby_is_as_ready_as_the_leader(tmp_path: Path) -> None:
                 value for (name, _), value in shown if name == "leader_election_master_status"
             )
 
-        await until_equal(masters, [0, 1])
+        await wait_until_equal(masters, [0, 1])
         # Stopped one after the other, the second takes over, and both end in order.
         codes = [await one.stop() for one in both]
         assert codes == [0, 0]
@@ -172,7 +174,7 @@ async def test_a_standby_is_as_ready_as_the_leader(tmp_path: Path) -> None:
 async def test_not_ready_while_the_server_is_away(tmp_path: Path) -> None:
     nowhere = Credentials(server=f"http://127.0.0.1:{free_ports(1)[0]}")
     config = str(kubeconfig(tmp_path / "config", nowhere))
-    async with part("scheduler", "--kubeconfig", config, *OPEN) as one:
+    async with component("scheduler", "--kubeconfig", config, *OPEN) as one:
         status, text = await one.get("health", "/readyz")
         assert status == 503
         assert text.startswith("[-]caches: not")
@@ -187,29 +189,29 @@ async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
     others = [body for plural, body in known.items() if plural != "jobs"]
     async with embedded_server(tmp_path / "server", crds=others) as server:
         config = ["--kubeconfig", str(server.kubeconfig)]
-        async with part("controllers", *config, *OPEN) as one, server.client() as client:
+        async with component("controllers", *config, *OPEN) as one, server.client() as client:
 
             async def open_() -> bool:
                 found = (await client.list(QUEUES, view=Queue)).items
                 return [each.status.state for each in found] == ["Open", "Open"]
 
-            await until_true(open_)
+            await wait_until_true(open_)
             assert await one.get("health", "/healthz") == (200, "ok")
             told = "[-]caches: not synced yet: jobs.batch.volcano.sh\n"
-            await until_equal(lambda: one.get("health", "/readyz"), (503, told))
+            await wait_until_equal(lambda: one.get("health", "/readyz"), (503, told))
             await client.create(CRDS, known["jobs"])
 
             async def ready() -> bool:
                 return await one.get("health", "/readyz") == (200, "ok")
 
-            await until_true(ready)
+            await wait_until_true(ready)
 
 
 async def test_the_default_queue_may_have_another_name(tmp_path: Path) -> None:
     flags = ("--default-queue=research", "--no-leader-elect")
     async with (
         embedded_server(tmp_path / "server", crds=crds.load()) as server,
-        part("controllers", "--kubeconfig", str(server.kubeconfig), *flags),
+        component("controllers", "--kubeconfig", str(server.kubeconfig), *flags),
         server.client() as client,
     ):
 
@@ -220,15 +222,15 @@ async def test_the_default_queue_may_have_another_name(tmp_path: Path) -> None:
         async def both_are_there() -> bool:
             return await open_queues() == {"root": "", "research": "root"}
 
-        await until_true(both_are_there)
+        await wait_until_true(both_are_there)
 
 
 async def test_the_embedded_cluster_has_figures_too(tmp_path: Path) -> None:
     async with embedded_server(tmp_path / "server", crds=crds.load()) as server:
         config = ["--kubeconfig", str(server.kubeconfig), "--data-dir", str(tmp_path / "agent")]
         open_ = "--metrics-address=127.0.0.1:0"
-        async with part("agent", "--simulate=2", *config, open_) as agent:
-            await agent.until_ready()
+        async with component("agent", "--simulate=2", *config, open_) as agent:
+            await agent.wait_ready()
             names, _ = await families(agent)
             assert names >= {"rest_client_requests", "process_cpu_seconds", "reflector_watches"}
             text = (await server.request("GET", "/metrics")).body

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_up import Up, up
+from support.embedded_cluster import EmbeddedCluster, embedded_cluster
 
 from batholith.model.job import Job
 from batholith.model.names import JOBS, NAMESPACES, PODS, SECRETS
 
 Json = dict[str, Any]
 
-MADE: Json = json.loads((Path(__file__).parents[1] / "data" / "job_ctrl" / "made.json").read_text())
+MADE: Json = json.loads(
+    (Path(__file__).parents[1] / "data" / "job_ctrl" / "created-objects.json").read_text()
+)
 SCENARIOS = (
     "plugin-env-svc", "plugin-hcclrank", "plugin-mpi", "plugin-pytorch", "plugin-ssh",
     "plugin-ssh-path", "plugin-svc-args", "plugin-tensorflow", "plugin-tensorflow-names",
@@ -39,7 +41,7 @@ print(json.dumps({"env": dict(os.environ), "files": files}))
 """
 
 
-def telling(scenario: str) -> Json:
+def reporting_job(scenario: str) -> Json:
     """The job of a scenario, with containers that tell what they see."""
     spec = json.loads(json.dumps(MADE[scenario]["Job"]["spec"]))
     folders = [
@@ -52,16 +54,16 @@ def telling(scenario: str) -> Json:
     return {"metadata": {"name": "j"}, "spec": spec}
 
 
-async def see(cluster: Up, scenario: str) -> None:
+async def run_scenario(cluster: EmbeddedCluster, scenario: str) -> None:
     """Run the job of a scenario, in a namespace that is called like it, to its end."""
     await cluster.client.create(NAMESPACES, {"metadata": {"name": scenario}})
-    await cluster.client.create(JOBS, telling(scenario), namespace=scenario)
+    await cluster.client.create(JOBS, reporting_job(scenario), namespace=scenario)
     async for event in cluster.client.watch(JOBS, namespace=scenario, view=Job):
         if event.object.status.state.phase == "Completed":
             return
 
 
-async def keys(cluster: Up, scenario: str) -> dict[str, str]:
+async def keys(cluster: EmbeddedCluster, scenario: str) -> dict[str, str]:
     """The entries of the job's Secret, in clear; it goes when the job ends."""
     async for event in cluster.client.watch(SECRETS, namespace=scenario, view=dict):
         entries = event.object["data"].items()
@@ -97,7 +99,7 @@ def files(recorded: Json, scenario: str, secret: Json) -> Iterator[tuple[str, li
                 )
 
 
-async def check(cluster: Up, scenario: str, secret: Json) -> None:
+async def check(cluster: EmbeddedCluster, scenario: str, secret: Json) -> None:
     """Compare what each pod tells with what the recorded one was given."""
     there = (await cluster.client.list(PODS, namespace=scenario, view=dict)).items
     pods = {pod["metadata"]["name"]: pod for pod in there}
@@ -117,11 +119,11 @@ async def check(cluster: Up, scenario: str, secret: Json) -> None:
 async def test_programs_see_the_variables_and_files_that_were_recorded(tmp_path: Path) -> None:
     with_keys = [scenario for scenario in SCENARIOS if "Secret" in MADE[scenario]]
     assert len(with_keys) == 3
-    async with up(tmp_path / "data") as cluster, asyncio.timeout(400):
+    async with embedded_cluster(tmp_path / "data") as cluster, asyncio.timeout(400):
         async with asyncio.TaskGroup() as group:
             secrets = {one: group.create_task(keys(cluster, one)) for one in with_keys}
             for scenario in SCENARIOS:
-                group.create_task(see(cluster, scenario))
+                group.create_task(run_scenario(cluster, scenario))
         for scenario in SCENARIOS:
             secret = secrets[scenario].result() if scenario in secrets else {}
             await check(cluster, scenario, secret)

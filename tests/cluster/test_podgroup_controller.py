@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes, running
-from support_server import Server
-from support_servers import Servers
-from support_waiting import until, until_true
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import Server
+from support.polling import wait_for, wait_until_true
+from support.running_controller import FakeRecorder, running
 
 from batholith.admission import WEBHOOKS
 from batholith.machinery.clock import Clock
@@ -24,18 +24,18 @@ GROUP = "scheduling.k8s.io/group-name"
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
         yield started
 
 
 @asynccontextmanager
-async def at_work(
-    server: Server, *, notes: Notes | None = None, clock: Clock | None = None
+async def running_controllers(
+    server: Server, *, recorder: FakeRecorder | None = None, clock: Clock | None = None
 ) -> AsyncIterator[None]:
     """Both controllers, for the length of the block."""
     async with server.client("controllers") as client, running(QueueController(client)):
-        controller = PodGroupController(client, recorder=notes, clock=clock)
+        controller = PodGroupController(client, recorder=recorder, clock=clock)
         async with running(controller):
             yield
 
@@ -64,7 +64,7 @@ async def test_pods_of_our_scheduler_get_groups_and_the_rest_is_left_alone(
     server: Server,
 ) -> None:
     """Scenarios bare-pod and bare-pod-group."""
-    async with at_work(server):
+    async with running_controllers(server):
         for body in (
             pod("p"),
             pod("mine", annotations={GROUP: "mine"}),
@@ -85,7 +85,7 @@ async def test_pods_of_our_scheduler_get_groups_and_the_rest_is_left_alone(
         async def both_bound() -> bool:
             return bool(await annotation(server, "p") and await annotation(server, "q"))
 
-        await until_true(both_bound)
+        await wait_until_true(both_bound)
     groups = (await server.get(PODGROUPS.path("default")))["items"]
     uids = {
         name: (await server.get(PODS.path("default", name)))["metadata"]["uid"] for name in "pq"
@@ -124,7 +124,7 @@ async def test_pods_of_our_scheduler_get_groups_and_the_rest_is_left_alone(
 
 
 async def test_a_group_goes_with_its_pod(server: Server) -> None:
-    async with at_work(server):
+    async with running_controllers(server):
         await server.create(PODS.path("default"), pod("p"))
 
         async def groups() -> int:
@@ -136,19 +136,19 @@ async def test_a_group_goes_with_its_pod(server: Server) -> None:
         async def gone() -> bool:
             return await groups() == 0
 
-        await until_true(bound)
+        await wait_until_true(bound)
         assert await groups() == 1
         await server.request("DELETE", PODS.path("default", "p"), {"gracePeriodSeconds": 0})
-        await until_true(gone)
+        await wait_until_true(gone)
 
 
 async def test_quirk_p17_pods_wait_for_their_queue_and_are_told_so(server: Server) -> None:
     """The queue opens and the PodGroup is made at once; the clock stands, so no retry is due."""
-    notes = Notes()
+    notes = FakeRecorder()
     named = {"scheduling.volcano.sh/queue-name": "team"}
-    async with at_work(server, notes=notes, clock=FakeClock()):
+    async with running_controllers(server, recorder=notes, clock=FakeClock()):
         await server.create(PODS.path("default"), pod("p", annotations=named))
-        await until(lambda: notes.events)
+        await wait_for(lambda: notes.events)
         queue = {
             "apiVersion": "scheduling.volcano.sh/v1beta1",
             "kind": "Queue",
@@ -160,7 +160,7 @@ async def test_quirk_p17_pods_wait_for_their_queue_and_are_told_so(server: Serve
         async def bound() -> bool:
             return bool(await annotation(server, "p"))
 
-        await until_true(bound)
+        await wait_until_true(bound)
     kind, name, level, reason, message = notes.events[0]
     assert (kind, name, level, reason) == ("Pod", "p", "Warning", "PodGroupRefused")
     assert "team" in message

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import running
-from support_held import HeldClient
-from support_server import Server
-from support_servers import Servers, merge
-from support_waiting import until_true
+from support.api_servers import ServerFactory, merge_patch
+from support.delayed_write import DelayedWriteClient
+from support.embedded_apiserver import Server
+from support.polling import wait_until_true
+from support.running_controller import running
 
 from batholith.admission import WEBHOOKS
-from batholith.kube.events import EventRecorder
+from batholith.kube.client.events import EventRecorder
 from batholith.model import crds
 from batholith.model.names import COMMANDS, EVENTS, PODGROUPS, QUEUES
 from batholith.queue_ctrl.controller import QueueController, QueueSettings
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load()) as started:
         yield started
 
@@ -61,7 +61,7 @@ async def count(server: Server, path: str) -> int:
     return len((await server.get(path))["items"])
 
 
-async def tales(server: Server) -> list[tuple[str, ...]]:
+async def queue_events(server: Server) -> list[tuple[str, ...]]:
     """What we told of queues: a real server tells Events of its own."""
     events = (await server.get(EVENTS.path()))["items"]
     return [
@@ -81,13 +81,13 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -
         recorder = EventRecorder(client, component="vc-controller-manager")
         writing = asyncio.create_task(recorder.run())
         async with running(QueueController(client, recorder=recorder)):
-            await until_true(lambda: is_in(server, "default", "Open"))
+            await wait_until_true(lambda: is_in(server, "default", "Open"))
             await make(server, "gq-a", weight=1)
-            await until_true(lambda: is_in(server, "gq-a", "Open"))
+            await wait_until_true(lambda: is_in(server, "gq-a", "Open"))
             group = {"metadata": {"name": "g"}, "spec": {"queue": "gq-a", "minMember": 2}}
             await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **group})
             await command(server, "CloseQueue", "gq-a")
-            await until_true(lambda: is_in(server, "gq-a", "Closing"))
+            await wait_until_true(lambda: is_in(server, "gq-a", "Closing"))
             late = {"metadata": {"name": "late"}, "spec": {"queue": "gq-a"}}
 
             async def is_refused() -> bool:
@@ -96,21 +96,21 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -
                 answer = await server.request("POST", path, {**named("PodGroup"), **late})
                 return answer.status >= 400 and "Closing" in answer.body["message"]
 
-            await until_true(is_refused)
+            await wait_until_true(is_refused)
             await server.request("DELETE", PODGROUPS.path("default", "g"))
-            await until_true(lambda: is_in(server, "gq-a", "Closed"))
+            await wait_until_true(lambda: is_in(server, "gq-a", "Closed"))
             await command(server, "OpenQueue", "gq-a")
-            await until_true(lambda: is_in(server, "gq-a", "Open"))
+            await wait_until_true(lambda: is_in(server, "gq-a", "Open"))
 
             async def all_done() -> bool:
                 return await count(server, COMMANDS.path()) == 0
 
-            await until_true(all_done)
+            await wait_until_true(all_done)
 
             async def told() -> bool:
-                return bool(await tales(server))
+                return bool(await queue_events(server))
 
-            await until_true(told)
+            await wait_until_true(told)
         writing.cancel()
         await asyncio.wait([writing])
     final = await read(server, "gq-a")
@@ -122,20 +122,20 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -
         "weight": 1,
     }
     assert final["status"] == {"state": "Open"}
-    assert await tales(server) == [("Queue", "Normal", "CloseQueue", "Close queue succeed")]
+    assert await queue_events(server) == [("Queue", "Normal", "CloseQueue", "Close queue succeed")]
 
 
 async def test_children_close_with_their_parent(server: Server) -> None:
     """Scenario queue-tree."""
     async with server.client("controllers") as client, running(QueueController(client)):
         await make(server, "gq-p", weight=1)
-        await until_true(lambda: is_in(server, "gq-p", "Open"))
+        await wait_until_true(lambda: is_in(server, "gq-p", "Open"))
         for child in ("gq-c1", "gq-c2"):
             await make(server, child, weight=1, parent="gq-p")
-            await until_true(lambda: is_in(server, child, "Open"))  # noqa: B023
+            await wait_until_true(lambda: is_in(server, child, "Open"))  # noqa: B023
         await command(server, "CloseQueue", "gq-p")
         for name in ("gq-p", "gq-c1", "gq-c2"):
-            await until_true(lambda: is_in(server, name, "Closed"))  # noqa: B023
+            await wait_until_true(lambda: is_in(server, name, "Closed"))  # noqa: B023
     marks = [
         (await read(server, name))["metadata"].get("annotations") for name in ("gq-p", "gq-c1")
     ]
@@ -146,19 +146,19 @@ async def test_quirk_q12_closing_a_child_keeps_what_others_write_meanwhile(serve
     async with server.client("controllers") as client, running(QueueController(client)):
         await make(server, "p", weight=1)
         await make(server, "q", weight=1, parent="p")
-        await until_true(lambda: is_in(server, "q", "Open"))
+        await wait_until_true(lambda: is_in(server, "q", "Open"))
     credentials = server.credentials_of("controllers")
     async with (
-        HeldClient(credentials, "PATCH", "/queues/q") as held,
+        DelayedWriteClient(credentials, "PATCH", "/queues/q") as held,
         running(QueueController(held)),
     ):
         await command(server, "CloseQueue", "p")
         await held.held.wait()
         note = {"metadata": {"annotations": {"theirs": "stays"}}}
-        await merge(server, QUEUES.path(name="q"), note)
-        await held.let_arrive()
+        await merge_patch(server, QUEUES.path(name="q"), note)
+        await held.deliver()
     async with server.client("controllers") as client, running(QueueController(client)):
-        await until_true(lambda: is_in(server, "q", "Closed"))
+        await wait_until_true(lambda: is_in(server, "q", "Closed"))
     seen = await read(server, "q")
     assert seen["metadata"]["annotations"] == {
         "theirs": "stays",
@@ -171,15 +171,15 @@ async def test_quirk_q14_a_state_that_somebody_wrote_by_hand_is_no_obstacle(
 ) -> None:
     async with server.client("controllers") as client, running(QueueController(client)):
         await make(server, "q", weight=1)
-        await until_true(lambda: is_in(server, "q", "Open"))
+        await wait_until_true(lambda: is_in(server, "q", "Open"))
         for written, then in (("Closed", "Closed"), ("Closing", "Closed"), ("Unknown", "Unknown")):
             path = f"{QUEUES.path(name='q')}/status?fieldManager=somebody"
-            await merge(server, path, {"status": {"state": written}})
-            await until_true(lambda: is_in(server, "q", then))  # noqa: B023
+            await merge_patch(server, path, {"status": {"state": written}})
+            await wait_until_true(lambda: is_in(server, "q", then))  # noqa: B023
             await command(server, "OpenQueue", "q")
-            await until_true(lambda: is_in(server, "q", "Open"))
+            await wait_until_true(lambda: is_in(server, "q", "Open"))
             # What is written before a Command is done with, the Command answers as well.
-            await until_true(lambda: no_commands(server))
+            await wait_until_true(lambda: no_commands(server))
 
 
 async def test_quirk_q1_counts_reach_the_status(server: Server) -> None:
@@ -188,7 +188,7 @@ async def test_quirk_q1_counts_reach_the_status(server: Server) -> None:
         server.client("controllers") as client,
         running(QueueController(client, settings=settings)),
     ):
-        await until_true(lambda: is_in(server, "default", "Open"))
+        await wait_until_true(lambda: is_in(server, "default", "Open"))
         for name, phase in (("a", "Running"), ("b", "Running"), ("c", "Pending")):
             body = {"metadata": {"name": name}, "spec": {}, "status": {"phase": phase}}
             await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **body})
@@ -197,7 +197,7 @@ async def test_quirk_q1_counts_reach_the_status(server: Server) -> None:
             status = (await read(server, "default"))["status"]
             return bool(status == {"state": "Open", "running": 2, "pending": 1})
 
-        await until_true(counted)
+        await wait_until_true(counted)
         await server.request("DELETE", PODGROUPS.path("default", "c"))
 
         async def uncounted() -> bool:
@@ -205,4 +205,4 @@ async def test_quirk_q1_counts_reach_the_status(server: Server) -> None:
                 (await read(server, "default"))["status"] == {"state": "Open", "running": 2}
             )
 
-        await until_true(uncounted)
+        await wait_until_true(uncounted)

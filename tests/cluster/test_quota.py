@@ -3,41 +3,43 @@
 from pathlib import Path
 from typing import Any
 
-from support_controllers import running
-from support_jobs import task
-from support_server import Server, pod
-from support_servers import RealServers, add_namespace, merge
-from support_waiting import until_true
+from support.api_servers import RealServerFactory, add_namespace, merge_patch
+from support.embedded_apiserver import Server, pod
+from support.jobs import task
+from support.polling import wait_until_true
+from support.running_controller import running
 
 from batholith.job_ctrl.controller import JobController
 from batholith.model import crds
 from batholith.model.names import JOBS, PODGROUPS, PODS
 
 Json = dict[str, Any]
-SPACE = "few"
+NAMESPACE = "few"
 """A namespace of its own: a server goes by a quota for a while after that has gone."""
 
-QUOTAS = f"/api/v1/namespaces/{SPACE}/resourcequotas"
+QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 
 
 async def allow(server: Server, pods: int, *, used: int) -> None:
     """Set the quota, and what its controller would write, which does not run here."""
     hard = {"hard": {"pods": str(pods)}}
-    await merge(server, f"{QUOTAS}/few", {"spec": hard})
-    await merge(server, f"{QUOTAS}/few/status", {"status": {**hard, "used": {"pods": str(used)}}})
+    await merge_patch(server, f"{QUOTAS}/few", {"spec": hard})
+    await merge_patch(
+        server, f"{QUOTAS}/few/status", {"status": {**hard, "used": {"pods": str(used)}}}
+    )
 
 
 async def test_a_quota_is_told_in_the_status_and_waited_for(
-    real: RealServers, tmp_path: Path
+    real: RealServerFactory, tmp_path: Path
 ) -> None:
     async with real.start(tmp_path, crds=crds.load()) as server, server.client() as client:
 
         async def state() -> Json:
-            found: Json = (await server.get(JOBS.path(SPACE, "j")))["status"]["state"]
+            found: Json = (await server.get(JOBS.path(NAMESPACE, "j")))["status"]["state"]
             return found
 
         async def pods() -> int:
-            return len((await server.get(PODS.path(SPACE)))["items"])
+            return len((await server.get(PODS.path(NAMESPACE)))["items"])
 
         async def refused() -> bool:
             said = await state()
@@ -48,7 +50,7 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
             return await pods() == 3 and "reason" not in await state()
 
         async def group() -> str:
-            found = (await server.get(PODGROUPS.path(SPACE)))["items"]
+            found = (await server.get(PODGROUPS.path(NAMESPACE)))["items"]
             return str(found[0]["metadata"]["name"]) if found else ""
 
         async def has_group() -> bool:
@@ -56,26 +58,26 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
 
         async def takes_pods() -> bool:
             probe = {"apiVersion": "v1", "kind": "Pod", **pod("probe")}
-            path = f"{PODS.path(SPACE)}?dryRun=All"
+            path = f"{PODS.path(NAMESPACE)}?dryRun=All"
             return (await server.request("POST", path, probe)).status == 201
 
         async def takes_none() -> bool:
             return not await takes_pods()
 
-        await add_namespace(server, SPACE)
+        await add_namespace(server, NAMESPACE)
         await server.create(QUOTAS, {"metadata": {"name": "few"}, "spec": {}})
         # The server goes by what its cache says of a quota, which may be late.
         await allow(server, 0, used=0)
-        await until_true(takes_none)
+        await wait_until_true(takes_none)
         await allow(server, 2, used=0)
-        await until_true(takes_pods)
+        await wait_until_true(takes_pods)
         async with running(JobController(client)):
             spec = {"schedulerName": "volcano", "minAvailable": 1, "tasks": [task(replicas=3)]}
             body = {"apiVersion": JOBS.api_version, "kind": JOBS.kind, "metadata": {"name": "j"}}
-            await server.create(JOBS.path(SPACE), body | {"spec": spec})
-            await until_true(has_group)
-            path = PODGROUPS.path(SPACE, await group())
-            await merge(server, path, {"status": {"phase": "Inqueue"}})
-            await until_true(refused)
+            await server.create(JOBS.path(NAMESPACE), body | {"spec": spec})
+            await wait_until_true(has_group)
+            path = PODGROUPS.path(NAMESPACE, await group())
+            await merge_patch(server, path, {"status": {"phase": "Inqueue"}})
+            await wait_until_true(refused)
             await allow(server, 3, used=2)
-            await until_true(whole)
+            await wait_until_true(whole)

@@ -3,25 +3,27 @@
 import asyncio
 
 import pytest
-from support_recorded import recorded
-from support_replays import Found, side_by_side
-from support_servers import Servers
+from support.api_servers import ServerFactory
+from support.recordings import load_recordings
+from support.replay_runner import DifferencesByScenario, replay_concurrently
 
 pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 
 RUN = 5.0
 """Seconds for which a program ran in the recordings that they knew nothing about."""
 
-MANIFESTS = {each["name"]: each for each in recorded("manifests.jsonl")}
+MANIFESTS = {each["name"]: each for each in load_recordings("manifests.jsonl")}
 
 
 @pytest.fixture(scope="module")
-def endings(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(
+    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
+) -> DifferencesByScenario:
     """What differs, by manifest."""
     folder = tmp_path_factory.mktemp("manifests")
-    return asyncio.run(side_by_side(servers, folder, MANIFESTS.values(), least_run=RUN))
+    return asyncio.run(replay_concurrently(servers, folder, MANIFESTS.values(), least_run=RUN))
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_it_ends_as_recorded(endings: Found, manifest: str) -> None:
-    assert not endings[manifest], "\n".join(endings[manifest])
+def test_it_ends_as_recorded(results: DifferencesByScenario, manifest: str) -> None:
+    assert not results[manifest], "\n".join(results[manifest])

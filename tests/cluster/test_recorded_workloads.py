@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from support_realkube import CONTROLLERS
-from support_recorded import recorded
-from support_replays import Found, side_by_side
-from support_servers import real_servers
+from support.api_servers import real_servers
+from support.realkube import CONTROLLERS
+from support.recordings import load_recordings
+from support.replay_runner import DifferencesByScenario, replay_concurrently
 
-SCENARIOS = {each["name"]: each for each in recorded("workloads.jsonl")}
+SCENARIOS = {each["name"]: each for each in load_recordings("workloads.jsonl")}
 
 CONTROLLING = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
 """The controllers that the embedded cluster has not; other tests play their parts themselves."""
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the fir
 
 
 @pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def results(tmp_path_factory: pytest.TempPathFactory) -> DifferencesByScenario:
     """What differs, by scenario."""
     folder = tmp_path_factory.mktemp("own")
     with real_servers(folder / "kube", controllers=CONTROLLING) as servers:
-        return asyncio.run(side_by_side(servers, folder, SCENARIOS.values()))
+        return asyncio.run(replay_concurrently(servers, folder, SCENARIOS.values()))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_it_lives_as_recorded(lives: Found, scenario: str) -> None:
-    assert not lives[scenario], "\n".join(lives[scenario])
+def test_it_lives_as_recorded(results: DifferencesByScenario, scenario: str) -> None:
+    assert not results[scenario], "\n".join(results[scenario])

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes, running
-from support_server import Server
-from support_servers import Servers, add_node, merge
-from support_waiting import until_equal, until_true
+from support.api_servers import ServerFactory, add_node, merge_patch
+from support.embedded_apiserver import Server
+from support.polling import wait_until_equal, wait_until_true
+from support.running_controller import FakeRecorder, running
 
 from batholith.admission import AdmissionSettings, webhooks
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
 from batholith.model import crds
 from batholith.model.names import (
     GROUP_NAME,
@@ -26,17 +26,18 @@ from batholith.model.names import (
     QUEUE_GATE,
     QUEUES,
 )
-from batholith.scheduler.scribe import Pauses
-from batholith.scheduler.service import Scheduler, SchedulerSettings
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
+from batholith.scheduler.writers.status_updater import WriteIntervals
 
 Json = dict[str, Any]
-QUICK = SchedulerSettings(
-    single_names=("default-scheduler",), pauses=Pauses(group=0.05, pod=0.05, queue=0.05)
+FAST_ELECTION = SchedulerSettings(
+    pod_scheduler_names=("default-scheduler",),
+    write_intervals=WriteIntervals(podgroup=0.05, pod=0.05, queue=0.05),
 )
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, crds=crds.load()) as started:
         await open_queue(started)
         yield started
@@ -45,17 +46,17 @@ async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
 async def open_queue(server: Server, **spec: Any) -> None:
     body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "default"}}
     await server.create(QUEUES.path(), body | {"spec": {"weight": 1} | spec})
-    await merge(server, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}})
+    await merge_patch(server, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}})
 
 
 @asynccontextmanager
 async def scheduling(
     server: Server,
     *,
-    settings: SchedulerSettings = QUICK,
-) -> AsyncIterator[Notes]:
+    settings: SchedulerSettings = FAST_ELECTION,
+) -> AsyncIterator[FakeRecorder]:
     """A scheduler at work; gives what it says in events."""
-    notes = Notes()
+    notes = FakeRecorder()
     async with (
         server.client("scheduler") as client,
         running(Scheduler(client, settings=settings, recorder=notes)),
@@ -101,7 +102,7 @@ async def add_pod(
 
 async def phase_of_pod(server: Server, name: str, phase: str) -> None:
     """What a kubelet would report."""
-    await merge(server, PODS.path("default", name, "status"), {"status": {"phase": phase}})
+    await merge_patch(server, PODS.path("default", name, "status"), {"status": {"phase": phase}})
 
 
 async def pod(server: Server, name: str) -> Json:
@@ -115,21 +116,21 @@ async def group(server: Server, name: str) -> Json:
 
 
 async def wait_for_phase(server: Server, name: str, phase: str) -> Json:
-    async def there() -> bool:
+    async def is_in_phase() -> bool:
         return bool((await group(server, name)).get("status", {}).get("phase") == phase)
 
-    await until_true(there)
+    await wait_until_true(is_in_phase)
     return await group(server, name)
 
 
-async def until_group_says(server: Server, name: str, message: str) -> None:
+async def wait_group_message(server: Server, name: str, message: str) -> None:
     """Wait for a message; before all pods and nodes were seen another one may stand there."""
 
-    async def said() -> str:
+    async def message_matches() -> str:
         conditions = (await group(server, name)).get("status", {}).get("conditions") or [{}]
         return str(conditions[0].get("message"))
 
-    await until_equal(said, message)
+    await wait_until_equal(message_matches, message)
 
 
 async def wait_bound(server: Server, *names: str) -> list[str]:
@@ -137,7 +138,7 @@ async def wait_bound(server: Server, *names: str) -> list[str]:
         pods = [await pod(server, name) for name in names]
         return all(each["spec"].get("nodeName") for each in pods)
 
-    await until_true(there)
+    await wait_until_true(there)
     return [(await pod(server, name))["spec"]["nodeName"] for name in names]
 
 
@@ -157,7 +158,7 @@ async def test_a_gang_is_bound_and_its_group_follows_its_pods(server: Server) ->
         async def counted() -> bool:
             return bool((await group(server, "g"))["status"].get("running") == 2)
 
-        await until_true(counted)
+        await wait_until_true(counted)
         for name in ("g-0", "g-1"):
             await phase_of_pod(server, name, "Succeeded")
         status = (await wait_for_phase(server, "g", "Completed"))["status"]
@@ -178,7 +179,7 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
         for i in range(4):
             await add_pod(server, f"g-t-{i}", "g", cpu="5")
 
-        await until_group_says(
+        await wait_group_message(
             server,
             "g",
             "2/4 tasks in gang unschedulable: pod group is not ready, 4 Pending, 4 minAvailable; "
@@ -194,7 +195,7 @@ async def test_a_gang_that_does_not_fit_says_why_and_starts_when_room_comes(
             said = [each.get("status", {}).get("conditions") for each in pods]
             return all(said) and "(requested 5, free 4)" in said[2][0]["message"]
 
-        await until_true(pods_told)
+        await wait_until_true(pods_told)
         scheduled = (await pod(server, "g-t-2"))["status"]["conditions"][0]
         assert (scheduled["type"], scheduled["status"]) == ("PodScheduled", "False")
         assert scheduled["reason"] == "Unschedulable"
@@ -214,7 +215,7 @@ async def test_a_group_refused_at_the_door_says_so_though_it_has_no_pods(
         await add_node(server, "a")
         await add_group(server, "g", 3, minResources={"cpu": "180"})
         await wait_for_phase(server, "g", "Pending")
-        await until_group_says(
+        await wait_group_message(
             server,
             "g",
             "3/3 tasks in gang unschedulable: resource in cluster is overused: "
@@ -241,7 +242,7 @@ async def test_a_starting_gang_costs_few_writes_of_its_group(server: Server) -> 
                 seen.append(await lines.next())
     phases = [each["object"].get("status", {}).get("phase") for each in seen]
     assert phases[-1] == "Running"
-    pauses = (time.monotonic() - began) / settings.pauses.group
+    pauses = (time.monotonic() - began) / settings.write_intervals.podgroup
     assert len(seen) <= 1 + 4 + pauses, phases
 
 
@@ -264,7 +265,7 @@ async def test_what_a_queue_has_allocated_is_written_and_taken_back(
             found = await server.get(QUEUES.path("", "default"))
             return bool(found["status"].get("allocated") == wanted)
 
-        await until_true(there)
+        await wait_until_true(there)
 
     async with scheduling(server):
         await allocated({"cpu": "0", "memory": "0"})
@@ -275,7 +276,7 @@ async def test_what_a_queue_has_allocated_is_written_and_taken_back(
         await allocated(running)
         # What somebody else writes there, such as a former leader whose write was late, is mended.
         wrong = {"status": {"allocated": {"cpu": "7"}}}
-        await merge(server, QUEUES.path("", "default", "status"), wrong)
+        await merge_patch(server, QUEUES.path("", "default", "status"), wrong)
         await allocated(running)
         await wait_bound(server, "g-0")
         await phase_of_pod(server, "g-0", "Succeeded")
@@ -294,20 +295,20 @@ async def test_a_scheduler_that_starts_late_finds_what_is_there(server: Server) 
     await add_pod(server, "h-0", "h", cpu="2")
     async with scheduling(server):
         found = await wait_for_phase(server, "h", "Inqueue")
-        await until_true(lambda: is_told(server, "h"))
+        await wait_until_true(lambda: has_condition(server, "h"))
         assert not (await pod(server, "h-0"))["spec"].get("nodeName")
         found = await group(server, "h")
     assert "Insufficient cpu (requested 2, free 0)" in found["status"]["conditions"][0]["message"]
 
 
-async def is_told(server: Server, name: str) -> bool:
+async def has_condition(server: Server, name: str) -> bool:
     return bool((await group(server, name)).get("status", {}).get("conditions"))
 
 
 async def test_a_burst_larger_than_the_loop_takes_is_decided_beside_it(
     server: Server,
 ) -> None:
-    settings = SchedulerSettings(inline_tasks=3, bindings=4)
+    settings = SchedulerSettings(inline_cycle_max_tasks=3, max_bindings_in_flight=4)
     async with scheduling(server, settings=settings):
         await add_group(server, "g", 20)
         await asyncio.gather(*(add_pod(server, f"g-{i}", "g") for i in range(20)))
@@ -331,14 +332,14 @@ async def test_a_binding_does_not_hit_a_later_pod_of_the_same_name(server: Serve
 
 
 async def test_a_pod_shows_its_gate_until_its_queue_has_room(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     """Then it looks for a node, and only now a cluster that grows on demand should look at it."""
     asks = {QUEUE_GATE: "true"}
     rules = [each for each in webhooks(AdmissionSettings(queue_gates=True)) if "/pods" in each.path]
     async with servers.start(tmp_path, webhooks=rules, crds=crds.load()) as server:
         await open_queue(server, capability={"cpu": "2"})
-        async with scheduling(server, settings=replace(QUICK, queue_gates=True)):
+        async with scheduling(server, settings=replace(FAST_ELECTION, queue_gates=True)):
             await add_group(server, "g", 1)
             await add_group(server, "h", 1)
             await asyncio.gather(*(add_node(server, name, cpu="1") for name in ("a", "b", "c")))
@@ -351,10 +352,12 @@ async def test_a_pod_shows_its_gate_until_its_queue_has_room(
                 conditions = (await group(server, "h")).get("status", {}).get("conditions") or [{}]
                 return "queue resource quota insufficient" in conditions[0].get("message", "")
 
-            await until_true(let_in)
-            await until_true(lambda: is_told(server, "g"))  # of the nodes: it waits for a large one
+            await wait_until_true(let_in)
+            await wait_until_true(
+                lambda: has_condition(server, "g")
+            )  # of the nodes: it waits for a large one
             await add_pod(server, "h-0", "h", cpu="2", annotations=asks)
-            await until_true(kept_out)
+            await wait_until_true(kept_out)
             found = await pod(server, "h-0")
             assert found["spec"]["schedulingGates"] == [{"name": QUEUE_GATE}]
             assert [each["reason"] for each in found["status"]["conditions"]] == ["SchedulingGated"]
@@ -364,39 +367,39 @@ async def test_a_pod_shows_its_gate_until_its_queue_has_room(
             await wait_bound(server, "h-0")
 
 
-class Slow(Client):
+class SlowConditionClient(Client):
     """A client whose PodScheduled conditions are on their way until they are let go."""
 
     def __init__(self, credentials: Credentials) -> None:
         super().__init__(credentials, user_agent="test")
-        self.held, self.go = asyncio.Event(), asyncio.Event()
+        self.in_flight, self.released = asyncio.Event(), asyncio.Event()
         self.bindings = 0
 
     async def _send(self, method: str, path: str, *rest: Any) -> bytes:
         if method == "PATCH" and path.endswith("/pods/p/status"):
-            self.held.set()
-            await self.go.wait()
+            self.in_flight.set()
+            await self.released.wait()
         self.bindings += path.endswith("/binding")
         return await super()._send(method, path, *rest)
 
 
 async def test_a_binding_waits_for_our_own_word_about_its_pod(server: Server) -> None:
     """Else that would change the pod's version, and the binding be refused."""
-    notes = Notes()
-    async with Slow(server.credentials_of("scheduler")) as client:
-        async with running(Scheduler(client, settings=QUICK, recorder=notes)):
+    notes = FakeRecorder()
+    async with SlowConditionClient(server.credentials_of("scheduler")) as client:
+        async with running(Scheduler(client, settings=FAST_ELECTION, recorder=notes)):
             await add_group(server, "g", 1)
             await add_pod(server, "p", "g")
-            await client.held.wait()
+            await client.in_flight.wait()
             await add_node(server, "a")
 
             async def placed() -> bool:
                 status = (await group(server, "g")).get("status", {})
                 return any(each["type"] == "Scheduled" for each in status.get("conditions", ()))
 
-            await until_true(placed)
+            await wait_until_true(placed)
             assert client.bindings == 0
-            client.go.set()
+            client.released.set()
             assert await wait_bound(server, "p") == ["a"]
         assert client.bindings == 1
     assert not any("refused" in message for *_, message in notes.events)
@@ -432,17 +435,17 @@ async def test_pods_wait_for_their_claim_and_are_told_which_it_is(server: Server
                 for each in conditions
             )
 
-        await until_true(lambda: told('persistentvolumeclaim "c" not found'))
+        await wait_until_true(lambda: told('persistentvolumeclaim "c" not found'))
         wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         body = {"metadata": {"name": "c"}, "spec": {**wanted, "storageClassName": "none"}}
         await server.create(claims, body)
-        await until_true(lambda: told('persistentvolumeclaim "c" is not bound'))
+        await wait_until_true(lambda: told('persistentvolumeclaim "c" is not bound'))
         conditions = (await group(server, "g"))["status"]["conditions"]
         assert any('claim "c"' in each.get("message", "") for each in conditions)
-        await merge(server, f"{claims}/c", {"spec": {"volumeName": "v"}})
-        await merge(server, f"{claims}/c/status", {"status": {"phase": "Bound"}})
+        await merge_patch(server, f"{claims}/c", {"spec": {"volumeName": "v"}})
+        await merge_patch(server, f"{claims}/c/status", {"status": {"phase": "Bound"}})
 
         async def placed() -> bool:
             return bool((await pod(server, "p"))["spec"].get("nodeName") == "n")
 
-        await until_true(placed)
+        await wait_until_true(placed)

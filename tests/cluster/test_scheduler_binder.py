@@ -7,44 +7,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Notes
-from support_server import Server
-from support_servers import Servers
-from support_waiting import until
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import Server
+from support.polling import wait_for
+from support.running_controller import FakeRecorder
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODS
-from batholith.scheduler.binder import FIRST_PAUSE, Binder
-from batholith.scheduler.cycle import Placement
+from batholith.scheduler.framework.session import Placement
+from batholith.scheduler.writers.binder import INITIAL_BACKOFF, Binder
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as started:
         yield started
 
 
-class Bench:
+class BinderHarness:
     """A binder at work, its clock, and what it gave up."""
 
     def __init__(self, client: Client) -> None:
         self.clock = FakeClock()
-        self.notes = Notes()
+        self.recorder = FakeRecorder()
         self.forgotten: list[str] = []
         self.binder = Binder(
             client,
-            recorder=self.notes,
+            recorder=self.recorder,
             clock=self.clock,
-            at_once=4,
+            max_in_flight=4,
             forget=self.forgotten.append,
         )
 
 
 @asynccontextmanager
-async def binding(server: Server) -> AsyncIterator[Bench]:
+async def binding(server: Server) -> AsyncIterator[BinderHarness]:
     async with server.client("scheduler") as client:
-        bench = Bench(client)
+        bench = BinderHarness(client)
         task = asyncio.create_task(bench.binder.run())
         try:
             yield bench
@@ -73,10 +73,10 @@ async def test_a_pod_is_bound_and_that_is_said(server: Server) -> None:
     uid = await make_pod(server)
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", uid, "a")])
-        await until(lambda: bench.notes.events)
+        await wait_for(lambda: bench.recorder.events)
     assert await node_of(server) == "a"
     said = "Successfully assigned default/p to a"
-    assert bench.notes.events == [("Pod", "p", "Normal", "Scheduled", said)]
+    assert bench.recorder.events == [("Pod", "p", "Normal", "Scheduled", said)]
     assert bench.forgotten == []
 
 
@@ -85,14 +85,14 @@ async def test_a_refused_pod_keeps_its_place_for_a_moment(server: Server) -> Non
     await make_pod(server)
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", "of-an-earlier-one", "a")])
-        await until(lambda: bench.notes.events)
+        await wait_for(lambda: bench.recorder.events)
         assert bench.forgotten == []
-        await until(bench.binder.queue.waiting)
-        await bench.clock.advance(FIRST_PAUSE)
-        await until(lambda: bench.forgotten)
+        await wait_for(bench.binder.queue.delayed_count)
+        await bench.clock.advance(INITIAL_BACKOFF)
+        await wait_for(lambda: bench.forgotten)
     assert await node_of(server) == ""
     assert bench.forgotten == ["of-an-earlier-one"]
-    assert bench.notes.events[0][2:4] == ("Warning", "FailedScheduling")
+    assert bench.recorder.events[0][2:4] == ("Warning", "FailedScheduling")
 
 
 async def test_a_binding_whose_answer_was_lost_stands(server: Server) -> None:
@@ -100,9 +100,9 @@ async def test_a_binding_whose_answer_was_lost_stands(server: Server) -> None:
     uid = await make_pod(server)
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", uid, "a")])
-        await until(lambda: bench.notes.events)
+        await wait_for(lambda: bench.recorder.events)
         bench.binder.bind([Placement("default", "p", uid, "a")])
-        await until(lambda: bench.binder.idle)
+        await wait_for(lambda: bench.binder.idle)
         await bench.clock.advance(60)
     assert bench.forgotten == []
     assert await node_of(server) == "a"
@@ -111,7 +111,7 @@ async def test_a_binding_whose_answer_was_lost_stands(server: Server) -> None:
 async def test_a_pod_that_is_gone_gives_its_place_back(server: Server) -> None:
     async with binding(server) as bench:
         bench.binder.bind([Placement("default", "p", "gone", "a")])
-        await until(bench.binder.queue.waiting)
-        await bench.clock.advance(FIRST_PAUSE)
-        await until(lambda: bench.forgotten)
+        await wait_for(bench.binder.queue.delayed_count)
+        await bench.clock.advance(INITIAL_BACKOFF)
+        await wait_for(lambda: bench.forgotten)
     assert bench.forgotten == ["gone"]

@@ -8,31 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from support_controllers import Notes, running
-from support_server import Server
-from support_servers import Servers, add_node
-from support_waiting import until
+from support.api_servers import ServerFactory, add_node
+from support.embedded_apiserver import Server
+from support.polling import wait_for
+from support.running_controller import FakeRecorder, running
 
 from batholith.admission import WEBHOOKS
 from batholith.job_ctrl.controller import JobController
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.errors import NotFoundError
+from batholith.kube.informer.informer import Informer
 from batholith.model import crds
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import JOBS, PODGROUPS, PODS, QUEUES
 from batholith.model.podgroup import PodGroup
 from batholith.model.queue import Queue
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
-from batholith.scheduler.service import Scheduler
-from batholith.scheduler.views import Pod
+from batholith.scheduler.scheduler import Scheduler
+from batholith.scheduler.state.core_types import Pod
 
 Json = dict[str, Any]
 
 
-class Job(Part, frozen=True):
+class Job(ApiStruct, frozen=True):
     """What the tests read of a Job."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -44,25 +44,29 @@ class Job(Part, frozen=True):
         return str(state.get("phase", ""))
 
 
-class Stage:
+class SchedulingCluster:
     """A cluster of four nodes of 32 CPU with everything at work; a kubelet runs what is bound."""
 
     def __init__(self, server: Server, client: Client) -> None:
         self.server = server
-        self.notes = Notes()
+        self.recorder = FakeRecorder()
         self.phases: dict[str, list[str]] = defaultdict(list)
-        self.pods = Cache(client, PODS, Pod)
-        self.groups = Cache(client, PODGROUPS, PodGroup)
-        self.jobs = Cache(client, JOBS, Job)
-        self.queues = Cache(client, QUEUES, Queue)
-        self.groups.add_handler(lambda _, new: self._note(new, new.status.phase if new else ""))
-        self.jobs.add_handler(lambda _, new: self._note(new, new.phase if new else ""))
-        self.pods.add_handler(self._run)
+        self.pods = Informer(client, PODS, Pod)
+        self.groups = Informer(client, PODGROUPS, PodGroup)
+        self.jobs = Informer(client, JOBS, Job)
+        self.queues = Informer(client, QUEUES, Queue)
+        self.groups.add_event_handler(
+            lambda _, new: self._record_phase(new, new.status.phase if new else "")
+        )
+        self.jobs.add_event_handler(
+            lambda _, new: self._record_phase(new, new.phase if new else "")
+        )
+        self.pods.add_event_handler(self._run)
         self._client = client
-        self._kubelet: set[asyncio.Task[None]] = set()
+        self._kubelet_tasks: set[asyncio.Task[None]] = set()
         self._started: set[str] = set()
 
-    def _note(self, about: Job | PodGroup | None, phase: str) -> None:
+    def _record_phase(self, about: Job | PodGroup | None, phase: str) -> None:
         if about is not None:
             kind = "job" if isinstance(about, Job) else "group"
             seen = self.phases[f"{kind} {about.metadata.name}"]
@@ -72,7 +76,7 @@ class Stage:
     def _run(self, old: Pod | None, new: Pod | None) -> None:
         if new and new.spec.node_name and new.metadata.uid not in self._started:
             self._started.add(new.metadata.uid)
-            self._kubelet.add(asyncio.create_task(self._report(new, "Running")))
+            self._kubelet_tasks.add(asyncio.create_task(self._report(new, "Running")))
 
     async def _report(self, pod: Pod, phase: str) -> None:
         try:
@@ -113,7 +117,7 @@ class Stage:
         return sum(pod.status.phase == "Running" for pod in self.pods)
 
     async def close(self) -> None:
-        await asyncio.gather(*self._kubelet)
+        await asyncio.gather(*self._kubelet_tasks)
 
 
 def pod_spec(cpu: str) -> Json:
@@ -123,18 +127,18 @@ def pod_spec(cpu: str) -> Json:
 
 
 @asynccontextmanager
-async def stage(servers: Servers, tmp_path: Path) -> AsyncIterator[Stage]:
+async def cluster(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[SchedulingCluster]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
             servers.start(tmp_path, webhooks=WEBHOOKS, crds=crds.load())
         )
         client = await stack.enter_async_context(server.client("admin"))
-        it = Stage(server, client)
+        it = SchedulingCluster(server, client)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         caches = [tasks.create_task(c.run()) for c in (it.pods, it.groups, it.jobs, it.queues)]
         for i in range(4):
             await add_node(server, f"node-{i}", cpu="32", memory="128Gi")
-        notes = it.notes
+        notes = it.recorder
         for controller in (
             QueueController(client),
             PodGroupController(client),
@@ -142,77 +146,81 @@ async def stage(servers: Servers, tmp_path: Path) -> AsyncIterator[Stage]:
             Scheduler(client, recorder=notes),
         ):
             await stack.enter_async_context(running(controller))
-        await until(lambda: open_queue(it, "default"))
+        await wait_for(lambda: open_queue(it, "default"))
         yield it
         await it.close()
         for cache in caches:
             cache.cancel()
 
 
-def open_queue(it: Stage, name: str) -> bool:
-    queue = it.queues.get(name)
+def open_queue(cluster: SchedulingCluster, name: str) -> bool:
+    queue = cluster.queues.get(name)
     return queue is not None and queue.status.state == "Open"
 
 
-async def test_a_job_starts_and_completes(servers: Servers, tmp_path: Path) -> None:
+async def test_a_job_starts_and_completes(servers: ServerFactory, tmp_path: Path) -> None:
     """Scenario complete: Inqueue, Running, and a Job that follows."""
-    async with stage(servers, tmp_path) as it:
+    async with cluster(servers, tmp_path) as it:
         await it.job("j", replicas=3, cpu="100m", minimum=3)
-        await until(lambda: it.phases["job j"][-1:] == ["Running"])
-        await until(lambda: len(it.groups) == 1)
+        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
+        await wait_for(lambda: len(it.groups) == 1)
         group = it.group("j").metadata.name
-        await until(lambda: it.phases[f"group {group}"] == ["Inqueue", "Running"])
+        await wait_for(lambda: it.phases[f"group {group}"] == ["Inqueue", "Running"])
         await it.finish_pods()
-        await until(lambda: it.phases["job j"][-1:] == ["Completed"])
+        await wait_for(lambda: it.phases["job j"][-1:] == ["Completed"])
         assert it.phases["job j"] == ["Pending", "Running", "Completed"]
         told = ("PodGroup", group, "Normal", "Scheduled", "pod group is ready")
-        await until(lambda: told in it.notes.events)
+        await wait_for(lambda: told in it.recorder.events)
 
 
-async def test_a_small_job_costs_few_writes(servers: Servers, tmp_path: Path) -> None:
+async def test_a_small_job_costs_few_writes(servers: ServerFactory, tmp_path: Path) -> None:
     """Each step of Job, PodGroup and Pod is written once, and numbers alone once more at most."""
-    async with stage(servers, tmp_path) as it:
+    async with cluster(servers, tmp_path) as it:
         writes: Counter[str] = Counter()
-        it.jobs.add_handler(lambda old, new: writes.update(["Job"]))
-        it.groups.add_handler(lambda old, new: writes.update(["PodGroup"]))
-        it.pods.add_handler(lambda old, new: writes.update(["Pod"]))
+        it.jobs.add_event_handler(lambda old, new: writes.update(["Job"]))
+        it.groups.add_event_handler(lambda old, new: writes.update(["PodGroup"]))
+        it.pods.add_event_handler(lambda old, new: writes.update(["Pod"]))
         await it.job("j", replicas=1, cpu="100m", minimum=1)
-        await until(lambda: it.phases["job j"][-1:] == ["Running"])
-        await until(lambda: len(it.groups) == 1 and it.group("j").status.running == 1)
-        await until(lambda: writes["Pod"] >= 3)
+        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
+        await wait_for(lambda: len(it.groups) == 1 and it.group("j").status.running == 1)
+        await wait_for(lambda: writes["Pod"] >= 3)
         assert writes["Pod"] == 3  # made, bound, running
         assert writes["Job"] <= 4  # made, Pending, (its pod pending), Running
         assert writes["PodGroup"] <= 5  # made, Inqueue, (scheduled), Running, (its pod running)
 
 
 async def test_tasks_that_wait_for_others_need_no_minimum_of_their_own(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     """In Volcano such a job never starts: its gang waits for pods that wait for it."""
-    async with stage(servers, tmp_path) as it:
+    async with cluster(servers, tmp_path) as it:
         template = {"spec": pod_spec("100m")}
         first = {"name": "first", "replicas": 1, "template": template}
         then = {"name": "then", "replicas": 2, "template": template}
         await it.apply(JOBS, "j", {"tasks": [first, then | {"dependsOn": {"name": ["first"]}}]})
-        await until(lambda: it.phases["job j"][-1:] == ["Running"])
-        await until(lambda: it.running() == 3)
+        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
+        await wait_for(lambda: it.running() == 3)
 
 
-async def test_a_bare_pod_goes_by_a_group_of_its_own(servers: Servers, tmp_path: Path) -> None:
+async def test_a_bare_pod_goes_by_a_group_of_its_own(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     """Scenario bare-pod: Pending, Inqueue, Running."""
-    async with stage(servers, tmp_path) as it:
+    async with cluster(servers, tmp_path) as it:
         await it.apply(PODS, "p", pod_spec("100m") | {"schedulerName": "volcano"})
-        await until(lambda: it.running() == 1 and len(it.groups) == 1)
+        await wait_for(lambda: it.running() == 1 and len(it.groups) == 1)
         group = next(iter(it.groups)).metadata.name
         expected = ["Pending", "Inqueue", "Running"]
-        await until(lambda: it.phases[f"group {group}"] == expected)
+        await wait_for(lambda: it.phases[f"group {group}"] == expected)
 
 
-async def test_a_job_larger_than_the_cluster_gets_no_pods(servers: Servers, tmp_path: Path) -> None:
+async def test_a_job_larger_than_the_cluster_gets_no_pods(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     """Scenario gang-too-big."""
-    async with stage(servers, tmp_path) as it:
+    async with cluster(servers, tmp_path) as it:
         await it.job("j", replicas=3, cpu="60", minimum=3)
-        await until(lambda: list(it.groups) and it.group("j").status.conditions)
+        await wait_for(lambda: list(it.groups) and it.group("j").status.conditions)
         status = it.group("j").status
         assert status.phase == "Pending"
         told = "overused cpu (requested 180, free 153.6)"
@@ -221,29 +229,31 @@ async def test_a_job_larger_than_the_cluster_gets_no_pods(servers: Servers, tmp_
 
 
 async def test_an_elastic_job_runs_with_as_many_pods_as_fit(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     """Scenario gang-elastic-partly: four of six run, the others say what they lack.
 
     Which of them run depends on which were made first.
     """
-    async with stage(servers, tmp_path) as it:
+    async with cluster(servers, tmp_path) as it:
         await it.job("j", replicas=6, cpu="20", minimum=2)
-        await until(lambda: it.running() == 4)
-        await until(lambda: it.phases["job j"][-1:] == ["Running"])
+        await wait_for(lambda: it.running() == 4)
+        await wait_for(lambda: it.phases["job j"][-1:] == ["Running"])
         lacks = "0/4 nodes are unavailable: 4 Insufficient cpu (requested 20, most free 12)."
         said = ("Warning", "FailedScheduling", lacks)
-        await until(lambda: any(event[2:] == said for event in it.notes.events))
-        await until(lambda: it.group("j").status.phase == "Running")
+        await wait_for(lambda: any(event[2:] == said for event in it.recorder.events))
+        await wait_for(lambda: it.group("j").status.phase == "Running")
 
 
-async def test_a_queue_takes_no_more_than_its_capability(servers: Servers, tmp_path: Path) -> None:
+async def test_a_queue_takes_no_more_than_its_capability(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
     """Scenario queue-capability."""
-    async with stage(servers, tmp_path) as it:
+    async with cluster(servers, tmp_path) as it:
         await it.apply(QUEUES, "gq-s", {"weight": 1, "capability": {"cpu": "1"}})
-        await until(lambda: open_queue(it, "gq-s"))
+        await wait_for(lambda: open_queue(it, "gq-s"))
         await it.job("one", replicas=1, cpu="600m", minimum=1, queue="gq-s")
-        await until(lambda: it.running() == 1)
+        await wait_for(lambda: it.running() == 1)
         await it.job("two", replicas=1, cpu="600m", minimum=1, queue="gq-s")
 
         def refused() -> bool:
@@ -252,7 +262,7 @@ async def test_a_queue_takes_no_more_than_its_capability(servers: Servers, tmp_p
                 it.group("two").status.conditions
             )
 
-        await until(refused)
+        await wait_for(refused)
         status = it.group("two").status
         told = (
             "queue resource quota insufficient: insufficient cpu (requested 600m, free 400m of 1)"
@@ -264,4 +274,4 @@ async def test_a_queue_takes_no_more_than_its_capability(servers: Servers, tmp_p
             queue = it.queues.get("gq-s")
             return queue is not None and queue.status.allocated == expected
 
-        await until(allocated)
+        await wait_for(allocated)

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_controllers import Controller, running
-from support_held import HeldClient
-from support_server import Server
-from support_servers import Servers, add_node, merge
-from support_waiting import until_true
+from support.api_servers import ServerFactory, add_node, merge_patch
+from support.delayed_write import DelayedWriteClient
+from support.embedded_apiserver import Server
+from support.polling import wait_until_true
+from support.running_controller import Controller, running
 
 from batholith.job_ctrl.controller import JobController
 from batholith.job_ctrl.settings import JobSettings
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError
 from batholith.model import crds
 from batholith.model.names import (
@@ -33,57 +33,61 @@ from batholith.model.names import (
 )
 from batholith.podgroup_ctrl.controller import PodGroupController
 from batholith.queue_ctrl.controller import QueueController
-from batholith.scheduler.scribe import Pauses
-from batholith.scheduler.service import Scheduler, SchedulerSettings
+from batholith.scheduler.scheduler import Scheduler, SchedulerSettings
+from batholith.scheduler.writers.status_updater import WriteIntervals
 
 Json = dict[str, Any]
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
-QUICK = SchedulerSettings(pauses=Pauses(group=0.05, pod=0.05, queue=0.05))
+FAST_ELECTION = SchedulerSettings(
+    write_intervals=WriteIntervals(podgroup=0.05, pod=0.05, queue=0.05)
+)
 
 
 def jobs(client: Client) -> Controller:
-    return JobController(client, settings=JobSettings(count_delay=0.05))
+    return JobController(client, settings=JobSettings(status_delay=0.05))
 
 
 def scheduling(client: Client) -> Controller:
-    return Scheduler(client, settings=QUICK)
+    return Scheduler(client, settings=FAST_ELECTION)
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, crds=crds.load()) as started:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "default"}}
         await started.create(QUEUES.path(), body | {"spec": {"weight": 1}})
-        await merge(started, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}})
+        await merge_patch(
+            started, QUEUES.path("", "default", "status"), {"status": {"state": "Open"}}
+        )
         yield started
 
 
-class Late:
+class DelayedWrite:
     """A write that is held up, and what the test does meanwhile."""
 
-    def __init__(self, client: HeldClient) -> None:
+    def __init__(self, client: DelayedWriteClient) -> None:
         self._client = client
 
     @asynccontextmanager
-    async def arrives_after(self) -> AsyncIterator[None]:
+    async def rejected_after(self) -> AsyncIterator[None]:
         """The block is what happens while the write is on its way; it must then be refused."""
         await self._client.held.wait()
         yield
-        await self._client.let_arrive()
-        assert isinstance(self._client.refused, ConflictError), self._client.refused
+        await self._client.deliver()
+        assert isinstance(self._client.error, ConflictError), self._client.error
 
 
 @asynccontextmanager
-async def leading(
+async def delayed_leader(
     server: Server, make: Callable[[Client], Controller], *, method: str, part: str
-) -> AsyncIterator[Late]:
+) -> AsyncIterator[DelayedWrite]:
     """A leader whose first *method* request to a path with *part* is held up."""
     credentials = server.credentials_of("controllers")
-    async with HeldClient(credentials, method, part) as client, running(make(client)):
-        yield Late(client)
+    async with DelayedWriteClient(credentials, method, part) as client, running(make(client)):
+        yield DelayedWrite(client)
 
 
-async def there(server: Server, path: str) -> bool:
+async def exists(server: Server, path: str) -> bool:
     return (await server.request("GET", path)).status == 200
 
 
@@ -106,12 +110,12 @@ async def run_job(server: Server, **spec: Any) -> None:
     """Such a job, admitted and run by the test."""
     made = await submit(server, **spec)
     group = PODGROUPS.path("default", f"j-{made['metadata']['uid']}")
-    await until_true(lambda: there(server, group))
-    await merge(server, group, {"status": {"phase": "Inqueue"}})
+    await wait_until_true(lambda: exists(server, group))
+    await merge_patch(server, group, {"status": {"phase": "Inqueue"}})
     for index in range(2):
         pod = PODS.path("default", f"j-t-{index}")
-        await until_true(lambda pod=pod: there(server, pod))  # type: ignore[misc]
-        await merge(server, f"{pod}/status", {"status": {"phase": "Running"}})
+        await wait_until_true(lambda pod=pod: exists(server, pod))  # type: ignore[misc]
+        await merge_patch(server, f"{pod}/status", {"status": {"phase": "Running"}})
 
 
 async def group_of_job(server: Server) -> str:
@@ -135,52 +139,56 @@ async def command(server: Server, action: str) -> None:
 
 
 async def test_a_job_status(server: Server) -> None:
-    async with leading(server, jobs, method="PATCH", part="/jobs/j/status") as late:
+    async with delayed_leader(server, jobs, method="PATCH", part="/jobs/j/status") as late:
         path = JOBS.path("default", "j")
         await submit(server)
-        async with late.arrives_after():
-            await merge(server, f"{path}/status", {"status": {"state": {"phase": "Completed"}}})
+        async with late.rejected_after():
+            await merge_patch(
+                server, f"{path}/status", {"status": {"state": {"phase": "Completed"}}}
+            )
         assert (await server.get(path))["status"]["state"] == {"phase": "Completed"}
 
 
 async def test_the_end_of_a_pod_that_has_done_its_work_meanwhile(server: Server) -> None:
-    async with leading(server, jobs, method="DELETE", part="/pods/") as late:
+    async with delayed_leader(server, jobs, method="DELETE", part="/pods/") as late:
         await run_job(server)
         await command(server, "AbortJob")
-        async with late.arrives_after():
+        async with late.rejected_after():
             for name in ("j-t-0", "j-t-1"):
                 path = PODS.path("default", name, "status")
-                await merge(server, path, {"status": {"phase": "Succeeded"}})
+                await merge_patch(server, path, {"status": {"phase": "Succeeded"}})
         for name in ("j-t-0", "j-t-1"):
             pod = await server.get(PODS.path("default", name))
             assert "deletionTimestamp" not in pod["metadata"]
 
 
 async def test_the_size_of_a_gang(server: Server) -> None:
-    async with leading(server, jobs, method="PATCH", part="/podgroups/") as late:
+    async with delayed_leader(server, jobs, method="PATCH", part="/podgroups/") as late:
         await run_job(server)
         group = await group_of_job(server)
-        await merge(server, JOBS.path("default", "j"), {"spec": {"minAvailable": 1}})
-        async with late.arrives_after():
-            await merge(server, group, {"spec": {"minMember": 7}})
+        await merge_patch(server, JOBS.path("default", "j"), {"spec": {"minAvailable": 1}})
+        async with late.rejected_after():
+            await merge_patch(server, group, {"spec": {"minMember": 7}})
         assert (await server.get(group))["spec"]["minMember"] == 7
 
 
 async def test_the_hosts_that_a_plugin_lists(server: Server) -> None:
-    async with leading(server, jobs, method="PATCH", part="/configmaps/") as late:
+    async with delayed_leader(server, jobs, method="PATCH", part="/configmaps/") as late:
         await run_job(server, plugins={"svc": []})
         job = await server.get(JOBS.path("default", "j"))
         (task,) = job["spec"]["tasks"]
         more = {"spec": {"tasks": [task | {"replicas": 3}]}}
-        await merge(server, JOBS.path("default", "j"), more)
+        await merge_patch(server, JOBS.path("default", "j"), more)
         hosts = CONFIGMAPS.path("default", "j-svc")
-        async with late.arrives_after():
-            await merge(server, hosts, {"data": {"t.host": "newer"}})
+        async with late.rejected_after():
+            await merge_patch(server, hosts, {"data": {"t.host": "newer"}})
         assert (await server.get(hosts))["data"]["t.host"] == "newer"
 
 
 async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
-    async with leading(server, PodGroupController, method="DELETE", part="/podgroups/") as late:
+    async with delayed_leader(
+        server, PodGroupController, method="DELETE", part="/podgroups/"
+    ) as late:
         container = {"name": "main", "image": "busybox:1"}
         labels = {"app": "s"}
         spec = {
@@ -199,22 +207,22 @@ async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
             PODS.path("default"), {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod}
         )
         group = PODGROUPS.path("default", f"podgroup-{uid}")
-        await until_true(lambda: there(server, group))
-        await merge(server, STATEFULSETS.path("default", "s"), {"spec": {"replicas": 0}})
+        await wait_until_true(lambda: exists(server, group))
+        await merge_patch(server, STATEFULSETS.path("default", "s"), {"spec": {"replicas": 0}})
         await server.request("DELETE", PODS.path("default", "s-0"))
-        async with late.arrives_after():
-            await merge(server, group, {"status": {"phase": "Inqueue"}})
-        assert await there(server, group)
+        async with late.rejected_after():
+            await merge_patch(server, group, {"status": {"phase": "Inqueue"}})
+        assert await exists(server, group)
 
 
 async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server) -> None:
     path = PODS.path("default", "p")
-    async with leading(server, PodGroupController, method="PATCH", part="/pods/p") as late:
+    async with delayed_leader(server, PodGroupController, method="PATCH", part="/pods/p") as late:
         container = {"name": "main", "image": "busybox:1"}
         spec = {"schedulerName": "volcano", "containers": [container]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
         await server.create(PODS.path("default"), pod)
-        async with late.arrives_after():
+        async with late.rejected_after():
             await server.request("DELETE", path, {"gracePeriodSeconds": 0})
             await server.create(PODS.path("default"), pod)
         assert GROUP_NAME not in (await server.get(path))["metadata"].get("annotations", {})
@@ -222,12 +230,14 @@ async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server
 
 async def test_the_state_of_a_queue(server: Server) -> None:
     path = QUEUES.path("", "default")
-    async with leading(server, QueueController, method="PATCH", part="/queues/q/status") as late:
+    async with delayed_leader(
+        server, QueueController, method="PATCH", part="/queues/q/status"
+    ) as late:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "q"}}
         await server.create(QUEUES.path(), body | {"spec": {"weight": 1}})
         path = QUEUES.path("", "q")
-        async with late.arrives_after():
-            await merge(server, f"{path}/status", {"status": {"state": "Closed"}})
+        async with late.rejected_after():
+            await merge_patch(server, f"{path}/status", {"status": {"state": "Closed"}})
         assert (await server.get(path))["status"]["state"] == "Closed"
 
 
@@ -259,9 +269,9 @@ async def bind(server: Server, node: str) -> None:
 
 async def test_that_a_pod_finds_no_place_when_it_has_one(server: Server) -> None:
     await add_node(server, "a")
-    async with leading(server, scheduling, method="PATCH", part="/pods/p/status") as late:
+    async with delayed_leader(server, scheduling, method="PATCH", part="/pods/p/status") as late:
         await add_gang(server, cpu="100")
-        async with late.arrives_after():
+        async with late.rejected_after():
             await bind(server, "a")
         status = (await server.get(PODS.path("default", "p")))["status"]
         said = {each["type"]: each["status"] for each in status.get("conditions", ())}
@@ -270,29 +280,29 @@ async def test_that_a_pod_finds_no_place_when_it_has_one(server: Server) -> None
 
 async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Server) -> None:
     await add_node(server, "a")
-    async with leading(server, scheduling, method="POST", part="/binding") as late:
+    async with delayed_leader(server, scheduling, method="POST", part="/binding") as late:
         await add_gang(server, cpu="1")
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        async with late.arrives_after():
+        async with late.rejected_after():
             status = {"status": {"conditions": [condition]}}
-            await merge(server, PODS.path("default", "p", "status"), status)
+            await merge_patch(server, PODS.path("default", "p", "status"), status)
         assert "nodeName" not in (await server.get(PODS.path("default", "p")))["spec"]
 
 
 async def test_quirk_p15_the_status_of_a_gang(server: Server) -> None:
     group = PODGROUPS.path("default", "g")
-    async with leading(server, scheduling, method="PATCH", part="/podgroups/g") as late:
+    async with delayed_leader(server, scheduling, method="PATCH", part="/podgroups/g") as late:
         await add_gang(server, cpu="1")
-        async with late.arrives_after():
-            await merge(server, group, {"status": {"phase": "Running"}})
+        async with late.rejected_after():
+            await merge_patch(server, group, {"status": {"phase": "Running"}})
         assert (await server.get(group))["status"]["phase"] == "Running"
 
 
 async def test_what_a_queue_has_allocated(server: Server) -> None:
     await add_node(server, "a")
     path = QUEUES.path("", "default")
-    async with leading(server, scheduling, method="PATCH", part="/queues/default") as late:
+    async with delayed_leader(server, scheduling, method="PATCH", part="/queues/default") as late:
         await add_gang(server, cpu="1")
-        async with late.arrives_after():
-            await merge(server, f"{path}/status", {"status": {"allocated": {"cpu": "77"}}})
+        async with late.rejected_after():
+            await merge_patch(server, f"{path}/status", {"status": {"allocated": {"cpu": "77"}}})
         assert (await server.get(path))["status"]["allocated"] == {"cpu": "77"}

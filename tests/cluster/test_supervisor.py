@@ -12,36 +12,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from batholith.cluster import supervisor as supervisor_module
-from batholith.cluster.datadir import DataDir, DataDirBusyError
-from batholith.cluster.files import write_private
-from batholith.cluster.processes import ProcessId, identify
-from batholith.cluster.supervisor import (
-    Part,
-    PartFailedError,
+from batholith.agent.runtime.process_id import ProcessId, identify
+from batholith.local import supervisor as supervisor_module
+from batholith.local.datadir import DataDir, DataDirLockedError
+from batholith.local.files import write_private
+from batholith.local.supervisor import (
+    ComponentFailedError,
+    ComponentSpec,
     Supervisor,
     UpState,
-    end_leftovers,
+    kill_leftovers,
     read_state,
 )
 
-LIVES = """
+LONG_RUNNING = """
 import os, signal, sys
 os.write(int(os.environ["BATHOLITH_READY_FD"]), b"1")
 signal.signal(signal.SIGTERM, lambda *_: (print("ended", sys.argv[1], flush=True), sys.exit()))
 signal.pause()
 """
-FALLS = "import sys; print('no such luck', file=sys.stderr); sys.exit(3)"
+FAILING = "import sys; print('no such luck', file=sys.stderr); sys.exit(3)"
 
 
-def part(name: str, program: str = LIVES) -> Part:
-    return Part(name=name, arguments=["-c", program, name])
+def component_spec(name: str, program: str = LONG_RUNNING) -> ComponentSpec:
+    return ComponentSpec(name=name, arguments=["-c", program, name])
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataDir:
     data = DataDir(tmp_path / "data")
-    data.hold()
+    data.lock()
     return data
 
 
@@ -51,13 +51,13 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def supervisor_of(data: DataDir, *parts: Part) -> Supervisor:
+def supervisor_of(data: DataDir, *parts: ComponentSpec) -> Supervisor:
     ports = {"kubernetes": 7443}
     return Supervisor(data, parts, program=[sys.executable], version="1", ports=ports)
 
 
 @contextlib.asynccontextmanager
-async def supervised(data: DataDir, *parts: Part) -> AsyncIterator[None]:
+async def supervised(data: DataDir, *parts: ComponentSpec) -> AsyncIterator[None]:
     ready = asyncio.Event()
     supervisor = Supervisor(
         data, parts, program=[sys.executable], version="1", ports={"kubernetes": 7443}
@@ -86,7 +86,7 @@ def process(data: DataDir, name: str) -> ProcessId:
 
 
 async def test_a_part_that_is_killed_comes_back_ready(data: DataDir) -> None:
-    async with supervised(data, part("a"), part("b")):
+    async with supervised(data, component_spec("a"), component_spec("b")):
         first = process(data, "a")
         os.kill(first.pid, signal.SIGKILL)
         await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
@@ -95,9 +95,9 @@ async def test_a_part_that_is_killed_comes_back_ready(data: DataDir) -> None:
 
 
 async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir) -> None:
-    async with supervised(data, part("a"), part("b")):
+    async with supervised(data, component_spec("a"), component_spec("b")):
         both = [process(data, "a"), process(data, "b")]
-    assert not any(each.alive for each in both)
+    assert not any(each.is_alive for each in both)
     ended = [(data.logs / f"{name}.log").stat().st_mtime_ns for name in ("b", "a")]
     assert ended == sorted(ended)
     assert "ended a" in (data.logs / "a.log").read_text()
@@ -106,9 +106,13 @@ async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir
 
 async def test_a_part_that_never_starts_ends_the_start_and_shows_its_log(data: DataDir) -> None:
     supervisor = Supervisor(
-        data, [part("a"), part("b", FALLS)], program=[sys.executable], version="1", ports={}
+        data,
+        [component_spec("a"), component_spec("b", FAILING)],
+        program=[sys.executable],
+        version="1",
+        ports={},
     )
-    with pytest.raises(PartFailedError, match="no such luck"):
+    with pytest.raises(ComponentFailedError, match="no such luck"):
         async with asyncio.timeout(100):
             await supervisor.run(lambda: None)
     assert read_state(data) is None
@@ -118,12 +122,12 @@ async def test_what_a_killed_supervisor_left_is_found_and_ended(data: DataDir) -
     orphan = await asyncio.create_subprocess_exec("sleep", "1000")
     running = identify(orphan.pid)
     assert running is not None
-    async with supervised(data, part("a")):
+    async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
     left.parts["a"].process = running
     data.up_json.write_bytes(msgspec.json.encode(left))
-    ending = asyncio.create_task(asyncio.to_thread(end_leftovers, data))
+    ending = asyncio.create_task(asyncio.to_thread(kill_leftovers, data))
     assert await orphan.wait() == -signal.SIGKILL
     assert await ending == ["a"]
 
@@ -132,13 +136,13 @@ async def test_a_number_that_now_means_another_process_is_left_alone(data: DataD
     other = await asyncio.create_subprocess_exec("sleep", "1000")
     running = identify(other.pid)
     assert running is not None
-    async with supervised(data, part("a")):
+    async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
     left.parts["a"].process = ProcessId(running.pid, running.start_time - 1)
     data.up_json.write_bytes(msgspec.json.encode(left))
-    assert end_leftovers(data) == []
-    assert running.alive
+    assert kill_leftovers(data) == []
+    assert running.is_alive
     other.kill()
     await other.wait()
 
@@ -146,38 +150,38 @@ async def test_a_number_that_now_means_another_process_is_left_alone(data: DataD
 def test_a_process_of_another_boot_is_never_meant() -> None:
     me = identify(os.getpid())
     assert me is not None
-    assert me.alive
-    assert not msgspec.structs.replace(me, boot="another").alive
+    assert me.is_alive
+    assert not msgspec.structs.replace(me, boot="another").is_alive
 
 
 def test_a_process_that_an_older_version_noted_is_still_known() -> None:
     me = identify(os.getpid())
     assert me is not None
     noted = f'{{"pid": {me.pid}, "start_time": {me.start_time}}}'
-    assert msgspec.json.decode(noted, type=ProcessId).alive
+    assert msgspec.json.decode(noted, type=ProcessId).is_alive
 
 
 def test_a_damaged_state_that_nobody_holds_counts_as_none(data: DataDir) -> None:
     data.up_json.write_text("{")
     assert read_state(data) is None, "we hold the folder ourselves"
-    data.release()
+    data.unlock()
     assert read_state(data) is None
 
 
 def test_a_data_folder_has_one_holder(data: DataDir) -> None:
     other = DataDir(data.root)
-    with pytest.raises(DataDirBusyError):
-        other.hold()
-    data.release()
-    other.hold()
-    other.release()
+    with pytest.raises(DataDirLockedError):
+        other.lock()
+    data.unlock()
+    other.lock()
+    other.unlock()
     assert data.root.stat().st_mode & 0o777 == 0o700
 
 
 async def test_a_state_that_cannot_be_written_ends_no_part(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with supervised(data, part("a"), part("b")):
+    async with supervised(data, component_spec("a"), component_spec("b")):
         first, other = process(data, "a"), process(data, "b")
         write, tries = write_private, list[Path]()
 
@@ -188,25 +192,25 @@ async def test_a_state_that_cannot_be_written_ends_no_part(
             write(path, content)
 
         monkeypatch.setattr(supervisor_module, "write_private", full)
-        monkeypatch.setattr(supervisor_module, "SAVE_RETRY", 0.01)
+        monkeypatch.setattr(supervisor_module, "SAVE_RETRY_INTERVAL", 0.01)
         os.kill(first.pid, signal.SIGKILL)
         await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
-        assert other.alive
+        assert other.is_alive
 
 
 async def test_a_keeper_that_was_cancelled_inside_goes_on_with_its_part(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with supervised(data, part("a")):
+    async with supervised(data, component_spec("a")):
         first = process(data, "a")
-        note, faults = Supervisor._note, [asyncio.CancelledError()]
+        note, faults = Supervisor._set_process, [asyncio.CancelledError()]
 
         def cancelled(self: Supervisor, name: str, *, process: ProcessId | None) -> None:
             note(self, name, process=process)
             if process is not None and faults:
                 raise faults.pop()
 
-        monkeypatch.setattr(Supervisor, "_note", cancelled)
+        monkeypatch.setattr(Supervisor, "_set_process", cancelled)
         os.kill(first.pid, signal.SIGKILL)
         await until(lambda: not faults)
         second = process(data, "a")

@@ -11,54 +11,54 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from support_waiting import until
+from support.polling import wait_for
 
-from batholith.cluster import pki
-from batholith.httpserver.front import Front, Fronts
+from batholith.httpserver.buffering import BufferingConnection, BufferingListener
 from batholith.httpserver.limits import Limits, LimitsError
+from batholith.local import pki
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 BODY_LIMIT = 1000
 
 
-class Behind(asyncio.Protocol):
+class EchoProtocol(asyncio.Protocol):
     """A server without limits, which answers each piece that it gets as a request."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "ListenerWorld") -> None:
         self.world = world
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        self.world.got.append(data)
+        self.world.received.append(data)
         if b"/held" in data:
-            self.world.holding.append(self.answer)
+            self.world.holding.append(self.respond)
         else:
-            self.answer()
+            self.respond()
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         self.transport.write(OK)
-        self.world.fronts.answered(self)
+        self.world.fronts.on_response_sent(self)
 
 
-class Counting(Fronts):
+class CountingFronts(BufferingListener):
     """Counts connections."""
 
     made = 0
 
-    def make(self) -> Front:
+    def create_connection(self) -> BufferingConnection:
         self.made += 1
-        return super().make()
+        return super().create_connection()
 
 
 @dataclass
-class World:
-    fronts: Counting
+class ListenerWorld:
+    fronts: CountingFronts
     address: tuple[str, int]
     now: float = 0.0
-    got: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
     holding: list[Callable[[], None]] = field(default_factory=list)
     clients: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class World:
         reader, writer = await asyncio.open_connection(*self.address)
         self.clients.append(writer)
         writer.write(sent)
-        await until(lambda: self.fronts.made > number or reader.at_eof())
+        await wait_for(lambda: self.fronts.made > number or reader.at_eof())
         return reader
 
     async def idle(self) -> asyncio.StreamReader:
@@ -83,25 +83,25 @@ class World:
         self.fronts.sweep()
 
     @property
-    def refused(self) -> dict[str, int]:
-        return {reason: count for (_, reason), count in self.fronts.figures.refused.items()}
+    def assert_refused(self) -> dict[str, int]:
+        return {reason: count for (_, reason), count in self.fronts.metrics.rejections.items()}
 
 
 @contextlib.asynccontextmanager
 async def serving(
     limits: Limits | None = None, *, tls: ssl.SSLContext | None = None, proves: bool = False
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ListenerWorld]:
     listening = socket.create_server(("127.0.0.1", 0))
-    world: World
-    fronts = Counting(
+    world: ListenerWorld
+    fronts = CountingFronts(
         name="tests",
         body_limit=BODY_LIMIT,
         limits=limits,
-        proves=proves,
+        client_cert_required=proves,
         time=lambda: world.now,
     )
-    fronts.inner = lambda: Behind(world)
-    world = World(fronts, listening.getsockname())
+    fronts.backend_factory = lambda: EchoProtocol(world)
+    world = ListenerWorld(fronts, listening.getsockname())
     fronts.listen(listening, tls=tls)
     try:
         yield world
@@ -110,7 +110,7 @@ async def serving(
             writer.transport.abort()
         fronts.stop()
         fronts.abort_all()
-        await until(lambda: len(fronts) == 0)
+        await wait_for(lambda: len(fronts) == 0)
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
@@ -154,7 +154,7 @@ async def test_a_header_that_does_not_end_costs_the_connection() -> None:
             it.clients[1].write(b"x: y\r\n")
             it.pass_time(2)
         assert await is_closed(silent) and await is_closed(dripping)
-        assert it.refused == {"header_timeout": 2} and it.got == []
+        assert it.assert_refused == {"header_timeout": 2} and it.received == []
 
 
 async def test_a_body_that_drips_is_answered_408() -> None:
@@ -162,12 +162,12 @@ async def test_a_body_that_drips_is_answered_408() -> None:
         reader = await it.connect(b"POST / HTTP/1.1\r\ncontent-length: 900\r\n\r\nx")
         for number in range(20):
             it.clients[0].write(b"x")
-            await until(lambda n=number: it.fronts.held == n + 2)  # type: ignore[misc]
+            await wait_for(lambda n=number: it.fronts.buffered_bytes == n + 2)  # type: ignore[misc]
             it.pass_time(2.9)
         assert len(it.fronts) == 1
         it.pass_time(2.9)
         assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
-        assert it.refused == {"body_timeout": 1} and it.got == []
+        assert it.assert_refused == {"body_timeout": 1} and it.received == []
 
 
 async def test_an_idle_connection_outlasts_its_client() -> None:
@@ -181,17 +181,17 @@ async def test_an_idle_connection_outlasts_its_client() -> None:
         assert len(it.fronts) == 1
         it.pass_time(2)
         assert await is_closed(reader)
-        assert it.refused == {"idle_timeout": 1}
+        assert it.assert_refused == {"idle_timeout": 1}
 
 
 async def test_a_long_answer_is_not_cut() -> None:
     async with serving() as it:
         reader = await it.connect(b"GET /held HTTP/1.1\r\n\r\n")
-        await until(lambda: bool(it.holding))
+        await wait_for(lambda: bool(it.holding))
         it.pass_time(100_000)
         it.holding.pop()()
         assert await reader.readexactly(len(OK)) == OK
-        assert it.refused == {}
+        assert it.assert_refused == {}
 
 
 async def test_a_process_that_stood_still_forgives_its_clients(
@@ -200,7 +200,7 @@ async def test_a_process_that_stood_still_forgives_its_clients(
     async with serving() as it:
         reader = await it.connect(b"GET / HTTP/1.1\r\n")
         it.now += 1000  # stopped, or its loop was stuck
-        it.fronts._sweep_on_time()
+        it.fronts._on_sweep_timer()
         it.clients[0].write(b"\r\n")
         assert await reader.readexactly(len(OK)) == OK
 
@@ -214,7 +214,7 @@ async def test_what_an_unknown_client_does_not_read_is_not_kept_for_ever() -> No
         assert len(it.fronts) == 1
         it.pass_time(2)
         assert await is_closed(reader)
-        assert it.refused == {"write_timeout": 1}
+        assert it.assert_refused == {"write_timeout": 1}
 
 
 # -- connections
@@ -230,16 +230,16 @@ async def test_the_oldest_without_a_request_goes_when_there_are_too_many() -> No
             writer.write(GET)
             assert await reader.readexactly(len(OK)) == OK
             assert await is_closed(gone)
-        assert it.refused == {"evicted": 3}
+        assert it.assert_refused == {"evicted": 3}
 
 
 async def test_what_is_being_answered_stays_and_the_new_one_goes() -> None:
     async with serving(Limits(connections=2)) as it:
         busy = [await it.connect(b"GET /held HTTP/1.1\r\n\r\n") for _ in range(2)]
-        await until(lambda: len(it.holding) == 2)
+        await wait_for(lambda: len(it.holding) == 2)
         late = await it.connect(GET)
         assert await is_closed(late)
-        assert it.refused == {"connections": 1}
+        assert it.assert_refused == {"connections": 1}
         for answer in it.holding:
             answer()
         for reader in busy:
@@ -267,7 +267,7 @@ def test_a_handshake_that_does_not_end_is_ended(
     server.load_cert_chain(made.server.certificate, made.server.key)
     client = ssl.create_default_context(cafile=str(made.ca))
 
-    async def ask(it: World) -> None:
+    async def ask(it: ListenerWorld) -> None:
         reader, writer = await asyncio.open_connection(*it.address, ssl=client)
         writer.write(GET)
         assert await reader.readexactly(len(OK)) == OK
@@ -280,12 +280,12 @@ def test_a_handshake_that_does_not_end_is_ended(
             assert await is_closed(half_open[0])
             it.pass_time(31)
             assert await is_closed(half_open[1]) and await is_closed(half_open[2])
-            assert it.refused == {"evicted": 1, "handshake_timeout": 2}
+            assert it.assert_refused == {"evicted": 1, "handshake_timeout": 2}
             rubbish = await it.connect(b"GET / HTTP/1.1\r\n\r\n")
             async with asyncio.timeout(100):
                 with contextlib.suppress(ConnectionError):
                     await rubbish.read()
-            await until(lambda: it.refused.get("handshake") == 1)
+            await wait_for(lambda: it.assert_refused.get("handshake") == 1)
             await ask(it)
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -305,7 +305,7 @@ def test_it_goes_on_when_descriptors_ran_out(
             highest = max(each.fileno() for each in clients)
             resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
             try:
-                await until(lambda: it.refused.get("descriptors", 0) > 1)
+                await wait_for(lambda: it.assert_refused.get("descriptors", 0) > 1)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             await it.idle()
@@ -325,19 +325,19 @@ async def test_the_largest_unfinished_body_goes_when_there_is_too_much() -> None
     async with serving(Limits(unfinished_bytes=2000)) as it:
         head = b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n"
         large = await it.connect(head % 1000 + b"x" * 900)
-        await until(lambda: it.fronts.held == 900)
+        await wait_for(lambda: it.fronts.buffered_bytes == 900)
         small = await it.connect(head % 600 + b"x" * 500)
-        await until(lambda: it.fronts.held == 1400)
+        await wait_for(lambda: it.fronts.buffered_bytes == 1400)
         other = await it.connect(head % 1000 + b"x" * 700)
         refusal = await large.read()
         assert refusal.startswith(b"HTTP/1.1 429 ") and b"retry-after: 1\r\n" in refusal
-        assert it.fronts.held == 1200 and it.got == []
+        assert it.fronts.buffered_bytes == 1200 and it.received == []
         it.clients[1].write(b"x" * 100)
         it.clients[2].write(b"x" * 300)
         for reader in (small, other):
             assert await reader.readexactly(len(OK)) == OK
-        assert it.fronts.held == 0
-        assert it.refused == {"unfinished_bytes": 1}
+        assert it.fronts.buffered_bytes == 0
+        assert it.assert_refused == {"unfinished_bytes": 1}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_ends(sent: bytes) -
         reader = await it.connect(sent)
         async with asyncio.timeout(100):
             assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
-        assert it.got == [] and it.refused == {"body_too_large": 1}
+        assert it.received == [] and it.assert_refused == {"body_too_large": 1}
 
 
 async def test_a_header_without_end_is_refused() -> None:
@@ -360,7 +360,7 @@ async def test_a_header_without_end_is_refused() -> None:
         reader = await it.connect(b"GET / HTTP/1.1\r\nx: ".ljust(70_000, b"y"))
         async with asyncio.timeout(100):
             assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
-        assert it.refused == {"header_too_large": 1}
+        assert it.assert_refused == {"header_too_large": 1}
 
 
 # -- whole requests
@@ -389,8 +389,11 @@ async def test_a_request_that_is_not_whole_is_not_served(sent: bytes) -> None:
         it.clients[0].write_eof()
         async with asyncio.timeout(100):
             assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-        assert it.got == []
-        assert sum(it.refused.values()) == 1 and it.refused.keys() <= {"truncated", "malformed"}
+        assert it.received == []
+        assert sum(it.assert_refused.values()) == 1 and it.assert_refused.keys() <= {
+            "truncated",
+            "malformed",
+        }
 
 
 async def test_a_request_is_handed_on_as_one_piece_with_a_length() -> None:
@@ -406,14 +409,14 @@ async def test_a_request_is_handed_on_as_one_piece_with_a_length() -> None:
         answer = await reader.readuntil(OK)
         assert answer == b"HTTP/1.1 100 Continue\r\n\r\n" + OK
     head = b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nX-Y: Z\r\ncontent-length: 5\r\n\r\n"
-    assert it.got == [head + b"abcde"]
+    assert it.received == [head + b"abcde"]
 
 
 async def test_requests_sent_ahead_are_served_one_after_the_other() -> None:
     async with serving() as it:
         reader = await it.connect(b"GET /held HTTP/1.1\r\n\r\n" + GET * 20 + b"rubbish\r\n\r\n")
-        await until(lambda: bool(it.holding))
-        assert len(it.got) == 1
+        await wait_for(lambda: bool(it.holding))
+        assert len(it.received) == 1
         it.holding.pop()()
         assert await reader.readexactly(21 * len(OK)) == OK * 21
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
@@ -423,7 +426,7 @@ async def test_a_wish_for_another_protocol_is_not_handed_on() -> None:
     async with serving() as it:
         sent = b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n?!"
         assert await (await it.connect(sent)).readexactly(len(OK)) == OK
-        assert it.got == [b"GET / HTTP/1.1\r\nconnection: upgrade\r\n\r\n"]
+        assert it.received == [b"GET / HTTP/1.1\r\nconnection: upgrade\r\n\r\n"]
 
 
 # -- options
@@ -450,6 +453,6 @@ def test_descriptors_bound_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     try:
-        assert Limits().most_connections == 300
+        assert Limits().max_connections == 300
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

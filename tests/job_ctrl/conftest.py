@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
-from support_machine import Life
+from support.job_stateful import JobWorld
 
 
 @pytest.fixture
-def life() -> Iterator[Life]:
+def world() -> Iterator[JobWorld]:
     """A world without a controller yet; whatever is done in it must keep the rules."""
-    made = Life()
+    made = JobWorld()
     try:
         yield made
-        assert made.audit.broken == []
+        assert made.transitions.violations == []
     finally:
         made.close()

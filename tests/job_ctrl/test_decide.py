@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support_jobs import entry, job, task, view
-from support_world import World
+from support.job_simulator import JobSimulator
+from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import podgroups
 from batholith.job_ctrl.decide import decide
@@ -18,14 +18,14 @@ from batholith.job_ctrl.effects import (
     DeleteCommand,
     DeletePodGroup,
     DeletePods,
+    DropLifecycleEvents,
     Effect,
-    Forget,
     Reason,
     RecordEvent,
     SetStatus,
 )
-from batholith.job_ctrl.ledger import Ledger
-from batholith.job_ctrl.view import Order
+from batholith.job_ctrl.job_view import CommandRef
+from batholith.job_ctrl.pod_tracker import PodTracker
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 from batholith.model.podgroup import PodGroupCondition, PodGroupStatus
@@ -38,58 +38,58 @@ def policy(action: str, *events: str, **fields: object) -> dict[str, object]:
     return {"action": action, "events": events, **fields}
 
 
-def started(of: Job) -> World:
+def running_world(job: Job) -> JobSimulator:
     """A world whose job runs, with all its pods."""
-    world = World(of)
-    world.run()
+    world = JobSimulator(job)
+    world.run_until_stable()
     world.admit()
-    world.run()
+    world.run_until_stable()
     for name in list(world.pods):
-        world.turn(name.removeprefix("j-"), P.RUNNING)
-    world.run()
+        world.report_pod(name.removeprefix("j-"), P.RUNNING)
+    world.run_until_stable()
     assert world.job is not None
     assert world.job.status.state.phase == "Running"
     return world
 
 
-def status_of(world: World) -> JobStatus:
+def status_of(world: JobSimulator) -> JobStatus:
     assert world.job is not None
     return world.job.status
 
 
 def test_a_new_job_is_pending_before_anything_is_made() -> None:
-    (effect,) = decide(view(job(), podgroup=None))
+    (effect,) = decide(job_view(job(), podgroup=None))
     assert isinstance(effect, SetStatus)
-    assert effect.urgent
+    assert effect.immediate
     assert effect.status.state.phase == "Pending"
     assert [one.status for one in effect.status.conditions] == ["Pending"]
 
 
 def test_a_pending_job_gets_a_podgroup_and_no_pods() -> None:
     pending = job(status=JobStatus(state=JobState(phase="Pending"), min_available=2))
-    seen = view(pending, podgroup=None)
-    assert decide(seen) == [CreatePodGroup(seen.gang)]
+    seen = job_view(pending, podgroup=None)
+    assert decide(seen) == [CreatePodGroup(seen.podgroup_spec)]
 
 
 @pytest.mark.parametrize("phase", ["", "Pending"])
 def test_no_pod_before_the_gang_is_admitted(phase: str) -> None:
     """INV-VC-6."""
     pending = job(status=JobStatus(state=JobState(phase="Pending"), min_available=2))
-    assert decide(view(pending, podgroup=phase)) == []
-    assert decide(view(pending, podgroup=None, podgroup_leaving=True))
-    (create,) = decide(view(pending, podgroup="Inqueue"))
+    assert decide(job_view(pending, podgroup=phase)) == []
+    assert decide(job_view(pending, podgroup=None, podgroup_leaving=True))
+    (create,) = decide(job_view(pending, podgroup="Inqueue"))
     assert create == CreatePods({"t": (0, 1)})
 
 
 def test_a_gang_that_was_admitted_once_gets_its_lost_pod_back() -> None:
-    seen = view(job(status=RUN), entry("t-1"), podgroup="Pending")
+    seen = job_view(job(status=RUN), pod_info("t-1"), podgroup="Pending")
     assert CreatePods({"t": (0,)}) in decide(seen)
 
 
 def test_pods_of_older_versions_and_beyond_the_replicas_are_removed_and_not_counted() -> None:
     new = msgspec.structs.replace(RUN, version=1)
-    old, kept, over = entry("t-0"), entry("t-1", version=1), entry("t-5", version=1)
-    effects = decide(view(job(status=new), old, kept, over))
+    old, kept, over = pod_info("t-0"), pod_info("t-1", version=1), pod_info("t-5", version=1)
+    effects = decide(job_view(job(status=new), old, kept, over))
     assert DeletePods((old, over)) in effects
     (written,) = [effect.status for effect in effects if isinstance(effect, SetStatus)]
     assert (written.running, written.terminating) == (1, 2)
@@ -100,14 +100,14 @@ def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     of = job()
     gone = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-05-04T12:00:00Z")
     of = msgspec.structs.replace(of, metadata=gone)
-    assert decide(view(of)) == []
-    order = Order(name="c", uid="u", action="AbortJob")
-    assert decide(view(of), order) == [DeleteCommand()]
+    assert decide(job_view(of)) == []
+    order = CommandRef(name="c", uid="u", action="AbortJob")
+    assert decide(job_view(of), order) == [DeleteCommand()]
 
 
 def test_a_command_is_carried_out_then_deleted_and_named_in_the_status() -> None:
-    seen = view(job(status=RUN), entry("t-0"), entry("t-1"))
-    order = Order(name="c", uid="uid-c", action="AbortJob")
+    seen = job_view(job(status=RUN), pod_info("t-0"), pod_info("t-1"))
+    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
     written, issued, execute, delete = decide(seen, order)
     assert isinstance(written, SetStatus)
     state = written.status.state
@@ -118,34 +118,36 @@ def test_a_command_is_carried_out_then_deleted_and_named_in_the_status() -> None
 
 def test_a_command_that_the_status_names_is_only_deleted() -> None:
     """INV-VC-1."""
-    world = started(job())
-    world.order("RestartJob")
+    world = running_world(job())
+    world.send_command("RestartJob")
     world.step()
     version = status_of(world).version
-    done = Order(name="c", uid=status_of(world).state.message.split("(")[1][:-1], action="AbortJob")
-    assert decide(world.view(), done) == [DeleteCommand()]
+    done = CommandRef(
+        name="c", uid=status_of(world).state.message.split("(")[1][:-1], action="AbortJob"
+    )
+    assert decide(world.job_view(), done) == [DeleteCommand()]
     assert status_of(world).version == version
 
 
 def test_a_command_that_was_obeyed_is_deleted_before_the_status_says_something_else() -> None:
     """INV-VC-1: what names it would be gone, and it would be obeyed again."""
     state = JobState(phase="Aborting", reason="AbortJob", message="Command c (uid-c)")
-    seen = view(job(suspend=True, status=JobStatus(state=state, version=1)))
-    order = Order(name="c", uid="uid-c", action="AbortJob")
+    seen = job_view(job(suspend=True, status=JobStatus(state=state, version=1)))
+    order = CommandRef(name="c", uid="uid-c", action="AbortJob")
     assert decide(seen, order) == [DeleteCommand()]
 
 
 @pytest.mark.parametrize("action", ["DanceJob", "", "ResumeJob", "RestartPod", "SyncQueue"])
 def test_a_command_that_makes_no_sense_changes_nothing(action: str) -> None:
-    effects = decide(view(job(status=RUN)), Order(name="c", uid="uid-c", action=action))
+    effects = decide(job_view(job(status=RUN)), CommandRef(name="c", uid="uid-c", action=action))
     assert [type(effect) for effect in effects] == [RecordEvent, RecordEvent, DeleteCommand]
 
 
 def test_a_job_runs_through() -> None:
-    world = started(job())
+    world = running_world(job())
     for name in ("t-0", "t-1"):
-        world.turn(name, P.SUCCEEDED)
-    world.run()
+        world.report_pod(name, P.SUCCEEDED)
+    world.run_until_stable()
     assert world.phases == ["Pending", "Running", "Completed"]
     status = status_of(world)
     assert (status.succeeded, status.version, status.retry_count) == (2, 1, 0)
@@ -155,12 +157,12 @@ def test_a_job_runs_through() -> None:
 
 
 def test_counts_stay_when_somebody_tidies_up_after_the_end() -> None:
-    world = started(job())
+    world = running_world(job())
     for name in ("t-0", "t-1"):
-        world.turn(name, P.SUCCEEDED)
-    world.run()
+        world.report_pod(name, P.SUCCEEDED)
+    world.run_until_stable()
     world.evict("t-0")
-    world.run()
+    world.run_until_stable()
     assert status_of(world).succeeded == 2
     assert world.created.total() == 2
 
@@ -176,29 +178,29 @@ def test_counts_stay_when_somebody_tidies_up_after_the_end() -> None:
 )
 @pytest.mark.parametrize("how", ["command", "PodFailed", "PodEvicted"])
 def test_actions_on_a_running_job(action: str, phases: list[str], how: str) -> None:
-    world = started(job(policies=[policy(action, how)] if how != "command" else []))
+    world = running_world(job(policies=[policy(action, how)] if how != "command" else []))
     before = len(world.phases)
     if how == "command":
-        world.order(action)
+        world.send_command(action)
     elif how == "PodFailed":
-        world.turn("t-0", P.FAILED, exit_code=1)
+        world.report_pod("t-0", P.FAILED, exit_code=1)
     else:
         world.evict("t-0")
-    world.run()
-    world.reap()
-    world.run()
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     if action == "RestartJob":
         assert world.podgroup is not None
         world.admit()
-        world.run()
+        world.run_until_stable()
         for name in ("t-0", "t-1"):
-            world.turn(name, P.RUNNING)
-        world.run()
+            world.report_pod(name, P.RUNNING)
+        world.run_until_stable()
     assert world.phases[before:] == phases
     status = status_of(world)
     assert (status.version, status.retry_count) == (1, int(action == "RestartJob"))
     assert status.state.reason == ("" if action == "RestartJob" else action)
-    assert "ExecuteAction" in world.said
+    assert "ExecuteAction" in world.events
     if action != "RestartJob":
         assert world.podgroup is None
         assert len(world.created) == 2
@@ -206,20 +208,20 @@ def test_actions_on_a_running_job(action: str, phases: list[str], how: str) -> N
 
 
 def test_an_aborted_job_is_resumed_with_its_finished_pods() -> None:
-    world = started(job())
-    world.turn("t-0", P.SUCCEEDED)
-    world.run()
-    world.order("AbortJob")
-    world.run()
-    world.reap()
-    world.run()
+    world = running_world(job())
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
+    world.send_command("AbortJob")
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert status_of(world).succeeded == 1
-    world.order("ResumeJob")
-    world.run()
+    world.send_command("ResumeJob")
+    world.run_until_stable()
     world.admit()
-    world.run()
-    world.turn("t-1", P.RUNNING)
-    world.run()
+    world.run_until_stable()
+    world.report_pod("t-1", P.RUNNING)
+    world.run_until_stable()
     assert world.phases[-5:] == ["Aborting", "Aborted", "Restarting", "Pending", "Running"]
     status = status_of(world)
     assert (status.succeeded, status.running, status.retry_count) == (1, 1, 0)
@@ -229,29 +231,31 @@ def test_an_aborted_job_is_resumed_with_its_finished_pods() -> None:
 @pytest.mark.parametrize("action", ["RestartPod", "RestartTask"])
 def test_restarting_a_part_leaves_the_rest_alone(action: str) -> None:
     tasks = task("bad", 2, policies=[policy(action, "PodFailed")]), task("good", 1)
-    world = started(job(*tasks, plugins={"svc": []}))
+    world = running_world(job(*tasks, plugins={"svc": []}))
     podgroup = world.podgroup
-    world.turn("bad-0", P.FAILED, exit_code=1)
-    world.run()
-    world.reap()
-    world.run()
+    world.report_pod("bad-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Pending"]
     bad = {"RestartPod": 1, "RestartTask": 2}[action]
     assert world.created == {("bad-0", 0): 2, ("bad-1", 0): bad, ("good-0", 0): 1}
     assert world.podgroup == podgroup
-    assert world.objects
+    assert world.has_plugin_objects
     assert (status_of(world).version, status_of(world).retry_count) == (0, 1)
 
 
 def test_restarting_a_partition_leaves_the_others_alone() -> None:
     cut = {"totalPartitions": 2, "partitionSize": 2}
     restart = policy("RestartPartition", "PodFailed", "PodEvicted")
-    world = started(job(task("w", 4, partitionPolicy=cut, policies=[restart]), task("other", 1)))
-    world.turn("w-2", P.FAILED, exit_code=1)
-    world.run()
+    world = running_world(
+        job(task("w", 4, partitionPolicy=cut, policies=[restart]), task("other", 1))
+    )
+    world.report_pod("w-2", P.FAILED, exit_code=1)
+    world.run_until_stable()
     world.crash()
-    world.reap()
-    world.run()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Pending"]
     assert {name: count for (name, _), count in world.created.items()} == {
         "w-0": 1, "w-1": 1, "w-2": 2, "w-3": 2, "other-0": 1,
@@ -259,22 +263,22 @@ def test_restarting_a_partition_leaves_the_others_alone() -> None:
 
 
 def test_a_partition_that_a_task_does_not_have_is_not_restarted() -> None:
-    world = started(job(task("w", 2, policies=[policy("RestartPartition", "PodFailed")])))
-    world.turn("w-1", P.FAILED, exit_code=1)
-    world.run()
+    world = running_world(job(task("w", 2, policies=[policy("RestartPartition", "PodFailed")])))
+    world.report_pod("w-1", P.FAILED, exit_code=1)
+    world.run_until_stable()
     assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
 
 
 def test_a_job_created_suspended_makes_nothing_until_it_goes_on() -> None:
-    world = World(job(suspend=True))
-    world.run()
+    world = JobSimulator(job(suspend=True))
+    world.run_until_stable()
     assert world.phases[-1] == "Aborted"
     assert status_of(world).state.reason == "Suspended"
     assert not world.created and world.podgroup is None
     world.suspend(False)
-    world.run()
+    world.run_until_stable()
     world.admit()
-    world.run()
+    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Pending"]
     assert sorted(world.pods) == ["j-t-0", "j-t-1"]
     assert status_of(world).retry_count == 0
@@ -282,58 +286,58 @@ def test_a_job_created_suspended_makes_nothing_until_it_goes_on() -> None:
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_suspending_stops_a_job_and_clearing_it_goes_on(dies: bool) -> None:
-    world = started(job(task("t", 2)))
-    world.turn("t-0", P.SUCCEEDED)
-    world.run()
+    world = running_world(job(task("t", 2)))
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
     for wanted in (True, False):
         world.suspend(wanted)
         world.step()
         if dies:
             world.crash()
-        world.run()
-        world.reap()
-        world.run()
+        world.run_until_stable()
+        world.finish_deletions()
+        world.run_until_stable()
     assert world.phases[-4:] == ["Aborting", "Aborted", "Restarting", "Pending"]
     world.admit()
-    world.run()
+    world.run_until_stable()
     assert {name: count for (name, _), count in world.created.items()} == {"t-0": 1, "t-1": 1}
     assert (status_of(world).succeeded, status_of(world).retry_count) == (1, 0)
 
 
 def test_a_command_does_not_resume_what_is_suspended() -> None:
-    world = started(job())
-    world.order("AbortJob")
-    world.run()
-    world.reap()
-    world.run()
+    world = running_world(job())
+    world.send_command("AbortJob")
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     world.suspend()
-    world.run()
+    world.run_until_stable()
     assert (world.phases[-1], status_of(world).state.reason) == ("Aborted", "Suspended")
-    world.order("ResumeJob")
-    world.run()
+    world.send_command("ResumeJob")
+    world.run_until_stable()
     assert world.phases[-1] == "Aborted"
     world.suspend(False)
-    world.run()
+    world.run_until_stable()
     assert world.phases[-1] == "Pending"
 
 
 def test_a_job_that_is_over_is_not_suspended() -> None:
-    world = started(job())
+    world = running_world(job())
     for name in ("t-0", "t-1"):
-        world.turn(name, P.SUCCEEDED)
-    world.run()
+        world.report_pod(name, P.SUCCEEDED)
+    world.run_until_stable()
     for wanted in (True, False):
         world.suspend(wanted)
-        world.run()
+        world.run_until_stable()
         assert world.phases[-1] == "Completed"
 
 
 def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
-    world = started(job(maxRetry=1, policies=[policy("RestartPod", "PodFailed")]))
-    world.turn("t-0", P.FAILED, exit_code=1)
-    world.run()
-    world.reap()
-    world.run()
+    world = running_world(job(maxRetry=1, policies=[policy("RestartPod", "PodFailed")]))
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-2:] == ["Restarting", "Failed"]
     state = status_of(world).state
     assert state.reason == "MaxRetryReached"
@@ -344,50 +348,50 @@ def test_the_last_restart_fails_the_job_before_anything_is_made() -> None:
 
 
 def test_a_lost_pod_without_a_policy_is_made_again() -> None:
-    world = started(job())
+    world = running_world(job())
     world.evict("t-0")
-    world.run()
+    world.run_until_stable()
     assert world.created["t-0", 0] == 2
     assert status_of(world).state.phase == "Pending"
     assert status_of(world).retry_count == 0
 
 
 def test_a_pod_that_was_lost_while_the_controller_was_down_counts_as_evicted() -> None:
-    world = started(job(policies=[policy("RestartJob", "PodEvicted")]))
+    world = running_world(job(policies=[policy("RestartJob", "PodEvicted")]))
     del world.pods["j-t-0"]
     world.crash()
-    world.run()
+    world.run_until_stable()
     assert world.phases[-1] == "Restarting"
     assert status_of(world).retry_count == 1
 
 
 def test_a_pod_that_failed_while_the_controller_was_down_is_answered() -> None:
-    world = started(job(policies=[policy("AbortJob", "PodFailed")]))
-    world.turn("t-0", P.FAILED)
+    world = running_world(job(policies=[policy("AbortJob", "PodFailed")]))
+    world.report_pod("t-0", P.FAILED)
     world.crash()
-    world.run()
+    world.run_until_stable()
     assert world.phases[-1] == "Aborting"
 
 
 def test_a_completed_task_completes_the_job() -> None:
     tasks = task("a", 2, policies=[policy("CompleteJob", "TaskCompleted")]), task("b", 1)
-    world = started(job(*tasks))
-    world.turn("a-0", P.SUCCEEDED)
-    world.run()
+    world = running_world(job(*tasks))
+    world.report_pod("a-0", P.SUCCEEDED)
+    world.run_until_stable()
     assert world.phases[-1] == "Running"
-    world.turn("a-1", P.SUCCEEDED)
-    world.run()
+    world.report_pod("a-1", P.SUCCEEDED)
+    world.run_until_stable()
     assert world.phases[-1] == "Completing"
 
 
 def test_a_task_whose_containers_are_restarted_too_often_has_failed() -> None:
     tasks = task("a", 2, policies=[policy("AbortJob", "TaskFailed")], maxRetry=3)
-    world = started(job(tasks))
+    world = running_world(job(tasks))
     for name, restarts in (("a-0", 2), ("a-1", 1)):
         assert world.phases[-1] == "Running"
         world.pods[f"j-{name}"] = dataclasses.replace(world.pods[f"j-{name}"], restarts=restarts)
-        world.ledger.put(world.pods[f"j-{name}"])
-        world.run()
+        world.pod_tracker.update(world.pods[f"j-{name}"])
+        world.run_until_stable()
     assert world.phases[-1] == "Aborting"
 
 
@@ -397,7 +401,7 @@ def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
             type=kind, status="True", message="no room", last_transition_time=at
         )
 
-    world = started(job())
+    world = running_world(job())
     assert world.podgroup is not None
     for conditions, warned in (
         ((found("Unschedulable", "2026-05-04T12:00:01Z"),), True),
@@ -406,26 +410,26 @@ def test_quirk_44_what_the_scheduler_finds_is_passed_on() -> None:
     ):  # fmt: skip
         status = PodGroupStatus(phase="Running", conditions=conditions)
         world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
-        world.said.clear()
-        world.run()
-        assert ("PodGroupPending" in world.said) == warned
+        world.events.clear()
+        world.run_until_stable()
+        assert ("PodGroupPending" in world.events) == warned
         assert status_of(world).state.reason == "", "it runs"
 
 
 def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
-    world = World(job())
-    world.run()
+    world = JobSimulator(job())
+    world.run_until_stable()
     world.admit("Pending")
     assert world.podgroup is not None
     found = PodGroupCondition(type="Unschedulable", status="True", message="no room")
     status = PodGroupStatus(phase="Pending", conditions=(found,))
     world.podgroup = msgspec.structs.replace(world.podgroup, status=status)
-    world.run()
+    world.run_until_stable()
     state = status_of(world).state
     assert (state.reason, state.message) == ("PodGroupPending", "no room")
     assert state.last_transition_time == status_of(world).conditions[0].last_transition_time
     world.admit()
-    world.run()
+    world.run_until_stable()
     assert (status_of(world).state.reason, status_of(world).state.message) == ("", "")
 
 
@@ -439,90 +443,92 @@ def test_quirk_44_why_a_job_waits_stands_in_its_status_until_it_runs() -> None:
     ],
 )
 def test_a_command_that_changes_nothing_says_why(action: str, told: str) -> None:
-    world = World(job())
-    world.run()
+    world = JobSimulator(job())
+    world.run_until_stable()
     assert world.job is not None
-    effects = decide(world.view(), Order(name="c", uid="u", action=action))
+    effects = decide(world.job_view(), CommandRef(name="c", uid="u", action=action))
     assert effects[0] == RecordEvent(Reason.COMMAND_ISSUED, f"Command {action} received: {told}")
     assert effects[-1] == DeleteCommand()
 
 
 def test_a_job_that_failed_says_which_pod_did() -> None:
-    world = started(job(task("t", 12)))
+    world = running_world(job(task("t", 12)))
     for index in range(12):
-        world.turn(f"t-{index}", P.FAILED if index in (2, 10) else P.SUCCEEDED, exit_code=3)
-    world.run()
+        world.report_pod(f"t-{index}", P.FAILED if index in (2, 10) else P.SUCCEEDED, exit_code=3)
+    world.run_until_stable()
     state = status_of(world).state
     assert (state.phase, state.reason) == ("Failed", "PodsFailed")
     assert state.message == "2 of 12 pods failed: the first is j-t-2 with exit code 3"
-    world = started(job(task("t", 2), minSuccess=3))
+    world = running_world(job(task("t", 2), minSuccess=3))
     for name in ("t-0", "t-1"):
-        world.turn(name, P.SUCCEEDED)
-    world.run()
+        world.report_pod(name, P.SUCCEEDED)
+    world.run_until_stable()
     assert status_of(world).state.message == "2 of 2 pods succeeded, which are too few"
 
 
 def test_a_gang_that_can_never_fill_again_says_so() -> None:
-    world = started(job())
-    world.turn("t-0", P.FAILED)
-    world.run()
+    world = running_world(job())
+    world.report_pod("t-0", P.FAILED)
+    world.run_until_stable()
     world.evict("t-1")
-    world.run()
+    world.run_until_stable()
     assert status_of(world).pending == 1
-    assert "NotEnoughPods" in world.said
+    assert "NotEnoughPods" in world.events
     assert status_of(world).state.reason == "NotEnoughPods"
     assert "only 1 of 2 pods can still run" in status_of(world).state.message
 
 
 def test_one_pods_event_costs_no_walk_over_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = started(job())
+    world = running_world(job())
 
-    def refuse(ledger: Ledger) -> None:
+    def refuse(ledger: PodTracker) -> None:
         raise AssertionError("all pods were walked over")
 
     for walk in ("live", "done"):
-        monkeypatch.setattr(Ledger, walk, refuse)
-    world.turn("t-0", P.FAILED)
-    assert [type(effect) for effect in decide(world.view())] == [Forget, SetStatus]
+        monkeypatch.setattr(PodTracker, walk, refuse)
+    world.report_pod("t-0", P.FAILED)
+    assert [type(effect) for effect in decide(world.job_view())] == [DropLifecycleEvents, SetStatus]
 
 
 def test_a_policy_with_a_timeout_waits_and_then_acts() -> None:
-    world = started(job(policies=[policy("TerminateJob", "PodFailed", timeout="5s")]))
-    world.turn("t-0", P.FAILED)
-    world.run()
+    world = running_world(job(policies=[policy("TerminateJob", "PodFailed", timeout="5s")]))
+    world.report_pod("t-0", P.FAILED)
+    world.run_until_stable()
     assert world.phases[-1] == "Running"
-    assert world.again_in == [5.0]
-    world.uptime = 5.0
-    world.run()
-    world.reap()
-    world.run()
+    assert world.requeue_after == [5.0]
+    world.monotonic_now = 5.0
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert world.phases[-2:] == ["Terminating", "Terminated"]
     assert world.created.total() == 2
 
 
 def test_a_pod_that_starts_in_time_cancels_the_policy_for_pending_ones() -> None:
     """INV-VC-7."""
-    world = World(job(task(replicas=1), policies=[policy("AbortJob", "PodPending", timeout="3s")]))
-    world.run()
+    world = JobSimulator(
+        job(task(replicas=1), policies=[policy("AbortJob", "PodPending", timeout="3s")])
+    )
+    world.run_until_stable()
     world.admit()
-    world.run()
-    assert world.again_in == [3.0]
-    world.turn("t-0", P.RUNNING)
-    world.uptime = 10.0
-    world.run()
+    world.run_until_stable()
+    assert world.requeue_after == [3.0]
+    world.report_pod("t-0", P.RUNNING)
+    world.monotonic_now = 10.0
+    world.run_until_stable()
     assert world.phases == ["Pending", "Running"]
 
 
 def test_a_task_waits_for_the_one_that_it_depends_on() -> None:
-    world = World(job(task("a", 1), task("b", 2, dependsOn={"name": ["a"]}), minAvailable=1))
-    world.run()
+    world = JobSimulator(job(task("a", 1), task("b", 2, dependsOn={"name": ["a"]}), minAvailable=1))
+    world.run_until_stable()
     world.admit()
-    world.run()
+    world.run_until_stable()
     assert set(world.pods) == {"j-a-0"}
-    world.turn("a-0", P.RUNNING)
-    world.pods["j-a-0"] = entry("a-0", uid=world.pods["j-a-0"].uid)
-    world.ledger.put(world.pods["j-a-0"])
-    world.run()
+    world.report_pod("a-0", P.RUNNING)
+    world.pods["j-a-0"] = pod_info("a-0", uid=world.pods["j-a-0"].uid)
+    world.pod_tracker.update(world.pods["j-a-0"])
+    world.run_until_stable()
     assert set(world.pods) == {"j-a-0", "j-b-0", "j-b-1"}
 
 
@@ -530,7 +536,7 @@ def test_a_gang_is_made_of_those_that_wait_for_nobody() -> None:
     """The others are made when those run, and cannot be placed together with them."""
 
     def gang(*tasks: dict[str, Any], **spec: Any) -> int:
-        return podgroups.wanted(job(*tasks, **spec), priorities={}).min_member
+        return podgroups.desired_spec(job(*tasks, **spec), priorities={}).min_member
 
     first, then = task("a", 2), task("b", 3, dependsOn={"name": ["a"]})
     assert gang(first, then, minAvailable=5) == 2
@@ -546,51 +552,51 @@ def test_scaling_makes_and_removes_the_highest_indices() -> None:
         spec = job(task(replicas=replicas, minAvailable=1), minAvailable=1).spec
         return msgspec.structs.replace(world.job, spec=spec)
 
-    world = started(job(task(replicas=2, minAvailable=1), minAvailable=1))
+    world = running_world(job(task(replicas=2, minAvailable=1), minAvailable=1))
     world.job = scaled(3)
-    world.run()
+    world.run_until_stable()
     assert set(world.pods) == {"j-t-0", "j-t-1", "j-t-2"}
     world.job = scaled(1)
-    world.run()
-    world.reap()
-    world.run()
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
     assert set(world.pods) == {"j-t-0"}
     assert world.phases == ["Pending", "Running"]
     assert status_of(world).version == 0
 
 
 def test_a_podgroup_that_somebody_deletes_is_made_again_and_the_job_runs_on() -> None:
-    world = started(job())
+    world = running_world(job())
     world.podgroup = None
-    world.run()
+    world.run_until_stable()
     assert world.podgroup is not None
     assert world.phases[-1] == "Running"
 
 
 def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
-    world = started(job(ttlSecondsAfterFinished=30))
+    world = running_world(job(ttlSecondsAfterFinished=30))
     for name in ("t-0", "t-1"):
-        world.turn(name, P.SUCCEEDED)
-    world.run()
-    assert world.again_in == [30.0]
-    world = started(job(ttlSecondsAfterFinished=0))
+        world.report_pod(name, P.SUCCEEDED)
+    world.run_until_stable()
+    assert world.requeue_after == [30.0]
+    world = running_world(job(ttlSecondsAfterFinished=0))
     for name in ("t-0", "t-1"):
-        world.turn(name, P.SUCCEEDED)
-    world.run()
+        world.report_pod(name, P.SUCCEEDED)
+    world.run_until_stable()
     assert world.job is None
 
 
 def test_quirk_27_an_old_podgroup_is_gone_before_a_restarted_job_waits_for_a_new_one() -> None:
-    world = started(job())
-    world.order("RestartJob")
+    world = running_world(job())
+    world.send_command("RestartJob")
     world.step()
     effects = [effect for _ in range(2) for effect in _step(world)]
     kinds = [type(effect) for effect in effects]
     assert kinds.index(DeletePods) < kinds.index(DeletePodGroup)
 
 
-def _step(world: World) -> list[Effect]:
-    effects = decide(world.view())
+def _step(world: JobSimulator) -> list[Effect]:
+    effects = decide(world.job_view())
     world.step()
     return effects
 
@@ -637,16 +643,16 @@ POLICIES = st.lists(
 )
 
 
-def happen(world: World, what: str, which: int) -> None:
+def cause_event(world: JobSimulator, what: str, which: int) -> None:
     names = sorted(world.pods)
     name = names[which % len(names)].removeprefix("j-") if names else ""
     moves = {"fail": P.FAILED, "succeed": P.SUCCEEDED, "run": P.RUNNING}
     if what in moves and name and world.pods[f"j-{name}"].phase in (P.PENDING, P.RUNNING):
-        world.turn(name, moves[what])
+        world.report_pod(name, moves[what])
     elif what == "evict" and name:
         world.evict(name)
     elif what == "reap":
-        world.reap()
+        world.finish_deletions()
     elif what in ("suspend", "go on"):
         world.suspend(what == "suspend")
     elif what == "admit" and world.podgroup is not None:
@@ -654,7 +660,7 @@ def happen(world: World, what: str, which: int) -> None:
     elif what == "crash":
         world.crash()
     elif what in set(Action):
-        world.order(what)
+        world.send_command(what)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -668,23 +674,23 @@ def test_any_life_keeps_the_rules(
     asserts.
     """
     cut = {"totalPartitions": 2, "partitionSize": 1}
-    world = World(job(task("a", 2, partitionPolicy=cut), task("b", 1), policies=policies))
+    world = JobSimulator(job(task("a", 2, partitionPolicy=cut), task("b", 1), policies=policies))
     version = retries = 0
     for what, which, steps in events:
-        happen(world, what, which)
+        cause_event(world, what, which)
         for _ in range(steps):
             world.step()
         status = status_of(world)
         assert status.version >= version
         assert status.retry_count >= retries
         version, retries = status.version, status.retry_count
-    world.run()
+    world.run_until_stable()
     status = status_of(world)
     final = JobPhase(status.state.phase)
     if world.job is not None and world.job.spec.suspend:
-        assert not {pod.phase for pod in world.pods.values() if not pod.leaving} - P_ENDED
+        assert not {pod.phase for pod in world.pods.values() if not pod.terminating} - P_ENDED
     counted = status.pending + status.running + status.unknown
-    live = [pod for pod in world.pods.values() if not pod.leaving]
+    live = [pod for pod in world.pods.values() if not pod.terminating]
     if final not in ("Completed", "Failed", "Terminated"):
         assert counted + status.succeeded + status.failed == len(live)
     else:

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support_jobs import encode_templates
+from support.jobs import encode_templates
 
-from batholith.admission.job_defaults import fill_in
+from batholith.admission.job_defaults import set_defaults
 from batholith.job_ctrl import pods
-from batholith.job_ctrl.defaults import FilledJob
+from batholith.job_ctrl.defaults import DefaultedJob
 from batholith.model.meta import ObjectMeta
 
 Json = dict[str, Any]
@@ -20,15 +20,15 @@ RECORDED = [json.loads(line) for line in (DATA / "job-defaults.jsonl").read_text
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "busybox:1.36"}]}}
 
 
-def read(spec: Json) -> FilledJob:
+def decode_job(spec: Json) -> DefaultedJob:
     """A stored job, as the controller reads it; the definition has filled in the queue."""
-    made = msgspec.convert({"spec": encode_templates({"queue": "default"} | spec)}, FilledJob)
+    made = msgspec.convert({"spec": encode_templates({"queue": "default"} | spec)}, DefaultedJob)
     return msgspec.structs.replace(made, metadata=ObjectMeta(name="j", namespace="ns"))
 
 
-def means(spec: Json) -> Json:
+def interpret(spec: Json) -> Json:
     """What comes of it: all that the controller asks of the spec, and a pod of each task."""
-    job = read(spec)
+    job = decode_job(spec)
     built = [pods.build(job, task, 0) for task in job.spec.tasks]
     bare = [msgspec.structs.replace(task, template=msgspec.Raw(b"{}")) for task in job.spec.tasks]
     whole = msgspec.structs.replace(job.spec, tasks=tuple(bare), scheduler_name="")
@@ -37,7 +37,7 @@ def means(spec: Json) -> Json:
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: str(case["recording"]))
 def test_it_means_what_the_recorded_admission_stored(case: Json) -> None:
-    assert means(case["sent"]) == means(case["stored"])
+    assert interpret(case["sent"]) == interpret(case["stored"])
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_it_means_what_the_recorded_admission_stored(case: Json) -> None:
 )
 def test_it_means_what_our_admission_would_store(spec: Json) -> None:
     sent = {"tasks": [{"replicas": 3, "template": TEMPLATE}], **spec}
-    stored = fill_in({"spec": sent}, scheduler_name="volcano")["spec"]
-    assert means(sent) == means(stored)
+    stored = set_defaults({"spec": sent}, scheduler_name="volcano")["spec"]
+    assert interpret(sent) == interpret(stored)
 
 
 def test_no_gang_that_was_asked_for_is_kept() -> None:
     task = {"name": "t", "replicas": 3, "minAvailable": 1, "template": TEMPLATE}
-    assert read({"tasks": [task], "minAvailable": 0}).spec.min_available == 0
-    assert read({"tasks": [task]}).spec.min_available == 1
+    assert decode_job({"tasks": [task], "minAvailable": 0}).spec.min_available == 0
+    assert decode_job({"tasks": [task]}).spec.min_available == 1

@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from support_jobs import entry, job, task, view
+from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import status
 from batholith.job_ctrl.decide import decide
 from batholith.job_ctrl.effects import DeleteCommand, Effect, SetStatus
-from batholith.job_ctrl.phases import RULES, Go
-from batholith.job_ctrl.view import Order, View
+from batholith.job_ctrl.job_view import CommandRef, JobView
+from batholith.job_ctrl.phases import RULES, Transition
 from batholith.model.job import Action, Job, JobPhase, JobState, JobStatus
 from batholith.model.pod import PodPhase
 
@@ -16,7 +16,7 @@ P, A = JobPhase, Action
 FINISHED = (P.COMPLETED, P.FAILED, P.TERMINATED)
 STOP = {A.ABORT_JOB: P.ABORTING, A.COMPLETE_JOB: P.COMPLETING, A.TERMINATE_JOB: P.TERMINATING}
 RESTART = (A.RESTART_JOB, A.RESTART_TASK, A.RESTART_POD, A.RESTART_PARTITION)
-RESTART_A_PART = RESTART[1:]
+PARTIAL_RESTART = RESTART[1:]
 
 # (phase, action) -> (next phase, retries used up, versions raised); all other cells do nothing.
 TABLE = {
@@ -29,7 +29,7 @@ TABLE = {
 }  # fmt: skip
 
 
-def at(phase: JobPhase, **fields: object) -> JobStatus:
+def status_in(phase: JobPhase, **fields: object) -> JobStatus:
     """The status of a job in *phase*."""
     return JobStatus(state=JobState(phase=phase), **fields)  # type: ignore[arg-type]
 
@@ -37,12 +37,12 @@ def at(phase: JobPhase, **fields: object) -> JobStatus:
 @pytest.mark.parametrize("phase", JobPhase)
 @pytest.mark.parametrize("action", Action)
 def test_an_action_leads_where_the_table_says(phase: JobPhase, action: Action) -> None:
-    seen = view(job(status=at(phase, version=4, retry_count=1)))
-    go = RULES[phase].on.get(action)
+    seen = job_view(job(status=status_in(phase, version=4, retry_count=1)))
+    go = RULES[phase].transitions.get(action)
     assert (go is not None) == ((phase, action) in TABLE)
     if go is not None:
         then, retries, versions = TABLE[phase, action]
-        moved = status.moved(seen, go, reason=action)
+        moved = status.apply_transition(seen, go, reason=action)
         assert moved.state.phase == then
         assert (moved.retry_count, moved.version) == (1 + retries, 4 + versions)
         assert moved.conditions[-1].status == then
@@ -53,10 +53,10 @@ def test_each_phase_has_its_rules(phase: JobPhase) -> None:
     assert RULES[phase].phase is phase
 
 
-def becomes(effects: list[Effect]) -> JobPhase | None:
+def written_phase(effects: list[Effect]) -> JobPhase | None:
     """The phase that is written, if it is another or entered anew."""
     for effect in effects:
-        if isinstance(effect, SetStatus) and effect.urgent:
+        if isinstance(effect, SetStatus) and effect.immediate:
             return JobPhase(effect.status.state.phase)
     return None
 
@@ -64,58 +64,58 @@ def becomes(effects: list[Effect]) -> JobPhase | None:
 @pytest.mark.parametrize("phase", JobPhase)
 @pytest.mark.parametrize("action", Action)
 def test_a_command_does_in_each_phase_what_the_table_says(phase: JobPhase, action: Action) -> None:
-    seen = view(job(status=at(phase, min_available=2)), entry("t-0"), entry("t-1"))
-    effects = decide(seen, Order(name="c", uid="uid-c", action=action))
-    then = TABLE.get((phase, action)) if action not in RESTART_A_PART else None
-    assert becomes(effects) == (then[0] if then else None)
+    seen = job_view(job(status=status_in(phase, min_available=2)), pod_info("t-0"), pod_info("t-1"))
+    effects = decide(seen, CommandRef(name="c", uid="uid-c", action=action))
+    then = TABLE.get((phase, action)) if action not in PARTIAL_RESTART else None
+    assert written_phase(effects) == (then[0] if then else None)
     assert effects[-1] == DeleteCommand()
 
 
-def failed_in(phase: JobPhase, action: Action) -> View:
+def failed_in(phase: JobPhase, action: Action) -> JobView:
     """A pod of a job in *phase* has just failed, which a policy answers by *action*."""
     answer = {"action": action, "event": "PodFailed"}
     of = job(
         task("t", 2, partitionPolicy={"totalPartitions": 2, "partitionSize": 1}),
         policies=[answer],
         maxRetry=9,
-        status=at(phase, min_available=2),
+        status=status_in(phase, min_available=2),
     )
     podgroup = "Running" if phase in (P.PENDING, P.RUNNING) else None
-    failed = entry("t-0", PodPhase.FAILED, exit_code=1, partition="0")
-    return view(of, failed, entry("t-1", partition="1"), podgroup=podgroup)
+    failed = pod_info("t-0", PodPhase.FAILED, exit_code=1, partition="0")
+    return job_view(of, failed, pod_info("t-1", partition="1"), podgroup=podgroup)
 
 
 @pytest.mark.parametrize("phase", JobPhase)
 @pytest.mark.parametrize("action", Action)
 def test_a_policy_does_in_each_phase_what_the_table_says(phase: JobPhase, action: Action) -> None:
     seen = failed_in(phase, action)
-    by_itself = view(msgspec.structs.replace(seen.job, spec=job(maxRetry=9).spec),
-                     entry("t-0", PodPhase.FAILED), entry("t-1"),
+    by_itself = job_view(msgspec.structs.replace(seen.job, spec=job(maxRetry=9).spec),
+                     pod_info("t-0", PodPhase.FAILED), pod_info("t-1"),
                      podgroup="Running" if seen.podgroup else None)  # fmt: skip
     then = TABLE.get((phase, action))
-    expected = then[0] if then else becomes(decide(by_itself))
-    assert becomes(decide(seen)) == expected
+    expected = then[0] if then else written_phase(decide(by_itself))
+    assert written_phase(decide(seen)) == expected
 
 
-def running(of: Job, **pods: str) -> View:
+def running_job(job: Job, **pods: str) -> JobView:
     """A Running job whose pods are in the phases given as letters: ``t="PRSFU"``."""
     letters = {phase.value[0]: phase for phase in PodPhase}
-    return view(
-        of,
+    return job_view(
+        job,
         *(
-            entry(f"{name}-{index}", letters[letter])
+            pod_info(f"{name}-{index}", letters[letter])
             for name, phases in pods.items()
             for index, letter in enumerate(phases)
         ),
     )
 
 
-def verdict(seen: View) -> JobPhase | None:
-    go = RULES[seen.phase].settle(seen)
-    return go.then if go else None
+def final_phase(seen: JobView) -> JobPhase | None:
+    go = RULES[seen.phase].next_transition(seen)
+    return go.to if go else None
 
 
-RUNNING = at(P.RUNNING)
+RUNNING = status_in(P.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ RUNNING = at(P.RUNNING)
      ("SF", P.FAILED), ("PR", P.PENDING), ("UU", None), ("S", None)],
 )  # fmt: skip
 def test_a_running_job_of_two_follows_its_pods(pods: str, then: JobPhase | None) -> None:
-    assert verdict(running(job(task(replicas=2), status=RUNNING), t=pods)) == then
+    assert final_phase(running_job(job(task(replicas=2), status=RUNNING), t=pods)) == then
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_elastic_job_is_content_with_its_minimum(
     minimum: int, pods: str, then: JobPhase | None
 ) -> None:
     of = job(task(replicas=2, minAvailable=1), minAvailable=minimum, status=RUNNING)
-    assert verdict(running(of, t=pods)) == then
+    assert final_phase(running_job(of, t=pods)) == then
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_elastic_job_is_content_with_its_minimum(
 )
 def test_min_success_ends_a_job_early_or_fails_it(pods: str, then: JobPhase | None) -> None:
     of = job(task(replicas=3), minAvailable=2, minSuccess=1, status=RUNNING)
-    assert verdict(running(of, t=pods)) == then
+    assert final_phase(running_job(of, t=pods)) == then
 
 
 @pytest.mark.parametrize(
@@ -152,25 +152,25 @@ def test_min_success_ends_a_job_early_or_fails_it(pods: str, then: JobPhase | No
 )
 def test_each_tasks_own_minimum_must_succeed(a: str, b: str, then: JobPhase) -> None:
     of = job(task("a", 3, minAvailable=2), task("b", 1), minAvailable=3, status=RUNNING)
-    assert verdict(running(of, a=a, b=b)) == then
+    assert final_phase(running_job(of, a=a, b=b)) == then
 
 
 def test_a_pending_job_runs_when_its_minimum_runs_or_has_ended() -> None:
-    of = job(task(replicas=3), minAvailable=2, status=at(P.PENDING))
-    assert verdict(running(of, t="RPP")) is None
-    assert verdict(running(of, t="RSP")) == P.RUNNING
-    assert verdict(running(of, t="FRP")) == P.RUNNING
+    of = job(task(replicas=3), minAvailable=2, status=status_in(P.PENDING))
+    assert final_phase(running_job(of, t="RPP")) is None
+    assert final_phase(running_job(of, t="RSP")) == P.RUNNING
+    assert final_phase(running_job(of, t="FRP")) == P.RUNNING
 
 
 def test_a_job_of_no_pods_stays_as_it_is() -> None:
-    assert verdict(running(job(task(replicas=0), minAvailable=0, status=RUNNING))) is None
+    assert final_phase(running_job(job(task(replicas=0), minAvailable=0, status=RUNNING))) is None
 
 
 @pytest.mark.parametrize("phase", FINISHED)
 @pytest.mark.parametrize("pods", ["", "RR", "SS", "FP"])
 def test_nothing_leads_out_of_the_last_phases(phase: JobPhase, pods: str) -> None:
-    assert verdict(running(job(status=at(phase)), t=pods)) is None
-    assert RULES[phase].on == {}
+    assert final_phase(running_job(job(status=status_in(phase)), t=pods)) is None
+    assert RULES[phase].transitions == {}
 
 
 @pytest.mark.parametrize(
@@ -180,31 +180,33 @@ def test_nothing_leads_out_of_the_last_phases(phase: JobPhase, pods: str) -> Non
 def test_a_job_that_was_stopped_has_stopped_when_no_pod_is_alive(
     phase: JobPhase, then: JobPhase
 ) -> None:
-    of = job(status=at(phase, version=1))
-    assert verdict(running(of, t="SR")) is None  # it must still be told to go
-    assert verdict(view(of, entry(leaving=True))) is None
-    assert verdict(view(of, entry("t-1", PodPhase.SUCCEEDED, leaving=True))) is None
-    assert verdict(running(of, t="SF")) == then
-    assert verdict(view(of)) == then
+    of = job(status=status_in(phase, version=1))
+    assert final_phase(running_job(of, t="SR")) is None  # it must still be told to go
+    assert final_phase(job_view(of, pod_info(leaving=True))) is None
+    assert final_phase(job_view(of, pod_info("t-1", PodPhase.SUCCEEDED, leaving=True))) is None
+    assert final_phase(running_job(of, t="SF")) == then
+    assert final_phase(job_view(of)) == then
 
 
 def test_a_restart_waits_for_room_and_counts_retries_first() -> None:
     state = JobState(phase=P.RESTARTING, reason=A.RESTART_JOB)
     three = JobStatus(state=state, version=1, retry_count=3, min_available=2)
-    assert RULES[P.RESTARTING].settle(view(job(status=three))) == Go(then=P.FAILED, renew=True)
+    assert RULES[P.RESTARTING].next_transition(job_view(job(status=three))) == Transition(
+        to=P.FAILED, bumps_version=True
+    )
     two = JobStatus(state=state, version=1, retry_count=2, min_available=2)
-    assert verdict(view(job(status=two), entry(leaving=True))) is None
-    assert verdict(view(job(status=two))) == P.PENDING
+    assert final_phase(job_view(job(status=two), pod_info(leaving=True))) is None
+    assert final_phase(job_view(job(status=two))) == P.PENDING
 
 
 def test_a_job_that_was_scaled_down_while_it_stood_still_does_not_wait_for_ever() -> None:
     state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
     smaller = job(task(replicas=1), status=JobStatus(state=state, version=1, min_available=3))
-    assert verdict(view(smaller)) == P.PENDING
-    assert verdict(view(smaller, entry(leaving=True))) is None
+    assert final_phase(job_view(smaller)) == P.PENDING
+    assert final_phase(job_view(smaller, pod_info(leaving=True))) is None
 
 
 def test_a_resume_costs_no_retry_and_never_fails_the_job() -> None:
     state = JobState(phase=P.RESTARTING, reason=A.RESUME_JOB)
     used_up = JobStatus(state=state, version=1, retry_count=3, min_available=2)
-    assert verdict(view(job(status=used_up))) == P.PENDING
+    assert final_phase(job_view(job(status=used_up))) == P.PENDING

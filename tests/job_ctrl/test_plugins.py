@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from support_jobs import job, task
+from support.jobs import job, task
 
 from batholith.job_ctrl import pods
 from batholith.job_ctrl.plugins import arguments
-from batholith.job_ctrl.plugins.base import Wanted
+from batholith.job_ctrl.plugins.base import DesiredObject
 from batholith.job_ctrl.plugins.errors import PluginError
 from batholith.job_ctrl.plugins.registry import BUILT_IN, Registry
 from batholith.job_ctrl.pods import Pod
@@ -33,25 +33,25 @@ DEFAULTS: dict[str, arguments.Value] = {"name": "", "port": 22, "on": False}
     ],
 )
 def test_arguments_are_read_as_go_reads_flags(words: list[str], values: tuple[Any, ...]) -> None:
-    read = arguments.read(words, DEFAULTS)
+    read = arguments.parse(words, DEFAULTS)
     assert tuple(read.values.values()) == values
-    assert read.complaints == ()
+    assert read.warnings == ()
 
 
 @pytest.mark.parametrize(
     "wrong", [["--no-such"], ["--no-such", "3"], ["--port=x"], ["--on=maybe"], ["word"], ["-"]]
 )
 def test_quirks_19_and_a8_an_argument_that_makes_no_sense_hides_no_other(wrong: list[str]) -> None:
-    read = arguments.read([*wrong, "--name=x"], DEFAULTS)
+    read = arguments.parse([*wrong, "--name=x"], DEFAULTS)
     assert read.values == {"name": "x", "port": 22, "on": False}
-    assert len(read.complaints) == 1
+    assert len(read.warnings) == 1
 
 
 def test_a_flag_at_the_end_may_lack_its_value() -> None:
-    assert len(arguments.read(["--port"], DEFAULTS).complaints) == 1
+    assert len(arguments.parse(["--port"], DEFAULTS).warnings) == 1
 
 
-class Sidecar:
+class SidecarPlugin:
     """A plugin of somebody else's."""
 
     def __init__(self, given: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class Sidecar:
 def test_quirk_1_a_container_that_another_plugin_adds_is_served_too() -> None:
     of = job(task("my-task", 1), plugins={"env": [], "sidecar": ["img"], "svc": []})
     pod = pods.build(of, of.spec.tasks[0], 0)
-    Registry({**BUILT_IN, "sidecar": Sidecar}).team(of).shape(pod, of)
+    Registry({**BUILT_IN, "sidecar": SidecarPlugin}).for_job(of).mutate_pod(pod, of)
     (side,) = pod["spec"]["initContainers"]
     names = ["VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM", "VK_TASK_INDEX", "VC_TASK_INDEX"]
     assert [variable["name"] for variable in side["env"]] == names
@@ -73,35 +73,35 @@ def test_quirk_1_a_container_that_another_plugin_adds_is_served_too() -> None:
 
 def test_the_template_is_not_changed_by_the_pods_made_of_it() -> None:
     of = job(task(replicas=2), plugins={"env": []})
-    team = Registry.load().team(of)
+    team = Registry.load().for_job(of)
     made = [pods.build(of, of.spec.tasks[0], index) for index in (0, 1)]
     for pod in made:
-        team.shape(pod, of)
+        team.mutate_pod(pod, of)
     assert [len(pod["spec"]["containers"][0]["env"]) for pod in made] == [2, 2]
 
 
 def test_given_keys_are_used_as_they_are_and_no_others_are_made() -> None:
     of = job(plugins={"ssh": ["--ssh-private-key=mine", "--ssh-public-key=yours"]})
-    (secret,) = Registry().team(of).wanted(of)
+    (secret,) = Registry().for_job(of).desired_objects(of)
     data = secret.build()["data"]
     assert (data["id_rsa"], data["id_rsa.pub"]) == ("bWluZQ==", "eW91cnM=")
-    assert secret.follow == {"config": data["config"]}
+    assert secret.synced_data == {"config": data["config"]}
 
 
 def test_what_a_team_removes_is_what_it_made() -> None:
     of = job(plugins={"ssh": [], "svc": [], "env": []})
-    team = Registry().team(of)
-    made = [(wanted.resource, wanted.name) for wanted in team.wanted(of)]
-    assert list(team.unwanted(of)) == made
+    team = Registry().for_job(of)
+    made = [(wanted.resource, wanted.name) for wanted in team.desired_objects(of)]
+    assert list(team.objects_to_delete(of)) == made
     assert len(made) == 4
-    assert list(team.complaints(of)) == []
+    assert list(team.warnings(of)) == []
 
 
-def shaped(of: Job, task_name: str, index: int = 0) -> pods.Pod:
+def mutated_pod(job: Job, task_name: str, index: int = 0) -> pods.Pod:
     """A pod of *of* as its plugins make it."""
-    (chosen,) = (one for one in of.spec.tasks if one.name == task_name)
-    pod = pods.build(of, chosen, index)
-    Registry().team(of).shape(pod, of)
+    (chosen,) = (one for one in job.spec.tasks if one.name == task_name)
+    pod = pods.build(job, chosen, index)
+    Registry().for_job(job).mutate_pod(pod, job)
     return pod
 
 
@@ -114,7 +114,9 @@ def variables(pod: pods.Pod) -> dict[str, str]:
 
 def test_quirks_1_and_2_no_two_pods_of_a_pytorch_job_have_the_same_rank() -> None:
     of = job(task("master", 2), task("worker", 3), plugins={"pytorch": [], "hcclrank": []})
-    made = [shaped(of, one.name, index) for one in of.spec.tasks for index in range(one.replicas)]
+    made = [
+        mutated_pod(of, one.name, index) for one in of.spec.tasks for index in range(one.replicas)
+    ]
     assert [variables(pod)["RANK"] for pod in made] == ["0", "1", "2", "3", "4"]
     assert {variables(pod)["WORLD_SIZE"] for pod in made} == {"5"}
     assert [pod["metadata"]["annotations"]["hccl/rankIndex"] for pod in made] == list("01234")
@@ -125,7 +127,7 @@ def test_quirk_18_hcclrank_takes_the_first_rank_that_is_written_out() -> None:
     env = [hidden, {"name": "RANK", "value": "7"}]
     spec = {"containers": [{"name": "main", "image": "i", "env": env}]}
     of = job(task("other", 1, template={"spec": spec}), plugins={"hcclrank": []})
-    assert shaped(of, "other")["metadata"]["annotations"]["hccl/rankIndex"] == "7"
+    assert mutated_pod(of, "other")["metadata"]["annotations"]["hccl/rankIndex"] == "7"
 
 
 async def test_a_worker_waits_until_the_master_listens() -> None:
@@ -134,8 +136,8 @@ async def test_a_worker_waits_until_the_master_listens() -> None:
         task("worker", 1),
         plugins={"pytorch": ["--wait-master-enabled", "--wait-master-timeout=0", "--port=1"]},
     )
-    (waiter,) = shaped(of, "worker")["spec"]["initContainers"]
-    assert "initContainers" not in shaped(of, "master")["spec"]
+    (waiter,) = mutated_pod(of, "worker")["spec"]["initContainers"]
+    assert "initContainers" not in mutated_pod(of, "master")["spec"]
     script = waiter["command"][2].replace("j-master-0.j", "127.0.0.1")
 
     async def wait(shell: str, port: int) -> tuple[int | None, str]:
@@ -158,12 +160,12 @@ async def test_a_worker_waits_until_the_master_listens() -> None:
 
 def test_a_lone_tensorflow_pod_needs_no_cluster() -> None:
     of = job(task("worker", 1), plugins={"tensorflow": []})
-    assert "env" not in shaped(of, "worker")["spec"]["containers"][0]
+    assert "env" not in mutated_pod(of, "worker")["spec"]["containers"][0]
 
 
 def test_an_mpi_master_without_workers_is_left_as_it_is() -> None:
     of = job(task("master", 1), plugins={"mpi": []})
-    assert "ports" not in shaped(of, "master")["spec"]["containers"][0]
+    assert "ports" not in mutated_pod(of, "master")["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_quirks_15_and_16_a_job_that_a_plugin_does_not_fit_is_complained_of(
     tasks: list[str], plugins: dict[str, list[str]], words: list[str]
 ) -> None:
     of = job(*(task(name, 1) for name in tasks), plugins=plugins)
-    complaints = list(Registry().team(of).complaints(of))
+    complaints = list(Registry().for_job(of).warnings(of))
     assert len(complaints) == len(words)
     for complaint, word in zip(complaints, words, strict=True):
         assert word in complaint
@@ -189,27 +191,27 @@ def test_quirk_1_the_waiting_container_has_what_svc_gives_whatever_the_order() -
     for given in (["pytorch", "svc"], ["svc", "pytorch"]):
         plugins = {name: ["--wait-master-enabled"] if name == "pytorch" else [] for name in given}
         of = job(task("master", 1), task("worker", 1), plugins=plugins)
-        (waiter,) = shaped(of, "worker")["spec"]["initContainers"]
+        (waiter,) = mutated_pod(of, "worker")["spec"]["initContainers"]
         assert [one["name"] for one in waiter["volumeMounts"]] == ["j-svc"]
 
 
 def test_quirk_5_a_public_key_alone_is_not_used_and_a_pair_is_made() -> None:
     of = job(plugins={"ssh": ["--ssh-public-key=mine"]})
-    (secret,) = Registry().team(of).wanted(of)
+    (secret,) = Registry().for_job(of).desired_objects(of)
     data = secret.build()["data"]
     assert data["id_rsa.pub"] == data["authorized_keys"] != "bWluZQ=="
-    assert any("private" in said for said in Registry().team(of).complaints(of))
+    assert any("private" in said for said in Registry().for_job(of).warnings(of))
 
 
 def test_quirk_8_a_job_that_is_to_be_reached_from_outside_gets_no_policy_against_it() -> None:
     of = job(plugins={"svc": ["--disable-network-policy"]})
-    kinds = [wanted.resource.kind for wanted in Registry().team(of).wanted(of)]
+    kinds = [wanted.resource.kind for wanted in Registry().for_job(of).desired_objects(of)]
     assert sorted(kinds) == ["ConfigMap", "Service"]
 
 
 def test_quirk_12_long_lists_of_hosts_can_be_kept_out_of_the_environment() -> None:
     of = job(task("t", 3), plugins={"svc": ["--inject-hosts-env=false"]})
-    (container,) = shaped(of, "t")["spec"]["containers"]
+    (container,) = mutated_pod(of, "t")["spec"]["containers"]
     assert not container.get("env")
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/volcano"]
 
@@ -217,21 +219,21 @@ def test_quirk_12_long_lists_of_hosts_can_be_kept_out_of_the_environment() -> No
 def test_quirk_10_a_subdomain_of_the_template_s_own_is_complained_of() -> None:
     template = {"spec": {"subdomain": "elsewhere", "containers": [{"name": "c"}]}}
     of = job(task("t", 1, template=template), plugins={"svc": []})
-    (said,) = Registry().team(of).complaints(of)
+    (said,) = Registry().for_job(of).warnings(of)
     assert "'elsewhere'" in said
 
 
 def test_quirk_11_a_host_name_in_the_template_is_listed_once() -> None:
     template = {"spec": {"hostname": "h", "containers": [{"name": "c"}]}}
     of = job(task("worker", 3, template=template), task("ps", 1), plugins={"tensorflow": []})
-    config = json.loads(variables(shaped(of, "ps"))["TF_CONFIG"])
+    config = json.loads(variables(mutated_pod(of, "ps"))["TF_CONFIG"])
     assert config["cluster"]["worker"] == ["h.j:2222"]
 
 
 def test_quirk_13_the_documented_name_of_rays_client_port_is_taken() -> None:
     of = job(task("head", 1), plugins={"ray": ["--clientServerPort=7", "--headContainer=main"]})
-    assert list(Registry().team(of).complaints(of)) == []
-    (service,) = Registry().team(of).wanted(of)
+    assert list(Registry().for_job(of).warnings(of)) == []
+    (service,) = Registry().for_job(of).desired_objects(of)
     assert service.build()["spec"]["ports"][2]["port"] == 7
 
 
@@ -239,8 +241,8 @@ def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise() 
     ports = [{"name": "redis", "containerPort": 6379}]
     template = {"spec": {"containers": [{"name": "head", "image": "i", "ports": ports}]}}
     of = job(task("head", 1, template=template), plugins={"ray": []})
-    container = shaped(of, "head")["spec"]["containers"][0]
-    (service,) = Registry().team(of).wanted(of)
+    container = mutated_pod(of, "head")["spec"]["containers"][0]
+    (service,) = Registry().for_job(of).desired_objects(of)
     names = {port["name"]: port["containerPort"] for port in container["ports"]}
     for port in service.build()["spec"]["ports"]:
         target = port["targetPort"]
@@ -249,11 +251,11 @@ def test_quirk_14_the_service_finds_a_port_that_the_container_calls_otherwise() 
 
 def test_quirk_20_the_files_of_hosts_keep_the_case_of_their_task() -> None:
     of = job(task("my-Task", 1), plugins={"svc": []})
-    config = next(one for one in Registry().team(of).wanted(of) if one.name == "j-svc")
-    assert set(config.follow) == {"my_Task.host", "VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM"}
+    config = next(one for one in Registry().for_job(of).desired_objects(of) if one.name == "j-svc")
+    assert set(config.synced_data) == {"my_Task.host", "VC_MY_TASK_HOSTS", "VC_MY_TASK_NUM"}
 
 
-class Wayward:
+class FaultyPlugin:
     """A plugin that cancels itself, and wants what cannot be."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -262,8 +264,8 @@ class Wayward:
     def on_pod_create(self, pod: Pod, job: Job) -> None:
         raise asyncio.CancelledError
 
-    def on_job_add(self, job: Job) -> Iterator[Wanted]:
-        yield Wanted(resource=CONFIGMAPS, name=self._name, build=dict)
+    def on_job_add(self, job: Job) -> Iterator[DesiredObject]:
+        yield DesiredObject(resource=CONFIGMAPS, name=self._name, build=dict)
 
     def on_job_delete(self, job: Job) -> Iterator[tuple[Resource, str]]:
         yield CONFIGMAPS, self._name
@@ -272,11 +274,11 @@ class Wayward:
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x%2f"])
 def test_a_plugin_that_cancels_itself_or_names_what_cannot_be_is_blamed(name: str) -> None:
-    registry = Registry({"wayward": Wayward})
+    registry = Registry({"wayward": FaultyPlugin})
     of = job(task(), plugins={"wayward": [name]})
-    team = registry.team(of)
+    team = registry.for_job(of)
     with pytest.raises(PluginError, match=r"wayward.*CancelledError"):
-        team.shape({}, of)
+        team.mutate_pod({}, of)
     with pytest.raises(PluginError, match="'wayward' wants an object of an invalid name"):
-        list(team.wanted(of))
-    assert list(team.unwanted(of)) == [(CONFIGMAPS, "well")]
+        list(team.desired_objects(of))
+    assert list(team.objects_to_delete(of)) == [(CONFIGMAPS, "well")]

@@ -4,22 +4,26 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support_jobs import entry, job, task, view
+from support.jobs import job, job_view, pod_info, task
 
 from batholith.job_ctrl import policies
-from batholith.job_ctrl.decide import _react
-from batholith.job_ctrl.ledger import Happening, PodCounts
+from batholith.job_ctrl.decide import _apply_policies
+from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodCounts
 from batholith.model.job import JobEvent as E
 from batholith.model.job import JobState, JobStatus
 from batholith.model.pod import PodPhase
 
-FAILED = Happening(event=E.POD_FAILED, task="t", pod="j-t-0", owner="uid-j", version=0, exit_code=3)
+FAILED = LifecycleEvent(
+    event_type=E.POD_FAILED, task="t", pod="j-t-0", owner="uid-j", version=0, exit_code=3
+)
 
 
-def answer(happening: Happening = FAILED, **spec: Any) -> str | None:
+def matched_action(event: LifecycleEvent = FAILED, **spec: Any) -> str | None:
     own = spec.pop("own", [])
-    seen = view(job(task(policies=own), **spec), entry("t-0", PodPhase.SUCCEEDED), entry("t-1"))
-    policy = policies.answer(seen.job, happening, seen.pods)
+    seen = job_view(
+        job(task(policies=own), **spec), pod_info("t-0", PodPhase.SUCCEEDED), pod_info("t-1")
+    )
+    policy = policies.match_policy(seen.job, event, seen.pod_counts)
     return policy.action if policy else None
 
 
@@ -41,38 +45,43 @@ def answer(happening: Happening = FAILED, **spec: Any) -> str | None:
     ],
 )  # fmt: skip
 def test_the_first_policy_that_matches_wins(given: list[Any], action: str | None) -> None:
-    assert answer(policies=given) == action
-    assert answer(own=given) == action
+    assert matched_action(policies=given) == action
+    assert matched_action(own=given) == action
 
 
 def test_a_tasks_policies_come_before_the_jobs() -> None:
     own, jobs = [{"action": "RestartTask", "event": "PodFailed"}], [
         {"action": "AbortJob", "event": "PodFailed"}
     ]  # fmt: skip
-    assert answer(own=own, policies=jobs) == "RestartTask"
+    assert matched_action(own=own, policies=jobs) == "RestartTask"
 
 
 def test_what_concerns_an_earlier_job_or_version_is_answered_by_nobody() -> None:
     """INV-VC-4."""
     any_event = [{"action": "AbortJob", "event": "*"}]
-    strange = Happening(event=E.POD_FAILED, task="t", owner="uid-earlier", version=0)
-    assert answer(strange, policies=any_event) is None
+    strange = LifecycleEvent(event_type=E.POD_FAILED, task="t", owner="uid-earlier", version=0)
+    assert matched_action(strange, policies=any_event) is None
     of = job(policies=any_event, status=JobStatus(version=1))
-    assert policies.answer(of, FAILED, view(of).pods) is None
+    assert policies.match_policy(of, FAILED, job_view(of).pod_counts) is None
 
 
 def test_pending_needs_a_timeout_and_a_task_all_its_pods() -> None:
-    pending = Happening(event=E.POD_PENDING, task="t", owner="uid-j", version=0)
-    assert answer(pending, policies=[{"action": "AbortJob", "event": "*"}]) is None
+    pending = LifecycleEvent(event_type=E.POD_PENDING, task="t", owner="uid-j", version=0)
+    assert matched_action(pending, policies=[{"action": "AbortJob", "event": "*"}]) is None
     timed = [{"action": "AbortJob", "event": "PodPending", "timeout": "1m"}]
-    assert answer(pending, policies=timed) == "AbortJob"
-    completed = Happening(event=E.TASK_COMPLETED, task="t", owner="uid-j", version=0)
-    assert answer(completed, policies=[{"action": "AbortJob", "event": "TaskCompleted"}]) is None
+    assert matched_action(pending, policies=timed) == "AbortJob"
+    completed = LifecycleEvent(event_type=E.TASK_COMPLETED, task="t", owner="uid-j", version=0)
+    assert (
+        matched_action(completed, policies=[{"action": "AbortJob", "event": "TaskCompleted"}])
+        is None
+    )
 
 
 def test_an_unknown_gang_asks_the_jobs_policies() -> None:
-    unknown = Happening(event=E.JOB_UNKNOWN, owner="uid-j")
-    assert answer(unknown, policies=[{"action": "AbortJob", "event": "Unknown"}]) == "AbortJob"
+    unknown = LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j")
+    assert (
+        matched_action(unknown, policies=[{"action": "AbortJob", "event": "Unknown"}]) == "AbortJob"
+    )
 
 
 @pytest.mark.parametrize(("timeout", "due"), [(None, 1.0), ("500ms", 1.0), ("5s", 5.0)])
@@ -80,14 +89,16 @@ def test_a_gang_must_stay_unknown_for_a_moment(timeout: str | None, due: float) 
     """While a deleted pod is being replaced its PodGroup is Unknown, too."""
     policy = {"action": "AbortJob", "event": "Unknown", "timeout": timeout}
     of = job(task(replicas=1), policies=[policy], status=JobStatus(state=JobState("Running")))
-    seen = view(of, entry("t-0", PodPhase.RUNNING), podgroup="Unknown")
-    seen.ledger.note(Happening(event=E.JOB_UNKNOWN, owner="uid-j", since=100.0))
+    seen = job_view(of, pod_info("t-0", PodPhase.RUNNING), podgroup="Unknown")
+    seen.pod_tracker.add_event(
+        LifecycleEvent(event_type=E.JOB_UNKNOWN, owner="uid-j", occurred_at=100.0)
+    )
 
     def moves(now: float) -> bool:
-        return bool(_react(dataclasses.replace(seen, uptime=now))[1])
+        return bool(_apply_policies(dataclasses.replace(seen, monotonic_now=now))[1])
 
     assert not moves(100.0 + due - 0.1) and moves(100.0 + due)
-    seen.ledger.strike(E.JOB_UNKNOWN)
+    seen.pod_tracker.clear_event(E.JOB_UNKNOWN)
     assert not moves(100.0 + due)
 
 
@@ -95,7 +106,7 @@ COMPLETE = PodCounts(tasks={"t": {PodPhase.SUCCEEDED: 1}}, ready={}, restarts={"
 """All pods of task ``t`` have succeeded, and its containers have been restarted too often."""
 
 
-NEVER_ASKED = (E.OUT_OF_SYNC, E.COMMAND_ISSUED, E.POD_RUNNING)
+IGNORED_EVENT_CASES = (E.OUT_OF_SYNC, E.COMMAND_ISSUED, E.POD_RUNNING)
 
 
 @pytest.mark.parametrize("timeout", [None, "5s"])
@@ -104,22 +115,22 @@ NEVER_ASKED = (E.OUT_OF_SYNC, E.COMMAND_ISSUED, E.POD_RUNNING)
 def test_a_policy_answers_its_own_event_and_no_other(
     event: E, asked: E, timeout: str | None
 ) -> None:
-    happening = Happening(event=event, task="t", pod="j-t-0", owner="uid-j", version=0)
-    fits = asked in (event, E.ANY) and event not in NEVER_ASKED
+    happening = LifecycleEvent(event_type=event, task="t", pod="j-t-0", owner="uid-j", version=0)
+    fits = asked in (event, E.ANY) and event not in IGNORED_EVENT_CASES
     fits = fits and (event is not E.POD_PENDING or timeout is not None)
     for named in ({"event": asked}, {"events": [asked]}, {"event": "x", "events": ["y", asked]}):
         one = {"action": "AbortJob", "timeout": timeout, **named}
         for of in (job(task("t", 1, policies=[one])), job(task("t", 1), policies=[one])):
-            answer = policies.answer(of, happening, COMPLETE)
+            answer = policies.match_policy(of, happening, COMPLETE)
             assert (answer is not None) == fits
 
 
 @pytest.mark.parametrize("event", [E.POD_FAILED, E.POD_EVICTED, E.TASK_FAILED, E.JOB_UNKNOWN])
 @pytest.mark.parametrize("code", [0, 3, 4])
 def test_an_exit_code_is_answered_by_its_policy_alone(event: E, code: int) -> None:
-    happening = Happening(event=event, task="t", owner="uid-j", version=0, exit_code=code)
+    happening = LifecycleEvent(event_type=event, task="t", owner="uid-j", version=0, exit_code=code)
     of = job(task("t", 1), policies=[{"action": "AbortJob", "exitCode": 3}])
-    assert (policies.answer(of, happening, COMPLETE) is not None) == (code == 3)
+    assert (policies.match_policy(of, happening, COMPLETE) is not None) == (code == 3)
 
 
 LISTS = {
@@ -130,7 +141,7 @@ LISTS = {
     "void": [{"action": "SyncJob", "event": "PodFailed"}, {"action": "AbortJob", "event": "*"}],
     "empty": [],
 }  # fmt: skip
-ANSWERS = {"first": "RestartTask", "second": "CompleteJob", "void": None}
+MATCHES = {"first": "RestartTask", "second": "CompleteJob", "void": None}
 
 
 @pytest.mark.parametrize("own", LISTS)
@@ -140,10 +151,10 @@ def test_the_task_is_asked_before_the_job_and_the_first_in_a_list_wins(
     own: str, jobs: str, of_task: str
 ) -> None:
     of = job(task("t", 1, policies=LISTS[own]), policies=LISTS[jobs])
-    happening = Happening(event=E.POD_FAILED, task=of_task, owner="uid-j", version=0)
-    answer = policies.answer(of, happening, COMPLETE)
-    asked = own if of_task == "t" and own in ANSWERS else jobs
-    assert (answer.action if answer else None) == ANSWERS.get(asked)
+    happening = LifecycleEvent(event_type=E.POD_FAILED, task=of_task, owner="uid-j", version=0)
+    answer = policies.match_policy(of, happening, COMPLETE)
+    asked = own if of_task == "t" and own in MATCHES else jobs
+    assert (answer.action if answer else None) == MATCHES.get(asked)
 
 
 @pytest.mark.parametrize("owner", ["uid-j", "uid-before"])
@@ -153,6 +164,6 @@ def test_what_another_job_or_an_older_version_did_is_not_answered(
 ) -> None:
     """INV-VC-4, cell by cell."""
     of = job(task("t", 1), policies=LISTS["first"], status=JobStatus(version=1))
-    happening = Happening(event=E.POD_FAILED, task="t", owner=owner, version=version)
-    answered = policies.answer(of, happening, COMPLETE) is not None
+    happening = LifecycleEvent(event_type=E.POD_FAILED, task="t", owner=owner, version=version)
+    answered = policies.match_policy(of, happening, COMPLETE) is not None
     assert answered == (owner == "uid-j" and version != 0)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support_jobs import job, task
+from support.jobs import job, task
 
 from batholith.job_ctrl import podgroups, resources
 
@@ -20,7 +20,7 @@ def template(cpu: str, priority: str = "", **pod: Any) -> dict[str, Any]:
 
 def minimum(*tasks: dict[str, Any], gang: int) -> dict[str, str]:
     spec = job(*tasks).spec
-    return resources.minimum(spec.tasks, gang, priorities={"high": 10})
+    return resources.min_resources(spec.tasks, gang, priorities={"high": 10})
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_quota_names_of_limits_and_of_extended_resources() -> None:
 
 def test_a_podgroup_is_changed_only_where_the_job_may_change_it() -> None:
     small, large = (
-        podgroups.wanted(job(task(replicas=n), queue=queue), priorities={})
+        podgroups.desired_spec(job(task(replicas=n), queue=queue), priorities={})
         for n, queue in ((2, "default"), (3, "other"))
     )
-    assert podgroups.changes(small, small) == {}
-    assert podgroups.changes(small, large) == {
+    assert podgroups.spec_patch(small, small) == {}
+    assert podgroups.spec_patch(small, large) == {
         "minMember": 3,
         "minResources": {"count/pods": "3", "pods": "3"},
         "minTaskMember": {"t": 3},

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batholith.job_ctrl.status import difference
+from batholith.job_ctrl.status import merge_patch
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.integers(0, 3), st.text(max_size=2), st.lists(st.integers(0, 2), max_size=2)),
@@ -33,6 +33,6 @@ def merged(target: Any, patch: Any) -> Any:
 def test_the_difference_turns_the_old_into_the_new(
     old: dict[str, Any], new: dict[str, Any]
 ) -> None:
-    patch = difference(old, new)
+    patch = merge_patch(old, new)
     assert merged(old, patch) == new
     assert (patch == {}) == (old == new)

@@ -7,18 +7,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from support_fakeapi import FakeApi
-from support_loop_time import LoopTime
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.loop_time import LoopTime
+from support.polling import wait_for
 
-from batholith.kube.client import Client, ClientOptions, PatchKind
-from batholith.kube.config import Credentials
+from batholith.kube.client.client import Client, ClientOptions, PatchType
+from batholith.kube.client.config import Credentials
 from batholith.kube.errors import (
     AlreadyExistsError,
     ApiError,
     BadRequestError,
     ConflictError,
     ConnectionLostError,
+    DecodeError,
     ForbiddenError,
     GoneError,
     InvalidError,
@@ -27,31 +28,30 @@ from batholith.kube.errors import (
     ServerError,
     TooManyRequestsError,
     UnauthorizedError,
-    UnreadableAnswerError,
 )
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Timing
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.command import Command
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import COMMANDS, NODES, PODS
 
 
-class PodStatus(Part, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     phase: str = ""
 
 
-class Pod(Part, frozen=True):
+class Pod(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     status: PodStatus = PodStatus()
 
 
-class World:
+class ClientWorld:
     """A server, a client of it, and the pauses that the client took (without taking them)."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
-        self.pauses: list[float] = []
+        self.delays: list[float] = []
         self.registry = CollectorRegistry()
         self.options = ClientOptions(
             metrics=ClientMetrics(self.registry),
@@ -68,7 +68,7 @@ class World:
         )
 
     async def _sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
+        self.delays.append(seconds)
         await asyncio.sleep(0)
 
     def metric(self, name: str, **labels: str) -> float:
@@ -77,14 +77,14 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[ClientWorld]:
     async with FakeApi() as api:
-        world = World(api)
+        world = ClientWorld(api)
         async with world.client:
             yield world
 
 
-async def test_an_object_is_read_as_the_view_that_the_caller_names(world: World) -> None:
+async def test_an_object_is_read_as_the_view_that_the_caller_names(world: ClientWorld) -> None:
     world.api.put(PODS, "a", status={"phase": "Running", "unknown": 1})
     pod = await world.client.get(PODS, "a", namespace="d", view=Pod)
     assert (pod.metadata.key, pod.status.phase) == ("d/a", "Running")
@@ -93,13 +93,13 @@ async def test_an_object_is_read_as_the_view_that_the_caller_names(world: World)
     assert (await world.client.get(PODS, "a", namespace="d", view=dict))["status"]["unknown"] == 1
 
 
-async def test_an_answer_of_another_shape_is_named_as_such(world: World) -> None:
+async def test_an_answer_of_another_shape_is_named_as_such(world: ClientWorld) -> None:
     world.api.put(PODS, "a", status={"phase": 7})
-    with pytest.raises(UnreadableAnswerError, match="phase"):
+    with pytest.raises(DecodeError, match="phase"):
         await world.client.get(PODS, "a", namespace="d", view=Pod)
 
 
-async def test_a_created_struct_or_dict_is_given_its_kind(world: World) -> None:
+async def test_a_created_struct_or_dict_is_given_its_kind(world: ClientWorld) -> None:
     order = Command(metadata=ObjectMeta(name="c"), action="AbortJob")
     made = await world.client.create(COMMANDS, order, namespace="d", view=Command)
     assert made.metadata.uid
@@ -123,62 +123,62 @@ async def test_a_created_struct_or_dict_is_given_its_kind(world: World) -> None:
     ],
 )
 async def test_a_patch_with_a_step_that_fails_changes_nothing(
-    world: World, steps: list[dict[str, str]]
+    world: ClientWorld, steps: list[dict[str, str]]
 ) -> None:
     before = world.api.put(
         PODS, "p", metadata={"labels": {"a/b": "1"}}, spec={"list": ["a"], "here": True}
     )
     gone = {"op": "remove", "path": "/spec/here"}
     with pytest.raises(InvalidError, match="the server rejected our request"):
-        await world.client.patch(PODS, "p", [gone, *steps], namespace="d", kind=PatchKind.JSON)
+        await world.client.patch(PODS, "p", [gone, *steps], namespace="d", kind=PatchType.JSON)
     assert world.api.objects(PODS)["d/p"] == before
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "content_type"),
     [
-        (PatchKind.MERGE, {"status": {"phase": "Failed"}}, "application/merge-patch+json"),
-        (PatchKind.STRATEGIC, {"status": {"phase": "Failed"}}, "application/strategic-merge"),
+        (PatchType.MERGE, {"status": {"phase": "Failed"}}, "application/merge-patch+json"),
+        (PatchType.STRATEGIC, {"status": {"phase": "Failed"}}, "application/strategic-merge"),
         (
-            PatchKind.JSON,
+            PatchType.JSON,
             [{"op": "replace", "path": "/status/phase", "value": "Failed"}],
             "application/json-patch+json",
         ),
-        (PatchKind.apply("me"), {"status": {"phase": "Failed"}}, "application/apply-patch+yaml"),
+        (PatchType.apply("me"), {"status": {"phase": "Failed"}}, "application/apply-patch+yaml"),
     ],
 )
 async def test_each_kind_of_patch_says_what_it_is(
-    world: World, kind: PatchKind, body: object, content_type: str
+    world: ClientWorld, kind: PatchType, body: object, content_type: str
 ) -> None:
     world.api.put(PODS, "a", status={"phase": "Running"})
     pod = await world.client.patch(PODS, "a", body, namespace="d", kind=kind, view=Pod)
     assert pod.status.phase == "Failed"
-    seen = world.api.seen[-1]
+    seen = world.api.received[-1]
     assert seen.headers["Content-Type"].startswith(content_type)
     if kind.field_manager:
         assert seen.query == {"fieldManager": "me"}
         assert seen.body["kind"] == "Pod"
 
 
-async def test_a_forced_apply_creates_what_is_missing(world: World) -> None:
+async def test_a_forced_apply_creates_what_is_missing(world: ClientWorld) -> None:
     body = {"metadata": {"name": "n"}}
-    await world.client.patch(NODES, "n", body, kind=PatchKind.apply("me", force=True))
+    await world.client.patch(NODES, "n", body, kind=PatchType.apply("me", force=True))
     assert "n" in world.api.objects(NODES)
-    assert world.api.seen[-1].query == {"fieldManager": "me", "force": "true"}
+    assert world.api.received[-1].query == {"fieldManager": "me", "force": "true"}
 
 
-async def test_a_subresource_is_addressed_by_patch_replace_and_post(world: World) -> None:
+async def test_a_subresource_is_addressed_by_patch_replace_and_post(world: ClientWorld) -> None:
     world.api.put(PODS, "a")
     await world.client.patch(PODS, "a", {"x": 1}, namespace="d", subresource="status")
-    assert world.api.seen[-1].path == "/api/v1/namespaces/d/pods/a/status"
+    assert world.api.received[-1].path == "/api/v1/namespaces/d/pods/a/status"
     body = world.api.objects(PODS)["d/a"]
     await world.client.replace(PODS, "a", body, namespace="d", subresource="status", view=Pod)
-    assert world.api.seen[-1].method == "PUT"
+    assert world.api.received[-1].method == "PUT"
     await world.client.post(PODS.path("d", "a", "binding"), {"kind": "Binding"})
-    assert world.api.seen[-1].path == "/api/v1/namespaces/d/pods/a/binding"
+    assert world.api.received[-1].path == "/api/v1/namespaces/d/pods/a/binding"
 
 
-async def test_a_delete_holds_to_uid_and_version(world: World) -> None:
+async def test_a_delete_holds_to_uid_and_version(world: ClientWorld) -> None:
     uid = world.api.put(PODS, "a")["metadata"]["uid"]
     with pytest.raises(ConflictError):
         await world.client.delete(PODS, "a", namespace="d", uid="another")
@@ -189,26 +189,26 @@ async def test_a_delete_holds_to_uid_and_version(world: World) -> None:
         PODS, "a", namespace="d", uid=uid, grace_period=0, propagation="Background"
     )
     assert "d/a" not in world.api.objects(PODS)
-    sent = world.api.seen[-1].body
+    sent = world.api.received[-1].body
     assert (sent["gracePeriodSeconds"], sent["propagationPolicy"]) == (0, "Background")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a%2fb"])
-async def test_a_name_that_is_none_never_leaves_the_house(world: World, name: str) -> None:
+async def test_a_name_that_is_none_never_leaves_the_house(world: ClientWorld, name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         await world.client.delete(PODS, name, namespace="d")
-    assert world.api.seen == []
+    assert world.api.received == []
 
 
-async def test_a_missing_namespace_never_leaves_the_house(world: World) -> None:
+async def test_a_missing_namespace_never_leaves_the_house(world: ClientWorld) -> None:
     with pytest.raises(ValueError, match="namespace"):
         await world.client.delete(PODS, "a")
     with pytest.raises(ValueError, match="namespace"):
         await world.client.create(PODS, {"metadata": {"name": "a"}})
-    assert world.api.seen == []
+    assert world.api.received == []
 
 
-async def test_a_list_follows_all_pages_of_one_moment(world: World) -> None:
+async def test_a_list_follows_all_pages_of_one_moment(world: ClientWorld) -> None:
     for number in range(1203):
         world.api.put(PODS, f"p{number:04}", metadata={"labels": {"odd": str(number % 2)}})
     everything = await world.client.list(PODS, view=Pod)
@@ -217,7 +217,7 @@ async def test_a_list_follows_all_pages_of_one_moment(world: World) -> None:
     assert world.api.count("GET") == 3
     some = await world.client.list(PODS, namespace="d", view=Pod, label_selector="odd=1", limit=2)
     assert [pod.metadata.name for pod in some.items] == ["p0001", "p0003"]
-    assert some.next_page
+    assert some.continue_token
     assert (await world.client.list(PODS, namespace="other", view=Pod)).items == []
 
 
@@ -239,39 +239,41 @@ async def test_a_list_follows_all_pages_of_one_moment(world: World) -> None:
     ],
 )
 async def test_a_refusal_has_a_type_of_its_own(
-    world: World, status: int, kind: type[ApiError]
+    world: ClientWorld, status: int, kind: type[ApiError]
 ) -> None:
-    world.api.fail(status)
+    world.api.inject_fault(status)
     with pytest.raises(kind) as caught:
         await world.client.get(PODS, "a", namespace="d", view=Pod)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.message) == (status, "as planned")
 
 
-async def test_a_taken_name_is_told_from_other_conflicts(world: World) -> None:
+async def test_a_taken_name_is_told_from_other_conflicts(world: ClientWorld) -> None:
     world.api.put(NODES, "n")
     with pytest.raises(AlreadyExistsError, match="already exists"):
         await world.client.create(NODES, {"metadata": {"name": "n"}})
 
 
-async def test_a_request_turned_away_is_sent_again_after_the_time_asked_for(world: World) -> None:
-    world.api.fail(429, times=2, Retry_After="3")
+async def test_a_request_turned_away_is_sent_again_after_the_time_asked_for(
+    world: ClientWorld,
+) -> None:
+    world.api.inject_fault(429, times=2, Retry_After="3")
     await world.client.create(NODES, {"metadata": {"name": "n"}})
-    assert world.pauses == [3.0, 3.0]
+    assert world.delays == [3.0, 3.0]
     assert world.metric("rest_client_request_retries_total", code="429", verb="POST") == 2
-    world.api.fail(429, times=99, Retry_After="1")
+    world.api.inject_fault(429, times=99, Retry_After="1")
     with pytest.raises(TooManyRequestsError) as caught:
         await world.client.get(NODES, "n", view=Pod)
     assert caught.value.retry_after == 1.0
     assert world.api.count("GET") == 10
 
 
-async def test_a_broken_read_is_sent_again_but_a_broken_write_is_not(world: World) -> None:
+async def test_a_broken_read_is_sent_again_but_a_broken_write_is_not(world: ClientWorld) -> None:
     world.api.put(NODES, "n")
-    world.api.fail("drop", times=2)
+    world.api.inject_fault("drop", times=2)
     assert (await world.client.get(NODES, "n", view=Pod)).metadata.name == "n"
     assert world.api.count("GET") == 3
-    world.api.fail("drop", times=4)
+    world.api.inject_fault("drop", times=4)
     for method, write in {
         "POST": world.client.create(NODES, {"metadata": {"name": "m"}}),
         "PATCH": world.client.patch(NODES, "n", {"x": 1}),
@@ -286,30 +288,30 @@ async def test_a_broken_read_is_sent_again_but_a_broken_write_is_not(world: Worl
 
 
 async def test_a_server_that_never_answers_costs_no_more_than_the_timeout(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ClientWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = LoopTime(monkeypatch)
-    world.api.fail("hang", times=99)
+    world.api.inject_fault("hang", times=99)
     node = {"metadata": {"name": "n"}}
     for method, request in {
         "POST": world.client.create(NODES, node),
         "GET": world.client.get(NODES, "n", view=Pod),
     }.items():
         asking = asyncio.create_task(request)
-        await until(lambda: world.api.count(method))  # noqa: B023
-        time.leap(101)
+        await wait_for(lambda: world.api.count(method))  # noqa: B023
+        time.advance(101)
         with pytest.raises(RequestTimeoutError, match="no answer in 100 s"):
             await asking
     assert world.api.count("GET") == 1
 
 
-async def test_nobody_listening_is_a_lost_connection(world: World) -> None:
+async def test_nobody_listening_is_a_lost_connection(world: ClientWorld) -> None:
     async with world.make(credentials=Credentials(server="http://127.0.0.1:1")) as client:
         with pytest.raises(ConnectionLostError):
             await client.get(NODES, "n", view=Pod)
 
 
-async def test_requests_are_counted_under_client_gos_names(world: World) -> None:
+async def test_requests_are_counted_under_client_gos_names(world: ClientWorld) -> None:
     await world.client.create(NODES, {"metadata": {"name": "n"}})
     with pytest.raises(AlreadyExistsError):
         await world.client.create(NODES, {"metadata": {"name": "n"}})
@@ -320,7 +322,7 @@ async def test_requests_are_counted_under_client_gos_names(world: World) -> None
 
 
 @pytest.fixture
-def token_client(world: World, tmp_path: Path) -> Callable[[], Client]:
+def token_client(world: ClientWorld, tmp_path: Path) -> Callable[[], Client]:
     def make() -> Client:
         server = world.api.credentials.server
         return world.make(credentials=Credentials(server=server, token_file=f"{tmp_path}/token"))
@@ -329,7 +331,7 @@ def token_client(world: World, tmp_path: Path) -> Callable[[], Client]:
 
 
 async def test_a_token_file_is_read_again_when_the_server_refuses_its_token(
-    world: World, tmp_path: Path, token_client: Callable[[], Client]
+    world: ClientWorld, tmp_path: Path, token_client: Callable[[], Client]
 ) -> None:
     token = tmp_path / "token"
     token.touch(0o600)
@@ -339,15 +341,15 @@ async def test_a_token_file_is_read_again_when_the_server_refuses_its_token(
         await client.get(NODES, "n", view=Pod)
         token.write_text("two")
         await client.get(NODES, "n", view=Pod)
-        world.api.fail(401)
+        world.api.inject_fault(401)
         with pytest.raises(UnauthorizedError):
             await client.get(NODES, "n", view=Pod)
         await client.get(NODES, "n", view=Pod)
-    sent = [seen.headers["Authorization"] for seen in world.api.seen]
+    sent = [seen.headers["Authorization"] for seen in world.api.received]
     assert sent == ["Bearer one", "Bearer one", "Bearer one", "Bearer two"]
 
 
-async def test_a_watch_yields_what_is_there_and_what_comes(world: World) -> None:
+async def test_a_watch_yields_what_is_there_and_what_comes(world: ClientWorld) -> None:
     world.api.put(PODS, "a")
     got = []
     async for event in world.client.watch(PODS, view=Pod, namespace="d"):
@@ -359,10 +361,10 @@ async def test_a_watch_yields_what_is_there_and_what_comes(world: World) -> None
             world.api.remove(PODS, "a")
             world.api.end_watches()
     assert got == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
-    assert world.api.seen[-1].query == {"watch": "true"}
+    assert world.api.received[-1].query == {"watch": "true"}
 
 
-async def test_a_watch_from_a_forgotten_version_says_gone(world: World) -> None:
+async def test_a_watch_from_a_forgotten_version_says_gone(world: ClientWorld) -> None:
     world.api.put(PODS, "a")
     world.api.forget_history()
     with pytest.raises(GoneError):

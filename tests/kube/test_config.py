@@ -17,9 +17,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from batholith.kube.auth import REFRESH, FileIdentity, PluginIdentity, establish, tls_context
-from batholith.kube.client import Client
-from batholith.kube.config import Credentials, in_cluster, load
+from batholith.kube.client.auth import (
+    REFRESH_INTERVAL,
+    ExecCredentialSource,
+    TokenFileSource,
+    resolve_credentials,
+    tls_context,
+)
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials, in_cluster_credentials, load_credentials
 from batholith.kube.errors import ConfigError, ConnectionLostError
 from batholith.kube.timing import Timing
 
@@ -61,7 +67,7 @@ def test_data_and_files_are_read_and_relative_files_start_at_the_kubeconfig(tmp_
         user=user,
         **{"certificate-authority": "ca.pem", "tls-server-name": "api", "proxy-url": "http://p:1"},
     )
-    found = load(path)
+    found = load_credentials(path)
     assert found == Credentials(
         server="https://one:6443",
         namespace="team",
@@ -81,20 +87,20 @@ def test_secrets_are_not_shown() -> None:
 
 def test_another_context_is_taken_when_named(tmp_path: Path) -> None:
     path = write(tmp_path / "config", user={"username": "me", "password": "pw"})
-    found = load(path, context="there")
+    found = load_credentials(path, context="there")
     assert (found.server, found.namespace, found.username) == ("https://two:6443", "default", "me")
 
 
 def test_who_to_act_as_becomes_headers_and_what_we_cannot_send_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "config", user={"as": "jo", "as-groups": ["a", "b"]})
-    assert load(path).impersonate == (
+    assert load_credentials(path).impersonate == (
         ("Impersonate-User", "jo"),
         ("Impersonate-Group", "a"),
         ("Impersonate-Group", "b"),
     )
     write(tmp_path / "config", user={"as": "jo", "as-user-extra": {"x": ["y"]}})
     with pytest.raises(ConfigError, match="as-user-extra"):
-        load(path)
+        load_credentials(path)
 
 
 def test_the_environment_names_several_files_and_the_first_wins(
@@ -106,7 +112,7 @@ def test_the_environment_names_several_files_and_the_first_wins(
     )
     write(second, user={"tokenFile": "token"})
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'absent'}:{first}:{second}")
-    found = load()
+    found = load_credentials()
     assert (found.server, found.token_file) == ("http://mine", str(tmp_path / "token"))
 
 
@@ -117,7 +123,7 @@ def test_the_home_folder_is_looked_at_before_the_files_of_a_pod(
     folder = tmp_path / "home" / ".kube"
     folder.mkdir(parents=True)
     write(folder / "config")
-    assert load().server == "https://one:6443"
+    assert load_credentials().server == "https://one:6443"
 
 
 def test_a_user_without_a_home_uses_the_files_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +131,7 @@ def test_a_user_without_a_home_uses_the_files_of_a_pod(monkeypatch: pytest.Monke
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # whom no list of users has
     with pytest.raises(ConfigError, match="not in a cluster"):
-        load()
+        load_credentials()
 
 
 def test_a_pod_finds_its_server_its_namespace_and_its_token(
@@ -135,11 +141,11 @@ def test_a_pod_finds_its_server_its_namespace_and_its_token(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     for name, text in {"token": "t", "ca.crt": "CA", "namespace": "ns\n"}.items():
         (tmp_path / name).write_text(text)
-    found = in_cluster(tmp_path)
+    found = in_cluster_credentials(tmp_path)
     assert (found.server, found.namespace) == ("https://[fd00::1]:6443", "ns")
     assert (found.token_file, found.ca_file) == (f"{tmp_path}/token", f"{tmp_path}/ca.crt")
     with pytest.raises(ConfigError, match="no service account token"):
-        in_cluster(tmp_path / "nowhere")
+        in_cluster_credentials(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +170,7 @@ def test_what_cannot_be_used_is_said_with_the_file(tmp_path: Path, text: str, sa
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ConfigError, match=says) as caught:
-        load(str(path))
+        load_credentials(str(path))
     assert str(path) in str(caught.value)
 
 
@@ -172,14 +178,14 @@ def test_what_cannot_be_used_is_said_with_the_file(tmp_path: Path, text: str, sa
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path, how: str) -> None:
     path = write(tmp_path / "config", user={how: b64("CERT"), "token": "t0p"})
     with pytest.raises(ConfigError, match="client-certificate without client-key"):
-        load(path)
+        load_credentials(path)
 
 
 def test_without_any_source_the_error_names_all_of_them() -> None:
     with pytest.raises(ConfigError, match="not in a cluster"):
-        load()
+        load_credentials()
     with pytest.raises(ConfigError, match="cannot read"):
-        load("/does/not/exist")
+        load_credentials("/does/not/exist")
 
 
 async def test_a_token_file_is_read_again_after_a_minute_and_kept_when_it_vanishes(
@@ -189,7 +195,7 @@ async def test_a_token_file_is_read_again_after_a_minute_and_kept_when_it_vanish
     token = tmp_path / "token"
     token.write_text("one")
     token.chmod(0o600)
-    identity = FileIdentity(str(token), Timing(monotonic=lambda: now))
+    identity = TokenFileSource(str(token), Timing(monotonic=lambda: now))
     assert await identity.header() == "Bearer one"
     token.write_text("two")
     now = 59.0
@@ -200,12 +206,12 @@ async def test_a_token_file_is_read_again_after_a_minute_and_kept_when_it_vanish
     now = 200.0
     assert await identity.header() == "Bearer two"
     with pytest.raises(ConfigError, match="cannot read token"):
-        await FileIdentity(str(token), Timing()).header()
+        await TokenFileSource(str(token), Timing()).header()
 
 
 async def test_a_password_is_sent_as_basic_authorization() -> None:
     credentials = Credentials(server="http://x", username="me", password="pw")
-    _, identity = await establish(credentials, Timing())
+    _, identity = await resolve_credentials(credentials, Timing())
     assert await identity.header() == f"Basic {b64('me:pw')}"
 
 
@@ -221,13 +227,13 @@ async def test_an_exec_plugin_gives_the_token(tmp_path: Path) -> None:
         "command": sys.executable,
         "args": [str(script)],
     }
-    found = load(write(tmp_path / "config", user={"exec": plugin}))
+    found = load_credentials(write(tmp_path / "config", user={"exec": plugin}))
     assert found.plugin == (str(tmp_path / "config"), "here")
-    _, identity = await establish(found, Timing())
+    _, identity = await resolve_credentials(found, Timing())
     assert await identity.header() == "Bearer minted"
     script.write_text("raise SystemExit(1)")
     with pytest.raises(ConfigError, match="gave nothing"):
-        await establish(found, Timing())
+        await resolve_credentials(found, Timing())
 
 
 async def test_a_plugin_that_fails_later_leaves_the_token_and_is_asked_again(
@@ -244,11 +250,11 @@ async def test_a_plugin_that_fails_later_leaves_the_token_and_is_asked_again(
 
     now = [0.0]
     configuration = SimpleNamespace(api_key={"BearerToken": "Bearer first"})
-    identity = PluginIdentity(Loader(), configuration, Timing(monotonic=lambda: now[0]))
-    identity.doubt()
+    identity = ExecCredentialSource(Loader(), configuration, Timing(monotonic=lambda: now[0]))
+    identity.invalidate()
     assert await identity.header() == "Bearer first"
     assert "no network" in vars(caplog.records[0])["error"]
-    now[0] = REFRESH
+    now[0] = REFRESH_INTERVAL
     assert await identity.header() == "Bearer second"
 
 
@@ -316,10 +322,10 @@ async def test_tls_trusts_the_given_authority_and_name_and_shows_our_certificate
     ):
         async with Client(Credentials(**{**good, **changed}), user_agent="t") as client:
             if works:
-                assert await client.fetch("/version", view=dict) == {"subject": "me.test"}
+                assert await client.get_path("/version", view=dict) == {"subject": "me.test"}
             else:
                 with pytest.raises(ConnectionLostError, match="certificate"):
-                    await client.fetch("/version", view=dict)
+                    await client.get_path("/version", view=dict)
     await runner.cleanup()
 
 

@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
-from support_fakeapi import FakeApi, Object
-from support_waiting import until
+from support.fake_apiserver import FakeApi, Object
+from support.polling import wait_for
 
-from batholith.kube.client import Client, ClientOptions
-from batholith.kube.correlation import Correlator, Event, EventSource, Fact, event_name
-from batholith.kube.events import EventOptions, EventRecorder
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.event_correlator import (
+    Event,
+    EventCorrelator,
+    EventSource,
+    RecordedEvent,
+    event_name,
+)
+from batholith.kube.client.events import EventRecorder, EventRecorderOptions
 from batholith.kube.metrics import ClientMetrics
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
@@ -26,14 +32,14 @@ JOB = ObjectReference(
 QUEUE = ObjectReference(kind="Queue", name="research", uid="u2")
 
 
-class Desk:
+class RecorderHarness:
     """A server, a recorder whose clock the test moves, and the pauses it took."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
         self.time = 1000.0
-        self.recorded = 0
-        self.pauses: list[float] = []
+        self.recorded_count = 0
+        self.delays: list[float] = []
         self.registry = CollectorRegistry()
         timing = Timing(
             monotonic=lambda: self.time,
@@ -50,7 +56,7 @@ class Desk:
         self.task: asyncio.Task[None] | None = None
 
     async def _sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
+        self.delays.append(seconds)
         await asyncio.sleep(0)
 
     def record(self, message: str, *, about: ObjectReference = JOB, reason: str = "Failed") -> None:
@@ -60,12 +66,12 @@ class Desk:
 
     async def written(self) -> list[Object]:
         """Wait until everything recorded has been dealt with; the Events there are."""
-        await until(lambda: self.settled == self.recorded)
+        await wait_for(lambda: self.settled == self.recorded_count)
         return list(self.api.objects(EVENTS).values())
 
     @property
     def settled(self) -> int:
-        counts = self.recorder.statistics
+        counts = self.recorder.stats
         return (
             counts.created
             + counts.patched
@@ -78,13 +84,13 @@ class Desk:
     def burst(self, messages: list[str]) -> None:
         for message in messages:
             self.record(message)
-        self.recorded += len(messages)
+        self.recorded_count += len(messages)
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
+async def harness() -> AsyncIterator[RecorderHarness]:
     async with FakeApi() as api:
-        desk = Desk(api)
+        desk = RecorderHarness(api)
         async with desk.client:
             desk.task = asyncio.create_task(desk.recorder.run())
             yield desk
@@ -93,9 +99,9 @@ async def desk() -> AsyncIterator[Desk]:
                 await desk.task
 
 
-async def test_an_event_says_who_what_why_and_when(desk: Desk) -> None:
-    desk.burst(["pods are missing"])
-    (event,) = await desk.written()
+async def test_an_event_says_who_what_why_and_when(harness: RecorderHarness) -> None:
+    harness.burst(["pods are missing"])
+    (event,) = await harness.written()
     assert event["kind"] == "Event"
     assert event["involvedObject"]["uid"] == "u1"
     assert event["metadata"]["namespace"] == "d"
@@ -106,133 +112,139 @@ async def test_an_event_says_who_what_why_and_when(desk: Desk) -> None:
     assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-01T00:16:40Z"
 
 
-async def test_events_about_what_has_no_namespace_lie_in_default(desk: Desk) -> None:
-    desk.record("closed", about=QUEUE)
-    await until(lambda: desk.api.objects(EVENTS))
-    (event,) = desk.api.objects(EVENTS).values()
+async def test_events_about_what_has_no_namespace_lie_in_default(harness: RecorderHarness) -> None:
+    harness.record("closed", about=QUEUE)
+    await wait_for(lambda: harness.api.objects(EVENTS))
+    (event,) = harness.api.objects(EVENTS).values()
     assert event["metadata"]["namespace"] == "default"
 
 
-async def test_repetitions_become_a_count_on_one_event(desk: Desk) -> None:
+async def test_repetitions_become_a_count_on_one_event(harness: RecorderHarness) -> None:
     """INV-EV-1: n identical events are one Event whose count is n less what was dropped."""
-    desk.burst(["no room"] * 30)
-    (event,) = await desk.written()
-    assert desk.recorder.statistics.dropped_spam == 5
+    harness.burst(["no room"] * 30)
+    (event,) = await harness.written()
+    assert harness.recorder.stats.dropped_spam == 5
     assert event["count"] == 30 - 5
-    assert desk.api.count("POST") == 1
+    assert harness.api.count("POST") == 1
 
 
-async def test_a_flood_about_one_object_is_let_through_in_drops(desk: Desk) -> None:
+async def test_a_flood_about_one_object_is_let_through_in_drops(harness: RecorderHarness) -> None:
     """INV-EV-2: at most 25 writes and one more each five minutes."""
-    desk.burst(["no room"] * 100)
-    await desk.written()
-    assert len(desk.api.seen) == 25
-    desk.time += 601
-    desk.burst(["no room"] * 100)
-    await desk.written()
-    assert len(desk.api.seen) == 27
-    desk.record("other", about=QUEUE)
-    await until(lambda: len(desk.api.seen) == 28)
+    harness.burst(["no room"] * 100)
+    await harness.written()
+    assert len(harness.api.received) == 25
+    harness.time += 601
+    harness.burst(["no room"] * 100)
+    await harness.written()
+    assert len(harness.api.received) == 27
+    harness.record("other", about=QUEUE)
+    await wait_for(lambda: len(harness.api.received) == 28)
 
 
-async def test_many_distinct_messages_end_in_one_combined_event(desk: Desk) -> None:
+async def test_many_distinct_messages_end_in_one_combined_event(harness: RecorderHarness) -> None:
     """INV-EV-3: nine messages, nine Events; the tenth and later share one."""
-    desk.burst([f"pod {number} failed" for number in range(9)])
-    assert len(await desk.written()) == 9
-    desk.burst([f"pod {number} failed" for number in range(9, 20)])
-    events = await desk.written()
+    harness.burst([f"pod {number} failed" for number in range(9)])
+    assert len(await harness.written()) == 9
+    harness.burst([f"pod {number} failed" for number in range(9, 20)])
+    events = await harness.written()
     assert len(events) == 10
     combined = events[-1]
     assert combined["message"] == "(combined from similar events): pod 19 failed"
     assert combined["count"] == 11
 
 
-async def test_a_group_that_was_quiet_for_ten_minutes_starts_anew(desk: Desk) -> None:
-    desk.burst([f"pod {number} failed" for number in range(12)])
-    assert len(await desk.written()) == 10
-    desk.time += 601
-    desk.burst(["pod 77 failed"])
-    assert (await desk.written())[-1]["message"] == "pod 77 failed"
+async def test_a_group_that_was_quiet_for_ten_minutes_starts_anew(harness: RecorderHarness) -> None:
+    harness.burst([f"pod {number} failed" for number in range(12)])
+    assert len(await harness.written()) == 10
+    harness.time += 601
+    harness.burst(["pod 77 failed"])
+    assert (await harness.written())[-1]["message"] == "pod 77 failed"
 
 
-async def test_an_event_that_expired_on_the_server_is_made_again(desk: Desk) -> None:
-    desk.burst(["no room", "no room"])
-    (event,) = await desk.written()
-    desk.api.remove(EVENTS, event["metadata"]["name"])
-    desk.burst(["no room"])
-    (again,) = await desk.written()
+async def test_an_event_that_expired_on_the_server_is_made_again(harness: RecorderHarness) -> None:
+    harness.burst(["no room", "no room"])
+    (event,) = await harness.written()
+    harness.api.remove(EVENTS, event["metadata"]["name"])
+    harness.burst(["no room"])
+    (again,) = await harness.written()
     assert again["count"] == 3
 
 
-async def test_what_the_server_refuses_is_given_up(desk: Desk) -> None:
-    desk.api.fail(403)
-    desk.burst(["one", "two"])
-    (event,) = await desk.written()
+async def test_what_the_server_refuses_is_given_up(harness: RecorderHarness) -> None:
+    harness.api.inject_fault(403)
+    harness.burst(["one", "two"])
+    (event,) = await harness.written()
     assert event["message"] == "two"
-    assert desk.recorder.statistics.refused == 1
-    assert desk.pauses == []
+    assert harness.recorder.stats.refused == 1
+    assert harness.delays == []
 
 
-async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(desk: Desk) -> None:
-    desk.api.fail("drop", times=3)
-    desk.burst(["one"])
-    assert len(await desk.written()) == 1
-    assert desk.pauses == [2.5, 10.0, 10.0]
-    desk.pauses.clear()
-    desk.api.fail("drop", times=12)
-    desk.burst(["two"])
-    await desk.written()
-    assert desk.recorder.statistics.unreachable == 1
-    assert desk.pauses == [2.5] + [10.0] * 10
+async def test_a_lost_connection_is_tried_again_every_ten_seconds_twelve_times(
+    harness: RecorderHarness,
+) -> None:
+    harness.api.inject_fault("drop", times=3)
+    harness.burst(["one"])
+    assert len(await harness.written()) == 1
+    assert harness.delays == [2.5, 10.0, 10.0]
+    harness.delays.clear()
+    harness.api.inject_fault("drop", times=12)
+    harness.burst(["two"])
+    await harness.written()
+    assert harness.recorder.stats.unreachable == 1
+    assert harness.delays == [2.5] + [10.0] * 10
 
 
-async def test_without_room_events_are_dropped_and_counted(desk: Desk) -> None:
-    desk.burst([f"m{number}" for number in range(5300)])
-    assert desk.recorder.waiting == 5000
-    assert desk.recorder.statistics.dropped_full == 300
-    await desk.written()
-    dropped = desk.registry.get_sample_value("batholith_events_total", {"result": "dropped_full"})
+async def test_without_room_events_are_dropped_and_counted(harness: RecorderHarness) -> None:
+    harness.burst([f"m{number}" for number in range(5300)])
+    assert harness.recorder.pending_count == 5000
+    assert harness.recorder.stats.dropped_full == 300
+    await harness.written()
+    dropped = harness.registry.get_sample_value(
+        "batholith_events_total", {"result": "dropped_full"}
+    )
     assert dropped == 300
 
 
-async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(desk: Desk) -> None:
-    desk.recorder.record(JOB, type="Fatal", reason="x", message="y")  # type: ignore[arg-type]
-    assert desk.recorder.statistics.dropped_invalid == 1
-    assert desk.recorder.waiting == 0
+async def test_an_unknown_type_is_dropped_without_a_word_to_the_caller(
+    harness: RecorderHarness,
+) -> None:
+    harness.recorder.record(JOB, type="Fatal", reason="x", message="y")  # type: ignore[arg-type]
+    assert harness.recorder.stats.dropped_invalid == 1
+    assert harness.recorder.pending_count == 0
 
 
-async def test_after_the_end_nothing_more_is_written(desk: Desk) -> None:
+async def test_after_the_end_nothing_more_is_written(harness: RecorderHarness) -> None:
     """INV-EV-4: ending the recorder's task ends the writing, whatever still waits."""
-    desk.api.fail("hang")
-    desk.burst([f"m{number}" for number in range(5)])
-    await until(lambda: desk.api.seen)
-    assert desk.task is not None
-    desk.task.cancel()
+    harness.api.inject_fault("hang")
+    harness.burst([f"m{number}" for number in range(5)])
+    await wait_for(lambda: harness.api.received)
+    assert harness.task is not None
+    harness.task.cancel()
     with suppress(asyncio.CancelledError):
-        await desk.task
-    desk.record("too late")
+        await harness.task
+    harness.record("too late")
     for _ in range(20):
         await asyncio.sleep(0.001)
-    assert len(desk.api.seen) == 1
+    assert len(harness.api.received) == 1
 
 
 async def test_events_stand_behind_other_writes() -> None:
     async with FakeApi() as api:
-        options = ClientOptions(writes_in_flight=2)
+        options = ClientOptions(max_writes_in_flight=2)
         async with Client(api.credentials, user_agent="t", options=options) as client:
-            recorder = EventRecorder(client, component="c", options=EventOptions())
+            recorder = EventRecorder(client, component="c", options=EventRecorderOptions())
             task = asyncio.create_task(recorder.run())
             writes = [
                 asyncio.create_task(client.post(f"/api/v1/namespaces/d/pods/p{n}/binding", {}))
                 for n in range(20)
             ]
-            await until(lambda: api.seen)
+            await wait_for(lambda: api.received)
             recorder.record(JOB, type="Normal", reason="a", message="first")
             await asyncio.gather(*writes)
-            await until(lambda: api.objects(EVENTS))
+            await wait_for(lambda: api.objects(EVENTS))
             task.cancel()
         # One write may still have been on its way when the event took the place of another.
-        assert [seen.path.endswith("/events") for seen in api.seen].index(True) >= 19
+        assert [seen.path.endswith("/events") for seen in api.received].index(True) >= 19
 
 
 def test_a_name_that_would_be_invalid_is_a_uuid() -> None:
@@ -242,9 +254,11 @@ def test_a_name_that_would_be_invalid_is_a_uuid() -> None:
         assert len(event_name(bad, at)) == 36
 
 
-def _fact(name: str, message: str) -> Fact:
+def _fact(name: str, message: str) -> RecordedEvent:
     about = ObjectReference(kind="Job", namespace="d", name=name, uid=name)
-    return Fact(about=about, type="Normal", reason="r", message=message, at=datetime.now(UTC))
+    return RecordedEvent(
+        regarding=about, type="Normal", reason="r", message=message, timestamp=datetime.now(UTC)
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -258,7 +272,7 @@ def _fact(name: str, message: str) -> Fact:
 )
 def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) -> None:
     """INV-EV-1, INV-EV-2 and INV-EV-3 for any order of objects, messages and pauses."""
-    correlator = Correlator(EventSource(component="c"))
+    correlator = EventCorrelator(EventSource(component="c"))
     now, sent = 0.0, list[tuple[float, Event]]()
     said: dict[str, int] = {}
     for name, number, pause in stream:
@@ -281,10 +295,10 @@ def test_any_stream_keeps_to_the_limits(stream: list[tuple[str, int, float]]) ->
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    correlator = Correlator(EventSource(component="c"))
+    correlator = EventCorrelator(EventSource(component="c"))
     for number in range(5000):
         correlator.correlate(_fact(f"job-{number}", "m"), 0.0)
-    assert correlator.remembered() == (4096, 4096, 4096)
+    assert correlator.table_sizes() == (4096, 4096, 4096)
     again = correlator.correlate(_fact("job-0", "m"), 0.0)
     assert again is not None
     assert again.count == 1
@@ -292,17 +306,17 @@ def test_what_is_remembered_is_bounded() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
 async def test_a_recorder_that_fails_is_started_again_and_writes_what_waits(
-    desk: Desk, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    harness: RecorderHarness, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors, correlate = [error], desk.recorder._correlator.correlate
+    errors, correlate = [error], harness.recorder._correlator.correlate
 
-    def failing(fact: Fact, now: float) -> Event | None:
+    def failing(fact: RecordedEvent, now: float) -> Event | None:
         if errors:
             raise errors.pop()
         return correlate(fact, now)
 
-    monkeypatch.setattr(desk.recorder._correlator, "correlate", failing)
-    desk.record("lost with the mistake")
-    desk.record("kept")
-    await until(lambda: desk.recorder.statistics.created == 1)
-    assert [event["message"] for event in desk.api.objects(EVENTS).values()] == ["kept"]
+    monkeypatch.setattr(harness.recorder._correlator, "correlate", failing)
+    harness.record("lost with the mistake")
+    harness.record("kept")
+    await wait_for(lambda: harness.recorder.stats.created == 1)
+    assert [event["message"] for event in harness.api.objects(EVENTS).values()] == ["kept"]

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import wait_for
 
-from batholith.kube.client import Client, ClientOptions
-from batholith.kube.errors import NotLeadingError
-from batholith.kube.events import EventRecorder
-from batholith.kube.flow import RateLimiter
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.events import EventRecorder
+from batholith.kube.client.flowcontrol import TokenBucketRateLimiter
+from batholith.kube.errors import NotLeaderError
 from batholith.kube.timing import Timing
 from batholith.model.meta import ObjectReference
 from batholith.model.names import PODS
@@ -20,22 +20,22 @@ from batholith.model.podgroup import PodGroup
 Write = Callable[[Client], Coroutine[Any, Any, object]]
 
 
-class Fence:
+class CountingFence:
     """Lets so many questions pass."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
-        self.open_for = 1000
-        self.asked = 0
+        self.allowed_checks = 1000
+        self.checks = 0
 
     def __call__(self) -> None:
-        self.asked += 1
-        if self.asked > self.open_for:
-            raise NotLeadingError("no more")
+        self.checks += 1
+        if self.checks > self.allowed_checks:
+            raise NotLeaderError("no more")
 
     @property
     def writes(self) -> int:
-        return sum(seen.method != "GET" for seen in self.api.seen)
+        return sum(seen.method != "GET" for seen in self.api.received)
 
 
 @pytest.fixture
@@ -45,7 +45,11 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 def client_of(
-    api: FakeApi, fence: Fence, *, limiter: RateLimiter | None = None, **options: Any
+    api: FakeApi,
+    fence: CountingFence,
+    *,
+    limiter: TokenBucketRateLimiter | None = None,
+    **options: Any,
 ) -> Client:
     return Client(
         api.credentials,
@@ -71,80 +75,80 @@ WRITES: dict[str, Write] = {
 @pytest.mark.parametrize("closes", ["before", "while a connection is made"])
 async def test_a_write_is_held_back(api: FakeApi, write: Write, closes: str) -> None:
     api.put(PODS, "a")
-    fence = Fence(api)
+    fence = CountingFence(api)
     async with client_of(api, fence) as client:
-        fence.open_for = 0 if closes == "before" else 1
-        with pytest.raises(NotLeadingError):
+        fence.allowed_checks = 0 if closes == "before" else 1
+        with pytest.raises(NotLeaderError):
             await write(client)
         await client.get(PODS, "a", namespace="d", view=PodGroup)
         assert fence.writes == 0
-        fence.open_for = 1000
+        fence.allowed_checks = 1000
         await write(client)
         assert fence.writes == 1
 
 
 async def test_reads_and_watches_need_no_leave(api: FakeApi) -> None:
     api.put(PODS, "a")
-    fence = Fence(api)
-    fence.open_for = 0
+    fence = CountingFence(api)
+    fence.allowed_checks = 0
     async with client_of(api, fence) as client:
         await client.get(PODS, "a", namespace="d", view=PodGroup)
         async for _ in client.watch(PODS, view=PodGroup):
             break
-    assert fence.asked == 0
+    assert fence.checks == 0
 
 
 async def test_the_fence_may_close_while_a_write_waits_for_its_turn(api: FakeApi) -> None:
-    api.fail("hang")
-    fence = Fence(api)
+    api.inject_fault("hang")
+    fence = CountingFence(api)
     async with client_of(api, fence, writes_in_flight=1) as client:
         first = asyncio.create_task(WRITES["post"](client))
-        await until(lambda: bool(api.seen))
+        await wait_for(lambda: bool(api.received))
         second = asyncio.create_task(WRITES["create"](client))
         await asyncio.sleep(0)
-        fence.open_for = 0
+        fence.allowed_checks = 0
         first.cancel()
-        with pytest.raises(NotLeadingError):
+        with pytest.raises(NotLeaderError):
             await second
         assert fence.writes == 1
 
 
 async def test_the_fence_may_close_while_a_write_waits_for_the_rate_limit(api: FakeApi) -> None:
-    fence = Fence(api)
+    fence = CountingFence(api)
     waiting, go = asyncio.Event(), asyncio.Event()
 
     async def sleep(seconds: float) -> None:
         waiting.set()
         await go.wait()
 
-    limiter = RateLimiter(1, 1, timing=Timing(sleep=sleep))
+    limiter = TokenBucketRateLimiter(1, 1, timing=Timing(sleep=sleep))
     async with client_of(api, fence, limiter=limiter) as client:
         await WRITES["post"](client)
         late = asyncio.create_task(WRITES["create"](client))
         await waiting.wait()
-        fence.open_for = 0
+        fence.allowed_checks = 0
         go.set()
-        with pytest.raises(NotLeadingError):
+        with pytest.raises(NotLeaderError):
             await late
     assert fence.writes == 1
 
 
 async def test_the_fence_may_close_before_a_write_is_sent_again(api: FakeApi) -> None:
-    api.fail(429, Retry_After="7")
-    fence = Fence(api)
+    api.inject_fault(429, Retry_After="7")
+    fence = CountingFence(api)
 
     async def sleep(seconds: float) -> None:
-        fence.open_for = 0
+        fence.allowed_checks = 0
 
     async with client_of(api, fence, timing=Timing(sleep=sleep)) as client:
-        with pytest.raises(NotLeadingError):
+        with pytest.raises(NotLeaderError):
             await WRITES["create"](client)
     assert fence.writes == 1
 
 
 async def test_events_are_behind_the_fence_too(api: FakeApi) -> None:
-    fence = Fence(api)
-    fence.open_for = 0
+    fence = CountingFence(api)
+    fence.allowed_checks = 0
     async with client_of(api, fence) as client:
         recorder = EventRecorder(client, component="t")
         writing = asyncio.create_task(recorder.run())
@@ -154,7 +158,7 @@ async def test_events_are_behind_the_fence_too(api: FakeApi) -> None:
             reason="Late",
             message="too late",
         )
-        await until(lambda: recorder.statistics.refused == 1)
+        await wait_for(lambda: recorder.stats.refused == 1)
         assert not writing.done()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

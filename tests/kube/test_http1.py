@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batholith.kube.errors import ConnectionLostError
-from batholith.kube.http1 import HEAD_LIMIT, HIGH_WATER, Connection, Exchange
+from batholith.kube.http.http1 import MAX_HEAD_SIZE, READ_BUFFER_LIMIT, Connection, Exchange
 
 OK = b"HTTP/1.1 200 OK\r\n"
 LENGTH = OK + b"Content-Length: 5\r\n\r\nhello"
@@ -24,7 +24,7 @@ BUSY = (
 )
 
 
-class Wire(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """The server's end, in the test's hand."""
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class Wire(asyncio.Transport):
 
 
 @dataclass(slots=True)
-class Line:
+class ConnectionHarness:
     """A connection, its far end, and what its owner was told."""
 
-    wire: Wire = field(default_factory=Wire)
+    transport: FakeTransport = field(default_factory=FakeTransport)
     freed: int = 0
     lost: int = 0
     connection: Connection = field(init=False)
@@ -65,13 +65,13 @@ class Line:
         def lost(_: Connection) -> None:
             self.lost += 1
 
-        self.connection = Connection(freed=freed, lost=lost)
-        self.connection.connection_made(self.wire)
+        self.connection = Connection(on_idle=freed, on_lost=lost)
+        self.connection.connection_made(self.transport)
 
-    def ask(self, *, streamed: bool = False, headless: bool = False) -> Exchange:
-        return self.connection.ask(b"GET / HTTP/1.1\r\n\r\n", streamed=streamed, headless=headless)
+    def send(self, *, streamed: bool = False, bodiless: bool = False) -> Exchange:
+        return self.connection.send(b"GET / HTTP/1.1\r\n\r\n", streamed=streamed, bodiless=bodiless)
 
-    def hear(self, pieces: Iterable[bytes]) -> None:
+    def receive(self, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
             if piece:
                 self.connection.data_received(piece)
@@ -115,10 +115,10 @@ async def test_an_answer_is_the_same_however_it_is_cut(
     raw: bytes, status: int, body: bytes, retry_after: str | None
 ) -> None:
     for pieces in cuts(raw):
-        line = Line()
-        exchange = line.ask()
-        line.hear(pieces)
-        await exchange.answered
+        line = ConnectionHarness()
+        exchange = line.send()
+        line.receive(pieces)
+        await exchange.response_ready
         assert (exchange.status, exchange.body(), exchange.retry_after) == (
             status,
             body,
@@ -132,29 +132,29 @@ async def test_a_streamed_answer_comes_as_it_arrives(
     raw: bytes, status: int, body: bytes, retry_after: str | None
 ) -> None:
     for pieces in cuts(raw):
-        line = Line()
-        exchange = line.ask(streamed=True)
+        line = ConnectionHarness()
+        exchange = line.send(streamed=True)
         reading = asyncio.create_task(rest(exchange))
         for piece in pieces:
-            line.hear([piece])
+            line.receive([piece])
             await asyncio.sleep(0)
-        await exchange.answered
+        await exchange.response_ready
         assert (exchange.status, exchange.retry_after) == (status, retry_after)
         assert await reading == body
         assert line.reusable
 
 
 async def test_the_head_of_a_stream_is_known_before_its_body() -> None:
-    line = Line()
-    exchange = line.ask(streamed=True)
-    line.hear([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
-    await exchange.answered
+    line = ConnectionHarness()
+    exchange = line.send(streamed=True)
+    line.receive([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
+    await exchange.response_ready
     assert exchange.status == 200
     reading = asyncio.create_task(exchange.read())
     await asyncio.sleep(0)
-    line.hear([b"2\r\nab\r\n", b"1\r\nc\r\n"])
+    line.receive([b"2\r\nab\r\n", b"1\r\nc\r\n"])
     assert await reading == b"abc"
-    assert not exchange.ended
+    assert not exchange.complete
 
 
 @pytest.mark.parametrize("raw", [each[0] for each in SIZED])
@@ -164,23 +164,23 @@ async def test_a_connection_that_ends_before_the_answer_does_is_lost(
 ) -> None:
     for at in range(len(raw)):
         for half_close in (True, False):
-            line = Line()
-            exchange = line.ask(streamed=streamed)
-            line.hear([raw[:at]])
+            line = ConnectionHarness()
+            exchange = line.send(streamed=streamed)
+            line.receive([raw[:at]])
             if half_close:
                 line.connection.eof_received()
             line.lose()
             with pytest.raises(ConnectionLostError):
-                await exchange.answered
+                await exchange.response_ready
                 await rest(exchange)
             assert line.lost == 1
             assert not line.connection.usable
 
 
 async def test_what_came_of_a_stream_before_it_broke_is_given() -> None:
-    line = Line()
-    exchange = line.ask(streamed=True)
-    line.hear([OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"])
+    line = ConnectionHarness()
+    exchange = line.send(streamed=True)
+    line.receive([OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"])
     line.lose(OSError("cable pulled"))
     assert await exchange.read() == b"ab"
     with pytest.raises(ConnectionLostError, match="cable pulled"):
@@ -189,20 +189,20 @@ async def test_what_came_of_a_stream_before_it_broke_is_given() -> None:
 
 async def test_without_a_length_the_end_of_the_connection_ends_the_answer() -> None:
     for pieces in cuts(UNTIL_END):
-        line = Line()
-        exchange = line.ask()
-        line.hear(pieces)
-        assert not exchange.answered.done()
+        line = ConnectionHarness()
+        exchange = line.send()
+        line.receive(pieces)
+        assert not exchange.response_ready.done()
         line.connection.eof_received()
-        await exchange.answered
+        await exchange.response_ready
         assert exchange.body() == b"hello"
         assert line.lost == 1
-    line = Line()
-    exchange = line.ask()
-    line.hear([UNTIL_END])
+    line = ConnectionHarness()
+    exchange = line.send()
+    line.receive([UNTIL_END])
     line.lose(OSError("reset"))
     with pytest.raises(ConnectionLostError, match="reset"):
-        await exchange.answered
+        await exchange.response_ready
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ async def test_without_a_length_the_end_of_the_connection_ends_the_answer() -> N
     ],
 )
 async def test_a_connection_for_one_answer_is_not_used_again(raw: bytes) -> None:
-    line = Line()
-    exchange = line.ask()
-    line.hear([raw])
-    await exchange.answered
+    line = ConnectionHarness()
+    exchange = line.send()
+    line.receive([raw])
+    await exchange.response_ready
     assert exchange.body() == b"hello"
-    assert (line.freed, line.lost, line.wire.aborted) == (0, 1, True)
+    assert (line.freed, line.lost, line.transport.aborted) == (0, 1, True)
 
 
 @pytest.mark.parametrize(
@@ -238,123 +238,128 @@ async def test_a_connection_for_one_answer_is_not_used_again(raw: bytes) -> None
 )
 async def test_what_is_no_answer_breaks_the_connection(raw: bytes, why: str) -> None:
     for pieces in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
-        line = Line()
-        exchange = line.ask()
-        line.hear(pieces)
+        line = ConnectionHarness()
+        exchange = line.send()
+        line.receive(pieces)
         with pytest.raises(ConnectionLostError, match=why):
-            await exchange.answered
-        assert (line.lost, line.wire.aborted) == (1, True)
+            await exchange.response_ready
+        assert (line.lost, line.transport.aborted) == (1, True)
 
 
 async def test_nothing_that_was_not_asked_for_becomes_an_answer() -> None:
     """An answer sent ahead would be taken for that of the next request."""
-    line = Line()
-    line.hear([LENGTH])
+    line = ConnectionHarness()
+    line.receive([LENGTH])
     assert (line.lost, line.connection.usable) == (1, False)
 
-    line = Line()
-    exchange = line.ask()
-    line.hear([LENGTH + CHUNKS])
-    await exchange.answered
+    line = ConnectionHarness()
+    exchange = line.send()
+    line.receive([LENGTH + CHUNKS])
+    await exchange.response_ready
     assert exchange.body() == b"hello"
     assert (line.lost, line.connection.usable) == (1, False)
     with pytest.raises(ConnectionLostError, match="without being asked"):
-        line.ask()
+        line.send()
 
 
 async def test_an_endless_head_is_cut_off() -> None:
-    line = Line()
-    exchange = line.ask()
-    line.hear([OK])
-    for _ in range(HEAD_LIMIT // 8000 + 1):
-        line.hear([b"X-More: " + b"m" * 8000 + b"\r\n"])
+    line = ConnectionHarness()
+    exchange = line.send()
+    line.receive([OK])
+    for _ in range(MAX_HEAD_SIZE // 8000 + 1):
+        line.receive([b"X-More: " + b"m" * 8000 + b"\r\n"])
     with pytest.raises(ConnectionLostError, match="head is longer"):
-        await exchange.answered
+        await exchange.response_ready
 
 
 async def test_a_large_head_below_the_limit_is_read() -> None:
-    line = Line()
-    exchange = line.ask()
-    line.hear([OK, b"X-Big: " + b"m" * (HEAD_LIMIT // 2) + b"\r\n", LENGTH.removeprefix(OK)])
-    await exchange.answered
+    line = ConnectionHarness()
+    exchange = line.send()
+    line.receive([OK, b"X-Big: " + b"m" * (MAX_HEAD_SIZE // 2) + b"\r\n", LENGTH.removeprefix(OK)])
+    await exchange.response_ready
     assert exchange.body() == b"hello"
 
 
 async def test_the_answer_to_head_ends_with_its_head() -> None:
-    line = Line()
-    exchange = line.ask(headless=True)
-    line.hear([OK + b"Content-Length: 5\r\n\r\n"])
-    await exchange.answered
+    line = ConnectionHarness()
+    exchange = line.send(bodiless=True)
+    line.receive([OK + b"Content-Length: 5\r\n\r\n"])
+    await exchange.response_ready
     assert (exchange.status, exchange.body()) == (200, b"")
-    assert (line.lost, line.wire.aborted) == (1, True)
+    assert (line.lost, line.transport.aborted) == (1, True)
 
 
 async def test_a_server_faster_than_the_reader_is_made_to_wait() -> None:
-    line = Line()
-    exchange = line.ask(streamed=True)
+    line = ConnectionHarness()
+    exchange = line.send(streamed=True)
     piece = b"x" * 65536
-    line.hear([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
+    line.receive([OK + b"Transfer-Encoding: chunked\r\n\r\n"])
     sent = 0
-    while line.wire.reading:
-        line.hear([b"%x\r\n%s\r\n" % (len(piece), piece)])
+    while line.transport.reading:
+        line.receive([b"%x\r\n%s\r\n" % (len(piece), piece)])
         sent += len(piece)
-        assert sent <= HIGH_WATER + len(piece)
+        assert sent <= READ_BUFFER_LIMIT + len(piece)
     assert len(await exchange.read()) == sent
-    assert line.wire.reading
-    line.hear([b"0\r\n\r\n"])
+    assert line.transport.reading
+    line.receive([b"0\r\n\r\n"])
     assert await exchange.read() == b""
     assert line.reusable
 
 
 async def test_a_gathered_answer_is_never_made_to_wait() -> None:
-    line = Line()
-    exchange = line.ask()
-    body = b"x" * (3 * HIGH_WATER)
-    line.hear([OK + b"Content-Length: %d\r\n\r\n" % len(body), body])
-    await exchange.answered
-    assert line.wire.reading
+    line = ConnectionHarness()
+    exchange = line.send()
+    body = b"x" * (3 * READ_BUFFER_LIMIT)
+    line.receive([OK + b"Content-Length: %d\r\n\r\n" % len(body), body])
+    await exchange.response_ready
+    assert line.transport.reading
     assert exchange.body() == body
 
 
 async def test_an_unfinished_answer_that_is_not_wanted_costs_the_connection() -> None:
-    line = Line()
-    exchange = line.ask()
-    exchange.abandon()
-    assert (line.lost, line.wire.aborted) == (1, True)
+    line = ConnectionHarness()
+    exchange = line.send()
+    exchange.abort()
+    assert (line.lost, line.transport.aborted) == (1, True)
     with pytest.raises(ConnectionLostError):
-        await exchange.answered
+        await exchange.response_ready
 
-    line = Line()
-    exchange = line.ask(streamed=True)
-    line.hear([LENGTH])
-    exchange.abandon()
+    line = ConnectionHarness()
+    exchange = line.send(streamed=True)
+    line.receive([LENGTH])
+    exchange.abort()
     assert line.reusable
 
 
 async def test_a_slow_reader_of_an_ended_answer_does_not_disturb_the_next() -> None:
-    line = Line()
-    old = line.ask(streamed=True)
-    line.hear([LENGTH])
-    new = line.ask(streamed=True)
-    line.hear([OK + b"Content-Length: %d\r\n\r\n" % (2 * HIGH_WATER), b"y" * (HIGH_WATER + 1)])
-    assert not line.wire.reading
+    line = ConnectionHarness()
+    old = line.send(streamed=True)
+    line.receive([LENGTH])
+    new = line.send(streamed=True)
+    line.receive(
+        [
+            OK + b"Content-Length: %d\r\n\r\n" % (2 * READ_BUFFER_LIMIT),
+            b"y" * (READ_BUFFER_LIMIT + 1),
+        ]
+    )
+    assert not line.transport.reading
     assert await rest(old) == b"hello"
-    assert not line.wire.reading
-    assert len(await new.read()) == HIGH_WATER + 1
-    assert line.wire.reading
+    assert not line.transport.reading
+    assert len(await new.read()) == READ_BUFFER_LIMIT + 1
+    assert line.transport.reading
 
 
 async def test_one_thing_at_a_time_is_asked() -> None:
-    line = Line()
-    line.ask()
+    line = ConnectionHarness()
+    line.send()
     with pytest.raises(RuntimeError, match="not free"):
-        line.ask()
+        line.send()
 
 
 async def test_a_connection_aborted_before_it_was_made_is_closed_when_it_is() -> None:
-    connection = Connection(freed=lambda _: None, lost=lambda _: None)
+    connection = Connection(on_idle=lambda _: None, on_lost=lambda _: None)
     connection.abort("never mind")
-    wire = Wire()
+    wire = FakeTransport()
     connection.connection_made(wire)
     assert wire.aborted
 
@@ -377,15 +382,15 @@ def test_chunks_are_put_together_whatever_the_pieces(
     bodies: list[tuple[bytes, bytes]], data: st.DataObject
 ) -> None:
     async def check() -> None:
-        line = Line()
+        line = ConnectionHarness()
         for body, chunked in bodies:
             streamed = data.draw(st.booleans())
-            exchange = line.ask(streamed=streamed)
+            exchange = line.send(streamed=streamed)
             raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked
             places = data.draw(st.lists(st.integers(0, len(raw)), max_size=12))
             edges = [0, *sorted(places), len(raw)]
-            line.hear(raw[start:end] for start, end in pairwise(edges))
-            await exchange.answered
+            line.receive(raw[start:end] for start, end in pairwise(edges))
+            await exchange.response_ready
             assert (await rest(exchange) if streamed else exchange.body()) == body
         assert line.freed == len(bodies)
         assert line.lost == 0
@@ -397,12 +402,12 @@ def test_chunks_are_put_together_whatever_the_pieces(
 @given(noise=st.binary(max_size=200), at=st.integers(0, len(CHUNKS)))
 def test_noise_gives_an_answer_or_a_lost_connection_and_nothing_else(noise: bytes, at: int) -> None:
     async def check() -> None:
-        line = Line()
-        exchange = line.ask(streamed=True)
-        line.hear([CHUNKS[:at], noise])
+        line = ConnectionHarness()
+        exchange = line.send(streamed=True)
+        line.receive([CHUNKS[:at], noise])
         line.lose()
         try:
-            await exchange.answered
+            await exchange.response_ready
             await rest(exchange)
         except ConnectionLostError:
             pass

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from batholith.kube.config import load
+from batholith.kube.client.config import load_credentials
 from batholith.kube.errors import ConfigError, UnsafePathError
 from batholith.kube.private_files import (
-    OTHERS_WRITE,
-    make_folder,
-    open_folder,
+    GROUP_OTHER_WRITE,
+    ensure_private_dir,
     open_private,
+    open_private_dir,
     read_credential,
     read_private,
 )
@@ -42,7 +42,7 @@ def test_a_loose_mode_is_refused(secret: Path, mode: int, word: str, read: objec
 
 def test_what_others_may_read_but_not_write_can_be_allowed(secret: Path) -> None:
     secret.chmod(0o644)
-    assert read_private(secret, forbidden=OTHERS_WRITE) == b"x"
+    assert read_private(secret, forbidden=GROUP_OTHER_WRITE) == b"x"
 
 
 @pytest.mark.parametrize("read", [read_private, read_credential])
@@ -75,7 +75,7 @@ def test_what_belongs_to_another_user_is_refused_also_by_root(
     with pytest.raises(UnsafePathError, match=f"{secret}: it belongs to .*, not to .*chown"):
         read_private(secret)
     with pytest.raises(UnsafePathError, match="belongs to"):
-        open_folder(secret.parent)
+        open_private_dir(secret.parent)
 
 
 def test_a_mounted_token_is_a_link_that_others_may_read(tmp_path: Path) -> None:
@@ -92,16 +92,16 @@ def test_a_mounted_token_is_a_link_that_others_may_read(tmp_path: Path) -> None:
 
 def test_a_new_or_empty_folder_becomes_private_and_a_full_one_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "a/b"
-    make_folder(folder)
+    ensure_private_dir(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
-    make_folder(folder)
+    ensure_private_dir(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / "file").touch()
     folder.chmod(0o755)
     with pytest.raises(UnsafePathError, match=f"`chmod 700 {folder}`"):
-        make_folder(folder)
-    make_folder(folder, forbidden=OTHERS_WRITE)
+        ensure_private_dir(folder)
+    ensure_private_dir(folder, forbidden=GROUP_OTHER_WRITE)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -109,9 +109,9 @@ def test_a_folder_that_everybody_may_exchange_is_refused(tmp_path: Path) -> None
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(UnsafePathError, match=f"rename what is in {tmp_path}/open"):
-        make_folder(tmp_path / "open/data")
+        ensure_private_dir(tmp_path / "open/data")
     (tmp_path / "open").chmod(0o1777)
-    make_folder(tmp_path / "open/data")
+    ensure_private_dir(tmp_path / "open/data")
 
 
 def test_a_kubeconfig_of_ours_is_private_and_another_one_need_not_be(tmp_path: Path) -> None:
@@ -123,13 +123,17 @@ def test_a_kubeconfig_of_ours_is_private_and_another_one_need_not_be(tmp_path: P
             " users: [{name: U, user: {token: t}}]}".replace("U", user)
         )
         path.chmod(0o600)
-        assert load(str(path)).token == "t"
+        assert load_credentials(str(path)).token == "t"
         path.chmod(0o644)
         (tmp_path / "link").unlink(missing_ok=True)
         (tmp_path / "link").symlink_to(path)
         if user == "somebody":
-            assert load(str(path)).token == load(str(tmp_path / "link")).token == "t"
+            assert (
+                load_credentials(str(path)).token
+                == load_credentials(str(tmp_path / "link")).token
+                == "t"
+            )
     with pytest.raises(ConfigError, match=f"{path}: its mode 0644"):
-        load(str(path))
+        load_credentials(str(path))
     with pytest.raises(ConfigError, match="symbolic link"):
-        load(str(tmp_path / "link"))
+        load_credentials(str(tmp_path / "link"))

@@ -6,38 +6,38 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry
-from support_waiting import until
+from support.polling import wait_for
 
-from batholith.kube.supervision import RESTARTS, TaskMetrics, supervise
+from batholith.kube.supervision import TASK_RESTARTS, TaskMetrics, supervise
 from batholith.kube.timing import Timing
-from batholith.machinery.testing import FakeClock, settle
+from batholith.machinery.testing import FakeClock, run_ready_tasks
 
 
 @pytest.fixture(autouse=True)
 def _own_count() -> Iterator[None]:
-    before = RESTARTS.copy()
-    RESTARTS.clear()
+    before = TASK_RESTARTS.copy()
+    TASK_RESTARTS.clear()
     yield
-    RESTARTS.clear()
-    RESTARTS.update(before)
+    TASK_RESTARTS.clear()
+    TASK_RESTARTS.update(before)
 
 
 def timing(clock: FakeClock) -> Timing:
     return Timing(monotonic=clock.monotonic, sleep=clock.sleep, random=lambda: 0.0)
 
 
-class Script:
+class ScriptedTask:
     """A task that does one thing at each start, and then goes on for ever."""
 
     def __init__(self, *acts: Callable[[], Awaitable[object]]) -> None:
-        self._acts = list(acts)
+        self._actions = list(acts)
         self.starts: list[float] = []
 
     def bind(self, clock: FakeClock) -> Callable[[], Awaitable[None]]:
         async def run() -> None:
             self.starts.append(clock.monotonic())
-            if self._acts:
-                await self._acts.pop(0)()
+            if self._actions:
+                await self._actions.pop(0)()
             else:
                 await asyncio.Event().wait()
 
@@ -73,7 +73,7 @@ async def fail_in_a_group() -> None:
 async def test_whatever_ends_a_task_is_logged_counted_and_followed_by_a_restart(
     act: Callable[[], Awaitable[object]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, script = FakeClock(), Script(act)
+    clock, script = FakeClock(), ScriptedTask(act)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
     await clock.advance(1)
     assert len(script.starts) == 2
@@ -87,7 +87,7 @@ async def test_whatever_ends_a_task_is_logged_counted_and_followed_by_a_restart(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert RESTARTS == {"worker": 1}
+    assert TASK_RESTARTS == {"worker": 1}
 
 
 async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() -> None:
@@ -97,7 +97,7 @@ async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() ->
         await clock.sleep(500)
         raise RuntimeError("broken after long")
 
-    script = Script(*[fail] * 12, work_for_long)
+    script = ScriptedTask(*[fail] * 12, work_for_long)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
     await clock.advance(10_000)
     pauses = [
@@ -107,17 +107,17 @@ async def test_pauses_grow_to_their_cap_and_begin_anew_after_a_healthy_time() ->
     assert pauses[9:12] == pytest.approx([30, 30, 30])
     assert pauses[12] == pytest.approx(500.1)
     task.cancel()
-    await settle()
+    await run_ready_tasks()
     assert task.cancelled()
 
 
 async def test_a_cancellation_ends_a_task_while_it_works_and_while_it_waits_to_restart() -> None:
     clock = FakeClock()
-    for script in (Script(), Script(fail)):
+    for script in (ScriptedTask(), ScriptedTask(fail)):
         task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
-        await settle()
+        await run_ready_tasks()
         task.cancel()
-        await settle()
+        await run_ready_tasks()
         assert task.cancelled()
         assert len(script.starts) == 1
 
@@ -135,15 +135,15 @@ async def test_a_task_that_answers_a_cancellation_otherwise_is_not_started_again
             if raises:
                 raise RuntimeError("cannot tidy up") from None
 
-    script = Script(stubborn)
+    script = ScriptedTask(stubborn)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
-    await settle()
+    await run_ready_tasks()
     task.cancel()
     await clock.advance(100)
     assert task.cancelled()
     assert len(script.starts) == 1
     assert [line.message for line in caplog.records] == ["task failed while stopping"] * raises
-    assert not RESTARTS
+    assert not TASK_RESTARTS
 
 
 async def test_a_timeout_within_the_task_is_no_cancellation_of_it() -> None:
@@ -153,18 +153,18 @@ async def test_a_timeout_within_the_task_is_no_cancellation_of_it() -> None:
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
 
-    script = Script(run_out_of_time)
+    script = ScriptedTask(run_out_of_time)
     task = asyncio.create_task(supervise("worker", script.bind(clock), timing=timing(clock)))
-    await until(lambda: RESTARTS["worker"] == 1)
+    await wait_for(lambda: TASK_RESTARTS["worker"] == 1)
     await clock.advance(1)
     assert len(script.starts) == 2
     task.cancel()
-    await settle()
+    await run_ready_tasks()
     assert task.cancelled()
 
 
 async def test_a_return_is_the_end_where_that_is_expected() -> None:
-    clock, script = FakeClock(), Script(fail, end, end)
+    clock, script = FakeClock(), ScriptedTask(fail, end, end)
     expected = False
     task = asyncio.create_task(
         supervise("worker", script.bind(clock), timing=timing(clock), may_end=lambda: expected)
@@ -175,7 +175,7 @@ async def test_a_return_is_the_end_where_that_is_expected() -> None:
     await clock.advance(10)
     assert task.done()
     assert task.exception() is None
-    assert RESTARTS == {"worker": 2}
+    assert TASK_RESTARTS == {"worker": 2}
 
 
 async def test_a_fatal_error_is_for_the_caller() -> None:
@@ -187,7 +187,7 @@ async def test_a_fatal_error_is_for_the_caller() -> None:
 
     with pytest.raises(LostError):
         await supervise("elector", lose, fatal=(LostError,))
-    assert not RESTARTS
+    assert not TASK_RESTARTS
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
@@ -201,7 +201,7 @@ def test_what_ends_the_process_is_not_held_up(kind: type[BaseException]) -> None
     with pytest.raises(kind):
         asyncio.run(supervise("elector", leave))
     assert len(starts) == 1
-    assert not RESTARTS
+    assert not TASK_RESTARTS
 
 
 async def test_a_second_cancellation_is_handed_on_too() -> None:
@@ -217,9 +217,9 @@ async def test_a_second_cancellation_is_handed_on_too() -> None:
 
     task = asyncio.create_task(supervise("worker", finish_slowly))
     for count in (1, 2):
-        await settle()
+        await run_ready_tasks()
         assert not task.done()
         task.cancel()
-        await settle()
+        await run_ready_tasks()
         assert len(heard) == count
     assert task.cancelled()

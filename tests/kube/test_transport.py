@@ -9,35 +9,35 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from support_loop_time import LoopTime
-from support_waiting import until
-from support_wire import OK, Peer, WireServer, wire_server
+from support.loop_time import LoopTime
+from support.polling import wait_for
+from support.raw_http_server import OK, RawConnection, RawHttpServer, raw_http_server
 
-from batholith.cluster import pki
-from batholith.kube.client import Client, ClientOptions
-from batholith.kube.config import Credentials
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.config import Credentials
+from batholith.kube.client.transport import ApiRequest, Transport
 from batholith.kube.errors import (
     ConfigError,
     ConnectionLostError,
     NotFoundError,
     RequestTimeoutError,
 )
-from batholith.kube.pool import Origin
+from batholith.kube.http.pool import Origin
 from batholith.kube.timing import Timing
-from batholith.kube.transport import Call, Transport
-from batholith.machinery.testing import settle
+from batholith.local import pki
+from batholith.machinery.testing import run_ready_tasks
 
 
-async def no_pause(_: float) -> None:
+async def no_delay(_: float) -> None:
     await asyncio.sleep(0)
 
 
-OPTIONS = ClientOptions(timing=Timing(sleep=no_pause))
+OPTIONS = ClientOptions(timing=Timing(sleep=no_delay))
 
 
 @asynccontextmanager
 async def transport(
-    server: WireServer,
+    server: RawHttpServer,
     options: ClientOptions = OPTIONS,
     *,
     timeout: float = 100,
@@ -51,23 +51,23 @@ async def transport(
         yield made
 
 
-def get(path: str = "/x") -> Call:
-    return Call("GET", path)
+def get(path: str = "/x") -> ApiRequest:
+    return ApiRequest("GET", path)
 
 
-def post(body: bytes = b"{}") -> Call:
-    return Call("POST", "/x", body)
+def post(body: bytes = b"{}") -> ApiRequest:
+    return ApiRequest("POST", "/x", body)
 
 
 async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
-    async with wire_server() as server:
+    async with raw_http_server() as server:
         credentials = Credentials(
             server=f"http://127.0.0.1:{server.port}/base/",
             token="t",
             impersonate=(("Impersonate-User", "ann"), ("Impersonate-Group", "a")),
         )
         async with transport(server, credentials=credentials) as client:
-            await client.send(Call("PATCH", "/x?y=1", b"[]", "application/json-patch+json"))
+            await client.send(ApiRequest("PATCH", "/x?y=1", b"[]", "application/json-patch+json"))
             await client.send(get("/z"))
         common = (
             f"Host: 127.0.0.1:{server.port}\r\nUser-Agent: tests\r\nAccept: application/json\r\n"
@@ -85,7 +85,7 @@ async def test_a_request_is_what_it_should_be_to_the_byte() -> None:
     "path", ["/a b", "/a\r\nX: y", "/ä", "/a\x00", "/a HTTP/1.1\r\n\r\nGET /b"]
 )
 async def test_a_path_that_would_change_the_request_is_refused(path: str) -> None:
-    async with wire_server() as server, transport(server) as client:
+    async with raw_http_server() as server, transport(server) as client:
         with pytest.raises(ValueError, match="no request line"):
             await client.send(get(path))
         assert server.connections == 0
@@ -98,7 +98,7 @@ async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
     path = tmp_path / "token"
     path.touch(0o600)
     path.write_text(token)
-    async with wire_server() as server:
+    async with raw_http_server() as server:
         credentials = Credentials(server=f"http://127.0.0.1:{server.port}", token_file=str(path))
         async with transport(server, credentials=credentials) as client:
             with pytest.raises(ConfigError, match="Authorization") as caught:
@@ -108,7 +108,7 @@ async def test_a_token_that_would_change_the_request_is_refused_and_not_told(
 
 
 async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -> None:
-    async with wire_server() as server, transport(server) as client:
+    async with raw_http_server() as server, transport(server) as client:
         for _ in range(5):
             await client.send(post())
         assert server.connections == 1
@@ -120,13 +120,13 @@ async def test_connections_are_used_again_and_no_more_are_opened_than_needed() -
 
 
 async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
-    options = replace(OPTIONS, connections=2)
+    options = replace(OPTIONS, max_connections=2)
 
-    async def break_off(server: WireServer, peer: Peer) -> None:
+    async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
 
     async with (
-        wire_server(break_off, break_off, WireServer.answer_all) as server,
+        raw_http_server(break_off, break_off, RawHttpServer.respond_to_all) as server,
         transport(server, options) as client,
     ):
         outcomes = await asyncio.gather(
@@ -139,13 +139,13 @@ async def test_a_bound_on_connections_holds_and_nobody_is_forgotten() -> None:
 
 
 async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None:
-    options = replace(OPTIONS, connections=1)
+    options = replace(OPTIONS, max_connections=1)
     async with (
-        wire_server(WireServer.hold, WireServer.answer_all) as server,
+        raw_http_server(RawHttpServer.hang, RawHttpServer.respond_to_all) as server,
         transport(server, options) as client,
     ):
         first = asyncio.create_task(client.send(get()))
-        await until(lambda: server.requests)
+        await wait_for(lambda: server.requests)
         waiting = [asyncio.create_task(client.send(get())) for _ in range(3)]
         await asyncio.sleep(0.01)
         waiting[0].cancel()
@@ -155,36 +155,38 @@ async def test_one_who_gives_up_waiting_for_a_connection_leaves_no_gap() -> None
 
 
 async def test_a_connection_that_the_server_closed_while_idle_is_not_used_again() -> None:
-    async def once(server: WireServer, peer: Peer) -> None:
+    async def once(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
-        peer.say(OK)
+        peer.send(OK)
 
-    async with wire_server(once) as server, transport(server) as client:
+    async with raw_http_server(once) as server, transport(server) as client:
         pool = client._pool
         assert pool is not None
         for number in range(1, 4):
             await client.send(post())
-            await until(lambda: server.gone == number)  # noqa: B023
-            await until(lambda: not pool)  # the end of the connection has come to us
+            await wait_for(lambda: server.closed_connections == number)  # noqa: B023
+            await wait_for(lambda: not pool)  # the end of the connection has come to us
         assert server.connections == 3
 
 
 async def test_a_connection_is_closed_after_its_time_of_idleness() -> None:
     options = replace(OPTIONS, keepalive=0.05)
-    async with wire_server() as server, transport(server, options) as client:
+    async with raw_http_server() as server, transport(server, options) as client:
         await asyncio.gather(*(client.send(post()) for _ in range(3)))
-        await until(lambda: server.connections and server.gone == server.connections)
+        await wait_for(
+            lambda: server.connections and server.closed_connections == server.connections
+        )
         assert await client.send(post()) == b"{}"
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 20", OK[:-1], b"HTTP/1.1 200 OK\r\n"])
 async def test_a_write_whose_connection_breaks_is_not_sent_again(sent: bytes) -> None:
-    async def break_off(server: WireServer, peer: Peer) -> None:
+    async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
-        peer.say(sent)
+        peer.send(sent)
 
     async with (
-        wire_server(break_off, WireServer.answer_all) as server,
+        raw_http_server(break_off, RawHttpServer.respond_to_all) as server,
         transport(server) as client,
     ):
         with pytest.raises(ConnectionLostError, match="POST /x: the server closed"):
@@ -194,12 +196,12 @@ async def test_a_write_whose_connection_breaks_is_not_sent_again(sent: bytes) ->
 
 
 async def test_a_read_whose_connection_breaks_is_sent_again_on_another() -> None:
-    async def break_off(server: WireServer, peer: Peer) -> None:
+    async def break_off(server: RawHttpServer, peer: RawConnection) -> None:
         server.requests.append(await peer.request())
-        peer.say(OK[:-1])
+        peer.send(OK[:-1])
 
     async with (
-        wire_server(break_off, break_off, WireServer.answer_all) as server,
+        raw_http_server(break_off, break_off, RawHttpServer.respond_to_all) as server,
         transport(server) as client,
     ):
         assert await client.send(get()) == b"{}"
@@ -209,27 +211,27 @@ async def test_a_read_whose_connection_breaks_is_sent_again_on_another() -> None
 async def test_a_refusal_sent_before_the_body_was_taken_is_understood() -> None:
     refusal = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
 
-    async def refuse(server: WireServer, peer: Peer) -> None:
+    async def refuse(server: RawHttpServer, peer: RawConnection) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
-        peer.say(refusal)
+        peer.send(refusal)
         await peer.reader.read()
 
-    async with wire_server(refuse) as server, transport(server) as client:
+    async with raw_http_server(refuse) as server, transport(server) as client:
         with pytest.raises(NotFoundError):
             await client.send(post(b"x" * 5_000_000))
 
 
 async def test_one_who_gives_up_leaves_no_answer_for_the_next() -> None:
     async with (
-        wire_server(WireServer.hold, WireServer.answer_all) as server,
+        raw_http_server(RawHttpServer.hang, RawHttpServer.respond_to_all) as server,
         transport(server) as client,
     ):
         waiting = asyncio.create_task(client.send(post()))
-        await until(lambda: server.requests)
+        await wait_for(lambda: server.requests)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await until(lambda: server.gone == 1)
+        await wait_for(lambda: server.closed_connections == 1)
         assert await client.send(post()) == b"{}"
         assert server.connections == 2
 
@@ -239,45 +241,45 @@ async def test_a_late_answer_is_not_taken_for_that_of_the_next_request(
 ) -> None:
     time = LoopTime(monkeypatch)
     async with (
-        wire_server(WireServer.hold, WireServer.answer_all) as server,
+        raw_http_server(RawHttpServer.hang, RawHttpServer.respond_to_all) as server,
         transport(server) as client,
     ):
         asking = asyncio.create_task(client.send(post()))
-        await until(lambda: server.requests)
-        time.leap(101)
+        await wait_for(lambda: server.requests)
+        time.advance(101)
         with pytest.raises(RequestTimeoutError, match="no answer in 100 s"):
             await asking
-        await until(lambda: server.gone == 1)
+        await wait_for(lambda: server.closed_connections == 1)
         assert len(server.requests) == 1
 
 
 async def test_closing_the_client_fails_what_is_under_way() -> None:
-    async with wire_server(WireServer.hold) as server:
+    async with raw_http_server(RawHttpServer.hang) as server:
         async with transport(server) as client:
             waiting = asyncio.create_task(client.send(post()))
-            await until(lambda: server.requests)
+            await wait_for(lambda: server.requests)
         with pytest.raises(ConnectionLostError, match="client was closed"):
             await waiting
-        await until(lambda: server.gone == 1)
+        await wait_for(lambda: server.closed_connections == 1)
         with pytest.raises(RuntimeError, match="outside"):
             await client.send(post())
 
 
 async def test_a_stream_left_early_costs_its_connection() -> None:
-    async def flow(server: WireServer, peer: Peer) -> None:
+    async def flow(server: RawHttpServer, peer: RawConnection) -> None:
         await peer.request()
-        peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+        peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
         await peer.reader.read()
 
     async with (
-        wire_server(flow, WireServer.answer_all) as server,
+        raw_http_server(flow, RawHttpServer.respond_to_all) as server,
         transport(server) as client,
     ):
-        async with client.stream(get(), inactivity=100) as pieces:
+        async with client.stream(get(), idle_timeout=100) as pieces:
             async for piece in pieces():
                 assert piece == b"ab"
                 break
-        await until(lambda: server.gone == 1)
+        await wait_for(lambda: server.closed_connections == 1)
         assert await client.send(get()) == b"{}"
 
 
@@ -286,15 +288,15 @@ async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reade
 ) -> None:
     time = LoopTime(monkeypatch)
 
-    async def flow(server: WireServer, peer: Peer) -> None:
+    async def flow(server: RawHttpServer, peer: RawConnection) -> None:
         await peer.request()
-        peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+        peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
         await peer.reader.read()
 
     async with (
-        wire_server(flow) as server,
+        raw_http_server(flow) as server,
         transport(server) as client,
-        client.stream(get(), inactivity=100) as pieces,
+        client.stream(get(), idle_timeout=100) as pieces,
     ):
         stream = pieces()
 
@@ -302,11 +304,11 @@ async def test_a_stream_that_falls_silent_ends_by_timeout_however_slow_the_reade
             return await anext(stream)
 
         assert await read() == b"ab"
-        time.leap(150)  # longer than the server may be silent
+        time.advance(150)  # longer than the server may be silent
         reading = asyncio.create_task(read())
-        await settle()
+        await run_ready_tasks()
         assert not reading.done()
-        time.leap(101)
+        time.advance(101)
         with pytest.raises(RequestTimeoutError, match="silent"):
             await reading
 
@@ -315,18 +317,18 @@ async def test_a_reader_that_is_slow_holds_up_the_server_and_loses_nothing() -> 
     chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
     total, told = 400, 0
 
-    async def flow(server: WireServer, peer: Peer) -> None:
+    async def flow(server: RawHttpServer, peer: RawConnection) -> None:
         nonlocal told
         await peer.request()
-        peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for told in range(1, total + 1):  # noqa: B007
-            peer.say(chunk)
+            peer.send(chunk)
             await peer.writer.drain()
-        peer.say(b"0\r\n\r\n")
+        peer.send(b"0\r\n\r\n")
 
-    async with wire_server(flow) as server, transport(server) as client:
+    async with raw_http_server(flow) as server, transport(server) as client:
         size = 0
-        async with client.stream(get(), inactivity=100) as pieces:
+        async with client.stream(get(), idle_timeout=100) as pieces:
             before = -1
             while before != told:  # until the server is stuck
                 before = told
@@ -344,7 +346,7 @@ async def test_the_fence_is_asked_when_nothing_but_the_write_is_left_to_do() -> 
     connections: list[int] = []
     closed = False
 
-    async with wire_server() as server:
+    async with raw_http_server() as server:
 
         def fence() -> None:
             connections.append(server.connections)
@@ -357,7 +359,7 @@ async def test_the_fence_is_asked_when_nothing_but_the_write_is_left_to_do() -> 
             closed = True
             for method in ("POST", "PUT", "PATCH", "DELETE"):
                 with pytest.raises(NotNowError):
-                    await client.send(Call(method, "/x", b"{}"))
+                    await client.send(ApiRequest(method, "/x", b"{}"))
             assert await client.send(get()) == b"{}"
         assert [raw.split()[0] for raw in server.requests] == [b"POST", b"GET"]
         assert server.connections == 1
@@ -366,13 +368,13 @@ async def test_the_fence_is_asked_when_nothing_but_the_write_is_left_to_do() -> 
 # Proxies.
 
 
-def proxy_to(server: WireServer, *, said: list[bytes]) -> Callable[..., "object"]:
+def connect_proxy_to(server: RawHttpServer, *, requests: list[bytes]) -> Callable[..., "object"]:
     """A behaviour that opens tunnels to *server*."""
 
-    async def tunnel(_: WireServer, peer: Peer) -> None:
-        said.append(await peer.request())
+    async def tunnel(_: RawHttpServer, peer: RawConnection) -> None:
+        requests.append(await peer.request())
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        peer.say(b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n")
+        peer.send(b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n")
 
         async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
             while data := await source.read(65536):
@@ -390,17 +392,17 @@ def tls_of(keys: pki.Pki) -> ssl.SSLContext:
     return context
 
 
-def through(proxy: WireServer, server: str, ca: bytes = b"") -> Credentials:
+def transport_through(proxy: RawHttpServer, server: str, ca: bytes = b"") -> Credentials:
     address = f"http://me:p%40ss@127.0.0.1:{proxy.port}"
     return Credentials(server=server, ca_data=ca, proxy=address, token="t")
 
 
 async def test_a_proxy_is_asked_for_a_tunnel_and_sees_no_secrets(tmp_path: Path) -> None:
     keys, said = pki.ensure(tmp_path), list[bytes]()
-    async with wire_server(tls=tls_of(keys)) as server:
-        async with wire_server(proxy_to(server, said=said)) as proxy:  # type: ignore[arg-type]
+    async with raw_http_server(tls=tls_of(keys)) as server:
+        async with raw_http_server(connect_proxy_to(server, requests=said)) as proxy:  # type: ignore[arg-type]
             url = f"https://127.0.0.1:{server.port}"
-            credentials = through(proxy, url, keys.ca_data)
+            credentials = transport_through(proxy, url, keys.ca_data)
             async with transport(server, credentials=credentials) as client:
                 assert await client.send(post()) == b"{}"
                 assert await client.send(get()) == b"{}"
@@ -414,8 +416,8 @@ async def test_a_proxy_is_asked_for_a_tunnel_and_sees_no_secrets(tmp_path: Path)
 
 
 async def test_without_tls_a_proxy_is_asked_for_whole_urls() -> None:
-    async with wire_server() as proxy:
-        credentials = through(proxy, "http://api.example:8080/base")
+    async with raw_http_server() as proxy:
+        credentials = transport_through(proxy, "http://api.example:8080/base")
         async with transport(proxy, credentials=credentials) as client:
             assert await client.send(get("/x")) == b"{}"
         lines = proxy.requests[0].decode().split("\r\n")
@@ -438,13 +440,13 @@ async def test_without_tls_a_proxy_is_asked_for_whole_urls() -> None:
 async def test_a_proxy_that_lets_nobody_through_is_a_lost_connection(
     tmp_path: Path, answer: bytes, why: str
 ) -> None:
-    async def refuse(_: WireServer, peer: Peer) -> None:
+    async def refuse(_: RawHttpServer, peer: RawConnection) -> None:
         await peer.request()
-        peer.say(answer)
+        peer.send(answer)
 
     ca = pki.ensure(tmp_path).ca_data
-    async with wire_server(refuse) as proxy:
-        credentials = through(proxy, "https://127.0.0.1:1", ca)
+    async with raw_http_server(refuse) as proxy:
+        credentials = transport_through(proxy, "https://127.0.0.1:1", ca)
         async with transport(proxy, credentials=credentials) as client:
             with pytest.raises(ConnectionLostError, match=why):
                 await client.send(post())
@@ -487,14 +489,14 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 def test_all_of_it_works_on_uvloop_too(tmp_path: Path) -> None:
     keys = pki.ensure(tmp_path)
 
-    async def hold_one(server: WireServer, peer: Peer) -> None:
+    async def hold_one(server: RawHttpServer, peer: RawConnection) -> None:
         while b" /held " not in (request := await peer.request()):
             server.requests.append(request)
-            peer.say(OK)
+            peer.send(OK)
         await peer.reader.read()
 
     async def scenario() -> None:
-        async with wire_server(hold_one, tls=tls_of(keys)) as server:
+        async with raw_http_server(hold_one, tls=tls_of(keys)) as server:
             credentials = Credentials(
                 server=f"https://127.0.0.1:{server.port}", ca_data=keys.ca_data
             )
@@ -506,7 +508,7 @@ def test_all_of_it_works_on_uvloop_too(tmp_path: Path) -> None:
                     *(client.send(post(b"x" * 300_000)) for _ in range(9))
                 )
                 assert bodies == [b"{}"] * 9
-                async with client.stream(get(), inactivity=100) as pieces:
+                async with client.stream(get(), idle_timeout=100) as pieces:
                     assert [piece async for piece in pieces()] == [b"{}"]
         with pytest.raises(ConnectionLostError):
             async with transport(server, credentials=credentials) as client:

@@ -6,35 +6,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batholith.machinery.batches import all_at_once, slow_start
+from batholith.machinery.batches import run_concurrently, slow_start
 
 
-class Server:
+class LimitedServer:
     """Takes *good* calls and refuses the rest; notes how many run at the same time."""
 
-    def __init__(self, good: int) -> None:
-        self.good = good
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
         self.calls = 0
-        self.now = 0
-        self.sizes: list[int] = []
+        self.in_flight = 0
+        self.in_flight_sizes: list[int] = []
 
     async def call(self, item: int) -> None:
         self.calls += 1
-        self.now += 1
+        self.in_flight += 1
         here = self.calls
-        if self.now == 1:
-            self.sizes.append(0)
-        self.sizes[-1] += 1
+        if self.in_flight == 1:
+            self.in_flight_sizes.append(0)
+        self.in_flight_sizes[-1] += 1
         await asyncio.sleep(0)
-        self.now -= 1
-        if here > self.good:
+        self.in_flight -= 1
+        if here > self.capacity:
             raise RuntimeError(f"item {item} refused")
 
 
 @given(count=st.integers(0, 100))
 @settings(deadline=None)
 def test_inv_ss_1_a_server_that_refuses_all_gets_one_call(count: int) -> None:
-    server = Server(good=0)
+    server = LimitedServer(capacity=0)
     outcome = asyncio.run(slow_start(range(count), server.call))
     assert server.calls == min(1, count)
     assert len(outcome.skipped) == max(0, count - 1)
@@ -44,28 +44,30 @@ def test_inv_ss_1_a_server_that_refuses_all_gets_one_call(count: int) -> None:
 @settings(deadline=None)
 def test_inv_ss_2_3_4_batches_double_and_stop_after_an_error(count: int, good: int) -> None:
     """INV-SS-2 (at most twice as many calls as went well), INV-SS-3 (powers of two), INV-SS-4."""
-    server = Server(good)
+    server = LimitedServer(good)
     outcome = asyncio.run(slow_start(range(count), server.call))
     assert server.calls <= 2 * (good + 1)
-    assert server.sizes[:-1] == [2**power for power in range(len(server.sizes) - 1)]
-    assert sum(server.sizes) == server.calls
-    parts = [*outcome.done, *(item for item, _ in outcome.failed), *outcome.skipped]
+    assert server.in_flight_sizes[:-1] == [
+        2**power for power in range(len(server.in_flight_sizes) - 1)
+    ]
+    assert sum(server.in_flight_sizes) == server.calls
+    parts = [*outcome.succeeded, *(item for item, _ in outcome.failed), *outcome.skipped]
     assert sorted(parts) == list(range(count))
     assert (outcome.first_error is None) == (count <= good)
 
 
 async def test_an_error_among_the_last_skips_nothing() -> None:
-    outcome = await slow_start(range(3), Server(good=2).call)
-    assert outcome.done == (0, 1)
+    outcome = await slow_start(range(3), LimitedServer(capacity=2).call)
+    assert outcome.succeeded == (0, 1)
     assert outcome.skipped == ()
     assert str(outcome.first_error) == "item 2 refused"
 
 
 async def test_deletions_go_all_together() -> None:
-    server = Server(good=5)
-    outcome = await all_at_once(range(8), server.call)
-    assert server.sizes == [8]
-    assert (len(outcome.done), len(outcome.failed)) == (5, 3)
+    server = LimitedServer(capacity=5)
+    outcome = await run_concurrently(range(8), server.call)
+    assert server.in_flight_sizes == [8]
+    assert (len(outcome.succeeded), len(outcome.failed)) == (5, 3)
 
 
 async def test_a_cancel_is_no_failure_of_an_item() -> None:

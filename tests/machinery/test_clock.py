@@ -4,8 +4,8 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
-from batholith.machinery.clock import Clock, LeaseClock, SystemClock
-from batholith.machinery.testing import FakeClock, settle
+from batholith.machinery.clock import BoottimeClock, Clock, SystemClock
+from batholith.machinery.testing import FakeClock, run_ready_tasks
 
 
 async def test_the_system_clock_runs() -> None:
@@ -33,7 +33,7 @@ async def test_sleepers_wake_in_order_and_may_sleep_again() -> None:
         group.create_task(sleeper("b", 1, 1.5))
         await clock.advance(3)
         assert woke == [("b", 1), ("a", 2), ("b", 2.5)]
-        assert clock.waiting == 1
+        assert clock.timer_count == 1
         await clock.advance(1)
     assert woke[-1] == ("a", 4)
     assert clock.now() - FakeClock().now() == timedelta(seconds=4)
@@ -42,10 +42,10 @@ async def test_sleepers_wake_in_order_and_may_sleep_again() -> None:
 async def test_a_sleeper_that_is_cancelled_leaves_no_timer() -> None:
     clock = FakeClock()
     sleeping = asyncio.create_task(clock.sleep(5))
-    await settle()
+    await run_ready_tasks()
     sleeping.cancel()
-    await settle()
-    assert clock.waiting == 0
+    await run_ready_tasks()
+    assert clock.timer_count == 0
     await clock.sleep(0)
 
 
@@ -53,7 +53,7 @@ def test_a_lease_clock_counts_the_time_that_the_machine_sleeps() -> None:
     kind = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     before, reading, after = (
         time.clock_gettime(kind),
-        LeaseClock().monotonic(),
+        BoottimeClock().monotonic(),
         time.clock_gettime(kind),
     )
     assert before <= reading <= after

@@ -5,42 +5,42 @@ import asyncio
 import pytest
 
 from batholith.machinery.lifecycle import run_controller
-from batholith.machinery.testing import settle
+from batholith.machinery.testing import run_ready_tasks
 
 
-class Cache:
+class FakeInformer:
     """A source that is synced when the test says so."""
 
-    def __init__(self, story: list[str]) -> None:
+    def __init__(self, events: list[str]) -> None:
         self.synced = asyncio.Event()
-        self.fault: Exception | None = None
+        self.error: Exception | None = None
         self._failed = asyncio.Event()
-        self._story = story
+        self._events = events
 
     async def run(self) -> None:
-        self._story.append("cache starts")
+        self._events.append("cache starts")
         try:
             await self._failed.wait()
-            if self.fault is not None:
-                raise self.fault
+            if self.error is not None:
+                raise self.error
         finally:
-            self._story.append("cache ends")
+            self._events.append("cache ends")
 
     async def wait_synced(self) -> None:
         await self.synced.wait()
 
     async def attach(self) -> None:
-        self._story.append("cache tells")
+        self._events.append("cache tells")
 
-    def fail(self, fault: Exception) -> None:
-        self.fault = fault
+    def fail(self, error: Exception) -> None:
+        self.error = error
         self._failed.set()
 
 
 async def test_the_story_of_a_controller() -> None:
     """INV-LC-1: work ends before the caches, and nothing happens after."""
     story: list[str] = []
-    cache, ready = Cache(story), asyncio.Event()
+    cache, ready = FakeInformer(story), asyncio.Event()
 
     async def work() -> None:
         story.append("work starts")
@@ -51,14 +51,14 @@ async def test_the_story_of_a_controller() -> None:
             story.append("work ends")
 
     task = asyncio.create_task(
-        run_controller([cache], work, synced=lambda: story.append("synced"), ready=ready)
+        run_controller([cache], work, on_synced=lambda: story.append("synced"), ready=ready)
     )
-    await settle()
+    await run_ready_tasks()
     assert story == ["cache starts"]
     assert not ready.is_set()
     cache.synced.set()
     await ready.wait()
-    await settle()
+    await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -78,8 +78,8 @@ async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([Cache(story)], work))
-    await settle()
+    task = asyncio.create_task(run_controller([FakeInformer(story)], work))
+    await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -88,11 +88,11 @@ async def test_inv_lc_2_a_stop_before_the_first_sync_does_no_work() -> None:
 
 async def test_work_that_ends_by_itself_ends_the_caches() -> None:
     story: list[str] = []
-    cache = Cache(story)
+    cache = FakeInformer(story)
     cache.synced.set()
 
     async def work() -> None:
-        await settle()
+        await run_ready_tasks()
         story.append("work")
 
     await run_controller([cache], work)
@@ -101,19 +101,21 @@ async def test_work_that_ends_by_itself_ends_the_caches() -> None:
 
 async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
     story: list[str] = []
-    cache, ready, lead = Cache(story), asyncio.Event(), asyncio.Event()
+    cache, ready, lead = FakeInformer(story), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         story.append("work")
 
     task = asyncio.create_task(
-        run_controller([cache], work, synced=lambda: story.append("synced"), ready=ready, lead=lead)
+        run_controller(
+            [cache], work, on_synced=lambda: story.append("synced"), ready=ready, elected=lead
+        )
     )
-    await settle()
+    await run_ready_tasks()
     assert not ready.is_set()
     cache.synced.set()
     await ready.wait()
-    await settle()
+    await run_ready_tasks()
     assert story == ["cache starts"]
     lead.set()
     await task
@@ -122,14 +124,14 @@ async def test_a_standby_is_ready_and_hears_nothing_before_it_leads() -> None:
 
 async def test_a_standby_that_is_stopped_does_no_work() -> None:
     story: list[str] = []
-    cache = Cache(story)
+    cache = FakeInformer(story)
     cache.synced.set()
 
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([cache], work, lead=asyncio.Event()))
-    await settle()
+    task = asyncio.create_task(run_controller([cache], work, elected=asyncio.Event()))
+    await run_ready_tasks()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -138,14 +140,14 @@ async def test_a_standby_that_is_stopped_does_no_work() -> None:
 
 async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> None:
     story: list[str] = []
-    cache, lead = Cache(story), asyncio.Event()
+    cache, lead = FakeInformer(story), asyncio.Event()
     lead.set()
 
     async def work() -> None:
         story.append("work")
 
-    task = asyncio.create_task(run_controller([cache], work, lead=lead))
-    await settle()
+    task = asyncio.create_task(run_controller([cache], work, elected=lead))
+    await run_ready_tasks()
     assert story == ["cache starts"]
     cache.synced.set()
     await task
@@ -153,10 +155,10 @@ async def test_leadership_before_the_first_sync_does_not_hurry_anything() -> Non
 
 
 async def test_a_cache_that_fails_ends_the_controller() -> None:
-    cache = Cache([])
+    cache = FakeInformer([])
     cache.synced.set()
     task = asyncio.create_task(run_controller([cache], asyncio.Event().wait))  # type: ignore[arg-type]
-    await settle()
+    await run_ready_tasks()
     cache.fail(RuntimeError("no such kind"))
     with pytest.raises(ExceptionGroup) as caught:
         await task

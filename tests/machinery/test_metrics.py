@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from batholith.machinery.controller import ShardedQueue
-from batholith.machinery.limiters import Exponential
 from batholith.machinery.metrics import WorkQueueMetrics
+from batholith.machinery.rate_limiters import ExponentialFailureRateLimiter
 from batholith.machinery.testing import FakeClock
 
 
-class World:
+class MetricsWorld:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.metrics = WorkQueueMetrics(self.registry)
@@ -20,7 +20,10 @@ class World:
 
     def make(self, name: str) -> ShardedQueue:
         return ShardedQueue(
-            name=name, limiter=Exponential(1, 60), clock=self.clock, metrics=self.metrics
+            name=name,
+            limiter=ExponentialFailureRateLimiter(1, 60),
+            clock=self.clock,
+            metrics=self.metrics,
         )
 
     def value(self, metric: str, **labels: str) -> float | None:
@@ -28,11 +31,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> MetricsWorld:
+    return MetricsWorld()
 
 
-def test_all_series_are_there_at_zero(world: World) -> None:
+def test_all_series_are_there_at_zero(world: MetricsWorld) -> None:
     for metric in (
         "workqueue_depth",
         "workqueue_adds_total",
@@ -45,7 +48,7 @@ def test_all_series_are_there_at_zero(world: World) -> None:
         assert world.value(metric) == 0, metric
 
 
-def test_a_key_on_its_way_through_the_queue(world: World) -> None:
+def test_a_key_on_its_way_through_the_queue(world: MetricsWorld) -> None:
     """INV-MX-1 to INV-MX-3; INV-MX-4 holds as figures are only ever added to."""
     queue, shard = world.queue, world.queue.shards[0]
     queue.add("a")
@@ -70,14 +73,14 @@ def test_a_key_on_its_way_through_the_queue(world: World) -> None:
     assert world.value("workqueue_queue_duration_seconds_bucket", le="+Inf") == 2
 
 
-class Story:
+class QueueModel:
     """A queue in any hands, and what its figures must say."""
 
     def __init__(self) -> None:
-        self.world = World()
+        self.world = MetricsWorld()
         self.dirty: set[str] = set()
-        self.working: set[str] = set()
-        self.gets = self.dones = 0
+        self.processing: set[str] = set()
+        self.get_count = self.done_count = 0
         self.before = dict.fromkeys(
             ("adds_total", "retries_total", "work_duration_seconds_sum"), 0.0
         )
@@ -87,27 +90,27 @@ class Story:
         if what in ("add", "retry"):
             queue.add(key) if what == "add" else queue.add_after(key, 0)
             self.dirty.add(key)
-        elif what == "get" and self.dirty - self.working:
+        elif what == "get" and self.dirty - self.processing:
             got = shard.get_nowait()
             assert got is not None
             self.dirty.remove(got)
-            self.working.add(got)
-            self.gets += 1
-        elif what == "done" and key in self.working:
+            self.processing.add(got)
+            self.get_count += 1
+        elif what == "done" and key in self.processing:
             shard.done(key)
-            self.working.remove(key)
-            self.dones += 1
+            self.processing.remove(key)
+            self.done_count += 1
 
-    def figure(self, name: str) -> float:
+    def metric(self, name: str) -> float:
         value = self.world.value(f"workqueue_{name}")
         assert value is not None
         return value
 
     def check(self) -> None:
-        assert self.figure("depth") == len(self.dirty)
-        assert self.figure("adds_total") - self.gets == self.figure("depth")
-        assert self.figure("work_duration_seconds_count") == self.dones
-        now = {name: self.figure(name) for name in self.before}
+        assert self.metric("depth") == len(self.dirty)
+        assert self.metric("adds_total") - self.get_count == self.metric("depth")
+        assert self.metric("work_duration_seconds_count") == self.done_count
+        now = {name: self.metric(name) for name in self.before}
         assert all(now[name] >= before for name, before in self.before.items())
         self.before = now
 
@@ -117,14 +120,14 @@ class Story:
 )
 def test_inv_mx_figures_agree_whatever_happens(steps: list[tuple[str, str]]) -> None:
     """INV-MX-1 to INV-MX-4, after each step."""
-    story = Story()
+    story = QueueModel()
     for what, key in steps:
         story.world.clock.tick(0.1)
         story.step(what, key)
         story.check()
 
 
-def test_retries_are_the_adds_for_later(world: World) -> None:
+def test_retries_are_the_adds_for_later(world: MetricsWorld) -> None:
     world.queue.add("a")
     world.queue.add_after("b", 5)
     world.queue.add_after("b", 7)
@@ -134,7 +137,7 @@ def test_retries_are_the_adds_for_later(world: World) -> None:
     assert world.value("workqueue_adds_total") == 2
 
 
-def test_queues_share_the_families_of_one_registry(world: World) -> None:
+def test_queues_share_the_families_of_one_registry(world: MetricsWorld) -> None:
     world.make("queue").add("root")
     text = generate_latest(world.registry).decode()
     assert text.count("# TYPE workqueue_depth gauge") == 1

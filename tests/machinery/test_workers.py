@@ -8,26 +8,29 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_waiting import until
+from support.polling import wait_for
 
 from batholith.kube.errors import ConnectionLostError, ForbiddenError, ServerError
-from batholith.kube.supervision import RESTARTS
-from batholith.machinery.batches import all_at_once
+from batholith.kube.supervision import TASK_RESTARTS
+from batholith.machinery.batches import run_concurrently
 from batholith.machinery.controller import (
     Reconcile,
+    RequeueError,
     ShardedQueue,
     TerminalError,
-    TryAgainError,
     WorkerSettings,
     run_workers,
 )
-from batholith.machinery.limiters import Exponential
-from batholith.machinery.testing import FakeClock, settle
+from batholith.machinery.rate_limiters import ExponentialFailureRateLimiter
+from batholith.machinery.testing import FakeClock, run_ready_tasks
 
 
 def make_queue(clock: FakeClock | None = None, *, shards: int = 1) -> ShardedQueue:
     return ShardedQueue(
-        name="test", shards=shards, limiter=Exponential(1, 60), clock=clock or FakeClock()
+        name="test",
+        shards=shards,
+        limiter=ExponentialFailureRateLimiter(1, 60),
+        clock=clock or FakeClock(),
     )
 
 
@@ -37,7 +40,7 @@ async def working(
 ) -> AsyncIterator[None]:
     """Workers for the length of the block, which end without a fault."""
     workers = asyncio.create_task(run_workers(queue, reconcile, settings=settings))
-    await settle()
+    await run_ready_tasks()
     try:
         yield
     finally:
@@ -92,7 +95,7 @@ async def test_inv_wk_4_a_limit_of_retries_means_one_more_attempt(limit: int) ->
     queue = make_queue(clock)
     lost: list[tuple[str, str]] = []
     rules = WorkerSettings(
-        max_requeues=limit, gave_up=lambda key, error: lost.append((key, str(error)))
+        max_requeues=limit, on_give_up=lambda key, error: lost.append((key, str(error)))
     )
     async with working(queue, failing(1000, calls, clock), rules):
         queue.add("a")
@@ -106,7 +109,7 @@ async def test_an_outage_is_not_followed_by_a_wait_as_long(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, calls = FakeClock(), list[float]()
-    queue = ShardedQueue(name="job", limiter=Exponential(1, 1000), clock=clock)
+    queue = ShardedQueue(name="job", limiter=ExponentialFailureRateLimiter(1, 1000), clock=clock)
     outage = [ConnectionLostError("refused"), ServerError("full", status=503)]
 
     async def reconcile(key: str) -> None:
@@ -135,7 +138,7 @@ async def test_inv_wk_5_a_failing_key_does_not_slow_another_down() -> None:
         queue.add("bad")
         for _ in range(20):
             queue.add("good")
-            await settle()
+            await run_ready_tasks()
     assert calls == {"bad": 1, "good": 20}
 
 
@@ -150,13 +153,13 @@ async def test_several_hands_take_keys_of_one_shard_in_order_and_never_the_same(
         await go.wait()
         under_way.discard(key)
 
-    async with working(queue, reconcile, WorkerSettings(hands=2)):
+    async with working(queue, reconcile, WorkerSettings(workers_per_shard=2)):
         for key in ("a", "b", "c", "a"):
             queue.add(key)
-            await settle()
+            await run_ready_tasks()
         assert log == ["a", "b"]
         go.set()
-        await settle()
+        await run_ready_tasks()
     assert log == ["a", "b", "c", "a"]
 
 
@@ -186,7 +189,7 @@ async def test_trying_again_waits_like_a_failure_and_is_not_reported(
     async def reconcile(key: str) -> None:
         calls.append(clock.monotonic())
         if len(calls) < 3:
-            raise TryAgainError("the cache lags behind")
+            raise RequeueError("the cache lags behind")
 
     async with working(queue, reconcile):
         queue.add("a")
@@ -269,18 +272,18 @@ def test_inv_sh_1_mail_of_a_key_is_carried_out_in_order_by_one_worker(posts: lis
         async def reconcile(key: str) -> None:
             nonlocal attempts
             workers[key].add(asyncio.current_task())
-            mail = queue.peek_mail(key)
+            mail = queue.peek_item(key)
             await asyncio.sleep(0)
             attempts += 1
             if attempts % 3 == 0:
                 raise RuntimeError("refused")
             if mail is not None:
                 carried_out[key].append(mail)
-                assert queue.take_mail(key) is mail
+                assert queue.pop_item(key) is mail
 
         async with working(queue, reconcile):
             for number, key in enumerate(posts):
-                queue.post(key, number)
+                queue.add_item(key, number)
                 if number % 5 == 0:
                     await asyncio.sleep(0)
             await clock.advance(5000)
@@ -297,15 +300,15 @@ async def test_mail_survives_a_reconcile_that_fails() -> None:
     tries: list[object] = []
 
     async def reconcile(key: str) -> None:
-        tries.append(queue.peek_mail(key))
+        tries.append(queue.peek_item(key))
         if len(tries) < 3:
             raise ConnectionError("lost")
-        queue.take_mail(key)
+        queue.pop_item(key)
 
     async with working(queue, reconcile):
-        queue.post("a", "abort")
+        queue.add_item("a", "abort")
         await clock.advance(100)
-        assert queue.peek_mail("a") is None
+        assert queue.peek_item("a") is None
     assert tries == ["abort", "abort", "abort"]
 
 
@@ -317,7 +320,7 @@ async def test_mail_left_lying_is_tried_again_with_growing_delays() -> None:
         calls.append(clock.monotonic())
 
     async with working(queue, reconcile):
-        queue.post("a", "later")
+        queue.add_item("a", "later")
         await clock.advance(8)
     assert calls == [0, 1, 3, 7]
 
@@ -328,12 +331,12 @@ async def test_equal_mails_are_two_mails() -> None:
 
     async def reconcile(key: str) -> None:
         calls.append(clock.monotonic())
-        queue.take_mail(key)
+        queue.pop_item(key)
 
     async with working(queue, reconcile):
-        queue.post("a", "restart")
-        queue.post("a", "restart")
-        await settle()
+        queue.add_item("a", "restart")
+        queue.add_item("a", "restart")
+        await run_ready_tasks()
     assert calls == [0, 0]
 
 
@@ -342,22 +345,22 @@ async def test_after_giving_a_mail_up_the_next_one_has_its_turn() -> None:
     carried_out = []
 
     async def reconcile(key: str) -> None:
-        if queue.peek_mail(key) == "bad":
+        if queue.peek_item(key) == "bad":
             raise TerminalError("what is that?")
-        carried_out.append(queue.take_mail(key))
+        carried_out.append(queue.pop_item(key))
 
-    rules = WorkerSettings(gave_up=lambda key, error: queue.take_mail(key))
+    rules = WorkerSettings(on_give_up=lambda key, error: queue.pop_item(key))
     async with working(queue, reconcile, rules):
-        queue.post("a", "bad")
-        queue.post("a", "good")
-        await settle()
+        queue.add_item("a", "bad")
+        queue.add_item("a", "good")
+        await run_ready_tasks()
     assert carried_out == ["good"]
 
 
 def test_taking_mail_that_is_not_there_says_so() -> None:
     queue = make_queue()
     with pytest.raises(LookupError, match="no mail for 'a'"):
-        queue.take_mail("a")
+        queue.pop_item("a")
 
 
 async def test_inv_sh_2_a_key_in_a_foreign_queue_goes_home() -> None:
@@ -372,9 +375,9 @@ async def test_inv_sh_2_a_key_in_a_foreign_queue_goes_home() -> None:
     foreign = next(shard for shard in queue.shards if shard is not home)
     async with working(queue, reconcile):
         queue.add("ns/a")
-        await settle()
+        await run_ready_tasks()
         foreign.add("ns/a")
-        await settle()
+        await run_ready_tasks()
     assert len(workers) == 2
     assert workers[0] is workers[1]
 
@@ -401,7 +404,7 @@ async def test_a_stop_finishes_what_is_queued_and_drops_what_waits() -> None:
     queue.add("d")
     await clock.advance(100)
     assert finished == ["a", "b", "c"]
-    assert clock.waiting == 0
+    assert clock.timer_count == 0
 
 
 async def test_inv_lc_3_a_sync_that_hangs_ends_with_the_grace() -> None:
@@ -415,10 +418,10 @@ async def test_inv_lc_3_a_sync_that_hangs_ends_with_the_grace() -> None:
         finally:
             ended.append(key)
 
-    settings = WorkerSettings(grace=30)
+    settings = WorkerSettings(shutdown_timeout=30)
     workers = asyncio.create_task(run_workers(queue, reconcile, settings=settings))
     queue.add("a")
-    await settle()
+    await run_ready_tasks()
     workers.cancel()
     await clock.advance(29)
     assert not workers.done()
@@ -432,13 +435,13 @@ async def test_inv_lc_3_a_second_stop_waits_for_nothing() -> None:
     queue = make_queue(clock)
     workers = asyncio.create_task(run_workers(queue, lambda key: asyncio.Event().wait()))
     queue.add("a")
-    await settle()
+    await run_ready_tasks()
     workers.cancel()
-    await settle()
+    await run_ready_tasks()
     workers.cancel()
     with pytest.raises(asyncio.CancelledError):
         await workers
-    assert clock.waiting == 0
+    assert clock.timer_count == 0
 
 
 async def test_workers_that_never_wait_let_others_run() -> None:
@@ -467,30 +470,30 @@ async def test_nothing_is_retried_once_the_queue_is_shut_down() -> None:
     queue.add("a")
     queue.add_after("b", 1)
     queue.add_rate_limited("c")
-    queue.post("d", "mail")
+    queue.add_item("d", "mail")
     await clock.advance(100)
-    assert (queue.depth(), queue.waiting(), queue.peek_mail("d")) == (0, 0, None)
+    assert (queue.depth(), queue.delayed_count(), queue.peek_item("d")) == (0, 0, None)
     await queue.drain()
 
 
-class Mischief:
+class MisbehavingReconcile:
     """A reconcile that does something once, and notes keys and times of its calls."""
 
     def __init__(self, clock: FakeClock, act: Callable[[], Awaitable[object]]) -> None:
         self._clock = clock
-        self._acts = [act]
+        self._actions = [act]
         self.calls: list[tuple[str, float]] = []
-        self.under_way: set[str] = set()
+        self.in_progress: set[str] = set()
 
     async def __call__(self, key: str) -> None:
-        assert key not in self.under_way, "INV-PIPE-2"
-        self.under_way.add(key)
+        assert key not in self.in_progress, "INV-PIPE-2"
+        self.in_progress.add(key)
         self.calls.append((key, self._clock.monotonic()))
         try:
-            if self._acts:
-                await self._acts.pop()()
+            if self._actions:
+                await self._actions.pop()()
         finally:
-            self.under_way.remove(key)
+            self.in_progress.remove(key)
 
 
 async def cancel_inside() -> None:
@@ -509,7 +512,7 @@ async def fail_in_a_group() -> None:
 
 
 async def fail_in_a_batch() -> None:
-    outcome = await all_at_once("ab", lambda item: cancel_inside())
+    outcome = await run_concurrently("ab", lambda item: cancel_inside())
     assert outcome.first_error is not None
     raise outcome.first_error
 
@@ -521,10 +524,10 @@ async def test_a_cancellederror_of_a_reconcile_s_own_is_its_failure_and_stalls_n
     act: Callable[[], Awaitable[object]],
 ) -> None:
     clock = FakeClock()
-    queue, reconcile = make_queue(clock), Mischief(clock, act)
+    queue, reconcile = make_queue(clock), MisbehavingReconcile(clock, act)
     async with working(queue, reconcile):
         queue.add("a")
-        await until(lambda: queue.waiting() and queue.shards[0].idle)
+        await wait_for(lambda: queue.delayed_count() and queue.shards[0].idle)
         queue.add("b")
         await clock.advance(10)
     assert [key for key, _ in reconcile.calls] == ["a", "b", "a"]
@@ -548,9 +551,9 @@ async def test_a_drop_handler_that_fails_loses_no_key_and_stalls_no_shard(
         if errors:
             raise errors.pop()
 
-    async with working(queue, reconcile, WorkerSettings(gave_up=gave_up)):
+    async with working(queue, reconcile, WorkerSettings(on_give_up=gave_up)):
         queue.add("a")
-        await settle()
+        await run_ready_tasks()
         queue.add("b")
         await clock.advance(10)
     assert calls == ["a", "b", "a"]
@@ -562,25 +565,25 @@ async def test_a_worker_that_fails_itself_is_started_again_and_its_key_tried_aga
 ) -> None:
     clock, calls = FakeClock(), list[str]()
     queue, faults = make_queue(clock), [RuntimeError("a mistake of the loop's own")]
-    settle_key = queue.settle
+    settle_key = queue.mark_succeeded
 
-    def failing_settle(key: str, *, again_in: float | None) -> None:
+    def failing_settle(key: str, *, requeue_after: float | None) -> None:
         if faults:
             raise faults.pop()
-        settle_key(key, again_in=again_in)
+        settle_key(key, requeue_after=requeue_after)
 
-    monkeypatch.setattr(queue, "settle", failing_settle)
+    monkeypatch.setattr(queue, "mark_succeeded", failing_settle)
 
     async def reconcile(key: str) -> None:
         calls.append(key)
 
-    before = RESTARTS["test worker"]
+    before = TASK_RESTARTS["test worker"]
     async with working(queue, reconcile):
         queue.add("a")
-        await settle()
+        await run_ready_tasks()
         queue.add("b")
         await clock.advance(10)
-    assert (calls, RESTARTS["test worker"] - before) == (["a", "b", "a"], 1)
+    assert (calls, TASK_RESTARTS["test worker"] - before) == (["a", "b", "a"], 1)
 
 
 async def hang() -> None:
@@ -591,7 +594,7 @@ async def test_a_reconcile_that_never_returns_is_cancelled_and_its_key_tried_aga
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
-    queue, reconcile = make_queue(clock), Mischief(clock, hang)
+    queue, reconcile = make_queue(clock), MisbehavingReconcile(clock, hang)
     async with working(queue, reconcile, WorkerSettings(timeout=60)):
         queue.add("a")
         queue.add("b")
@@ -599,7 +602,7 @@ async def test_a_reconcile_that_never_returns_is_cancelled_and_its_key_tried_aga
         assert reconcile.calls == [("a", 0)]
         await clock.advance(10)
         assert reconcile.calls == [("a", 0), ("b", 60), ("a", 61)]
-        assert queue.figures.timeouts == 1
+        assert queue.stats.timeouts == 1
         await clock.advance(1000)
     assert len(reconcile.calls) == 3
     told = [(line.levelname, line.message) for line in caplog.records]
@@ -627,7 +630,7 @@ async def test_a_reconcile_that_ignores_its_cancellation_holds_up_no_other_key(
             current.cancel()
             await asyncio.sleep(0)
 
-    queue, reconcile = make_queue(clock), Mischief(clock, ignore)
+    queue, reconcile = make_queue(clock), MisbehavingReconcile(clock, ignore)
     async with working(queue, reconcile, WorkerSettings(timeout=60)):
         queue.add("a")
         await clock.advance(80)
@@ -637,13 +640,13 @@ async def test_a_reconcile_that_ignores_its_cancellation_holds_up_no_other_key(
         assert [key for key, _ in reconcile.calls] == ["a", "b"]
         enough.set()
         await clock.advance(10)
-        assert sum(not getter.done() for getter in queue.shards[0]._getters) == 1
+        assert sum(not getter.done() for getter in queue.shards[0]._waiters) == 1
         queue.add("c")
-        await settle()
+        await run_ready_tasks()
     again = ["a"] if fails else []  # once for what has happened, and once for the failure
     assert [key for key, _ in reconcile.calls] == ["a", "b", "a", *again, "c"]
     assert caplog.messages.count("reconcile goes on though it was cancelled") == 4
-    assert queue.figures.timeouts == 1
+    assert queue.stats.timeouts == 1
 
 
 async def test_a_cancellation_that_a_reconcile_keeps_to_itself_ends_the_worker_all_the_same() -> (
@@ -659,7 +662,7 @@ async def test_a_cancellation_that_a_reconcile_keeps_to_itself_ends_the_worker_a
             cancels.append(key)
 
     workers = asyncio.create_task(
-        run_workers(queue, reconcile, settings=WorkerSettings(grace=3, timeout=2))
+        run_workers(queue, reconcile, settings=WorkerSettings(shutdown_timeout=3, timeout=2))
     )
     queue.add("a")
     await clock.advance(1)

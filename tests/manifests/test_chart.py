@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support_manifests import (
+from support.manifests import (
     BASE,
     CHART,
     MANIFESTS,
@@ -22,7 +22,7 @@ from support_manifests import (
 )
 from tools.chart import templates
 
-PARTS = ("controllers", "scheduler", "admission", "api")
+COMPONENTS = ("controllers", "scheduler", "admission", "api")
 SAME_AS = {
     "monitoring": ("monitoring.enabled=true",),
     "pod-webhooks": ("admission.pods=true",),
@@ -40,12 +40,12 @@ def _without_namespace(found: Objects) -> Objects:
     return {key: each for key, each in found.items() if key[0] != "Namespace"}
 
 
-def _part_of(found: Objects, part: str) -> list[str]:
+def _component_objects(found: Objects, component: str) -> list[str]:
     label = "app.kubernetes.io/component"
     return [
         f"{key[0]} {key[2]}"
         for key, each in found.items()
-        if each["metadata"].get("labels", {}).get(label) == part
+        if each["metadata"].get("labels", {}).get(label) == component
     ]
 
 
@@ -138,12 +138,15 @@ def test_the_image_is_one_for_all(values: tuple[str, ...], image: str) -> None:
 
 def test_replicas_resources_and_arguments_are_set_by_part() -> None:
     found = chart(
-        *(f"{part}.replicas={number}" for number, part in enumerate(PARTS, start=4)),
-        *(f"{part}.resources.requests.cpu={number}" for number, part in enumerate(PARTS, start=4)),
-        *(f"{part}.extraArgs[0]=--log-level=DEBUG" for part in PARTS),
+        *(f"{part}.replicas={number}" for number, part in enumerate(COMPONENTS, start=4)),
+        *(
+            f"{part}.resources.requests.cpu={number}"
+            for number, part in enumerate(COMPONENTS, start=4)
+        ),
+        *(f"{part}.extraArgs[0]=--log-level=DEBUG" for part in COMPONENTS),
         "api.store.secretName=history",
     )
-    for number, part in enumerate(PARTS, start=4):
+    for number, part in enumerate(COMPONENTS, start=4):
         deployment = of_kind(found, "Deployment")[f"batholith-{part}"]
         container = pod_spec(deployment)["containers"][0]
         assert deployment["spec"]["replicas"] == number
@@ -171,13 +174,15 @@ def test_where_pods_may_go_is_set_for_all() -> None:
         assert spec["priorityClassName"] == "high"
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", COMPONENTS)
 def test_a_part_can_be_left_out(part: str) -> None:
     whole, found = chart(), chart(f"{part}.enabled=false")
-    assert _part_of(whole, part)
-    assert not _part_of(found, part)
+    assert _component_objects(whole, part)
+    assert not _component_objects(found, part)
     gone = whole.keys() - found.keys()
-    assert sorted(_part_of(whole, part)) == sorted(f"{kind} {name}" for kind, _, name in gone)
+    assert sorted(_component_objects(whole, part)) == sorted(
+        f"{kind} {name}" for kind, _, name in gone
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,7 +192,7 @@ def test_a_part_can_be_left_out(part: str) -> None:
 def test_policies_and_roles_can_be_left_out(value: str, kinds: set[str]) -> None:
     gone = chart().keys() - chart(f"{value}=false").keys()
     assert {kind for kind, _, _ in gone} == kinds
-    assert not {name for _, _, name in gone} & {f"batholith-{part}" for part in PARTS[:2]}
+    assert not {name for _, _, name in gone} & {f"batholith-{part}" for part in COMPONENTS[:2]}
 
 
 def test_an_unknown_value_is_refused() -> None:

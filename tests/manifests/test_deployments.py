@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 import typer
-from support_manifests import MANIFESTS, OVERLAYS, Json, Objects, kustomized, of_kind, pod_spec
+from support.manifests import MANIFESTS, OVERLAYS, Json, Objects, kustomized, of_kind, pod_spec
 
 from batholith.admission.webhooks import WEBHOOKS
 from batholith.cli.main import app
 from batholith.podgroup_ctrl.controller import OWNERS
 
-FOLDERS = ("base", *(f"overlays/{overlay}" for overlay in OVERLAYS))
-PARTS = ("controllers", "scheduler", "admission", "api")
+OVERLAY_DIRS = ("base", *(f"overlays/{overlay}" for overlay in OVERLAYS))
+COMPONENTS = ("controllers", "scheduler", "admission", "api")
 
 
-@pytest.fixture(params=FOLDERS)
+@pytest.fixture(params=OVERLAY_DIRS)
 def found(request: pytest.FixtureRequest) -> Objects:
     return kustomized(MANIFESTS / request.param)
 
@@ -61,7 +61,7 @@ def _labels(deployment: Json) -> Json:
 
 def test_each_part_has_a_deployment(found: Objects) -> None:
     asked = bool(of_kind(found, "ValidatingWebhookConfiguration"))
-    parts = [part for part in PARTS if part != "admission" or asked]
+    parts = [part for part in COMPONENTS if part != "admission" or asked]
     assert of_kind(found, "Deployment").keys() == {f"batholith-{part}" for part in parts}
     assert asked or of_kind(found, "ValidatingAdmissionPolicy").keys() >= {"batholith-new-jobs"}
 

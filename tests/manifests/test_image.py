@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import yaml
-from support_manifests import CHART, kustomized, of_kind, pod_spec
+from support.manifests import CHART, kustomized, of_kind, pod_spec
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -28,7 +28,7 @@ def _of(instruction: str) -> list[str]:
     return [rest for name, rest in _instructions() if name == instruction]
 
 
-def _let_in(name: str) -> bool:
+def _is_in_context(name: str) -> bool:
     """Whether a name at the root is part of what is built from."""
     found = True
     for line in (ROOT / ".dockerignore").read_text().splitlines():
@@ -43,12 +43,12 @@ def test_what_is_copied_is_there_and_let_in() -> None:
             *sources, _ = rest.split()
             for source in sources:
                 assert (ROOT / source).exists()
-                assert _let_in(source)
+                assert _is_in_context(source)
 
 
 def test_nothing_else_is_let_in() -> None:
     for name in (".git", ".venv", "tests", "docs", "manifests"):
-        assert not _let_in(name)
+        assert not _is_in_context(name)
 
 
 def test_what_is_copied_from_a_stage_was_made_there() -> None:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import yaml
-from support_manifests import MANIFESTS, helm, kustomized, of_kind, pod_spec
+from support.manifests import MANIFESTS, helm, kustomized, of_kind, pod_spec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "install.md").read_text()

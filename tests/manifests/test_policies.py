@@ -3,9 +3,9 @@
 import ast
 from typing import Any
 
-from support_policies import policies
+from support.cel_policies import policies
 
-from batholith.admission.policies import ACTIONS, EVENTS
+from batholith.admission.policy_validation import ACTIONS, EVENTS
 from batholith.job_ctrl.plugins.registry import BUILT_IN
 
 Json = dict[str, Any]

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import support_crds
-from support_crdfields import FOLDER, Facts, facts, fields, read_table, schema
+from support import crd_builder
+from support.crd_fields import DIR, Facts, facts, fields, read_table, schema
 
 from batholith.model import crds, names
 
-KINDS: dict[str, Facts] = json.loads((FOLDER / "kinds.json").read_text())
+KINDS: dict[str, Facts] = json.loads((DIR / "kinds.json").read_text())
 BY_NAME = {crd["metadata"]["name"]: crd for crd in crds.load()}
 
 LOOSE = {
@@ -63,7 +63,7 @@ def test_a_pod_group_has_no_status_of_its_own() -> None:
 
 
 def test_they_are_our_description_with_types_of_kubernetes_filled_in() -> None:
-    described = support_crds.sources()
+    described = crd_builder.sources()
     assert [list(marked(each)) for each in described] == [
         [
             ("volumeClaim", "PersistentVolumeClaimSpec"),
@@ -84,8 +84,8 @@ def marked(node: Any) -> Iterator[tuple[str, str]]:
             yield from marked(each)
     if isinstance(node, dict):
         for key, value in node.items():
-            if isinstance(value, dict) and support_crds.MARK in value:
-                yield key, value[support_crds.MARK]
+            if isinstance(value, dict) and crd_builder.TYPE_PLACEHOLDER in value:
+                yield key, value[crd_builder.TYPE_PLACEHOLDER]
             yield from marked(value)
 
 

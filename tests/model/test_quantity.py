@@ -40,7 +40,7 @@ def test_there_are_vectors() -> None:
 def test_it_reads_and_writes_as_the_kubernetes_libraries_do(vector: dict[str, Any]) -> None:
     read = quantity.parse(vector["in"])
     assert str(read) == vector["canonical"]
-    assert read.form.value == vector["format"]
+    assert read.format.value == vector["format"]
     if abs(read.milli_value()) < 2**63:  # theirs overflows, ours does not
         assert read.milli_value() == vector["milli"]
     if abs(read.value()) < 2**63:
@@ -117,7 +117,7 @@ def test_whole_and_milli_values_round_away_from_zero(amount: Quantity) -> None:
 
 @given(quantities, quantities)
 def test_equal_amounts_have_equal_hashes(a: Quantity, b: Quantity) -> None:
-    same = Quantity(a.nanos, b.form)
+    same = Quantity(a.nanos, b.format)
     assert same == a
     assert hash(same) == hash(a)
     assert a != "1"

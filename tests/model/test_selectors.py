@@ -71,7 +71,7 @@ def test_what_no_label_can_be_is_refused(text: str) -> None:
 
 
 def test_the_selector_of_an_object_holds_all_its_conditions() -> None:
-    selector = selectors.from_struct(
+    selector = selectors.from_label_selector(
         LabelSelector(
             match_labels={"app": "web"},
             match_expressions=(
@@ -91,8 +91,8 @@ def test_the_selector_of_an_object_holds_all_its_conditions() -> None:
 
 
 def test_an_empty_selector_selects_everything_and_a_missing_one_nothing() -> None:
-    assert selectors.from_struct(LabelSelector()).matches({})
-    assert not selectors.from_struct(None).matches({"a": "b"})
+    assert selectors.from_label_selector(LabelSelector()).matches({})
+    assert not selectors.from_label_selector(None).matches({"a": "b"})
     assert not selectors.NOTHING.matches({})
 
 
@@ -107,7 +107,7 @@ def test_an_empty_selector_selects_everything_and_a_missing_one_nothing() -> Non
 )
 def test_a_wrong_expression_is_refused(wrong: LabelRequirement) -> None:
     with pytest.raises(SelectorError):
-        selectors.from_struct(LabelSelector(match_expressions=(wrong,)))
+        selectors.from_label_selector(LabelSelector(match_expressions=(wrong,)))
 
 
 @pytest.mark.parametrize(

@@ -6,33 +6,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from batholith.model.needs import PodNeeds, quota_usage
+from batholith.model.pod_resources import PodResources, quota_usage
 from batholith.model.podgroup import PodGroup
 from batholith.podgroup_ctrl.build import (
     build,
-    changes,
+    ineffective_queue,
+    ineffective_size,
     merge_owners,
+    merge_patch,
     min_member,
-    misplaced_queue,
-    misplaced_size,
 )
-from batholith.podgroup_ctrl.views import PodView, by_group
+from batholith.podgroup_ctrl.core_types import Pod, index_by_podgroup
 
-ASKS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+REQUESTS = {"requests": {"cpu": "100m", "memory": "64Mi"}}
 
 
-def pod(**fields: Any) -> PodView:
+def pod(**fields: Any) -> Pod:
     """A bare pod named p; *fields* are merged into metadata, spec and status."""
     whole = {
         "metadata": {"name": "p", "namespace": "d", "uid": "u1", **fields.pop("metadata", {})},
         "spec": {
             "schedulerName": "volcano",
-            "containers": [{"name": "main", "resources": ASKS}],
+            "containers": [{"name": "main", "resources": REQUESTS}],
             **fields.pop("spec", {}),
         },
         **fields,
     }
-    return msgspec.json.decode(json.dumps(whole), type=PodView)
+    return msgspec.json.decode(json.dumps(whole), type=Pod)
 
 
 def owner(kind: str, uid: str, *, controller: bool = True) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def test_a_pod_passes_on_queue_priority_and_listed_annotations() -> None:
     assert group.metadata.labels == {"volcano.sh/cooldown-time": "60s"}
     assert (group.spec.queue, group.spec.min_member) == ("team", 1)
     assert group.spec.priority_class_name == "system-cluster-critical"
-    assert misplaced_size(given, group.spec.min_member) == "3"
-    assert misplaced_size(given, 3) == ""
+    assert ineffective_size(given, group.spec.min_member) == "3"
+    assert ineffective_size(given, 3) == ""
 
 
 def test_an_owner_gives_name_owners_size_and_annotations() -> None:
@@ -119,7 +119,7 @@ def test_an_owner_gives_name_owners_size_and_annotations() -> None:
     assert [each.uid for each in group.metadata.owner_references] == ["s1"]
     assert group.metadata.annotations == {"volcano.sh/preemptable": "true"}
     assert group.spec.queue == ""
-    assert misplaced_queue(given, inherited) == "ignored"
+    assert ineffective_queue(given, inherited) == "ignored"
     assert group.spec.min_member == 2
     assert group.spec.min_resources == {
         "count/pods": "2",
@@ -163,7 +163,7 @@ def test_quirk_p1_a_queue_on_the_owner_is_in_vain_unless_it_is_the_pods(
 ) -> None:
     key = "scheduling.volcano.sh/queue-name"
     given = pod(metadata={"annotations": {key: own} if own else {}})
-    assert misplaced_queue(given, {key: asked} if asked else {}) == in_vain
+    assert ineffective_queue(given, {key: asked} if asked else {}) == in_vain
 
 
 def test_quirk_p11_a_group_lives_as_long_as_its_pods() -> None:
@@ -209,13 +209,15 @@ def test_the_network_topology(annotations: dict[str, str], topology: dict[str, A
 
 def test_a_pod_is_indexed_until_it_belongs_to_another_group() -> None:
     group = "scheduling.k8s.io/group-name"
-    assert by_group(pod()) == ("d/podgroup-u1",)
-    assert by_group(pod(metadata={"annotations": {group: "podgroup-u1"}})) == ("d/podgroup-u1",)
-    assert by_group(pod(metadata={"annotations": {group: "mine"}})) == ()
+    assert index_by_podgroup(pod()) == ("d/podgroup-u1",)
+    assert index_by_podgroup(pod(metadata={"annotations": {group: "podgroup-u1"}})) == (
+        "d/podgroup-u1",
+    )
+    assert index_by_podgroup(pod(metadata={"annotations": {group: "mine"}})) == ()
 
 
 def usage(**spec: Any) -> dict[str, str]:
-    needs = msgspec.convert(spec, PodNeeds)
+    needs = msgspec.convert(spec, PodResources)
     return {name: str(amount) for name, amount in quota_usage(needs).items()}
 
 
@@ -267,17 +269,17 @@ def test_needs_of_the_pod_as_a_whole_replace_those_of_its_containers() -> None:
 
 
 def test_a_pod_that_has_ended_is_only_counted() -> None:
-    needs = msgspec.convert({"containers": [container("1")]}, PodNeeds)
-    assert {n: str(a) for n, a in quota_usage(needs, ended=True).items()} == {"count/pods": "1"}
+    needs = msgspec.convert({"containers": [container("1")]}, PodResources)
+    assert {n: str(a) for n, a in quota_usage(needs, finished=True).items()} == {"count/pods": "1"}
 
 
 def test_what_is_up_to_date_needs_no_patch() -> None:
     inherited = {"scheduling.volcano.sh/group-min-member": "2", "volcano.sh/preemptable": "true"}
     group = build(pod(), inherited)
     there = PodGroup(metadata=group.metadata, spec=group.spec)
-    assert changes(there, group) == {}
+    assert merge_patch(there, group) == {}
     smaller = build(pod(spec={"containers": [{"name": "main"}]}), {"volcano.sh/x": "y"})
-    assert changes(there, smaller) == {
+    assert merge_patch(there, smaller) == {
         "metadata": {"annotations": {"volcano.sh/x": "y"}},
         "spec": {
             "minMember": 1,

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support_controllers import Notes, running
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import wait_for
+from support.running_controller import FakeRecorder, running
 
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
+from batholith.kube.informer.informer import Informer
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import PODGROUPS, PODS, QUEUES, Resource
 from batholith.model.podgroup import PodGroup
@@ -21,20 +21,20 @@ STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 
 
 @dataclass
-class World:
+class PodGroupHarness:
     api: FakeApi
     client: Client
-    notes: Notes = field(default_factory=Notes)
+    recorder: FakeRecorder = field(default_factory=FakeRecorder)
     clock: FakeClock = field(default_factory=FakeClock)
 
     def controller(
-        self, *, podgroups: Cache[PodGroup] | None = None, **settings: Any
+        self, *, podgroups: Informer[PodGroup] | None = None, **settings: Any
     ) -> PodGroupController:
         return PodGroupController(
             self.client,
             settings=PodGroupSettings(**settings),
             clock=self.clock,
-            recorder=self.notes,
+            recorder=self.recorder,
             podgroups=podgroups,
         )
 
@@ -86,21 +86,21 @@ class World:
 
     @property
     def writes(self) -> list[str]:
-        return [f"{s.method} {s.path}" for s in self.api.seen if s.method != "GET"]
+        return [f"{s.method} {s.path}" for s in self.api.received if s.method != "GET"]
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[PodGroupHarness]:
     async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
         for resource in (PODS, PODGROUPS, QUEUES):
             api.objects(resource)
-        yield World(api, client)
+        yield PodGroupHarness(api, client)
 
 
-async def test_a_bare_pod_gets_a_group_and_is_bound_to_it(world: World) -> None:
+async def test_a_bare_pod_gets_a_group_and_is_bound_to_it(world: PodGroupHarness) -> None:
     async with running(world.controller()):
         world.pod("p")
-        await until(lambda: world.bound("p") == "podgroup-p-uid")
+        await wait_for(lambda: world.bound("p") == "podgroup-p-uid")
     group = world.groups["podgroup-p-uid"]
     assert group["spec"]["minMember"] == 1
     assert group["status"] == {"phase": "Pending"}
@@ -109,121 +109,123 @@ async def test_a_bare_pod_gets_a_group_and_is_bound_to_it(world: World) -> None:
 
 
 async def test_pods_of_one_owner_share_a_group_of_the_size_that_the_owner_says(
-    world: World,
+    world: PodGroupHarness,
 ) -> None:
     """INV-PIPE-2 for the group: twenty pods at once make it once, each pod is bound once."""
     world.stateful_set("s", 20, group_min_member="4")
     async with running(world.controller()):
         for number in range(20):
             world.pod(f"s-{number}", owner="s")
-        await until(lambda: all(world.bound(f"s-{n}") == "podgroup-s-uid" for n in range(20)))
+        await wait_for(lambda: all(world.bound(f"s-{n}") == "podgroup-s-uid" for n in range(20)))
     assert list(world.groups) == ["podgroup-s-uid"]
     assert world.groups["podgroup-s-uid"]["spec"]["minMember"] == 4
     assert len(world.writes) == 21
 
 
-async def test_without_inheritance_the_owner_is_not_asked(world: World) -> None:
+async def test_without_inheritance_the_owner_is_not_asked(world: PodGroupHarness) -> None:
     world.stateful_set("s", 1, group_min_member="4")
     async with running(world.controller(inherit_owner_annotations=False)):
         world.pod("s-0", owner="s")
-        await until(lambda: world.bound("s-0"))
+        await wait_for(lambda: world.bound("s-0"))
     assert world.groups["podgroup-s-uid"]["spec"]["minMember"] == 1
 
 
-async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: World) -> None:
+async def test_pods_with_a_group_and_pods_of_jobs_are_left_alone(world: PodGroupHarness) -> None:
     """Scenario bare-pod-group; also what was bound before the start: INV-LC-4."""
     world.pod("mine", annotations={GROUP: "mine"})
     world.pod("job", labels={"volcano.sh/job-name": "j", "volcano.sh/task-index": "0"})
     world.pod("before")
     async with running(world.controller()):
-        await until(lambda: world.bound("before"))
+        await wait_for(lambda: world.bound("before"))
     assert list(world.groups) == ["podgroup-before-uid"]
     async with running(world.controller()):
         world.pod("after")
-        await until(lambda: world.bound("after"))
+        await wait_for(lambda: world.bound("after"))
     assert len(world.writes) == 4
 
 
-async def test_a_pod_that_only_bears_the_name_of_a_job_gets_a_group(world: World) -> None:
+async def test_a_pod_that_only_bears_the_name_of_a_job_gets_a_group(world: PodGroupHarness) -> None:
     """As what watches over a job may, so that both are found together."""
     async with running(world.controller()):
         world.pod("board", labels={"volcano.sh/job-name": "train"})
-        await until(lambda: world.bound("board") == "podgroup-board-uid")
+        await wait_for(lambda: world.bound("board") == "podgroup-board-uid")
 
 
-async def test_quirk_p12_a_pod_that_is_over_gets_no_group(world: World) -> None:
+async def test_quirk_p12_a_pod_that_is_over_gets_no_group(world: PodGroupHarness) -> None:
     for phase in ("Succeeded", "Failed"):
         world.pod(phase.lower(), phase=phase)
     async with running(world.controller()):
         world.pod("after")
-        await until(lambda: world.bound("after"))
+        await wait_for(lambda: world.bound("after"))
     assert list(world.groups) == ["podgroup-after-uid"]
 
 
-async def test_a_group_without_its_pod_bound_is_found_again(world: World) -> None:
+async def test_a_group_without_its_pod_bound_is_found_again(world: PodGroupHarness) -> None:
     """INV-LC-4: the controller died between the two writes."""
     world.api.put(PODGROUPS, "podgroup-p-uid", spec={"minMember": 1})
     world.pod("p")
     async with running(world.controller()):
-        await until(lambda: world.bound("p") == "podgroup-p-uid")
+        await wait_for(lambda: world.bound("p") == "podgroup-p-uid")
     assert world.writes == ["PATCH /api/v1/namespaces/d/pods/p"]
 
 
 async def test_quirk_p8_a_group_that_is_deleted_is_made_again_while_its_pods_live(
-    world: World,
+    world: PodGroupHarness,
 ) -> None:
     async with running(world.controller()):
         world.pod("p")
-        await until(lambda: world.bound("p"))
+        await wait_for(lambda: world.bound("p"))
         world.api.remove(PODGROUPS, "podgroup-p-uid")
-        await until(lambda: "podgroup-p-uid" in world.groups)
+        await wait_for(lambda: "podgroup-p-uid" in world.groups)
 
 
 async def test_quirk_p17_a_refusal_is_told_and_an_opened_queue_tries_again(
-    world: World,
+    world: PodGroupHarness,
 ) -> None:
     """Nobody has to wait for the next retry, which the standing clock never makes."""
     async with running(world.controller()):
-        world.api.fail(400, watch=False)
+        world.api.inject_fault(400, watch=False)
         world.pod("p")
-        await until(lambda: world.notes.events)
+        await wait_for(lambda: world.recorder.events)
         assert world.groups == {}
         world.api.put(QUEUES, "team", status={"state": "Open"})
-        await until(lambda: world.bound("p"))
-    assert world.notes.events == [
+        await wait_for(lambda: world.bound("p"))
+    assert world.recorder.events == [
         ("Pod", "p", "Warning", "PodGroupRefused", "no PodGroup: as planned")
     ]
 
 
-async def test_quirk_p7_failures_are_retried(world: World) -> None:
+async def test_quirk_p7_failures_are_retried(world: PodGroupHarness) -> None:
     async with running(world.controller()):
-        world.api.fail(500, times=1, watch=False)
+        world.api.inject_fault(500, times=1, watch=False)
         world.pod("p")
         while not world.bound("p"):
             await world.clock.advance(1)
 
 
-async def test_a_conflict_at_a_pod_is_no_proof_that_it_is_gone(world: World) -> None:
+async def test_a_conflict_at_a_pod_is_no_proof_that_it_is_gone(world: PodGroupHarness) -> None:
     async with running(world.controller()):
-        world.api.fail(409, method="PATCH", path="/pods/")
+        world.api.inject_fault(409, method="PATCH", path="/pods/")
         world.pod("p")
         while not world.bound("p"):
             await world.clock.advance(1)
 
 
-async def test_quirk_p1_a_queue_on_the_owner_is_answered_with_a_hint(world: World) -> None:
+async def test_quirk_p1_a_queue_on_the_owner_is_answered_with_a_hint(
+    world: PodGroupHarness,
+) -> None:
     world.stateful_set("s", 1, queue_name="team")
     async with running(world.controller()):
         world.pod("s-0", owner="s")
-        await until(lambda: world.bound("s-0"))
-    ((kind, name, level, reason, message),) = world.notes.events
+        await wait_for(lambda: world.bound("s-0"))
+    ((kind, name, level, reason, message),) = world.recorder.events
     assert (kind, name, level, reason) == ("Pod", "s-0", "Warning", "QueueNameIgnored")
     assert "put it into the pod template" in message
     assert "queue" not in world.groups["podgroup-s-uid"]["spec"]
 
 
 async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_a_group_each(
-    world: World,
+    world: PodGroupHarness,
 ) -> None:
     """By the owner's uid alone, whatever its name, labels and selector are."""
     sizes = {"d": 2, "e": 3}
@@ -234,7 +236,7 @@ async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_a_group_each(
     async with running(world.controller()):
         for space in sizes:
             world.pod("s-0", owner="s", owner_uid=f"uid-{space}", namespace=space)
-        await until(lambda: all(world.bound("s-0", space) for space in sizes))
+        await wait_for(lambda: all(world.bound("s-0", space) for space in sizes))
     assert {space: world.bound("s-0", space) for space in sizes} == {
         "d": "podgroup-uid-d",
         "e": "podgroup-uid-e",
@@ -244,27 +246,29 @@ async def test_quirk_p4_owners_of_one_name_in_two_namespaces_have_a_group_each(
     assert made == {"d/podgroup-uid-d": 2, "e/podgroup-uid-e": 3}
 
 
-async def test_quirk_p6_a_selector_may_have_any_form(world: World) -> None:
+async def test_quirk_p6_a_selector_may_have_any_form(world: PodGroupHarness) -> None:
     """Pods are found by their owner; the selector is not even looked at."""
     world.stateful_set("s", 1)
     expression = {"key": "app", "operator": "In", "values": ["other"]}
     world.api.put(STATEFULSETS, "s", spec={"selector": {"matchExpressions": [expression]}})
     async with running(world.controller()):
         world.pod("s-0", owner="s")
-        await until(lambda: world.bound("s-0") == "podgroup-s-uid")
+        await wait_for(lambda: world.bound("s-0") == "podgroup-s-uid")
 
 
-async def test_quirk_p7_workloads_that_have_no_pods_of_ours_cost_no_request(world: World) -> None:
+async def test_quirk_p7_workloads_that_have_no_pods_of_ours_cost_no_request(
+    world: PodGroupHarness,
+) -> None:
     async with running(world.controller()):
         for number in range(20):
             world.stateful_set(f"s{number}", number % 2)
         world.pod("p")
-        await until(lambda: world.bound("p"))
-    assert [seen.path for seen in world.api.seen if "/apps/" in seen.path] == []
+        await wait_for(lambda: world.bound("p"))
+    assert [seen.path for seen in world.api.received if "/apps/" in seen.path] == []
 
 
 async def test_quirk_p10_a_job_of_another_kind_is_not_asked_as_one_of_kubernetes(
-    world: World,
+    world: PodGroupHarness,
 ) -> None:
     theirs = {
         "apiVersion": "training.example.org/v1",
@@ -275,50 +279,52 @@ async def test_quirk_p10_a_job_of_another_kind_is_not_asked_as_one_of_kubernetes
     }
     async with running(world.controller()):
         world.pod("p", ownerReferences=[theirs])
-        await until(lambda: world.bound("p") == "podgroup-j-uid")
-    assert [seen.path for seen in world.api.seen if "/jobs" in seen.path] == []
+        await wait_for(lambda: world.bound("p") == "podgroup-j-uid")
+    assert [seen.path for seen in world.api.received if "/jobs" in seen.path] == []
 
 
-async def test_quirk_p16_a_size_on_the_pod_itself_is_answered_with_a_hint(world: World) -> None:
+async def test_quirk_p16_a_size_on_the_pod_itself_is_answered_with_a_hint(
+    world: PodGroupHarness,
+) -> None:
     async with running(world.controller()):
         world.pod("p", annotations={"scheduling.volcano.sh/group-min-member": "3"})
-        await until(lambda: world.bound("p"))
-    ((kind, name, level, reason, message),) = world.notes.events
+        await wait_for(lambda: world.bound("p"))
+    ((kind, name, level, reason, message),) = world.recorder.events
     assert (kind, name, level, reason) == ("Pod", "p", "Warning", "GroupMinMemberIgnored")
     assert "put it on the pod's owner" in message
 
 
-async def test_scaling_to_none_takes_the_group_away(world: World) -> None:
+async def test_scaling_to_none_takes_the_group_away(world: PodGroupHarness) -> None:
     world.stateful_set("s", 1)
     async with running(world.controller()):
         world.pod("s-0", owner="s")
-        await until(lambda: world.bound("s-0") and world.groups)
+        await wait_for(lambda: world.bound("s-0") and world.groups)
         world.api.remove(PODS, "s-0")
         world.pod("s-1", owner="s")
-        await until(lambda: world.bound("s-1"))
+        await wait_for(lambda: world.bound("s-1"))
         assert list(world.groups) == ["podgroup-s-uid"]
         world.stateful_set("s", 0)
-        world.api.fail(409, method="DELETE", path="/podgroups/")
+        world.api.inject_fault(409, method="DELETE", path="/podgroups/")
         world.api.remove(PODS, "s-1")
         while world.groups:
             await world.clock.advance(1)
 
 
 async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_alone(
-    world: World,
+    world: PodGroupHarness,
 ) -> None:
     world.stateful_set("s", 2, group_min_member="2")
-    groups = Cache(world.client, PODGROUPS, PodGroup)
+    groups = Informer(world.client, PODGROUPS, PodGroup)
     async with running(world.controller(podgroups=groups)):
         world.pod("s-0", owner="s")
-        await until(lambda: world.bound("s-0"))
+        await wait_for(lambda: world.bound("s-0"))
         world.api.put(
             PODGROUPS,
             "podgroup-s-uid",
             metadata={"annotations": {"other": "stays"}},
             spec={"queue": "assigned"},
         )
-        await until(
+        await wait_for(
             lambda: (group := groups.get("d/podgroup-s-uid")) and group.metadata.annotations
         )
         world.stateful_set("s", 3, group_min_member="3")
@@ -335,7 +341,9 @@ async def test_quirks_p2_p3_and_p5_a_later_pod_brings_the_group_up_to_its_owner_
     assert sum("podgroup-s-uid" in write for write in world.writes) == 1
 
 
-async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(world: World) -> None:
+async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(
+    world: PodGroupHarness,
+) -> None:
     """INV-LC-4: the last pod has gone unseen."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
     world.pod("evicted", owner="left", phase="Failed", annotations={GROUP: "podgroup-left-uid"})
@@ -344,17 +352,17 @@ async def test_scaling_to_none_while_no_controller_runs_takes_the_group_away(wor
         mine = {**owner, "name": name, "uid": f"{name}-uid"}
         world.api.put(PODGROUPS, f"podgroup-{name}-uid", metadata={"ownerReferences": [mine]})
     async with running(world.controller()):
-        await until(lambda: list(world.groups) == ["podgroup-busy-uid"])
+        await wait_for(lambda: list(world.groups) == ["podgroup-busy-uid"])
 
 
 async def test_an_owner_that_may_not_be_read_is_told_of(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: PodGroupHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Or a gang of one that should be of eight would be a riddle."""
     world.stateful_set("s", 1, group_min_member="8")
-    world.api.fail(403, method="GET", path="/statefulsets/s")
+    world.api.inject_fault(403, method="GET", path="/statefulsets/s")
     async with running(world.controller()):
         world.pod("s-0", owner="s")
-        await until(lambda: world.bound("s-0"))
+        await wait_for(lambda: world.bound("s-0"))
     (line,) = [vars(line) for line in caplog.records if line.levelname == "WARNING"]
     assert (line["owner"], line["kind"]) == ("d/s", "StatefulSet")

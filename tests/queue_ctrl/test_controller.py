@@ -8,24 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from support_controllers import Notes, running
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import wait_for
+from support.running_controller import FakeRecorder, running
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
 from batholith.model.names import COMMANDS, PODGROUPS, QUEUES
 from batholith.model.queue import Queue
 from batholith.queue_ctrl.controller import QueueController, QueueSettings
 
-MARK = "volcano.sh/closed-by-parent"
+CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 
 
 @dataclass
-class World:
+class QueueHarness:
     api: FakeApi
     client: Client
-    notes: Notes = field(default_factory=Notes)
+    recorder: FakeRecorder = field(default_factory=FakeRecorder)
     clock: FakeClock = field(default_factory=FakeClock)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -34,7 +34,7 @@ class World:
             self.client,
             settings=QueueSettings(**settings),
             clock=self.clock,
-            recorder=self.notes,
+            recorder=self.recorder,
         )
 
     def queue(self, name: str, parent: str = "root", state: str = "Open") -> None:
@@ -61,9 +61,9 @@ class World:
         status: dict[str, Any] = self.api.objects(QUEUES)[name]["status"]
         return status
 
-    def mark(self, name: str) -> str | None:
+    def closed_by_parent(self, name: str) -> str | None:
         meta = self.api.objects(QUEUES)[name]["metadata"]
-        mark: str | None = meta.get("annotations", {}).get(MARK)
+        mark: str | None = meta.get("annotations", {}).get(CLOSED_BY_PARENT)
         return mark
 
     @property
@@ -71,63 +71,63 @@ class World:
         return len(self.api.objects(COMMANDS))
 
     def writes(self, path: str = "") -> int:
-        return sum(seen.method != "GET" and path in seen.path for seen in self.api.seen)
+        return sum(seen.method != "GET" and path in seen.path for seen in self.api.received)
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[QueueHarness]:
     async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
         for resource in (QUEUES, PODGROUPS, COMMANDS):
             api.objects(resource)
-        yield World(api, client)
+        yield QueueHarness(api, client)
 
 
-async def test_root_and_default_are_made_and_opened(world: World) -> None:
+async def test_root_and_default_are_made_and_opened(world: QueueHarness) -> None:
     async with running(world.controller()):
-        await until(lambda: world.state("root") == world.state("default") == "Open")
+        await wait_for(lambda: world.state("root") == world.state("default") == "Open")
     root, default = (world.api.objects(QUEUES)[name]["spec"] for name in ("root", "default"))
     assert root == {"weight": 1, "reclaimable": False}
     assert default == {"weight": 1, "reclaimable": True, "parent": "root"}
 
 
-async def test_a_default_queue_that_is_deleted_comes_back(world: World) -> None:
+async def test_a_default_queue_that_is_deleted_comes_back(world: QueueHarness) -> None:
     async with running(world.controller()):
-        await until(lambda: world.state("default") == "Open")
+        await wait_for(lambda: world.state("default") == "Open")
         world.api.remove(QUEUES, "default")
-        await until(lambda: world.state("default") == "Open")
+        await wait_for(lambda: world.state("default") == "Open")
 
 
-async def test_a_tree_at_rest_is_not_written_to(world: World) -> None:
+async def test_a_tree_at_rest_is_not_written_to(world: QueueHarness) -> None:
     """INV-PIPE-1: a start with nothing to do writes nothing."""
     world.queue("root", parent="")
     for name in ("default", "a", "b"):
         world.queue(name)
     async with running(world.controller()):
         world.queue("c", state="")
-        await until(lambda: world.state("c") == "Open")
+        await wait_for(lambda: world.state("c") == "Open")
     assert world.writes() == 1
 
 
 async def test_quirks_q5_and_q6_closing_waits_for_the_last_podgroup_and_for_no_more(
-    world: World,
+    world: QueueHarness,
 ) -> None:
     """Scenario queue-close-open, and INV-VC-5."""
     world.queue("q")
     world.podgroup("g", "q", "Completed")
     async with running(world.controller()):
         world.command("c1", "CloseQueue", "q")
-        await until(lambda: world.state("q") == "Closing")
-        await until(lambda: world.commands == 0)
+        await wait_for(lambda: world.state("q") == "Closing")
+        await wait_for(lambda: world.commands == 0)
         world.api.remove(PODGROUPS, "g")
-        await until(lambda: world.state("q") == "Closed")
-        assert world.mark("q") is None
+        await wait_for(lambda: world.state("q") == "Closed")
+        assert world.closed_by_parent("q") is None
         world.command("c2", "OpenQueue", "q")
-        await until(lambda: world.state("q") == "Open" and world.commands == 0)
-        assert world.mark("q") == "false"
-    assert world.notes.events == [("Queue", "q", "Normal", "CloseQueue", "Close queue succeed")]
+        await wait_for(lambda: world.state("q") == "Open" and world.commands == 0)
+        assert world.closed_by_parent("q") == "false"
+    assert world.recorder.events == [("Queue", "q", "Normal", "CloseQueue", "Close queue succeed")]
 
 
-async def test_children_close_and_open_with_their_parent(world: World) -> None:
+async def test_children_close_and_open_with_their_parent(world: QueueHarness) -> None:
     """Scenario queue-tree, with a grandchild and a child that was closed by hand."""
     world.queue("p")
     for name in ("c1", "c2"):
@@ -137,8 +137,8 @@ async def test_children_close_and_open_with_their_parent(world: World) -> None:
     async with running(world.controller()):
         world.command("c", "CloseQueue", "p")
         family = ("p", "c1", "c2", "g")
-        await until(lambda: all(world.state(name) == "Closed" for name in family))
-        assert [world.mark(name) for name in (*family, "byhand")] == [
+        await wait_for(lambda: all(world.state(name) == "Closed" for name in family))
+        assert [world.closed_by_parent(name) for name in (*family, "byhand")] == [
             None,
             "true",
             "true",
@@ -146,18 +146,18 @@ async def test_children_close_and_open_with_their_parent(world: World) -> None:
             None,
         ]
         world.command("o", "OpenQueue", "p")
-        await until(lambda: all(world.state(name) == "Open" for name in family))
-        await until(lambda: all(world.mark(name) == "false" for name in family))
+        await wait_for(lambda: all(world.state(name) == "Open" for name in family))
+        await wait_for(lambda: all(world.closed_by_parent(name) == "false" for name in family))
     assert world.state("byhand") == "Closed"
 
 
-async def test_quirk_q3_commands_of_one_queue_keep_their_order(world: World) -> None:
+async def test_quirk_q3_commands_of_one_queue_keep_their_order(world: QueueHarness) -> None:
     """INV-VC-2: each sees the state that the one before it has left, whatever the cache shows."""
     world.queue("q")
     async with running(world.controller()):
         for number in range(7):
             world.command(f"c{number}", "OpenQueue" if number % 2 else "CloseQueue", "q")
-        await until(lambda: world.commands == 0)
+        await wait_for(lambda: world.commands == 0)
         states = [
             now["status"]["state"]
             for _, prefix, _, now, _ in world.api.history
@@ -168,46 +168,46 @@ async def test_quirk_q3_commands_of_one_queue_keep_their_order(world: World) -> 
 
 
 async def test_commands_that_were_there_first_are_carried_out_in_order_of_age(
-    world: World,
+    world: QueueHarness,
 ) -> None:
     world.queue("q", state="Open")
     world.command("z", "CloseQueue", "q")
     world.command("a", "OpenQueue", "q")
     async with running(world.controller()):
-        await until(lambda: world.commands == 0)
+        await wait_for(lambda: world.commands == 0)
     assert world.state("q") == "Open"
-    assert len(world.notes.events) == 1
+    assert len(world.recorder.events) == 1
 
 
-async def test_quirk_q9_a_command_survives_until_it_is_carried_out(world: World) -> None:
+async def test_quirk_q9_a_command_survives_until_it_is_carried_out(world: QueueHarness) -> None:
     """INV-VC-1, INV-LC-4: the server refuses the write, the controller dies, another takes over."""
     world.queue("root", parent="")
     world.queue("default")
     world.queue("q")
     async with running(world.controller()):
-        world.api.fail(500, times=1000, watch=False)
+        world.api.inject_fault(500, times=1000, watch=False)
         world.command("c", "CloseQueue", "q")
-        await until(lambda: world.writes("/queues/q/status") > 0)
+        await wait_for(lambda: world.writes("/queues/q/status") > 0)
     assert world.commands == 1
-    world.api._faults.clear()
+    world.api._injected_faults.clear()
     async with running(world.controller()):
-        await until(lambda: world.commands == 0)
+        await wait_for(lambda: world.commands == 0)
     assert world.state("q") == "Closed"
 
 
-async def test_a_conflict_is_resolved_by_looking_again(world: World) -> None:
+async def test_a_conflict_is_resolved_by_looking_again(world: QueueHarness) -> None:
     world.queue("q")
     async with running(world.controller()):
-        await until(lambda: world.state("default") == "Open")
-        world.api.fail(409, times=2, watch=False)
+        await wait_for(lambda: world.state("default") == "Open")
+        world.api.inject_fault(409, times=2, watch=False)
         world.command("c", "CloseQueue", "q")
-        await until(lambda: world.api._faults[0].times < 2)
+        await wait_for(lambda: world.api._injected_faults[0].times < 2)
         while world.commands:
             await world.clock.advance(1)
     assert world.state("q") == "Closed"
 
 
-async def test_opening_below_a_closed_parent_is_given_up_with_a_word(world: World) -> None:
+async def test_opening_below_a_closed_parent_is_given_up_with_a_word(world: QueueHarness) -> None:
     """Worked example 3: the child stays closed, a Warning says why, the Command goes."""
     world.queue("p", state="Closed")
     world.queue("q", parent="p", state="Closed")
@@ -216,7 +216,7 @@ async def test_opening_below_a_closed_parent_is_given_up_with_a_word(world: Worl
         while world.commands:
             await world.clock.advance(1)
     assert world.state("q") == "Closed"
-    assert world.notes.events == [
+    assert world.recorder.events == [
         (
             "Queue",
             "q",
@@ -227,90 +227,90 @@ async def test_opening_below_a_closed_parent_is_given_up_with_a_word(world: Worl
     ]
 
 
-async def test_a_parent_that_opens_in_time_lets_the_child_open(world: World) -> None:
+async def test_a_parent_that_opens_in_time_lets_the_child_open(world: QueueHarness) -> None:
     world.queue("p", state="Closed")
     world.queue("q", parent="p", state="Closed")
     async with running(world.controller()):
         world.command("c", "OpenQueue", "q")
         world.command("d", "OpenQueue", "p")
-        await until(lambda: world.state("q") == "Open")
-        await until(lambda: world.commands == 0)
+        await wait_for(lambda: world.state("q") == "Open")
+        await wait_for(lambda: world.commands == 0)
 
 
 async def test_a_command_whose_delete_meets_a_conflict_is_deleted_all_the_same(
-    world: World,
+    world: QueueHarness,
 ) -> None:
     world.queue("q")
     async with running(world.controller()):
-        await until(lambda: world.state("default") == "Open")
-        world.api.fail(409, method="DELETE")
+        await wait_for(lambda: world.state("default") == "Open")
+        world.api.inject_fault(409, method="DELETE")
         world.command("c", "CloseQueue", "q")
-        await until(lambda: world.state("q") == "Closed")
+        await wait_for(lambda: world.state("q") == "Closed")
         while world.commands:
             await world.clock.advance(1.0)
 
 
 async def test_commands_for_others_are_left_alone_and_those_for_nobody_deleted(
-    world: World,
+    world: QueueHarness,
 ) -> None:
     world.command("job", "AbortJob", "q", apiVersion="batch.volcano.sh/v1alpha1", kind="Job")
     world.command("nobody", "CloseQueue", "nosuch")
     world.command("root", "CloseQueue", "root")
     async with running(world.controller()):
-        await until(lambda: world.commands == 1)
+        await wait_for(lambda: world.commands == 1)
     assert list(world.api.objects(COMMANDS)) == ["d/job"]
     assert world.state("root") in (None, "Open")
 
 
-async def test_a_queue_without_parent_is_put_below_the_root(world: World) -> None:
+async def test_a_queue_without_parent_is_put_below_the_root(world: QueueHarness) -> None:
     world.api.put(QUEUES, "q", spec={"weight": 2})
     async with running(world.controller()):
-        await until(lambda: world.state("q") == "Open")
+        await wait_for(lambda: world.state("q") == "Open")
     assert world.api.objects(QUEUES)["q"]["spec"] == {"weight": 2, "parent": "root"}
 
 
-async def test_counts_are_merged_within_an_interval_and_states_are_not(world: World) -> None:
+async def test_counts_are_merged_within_an_interval_and_states_are_not(world: QueueHarness) -> None:
     world.queue("q")
     controller = world.controller(registry=world.registry)
     async with running(controller):
-        await until(lambda: world.state("default") == "Open")
+        await wait_for(lambda: world.state("default") == "Open")
         world.podgroup("g0", "q", "Pending")
-        await until(lambda: world.status("q").get("pending") == 1)
+        await wait_for(lambda: world.status("q").get("pending") == 1)
         world.podgroup("g0", "q", "Inqueue")
         for number in range(1, 20):
             world.podgroup(f"g{number}", "q", "Running")
         figure = "volcano_queue_pod_group_running_count"
         labels = {"queue_name": "q"}
-        await until(lambda: world.registry.get_sample_value(figure, labels) == 19)
+        await wait_for(lambda: world.registry.get_sample_value(figure, labels) == 19)
         await world.clock.advance(0.9)
         assert world.writes("/queues/q/status") == 1
-        await until(controller._work.waiting)
+        await wait_for(controller._workqueue.delayed_count)
         await world.clock.advance(0.2)
-        await until(lambda: world.status("q").get("running") == 19)
+        await wait_for(lambda: world.status("q").get("running") == 19)
         assert world.status("q") == {"state": "Open", "inqueue": 1, "running": 19}
         assert world.writes("/queues/q/status") == 2
         world.command("c", "CloseQueue", "q")
-        await until(lambda: world.state("q") == "Closing")
+        await wait_for(lambda: world.state("q") == "Closing")
     assert world.registry.get_sample_value(figure, labels) == 19
 
 
-async def test_quirk_q4_a_podgroup_that_moves_is_counted_where_it_is(world: World) -> None:
+async def test_quirk_q4_a_podgroup_that_moves_is_counted_where_it_is(world: QueueHarness) -> None:
     world.queue("a")
     world.queue("b")
     world.podgroup("g", "a", "Running")
     async with running(world.controller()):
-        await until(lambda: world.status("a").get("running") == 1)
+        await wait_for(lambda: world.status("a").get("running") == 1)
         world.podgroup("g", "b", "Running")
-        await until(lambda: world.status("b").get("running") == 1)
+        await wait_for(lambda: world.status("b").get("running") == 1)
         await world.clock.advance(2)
-        await until(lambda: "running" not in world.status("a"))
+        await wait_for(lambda: "running" not in world.status("a"))
 
 
-async def test_quirk_q4_a_queue_made_again_sees_what_lies_in_it(world: World) -> None:
+async def test_quirk_q4_a_queue_made_again_sees_what_lies_in_it(world: QueueHarness) -> None:
     world.queue("q")
     world.podgroup("g", "q", "Running")
     async with running(world.controller()):
-        await until(lambda: world.status("q").get("running") == 1)
+        await wait_for(lambda: world.status("q").get("running") == 1)
         world.api.remove(QUEUES, "q")
         world.queue("q", state="")
         world.command("c", "CloseQueue", "q")
@@ -319,19 +319,21 @@ async def test_quirk_q4_a_queue_made_again_sees_what_lies_in_it(world: World) ->
         assert world.state("q") == "Closing"
 
 
-async def test_quirk_q8_an_action_that_is_none_is_answered_by_a_warning(world: World) -> None:
+async def test_quirk_q8_an_action_that_is_none_is_answered_by_a_warning(
+    world: QueueHarness,
+) -> None:
     world.queue("q")
     async with running(world.controller()):
-        await until(lambda: world.state("default") == "Open")
+        await wait_for(lambda: world.state("default") == "Open")
         world.command("c", "DanceQueue", "q")
-        await until(lambda: world.commands == 0)
-    ((kind, name, level, reason, message),) = world.notes.events
+        await wait_for(lambda: world.commands == 0)
+    ((kind, name, level, reason, message),) = world.recorder.events
     assert (kind, name, level, reason) == ("Queue", "q", "Warning", "UnknownAction")
     assert "'DanceQueue'" in message
     assert world.state("q") == "Open"
 
 
-async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -> None:
+async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: QueueHarness) -> None:
     """INV-PIPE-4: what a handler was given reads the same after all the work on it."""
     seen: list[tuple[Queue, bytes]] = []
 
@@ -342,44 +344,46 @@ async def test_inv_pipe_4_objects_of_the_cache_are_never_changed(world: World) -
     world.queue("p", state="")
     world.queue("q", parent="p", state="")
     controller = world.controller()
-    controller._queues.add_handler(keep)
+    controller._queues.add_event_handler(keep)
     async with running(controller):
         world.command("c", "CloseQueue", "p")
-        await until(lambda: world.state("q") == "Closed")
+        await wait_for(lambda: world.state("q") == "Closed")
         world.command("d", "OpenQueue", "p")
-        await until(lambda: world.mark("q") == "false")
+        await wait_for(lambda: world.closed_by_parent("q") == "false")
     assert len(seen) > 6
     assert all(msgspec.json.encode(each) == then for each, then in seen)
 
 
 async def test_a_queue_that_must_be_there_is_made_however_long_the_server_refuses(
-    world: World,
+    world: QueueHarness,
 ) -> None:
     """As it does while webhooks of queues are configured whose server is still on its way."""
-    world.api.fail(500, times=8, method="POST", path="/queues")
+    world.api.inject_fault(500, times=8, method="POST", path="/queues")
     async with running(world.controller(max_requeues=2)):
         while world.state("root") != "Open" or world.state("default") != "Open":
             await world.clock.advance(1)
 
 
-async def test_what_a_queue_ought_to_be_is_not_given_up_with_its_retries(world: World) -> None:
+async def test_what_a_queue_ought_to_be_is_not_given_up_with_its_retries(
+    world: QueueHarness,
+) -> None:
     """INV-PIPE-1: once calls no longer fail, the fixed point is reached without any event."""
     world.queue("root", parent="")
     world.queue("default")
     world.queue("q", state="Closing")
-    world.api.fail(500, times=4, method="PATCH", path="/queues/q")
+    world.api.inject_fault(500, times=4, method="PATCH", path="/queues/q")
     async with running(world.controller(max_requeues=1)):
         while world.state("q") != "Closed":
             await world.clock.advance(1)
     warning = ("Queue", "q", "Warning", "SyncQueue")
-    assert [event[:4] for event in world.notes.events] == [warning, warning]
+    assert [event[:4] for event in world.recorder.events] == [warning, warning]
 
 
-async def test_a_command_outlasts_a_server_that_fails(world: World) -> None:
+async def test_a_command_outlasts_a_server_that_fails(world: QueueHarness) -> None:
     world.queue("root", parent="")
     for name in ("default", "q"):
         world.queue(name)
-    world.api.fail(503, times=4, method="PATCH", path="/queues/q")
+    world.api.inject_fault(503, times=4, method="PATCH", path="/queues/q")
     async with running(world.controller(max_requeues=1)):
         world.command("c", "CloseQueue", "q")
         while world.commands:
@@ -387,30 +391,30 @@ async def test_a_command_outlasts_a_server_that_fails(world: World) -> None:
     assert world.state("q") == "Closed"
 
 
-async def test_a_standby_shows_no_figures_that_it_has_not_counted(world: World) -> None:
+async def test_a_standby_shows_no_figures_that_it_has_not_counted(world: QueueHarness) -> None:
     figure, labels = "volcano_queue_pod_group_running_count", {"queue_name": "q"}
     world.queue("q")
     world.podgroup("g", "q", "Running")
     controller = world.controller(registry=world.registry)
     ready, lead = asyncio.Event(), asyncio.Event()
-    work = asyncio.create_task(controller.run(ready=ready, lead=lead))
+    work = asyncio.create_task(controller.run(ready=ready, elected=lead))
     await ready.wait()
     assert world.registry.get_sample_value(figure, labels) is None
     lead.set()
-    await until(lambda: world.registry.get_sample_value(figure, labels) == 1)
+    await wait_for(lambda: world.registry.get_sample_value(figure, labels) == 1)
     work.cancel()
     await asyncio.wait([work])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x%2f", "Q"])
 async def test_a_command_to_what_no_queue_is_called_is_reported_and_deleted(
-    world: World, name: str, caplog: pytest.LogCaptureFixture
+    world: QueueHarness, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(world.controller(max_requeues=-1)):
-        await until(lambda: world.state("default") == "Open")
+        await wait_for(lambda: world.state("default") == "Open")
         world.command("c", "CloseQueue", name)
-        await until(lambda: not world.commands)
-    ((kind, about, event_type, reason, message),) = world.notes.events
+        await wait_for(lambda: not world.commands)
+    ((kind, about, event_type, reason, message),) = world.recorder.events
     assert (kind, about, event_type, reason) == ("Command", "c", "Warning", "InvalidTarget")
     assert message.startswith(f"cannot obey: target name {name!r} is invalid: ")
     assert "will retry" not in caplog.messages

@@ -27,7 +27,7 @@ class CountsMachine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.counts = QueueCounts()
-        self.held: dict[str, PodGroup] = {}
+        self.podgroups: dict[str, PodGroup] = {}
 
     @rule(
         name=st.sampled_from("abcdef"),
@@ -35,26 +35,26 @@ class CountsMachine(RuleBasedStateMachine):
         phase=st.sampled_from(["", *PHASES]),
     )
     def put(self, name: str, queue: str, phase: str) -> None:
-        old, new = self.held.get(name), podgroup(name, queue, phase)
-        before = {each: self.counts.of(each) for each in ("default", "x", "y")}
+        old, new = self.podgroups.get(name), podgroup(name, queue, phase)
+        before = {each: self.counts.get(each) for each in ("default", "x", "y")}
         changed = self.counts.observe(old, new)
-        self.held[name] = new
-        assert {each for each, was in before.items() if self.counts.of(each) != was} <= changed
+        self.podgroups[name] = new
+        assert {each for each, was in before.items() if self.counts.get(each) != was} <= changed
 
     @rule(name=st.sampled_from("abcdef"))
     def remove(self, name: str) -> None:
-        if name in self.held:
-            self.counts.observe(self.held.pop(name), None)
+        if name in self.podgroups:
+            self.counts.observe(self.podgroups.pop(name), None)
 
     @invariant()
     def agrees(self) -> None:
         places = Counter(
-            (each.spec.queue or "default", each.status.phase) for each in self.held.values()
+            (each.spec.queue or "default", each.status.phase) for each in self.podgroups.values()
         )
         for queue in ("default", "x", "y"):
-            of = self.counts.of(queue)
+            of = self.counts.get(queue)
             shown = tuple(places[queue, phase] for phase in PHASES)
-            assert of.shown == shown
+            assert of.status_counts == shown
             assert of.total == sum(n for (where, _), n in places.items() if where == queue)
         assert len(self.counts) == len({queue for queue, _ in places})
 
@@ -69,4 +69,4 @@ def test_an_event_that_moves_nothing_wakes_no_queue() -> None:
     assert counts.observe(podgroup("a", "x", "Pending"), podgroup("a", "x", "Pending")) == set()
     moved = counts.observe(podgroup("a", "x", "Pending"), podgroup("a", "y", "Running"))
     assert moved == {"x", "y"}
-    assert counts.of("x").total == 0
+    assert counts.get("x").total == 0

@@ -15,27 +15,31 @@ from batholith.queue_ctrl.decide import (
     CLOSED_BY_PARENT,
     Change,
     InvalidStateError,
-    Mark,
-    NotYet,
     QueueView,
+    RecordEvent,
+    Requeue,
+    SetClosedByParent,
     SetParent,
     SetStatus,
-    Tell,
     decide,
 )
 
 NONE = PodGroupCounts()
 SOME = PodGroupCounts(running=1, total=1)
 DONE = PodGroupCounts(completed=2, total=2)
-CLOSED = Tell("CloseQueue", "Close queue succeed")
+CLOSED = RecordEvent("CloseQueue", "Close queue succeed")
 
 STATES = st.sampled_from(["", "Open", "Closed", "Closing", "Unknown"])
 ACTIONS = st.sampled_from([None, "OpenQueue", "CloseQueue", "SyncQueue", "Dance"])
 
 
-def queue(name: str, state: str = "Open", *, parent: str = "root", mark: str = "") -> Queue:
+def queue(
+    name: str, state: str = "Open", *, parent: str = "root", closed_by_parent: str = ""
+) -> Queue:
     return Queue(
-        metadata=ObjectMeta(name=name, annotations={CLOSED_BY_PARENT: mark} if mark else {}),
+        metadata=ObjectMeta(
+            name=name, annotations={CLOSED_BY_PARENT: closed_by_parent} if closed_by_parent else {}
+        ),
         spec=QueueSpec(parent="" if name == "root" else parent),
         status=QueueStatus(state=state),
     )
@@ -46,14 +50,18 @@ def view(
     counts: PodGroupCounts = NONE,
     *,
     name: str = "q",
-    mark: str = "",
+    closed_by_parent: str = "",
     parent: str | None = "Open",
 ) -> QueueView:
     above = None if parent is None else queue("p", parent)
-    return QueueView(queue=queue(name, state, parent="p", mark=mark), parent=above, counts=counts)
+    return QueueView(
+        queue=queue(name, state, parent="p", closed_by_parent=closed_by_parent),
+        parent=above,
+        counts=counts,
+    )
 
 
-def then(changes: list[Change]) -> str | None:
+def written_state(changes: list[Change]) -> str | None:
     """The state written, if any."""
     return next((one.state for one in changes if isinstance(one, SetStatus)), None)
 
@@ -80,14 +88,14 @@ def then(changes: list[Change]) -> str | None:
 )
 def test_the_table_of_states(state: str, action: str | None, empty: str, holding: str) -> None:
     """INV-VC-5 in its rows for Closing."""
-    assert (then(decide(view(state), action)) or state) == empty
+    assert (written_state(decide(view(state), action)) or state) == empty
     for counts in (SOME, DONE):
-        assert (then(decide(view(state, counts), action)) or state) == holding
+        assert (written_state(decide(view(state, counts), action)) or state) == holding
 
 
 def test_quirk_q8_an_action_that_is_none_is_complained_of_and_changes_nothing() -> None:
     (told,) = decide(view("Closed"), "Dance")
-    assert isinstance(told, Tell)
+    assert isinstance(told, RecordEvent)
     assert told.warning
     assert "'Dance'" in told.message
     assert decide(view("Closed"), "SyncQueue") == []
@@ -95,7 +103,7 @@ def test_quirk_q8_an_action_that_is_none_is_complained_of_and_changes_nothing() 
 
 def test_quirk_q15_a_closed_queue_stays_closed_whatever_somebody_puts_into_it() -> None:
     for action in (None, "CloseQueue"):
-        assert (then(decide(view("Closed", SOME), action)) or "Closed") == "Closed"
+        assert (written_state(decide(view("Closed", SOME), action)) or "Closed") == "Closed"
 
 
 def test_a_state_that_is_none_is_refused() -> None:
@@ -111,10 +119,10 @@ def test_a_new_queue_is_opened_below_the_root() -> None:
 def test_the_root_itself_gets_no_parent_and_cannot_be_closed() -> None:
     root = QueueView(queue=queue("root", "Open"), parent=None, counts=NONE)
     (told,) = decide(root, Action.CLOSE_QUEUE)
-    assert told == Tell("CloseQueue", "the root queue cannot be closed", warning=True)
+    assert told == RecordEvent("CloseQueue", "the root queue cannot be closed", warning=True)
     assert decide(root) == []
     shut = replace(root, queue=queue("root", "Closed"))
-    assert then(decide(shut, Action.OPEN_QUEUE)) == "Open"
+    assert written_state(decide(shut, Action.OPEN_QUEUE)) == "Open"
 
 
 def test_closing_by_hand_says_so_and_leaves_no_mark() -> None:
@@ -122,49 +130,49 @@ def test_closing_by_hand_says_so_and_leaves_no_mark() -> None:
 
 
 def test_quirk_q16_closing_by_hand_what_the_parent_closed_keeps_it_closed() -> None:
-    shut = view("Closed", mark="true", parent="Closed")
-    assert decide(shut, "CloseQueue") == [Mark(False)]
-    after = apply(shut, [Mark(False)])
+    shut = view("Closed", closed_by_parent="true", parent="Closed")
+    assert decide(shut, "CloseQueue") == [SetClosedByParent(False)]
+    after = apply(shut, [SetClosedByParent(False)])
     assert decide(replace(after, parent=queue("p", "Open"))) == []
 
 
 def test_opening_by_hand_marks_the_queue_as_not_closed_by_its_parent() -> None:
-    opened = [SetStatus(QueueState.OPEN, NONE), Mark(False)]
+    opened = [SetStatus(QueueState.OPEN, NONE), SetClosedByParent(False)]
     assert decide(view("Closed"), "OpenQueue") == opened
-    assert decide(view("Closed", mark="true"), "OpenQueue") == opened
-    assert decide(view("Closed", mark="false"), "OpenQueue") == opened[:1]
+    assert decide(view("Closed", closed_by_parent="true"), "OpenQueue") == opened
+    assert decide(view("Closed", closed_by_parent="false"), "OpenQueue") == opened[:1]
 
 
 @pytest.mark.parametrize("parent", ["Closed", "Closing"])
 def test_a_shut_parent_shuts_the_queue_and_marks_it_first(parent: str) -> None:
-    closed = [Mark(True), SetStatus(QueueState.CLOSED, NONE), CLOSED]
+    closed = [SetClosedByParent(True), SetStatus(QueueState.CLOSED, NONE), CLOSED]
     assert decide(view("Open", parent=parent)) == closed
     assert decide(view("Closed", parent=parent)) == []
 
 
 def test_a_parent_that_opens_opens_those_that_it_closed() -> None:
-    assert then(decide(view("Closed", mark="true"))) == "Open"
-    assert then(decide(view("Closing", SOME, mark="true"))) == "Open"
-    assert decide(view("Closed", mark="false")) == []
+    assert written_state(decide(view("Closed", closed_by_parent="true"))) == "Open"
+    assert written_state(decide(view("Closing", SOME, closed_by_parent="true"))) == "Open"
+    assert decide(view("Closed", closed_by_parent="false")) == []
     assert decide(view("Closed")) == []
 
 
 def test_below_a_shut_parent_a_queue_is_not_opened() -> None:
     changes = decide(view("Closed", parent="Closed"), "OpenQueue")
-    assert changes == [NotYet("the parent queue 'p' is Closed and must be opened first")]
+    assert changes == [Requeue("the parent queue 'p' is Closed and must be opened first")]
 
 
 def test_a_queue_waits_for_a_parent_that_is_missing_but_shows_its_state() -> None:
     for action in (None, "OpenQueue"):
         changes = decide(view("", parent=None), action)
         assert changes[0] == SetStatus(QueueState.OPEN, NONE)
-        assert changes[1:] == [NotYet("the parent queue 'p' does not exist")]
+        assert changes[1:] == [Requeue("the parent queue 'p' does not exist")]
 
 
 def test_a_close_by_hand_lasts_even_after_an_opening_that_ended_half_way() -> None:
     """The state was written and the process died before it took the mark away."""
-    half = view("Open", mark="true")
-    assert decide(half) == [Mark(False)]
+    half = view("Open", closed_by_parent="true")
+    assert decide(half) == [SetClosedByParent(False)]
     closed = apply(half, decide(half, "CloseQueue"))
     assert closed.queue.status.state == "Closed"
     assert decide(closed) == []
@@ -184,12 +192,12 @@ def apply(seen: QueueView, changes: list[Change]) -> QueueView:
         match change:
             case SetParent(parent):
                 now = with_(now, spec=with_(now.spec, parent=parent))
-            case Mark(closed_by_parent):
+            case SetClosedByParent(closed_by_parent):
                 mark = {CLOSED_BY_PARENT: str(closed_by_parent).lower()}
                 now = with_(now, metadata=with_(now.metadata, annotations=mark))
             case SetStatus(state, counts):
                 fields = ("pending", "inqueue", "running", "unknown", "completed")
-                numbers = dict(zip(fields, counts.shown, strict=True))
+                numbers = dict(zip(fields, counts.status_counts, strict=True))
                 now = with_(now, status=QueueStatus(state=state, **numbers))  # type: ignore[arg-type]
     return replace(seen, queue=now)
 
@@ -208,7 +216,7 @@ def test_inv_pipe_1_a_second_look_changes_nothing(seen: QueueView, action: str |
     """INV-PIPE-1: whatever was asked, one more look after it reaches the fixed point."""
     after = apply(seen, decide(seen, action))
     settled = apply(after, decide(after))
-    assert [one for one in decide(settled) if not isinstance(one, NotYet)] == []
+    assert [one for one in decide(settled) if not isinstance(one, Requeue)] == []
 
 
 @given(seen=VIEWS, action=ACTIONS)
@@ -244,7 +252,10 @@ def test_a_tree_comes_to_rest_with_every_child_shut_below_a_shut_parent(
     """INV-PIPE-1 for a chain of queues, in any order of looks."""
     tree = {
         name: queue(
-            name, data.draw(STATES), parent=above, mark=data.draw(st.sampled_from(["", "true"]))
+            name,
+            data.draw(STATES),
+            parent=above,
+            closed_by_parent=data.draw(st.sampled_from(["", "true"])),
         )
         for above, name in zip(["", *NAMES], NAMES, strict=False)
     }

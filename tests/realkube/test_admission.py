@@ -15,19 +15,19 @@ import aiohttp
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from support_admission import job, queue, task
-from support_admission_part import HASTY, LEASE, NAMESPACE, admission, options
-from support_kubectl import Kubectl, needs_kubectl
-from support_server import Server
-from support_servers import RealServers, real_servers
-from support_waiting import until, until_true
+from support.admission import job, queue, task
+from support.admission_server import FAST_ELECTION, LEASE, NAMESPACE, admission, options
+from support.api_servers import RealServerFactory, real_servers
+from support.embedded_apiserver import Server
+from support.kubectl import Kubectl, needs_kubectl
+from support.polling import wait_for, wait_until_true
 
-from batholith.admission.serving.bundles import Lifetimes
-from batholith.admission.serving.files import CertificateFiles
-from batholith.admission.serving.secret import SecretSettings
-from batholith.admission.serving.service import AdmissionService, Options
+from batholith.admission.serving.cert_files import CertificateFiles
+from batholith.admission.serving.cert_rotation import RotationPolicy
+from batholith.admission.serving.cert_secret import SecretSettings
+from batholith.admission.serving.service import AdmissionOptions, AdmissionService
 from batholith.machinery.clock import SystemClock
-from batholith.machinery.x509 import Identity, LeafRequest, issue, make_authority
+from batholith.machinery.x509 import CertificateRequest, CertKeyPair, create_ca, issue_certificate
 from batholith.model.names import JOBS, LEASES, MUTATING_CONFIGURATIONS, QUEUES, SECRETS
 from batholith.model.names import VALIDATING_CONFIGURATIONS as VALIDATING
 
@@ -48,13 +48,13 @@ DRY_RUN = f"{QUEUES.path()}?dryRun=All"
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
     with real_servers(tmp_path_factory.mktemp("kube")) as started:
         yield started
 
 
 @pytest.fixture
-async def server(servers: RealServers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: RealServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as started:
         yield started
 
@@ -67,30 +67,30 @@ def named(name: str, **spec: Any) -> Json:
     return queue(name, **spec) | {"apiVersion": QUEUES.api_version}
 
 
-async def refuses(server: Server) -> bool:
+async def denies_queue(server: Server) -> bool:
     """Whether a queue below none is refused, and by us."""
     answer = await server.request("POST", DRY_RUN, named("lost", parent="nosuch"))
     return answer.status == 400 and "failed to get parent queue" in answer.body["message"]
 
 
-async def until_asked(server: Server) -> None:
-    await until_true(lambda: refuses(server))
+async def wait_called(server: Server) -> None:
+    await wait_until_true(lambda: denies_queue(server))
 
 
-async def until_filled_in(server: Server) -> None:
+async def wait_defaulted(server: Server) -> None:
     """The same, and what was left out is filled in: an API server learns of that by another watch.
 
     It hears of the webhook for queues last.
     """
-    await until_asked(server)
+    await wait_called(server)
     path = {"volcano.sh/hierarchy": "a", "volcano.sh/hierarchy-weights": "2"}
 
-    async def filled_in() -> bool:
+    async def is_defaulted() -> bool:
         answer = await server.request("POST", DRY_RUN, named("asked", annotations=path))
         notes = answer.body["metadata"].get("annotations", {})
         return answer.status == 201 and notes.get("volcano.sh/hierarchy") == "root/a"
 
-    await until_true(filled_in)
+    await wait_until_true(is_defaulted)
     await server.create(QUEUES.path(), named("default"))
 
 
@@ -122,12 +122,12 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
 ) -> None:
     """Decoding first, then defaults, the schema, and the rules; one of them alone speaks."""
     needs_kubectl()
-    known = {(o["kind"], o["metadata"]["name"]): o for o in map(_object, lines(REFUSALS))}
+    known = {(o["kind"], o["metadata"]["name"]): o for o in map(_object, lines(DENIALS))}
     kubectl, wrong = Kubectl(server, tmp_path), []
     async with admission(server, options(*ALL_PATHS)):
-        await until_filled_in(server)
+        await wait_defaulted(server)
         await server.create(QUEUES.path(), named("root"))
-        for case in lines("refusals-in-words.jsonl"):
+        for case in lines("recorded-denials.jsonl"):
             text = json.dumps(known[case["kind"], case["name"]])
             said = await kubectl.run("create", "-f", "-", stdin=text)
             expected = DIFFERENT.get(case["name"]) or str(case["error"])
@@ -139,7 +139,7 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
     assert wrong == []
 
 
-REFUSALS = "admission-refusals.jsonl"
+DENIALS = "admission-denials.jsonl"
 
 
 def _object(case: Json) -> Json:
@@ -151,7 +151,7 @@ async def test_a_job_may_follow_its_queue_at_once(server: Server) -> None:
     """No cache is that fast; so a refusal is only given after a look at the server."""
     body = job(task(replicas=3)) | {"apiVersion": JOBS.api_version}
     async with admission(server, options(*ALL_PATHS)):
-        await until_filled_in(server)
+        await wait_defaulted(server)
         for number in range(10):
             name = f"q{number}"
             await server.create(QUEUES.path(), named(name))
@@ -168,18 +168,20 @@ async def test_a_job_may_follow_its_queue_at_once(server: Server) -> None:
 async def test_two_that_start_together_serve_one_certificate(server: Server) -> None:
     first, second = options(), options()
     async with admission(server, first) as one, admission(server, second) as other:
-        assert await shown(one) == await shown(other)
+        assert await served_certificate(one) == await served_certificate(other)
         stored = await server.get(SECRET)
         assert set(stored["data"]) == {"ca.crt", "tls.crt", "tls.key"}
         trusted = await bundle_of(server)
-        await until_asked(server)
+        await wait_called(server)
         assert trusted in ("", stored["data"]["ca.crt"])
         assert await bundle_of(server) == stored["data"]["ca.crt"]
 
 
-async def shown(part: AdmissionService, context: ssl.SSLContext | None = None) -> x509.Certificate:
+async def served_certificate(
+    endpoint: AdmissionService, context: ssl.SSLContext | None = None
+) -> x509.Certificate:
     """The certificate that a new connection sees; *context* says whom it trusts, or anybody."""
-    host, port = part.url.removeprefix("https://").split(":")
+    host, port = endpoint.url.removeprefix("https://").split(":")
     if context is None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -193,14 +195,17 @@ async def shown(part: AdmissionService, context: ssl.SSLContext | None = None) -
 LAG = 0.5
 """Seconds by which an API server may hear late of a changed configuration."""
 
-SETTLE = 8.0
+PROPAGATION_DELAY = 8.0
 """Seconds that are waited for it to hear: much longer, for it may be busy as well."""
 
 
 async def test_no_request_fails_while_certificates_change(server: Server) -> None:
     """Neither of the API server, nor of another one that opens new connections and hears late."""
-    lifetimes = Lifetimes(
-        lasts=timedelta(seconds=600), renew=timedelta(seconds=598), settle=SETTLE, retire=SETTLE
+    lifetimes = RotationPolicy(
+        validity=timedelta(seconds=600),
+        renew_before=timedelta(seconds=598),
+        propagation_delay=PROPAGATION_DELAY,
+        old_ca_retention=PROPAGATION_DELAY,
     )
     seen: set[bytes] = set()
     done = asyncio.Event()
@@ -208,7 +213,7 @@ async def test_no_request_fails_while_certificates_change(server: Server) -> Non
     async def ask() -> int:
         count = 0
         while not done.is_set():
-            assert await refuses(server)
+            assert await denies_queue(server)
             count += 1
         return count
 
@@ -217,13 +222,15 @@ async def test_no_request_fails_while_certificates_change(server: Server) -> Non
         while len(seen) < 3:
             bundle = base64.b64decode(await bundle_of(server))
             await asyncio.sleep(LAG)
-            certificate = await shown(part, ssl.create_default_context(cadata=bundle.decode()))
+            certificate = await served_certificate(
+                part, ssl.create_default_context(cadata=bundle.decode())
+            )
             seen.add(certificate.public_bytes(Encoding.DER))
             count += 1
         return count
 
     async with admission(server, options(lifetimes=lifetimes)) as part:
-        await until_asked(server)
+        await wait_called(server)
         async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(ask()) for _ in range(3)]
             assert await connect_late(part) > 10
@@ -232,40 +239,46 @@ async def test_no_request_fails_while_certificates_change(server: Server) -> Non
 
 
 async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server) -> None:
-    lifetimes = Lifetimes(settle=SETTLE, retire=SETTLE)
+    lifetimes = RotationPolicy(
+        propagation_delay=PROPAGATION_DELAY, old_ca_retention=PROPAGATION_DELAY
+    )
     async with admission(server, options(lifetimes=lifetimes)) as part:
-        await until_asked(server)
-        before = await shown(part)
+        await wait_called(server)
+        before = await served_certificate(part)
         await server.request("DELETE", SECRET)
 
         async def changed() -> bool:
-            assert await refuses(server), "what was trusted before still is"
-            return await shown(part) != before
+            assert await denies_queue(server), "what was trusted before still is"
+            return await served_certificate(part) != before
 
-        await until_true(changed)
+        await wait_until_true(changed)
 
 
 @pytest.mark.parametrize("damaged", ["ca.crt", "tls.crt", "tls.key"])
 async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
-    lifetimes = Lifetimes(settle=SETTLE, retire=SETTLE)
+    lifetimes = RotationPolicy(
+        propagation_delay=PROPAGATION_DELAY, old_ca_retention=PROPAGATION_DELAY
+    )
     async with admission(server, options(lifetimes=lifetimes)) as part:
-        await until_asked(server)
-        before = await shown(part)
+        await wait_called(server)
+        before = await served_certificate(part)
         patch = {"data": {damaged: "bm9uc2Vuc2U="}}
         kind = "application/merge-patch+json"
         await server.request("PATCH", SECRET, patch, content_type=kind)
 
         async def changed() -> bool:
-            assert await refuses(server)
-            return await shown(part) != before
+            assert await denies_queue(server)
+            return await served_certificate(part) != before
 
-        await until_true(changed)
+        await wait_until_true(changed)
 
 
 async def test_a_secret_of_somebody_else_is_served_and_never_written(server: Server) -> None:
     now, lasts = datetime.now(UTC), timedelta(hours=1)
-    authority = make_authority("theirs", now=now, lasts=lasts)
-    theirs = issue(authority, LeafRequest(subject="x", lasts=lasts, hosts=("127.0.0.1",)), now=now)
+    authority = create_ca("theirs", now=now, validity=lasts)
+    theirs = issue_certificate(
+        authority, CertificateRequest(subject="x", validity=lasts, hosts=("127.0.0.1",)), now=now
+    )
     data = {
         "ca.crt": authority.certificate_pem.decode(),
         "tls.crt": theirs.certificate_pem.decode(),
@@ -275,8 +288,8 @@ async def test_a_secret_of_somebody_else_is_served_and_never_written(server: Ser
     body = {"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "stringData": data}
     created = await server.create(SECRETS.path(NAMESPACE), body)
     async with admission(server, options()) as part:
-        await until_asked(server)
-        assert await shown(part) == theirs.certificate
+        await wait_called(server)
+        assert await served_certificate(part) == theirs.certificate
         kept = await server.get(SECRET)
         assert kept["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
 
@@ -286,7 +299,7 @@ async def test_a_secret_of_somebody_else_is_served_and_never_written(server: Ser
 
 async def test_trust_that_somebody_takes_away_is_written_again(server: Server) -> None:
     async with admission(server, options()):
-        await until_asked(server)
+        await wait_called(server)
         trusted = await bundle_of(server)
         without = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
         kind = "application/json-patch+json"
@@ -297,16 +310,16 @@ async def test_trust_that_somebody_takes_away_is_written_again(server: Server) -
             async def is_back(path: str = path) -> bool:
                 return await bundle_of(server, path) == trusted
 
-            await until_true(is_back)
+            await wait_until_true(is_back)
 
 
 async def test_a_configuration_that_is_deleted_comes_back_if_we_register(
     server: Server,
 ) -> None:
     async with admission(server, options()):
-        await until_asked(server)
+        await wait_called(server)
         await server.request("DELETE", QUEUES_VALIDATE)
-        await until_true(lambda: exists(server, QUEUES_VALIDATE))
+        await wait_until_true(lambda: exists(server, QUEUES_VALIDATE))
 
 
 async def exists(server: Server, path: str) -> bool:
@@ -334,7 +347,7 @@ async def test_configurations_of_others_are_left_alone(server: Server) -> None:
         await server.create(VALIDATING.path(), {**theirs, "metadata": {"name": name}})
     async with admission(server, wanted):
         mutate = MUTATING_CONFIGURATIONS.path(name="batholith-queues-mutate")
-        await until_true(lambda: exists(server, mutate))
+        await wait_until_true(lambda: exists(server, mutate))
         for name in names:
             assert await bundle_of(server, VALIDATING.path(name=name)) == ""
 
@@ -347,16 +360,16 @@ async def test_without_registering_nothing_is_made_but_trust_is_written(
         service = {"webhooks": [_entry(wanted)], "metadata": {"name": "batholith-queues-validate"}}
         head = {"kind": VALIDATING.kind, "apiVersion": VALIDATING.api_version}
         await server.create(VALIDATING.path(), head | service)
-        await until_asked(server)
+        await wait_called(server)
         assert not await exists(
             server, MUTATING_CONFIGURATIONS.path(name="batholith-queues-mutate")
         )
 
 
-def _entry(wanted: Options) -> Json:
+def _entry(wanted: AdmissionOptions) -> Json:
     return {
         "name": "validatequeue.volcano.sh",
-        "clientConfig": wanted.target.client_config("/queues/validate"),
+        "clientConfig": wanted.endpoint.client_config("/queues/validate"),
         "rules": [
             {
                 "apiGroups": [QUEUES.group],
@@ -375,17 +388,17 @@ async def test_o7_two_installations_have_configurations_of_their_own(server: Ser
     second = replace(second, certificates=replace(_secret(second), name="other-secret"))
     theirs = VALIDATING.path(name="other-queues-validate")
     async with admission(server, first), admission(server, second, election=OTHER):
-        await until_asked(server)
-        await until_true(lambda: exists(server, theirs))
+        await wait_called(server)
+        await wait_until_true(lambda: exists(server, theirs))
         trusted = {await bundle_of(server), await bundle_of(server, theirs)}
         assert len(trusted) == 2
-        assert await refuses(server)
+        assert await denies_queue(server)
 
 
-OTHER = replace(HASTY, name="other-admission")
+OTHER = replace(FAST_ELECTION, name="other-admission")
 
 
-def _secret(wanted: Options) -> SecretSettings:
+def _secret(wanted: AdmissionOptions) -> SecretSettings:
     assert isinstance(wanted.certificates, SecretSettings)
     return wanted.certificates
 
@@ -393,7 +406,7 @@ def _secret(wanted: Options) -> SecretSettings:
 # -- the office
 
 
-async def restores_trust(server: Server) -> None:
+async def restores_ca_bundle(server: Server) -> None:
     """Whether somebody looks after the configurations: one loses its trust, and gets it back."""
     trusted = await bundle_of(server)
     without = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
@@ -401,64 +414,64 @@ async def restores_trust(server: Server) -> None:
     taken = await server.request("PATCH", QUEUES_VALIDATE, without, content_type=kind)
     assert taken.status == 200, taken.body
 
-    async def is_back() -> bool:
+    async def is_restored() -> bool:
         return await bundle_of(server) == trusted
 
-    await until_true(is_back)
+    await wait_until_true(is_restored)
 
 
 async def test_another_replica_takes_over_when_the_holder_of_the_office_ends(
     server: Server,
 ) -> None:
     first = options()
-    second = replace(options(), target=first.target)
+    second = replace(options(), endpoint=first.endpoint)
     async with AsyncExitStack() as stack:
         async with admission(server, first):
-            await until_asked(server)
+            await wait_called(server)
             await stack.enter_async_context(admission(server, second))
             lease = await server.get(LEASES.path(NAMESPACE, LEASE))
-        await restores_trust(server)
+        await restores_ca_bundle(server)
         later = await server.get(LEASES.path(NAMESPACE, LEASE))
         assert later["spec"]["holderIdentity"] not in ("", lease["spec"]["holderIdentity"])
 
 
 async def test_losing_the_office_ends_no_review_and_it_is_stood_for_again(server: Server) -> None:
-    async with admission(server, options(), election=HASTY) as part:
-        await until_asked(server)
+    async with admission(server, options(), election=FAST_ELECTION) as part:
+        await wait_called(server)
         thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 1}}
         kind = "application/merge-patch+json"
         path = LEASES.path(NAMESPACE, LEASE)
         assert (await server.request("PATCH", path, thief, content_type=kind)).status == 200
 
         async def holds_again() -> bool:
-            assert await refuses(server)
+            assert await denies_queue(server)
             assert part.url
             return (await server.get(path))["spec"]["holderIdentity"] not in ("", "thief")
 
-        await until_true(holds_again)
-        await restores_trust(server)
+        await wait_until_true(holds_again)
+        await restores_ca_bundle(server)
 
 
 # -- the end
 
 
-LINGER = 1234.0
+SHUTDOWN_DELAY = 1234.0
 
 
-class Lingering(SystemClock):
+class ShutdownDelayClock(SystemClock):
     """The real time, but for the moment in which a part has lingered long enough."""
 
     def __init__(self) -> None:
-        self.long_enough = asyncio.Event()
+        self.delay_elapsed = asyncio.Event()
 
     async def sleep(self, seconds: float) -> None:
-        await (self.long_enough.wait() if seconds == LINGER else super().sleep(seconds))
+        await (self.delay_elapsed.wait() if seconds == SHUTDOWN_DELAY else super().sleep(seconds))
 
 
 async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Server) -> None:
     """Those who call us hear of it later than we do."""
-    wanted, clock = options(), Lingering()
-    lingering = replace(wanted, place=replace(wanted.place, linger=LINGER))
+    wanted, clock = options(), ShutdownDelayClock()
+    lingering = replace(wanted, listen=replace(wanted.listen, shutdown_delay=SHUTDOWN_DELAY))
     async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
         part = await stack.enter_async_context(admission(server, lingering, clock=clock))
         url, trust = part.url, ssl.create_default_context()
@@ -470,9 +483,9 @@ async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Ser
 
         assert await closes() == (404, False)
         ending = asyncio.create_task(stack.aclose())
-        await until(lambda: not part.url)
+        await wait_for(lambda: not part.url)
         assert await closes() == (404, True)
-        clock.long_enough.set()
+        clock.delay_elapsed.set()
         await ending
         with pytest.raises(aiohttp.ClientConnectorError):
             await closes()
@@ -485,38 +498,38 @@ async def test_certificate_files_are_taken_up_when_they_change(
     server: Server, tmp_path: Path
 ) -> None:
     files = CertificateFiles(
-        certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key", authority=tmp_path / "ca.crt"
+        certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key", ca=tmp_path / "ca.crt"
     )
-    old, new = _authority(), _authority()
+    old, new = _make_ca(), _make_ca()
     both = old.certificate_pem + new.certificate_pem
-    _provide(files, old, trusted=both)
+    _write_files(files, old, ca_bundle=both)
     async with admission(server, replace(options(), certificates=files)) as part:
-        await until_asked(server)
+        await wait_called(server)
         async with aiohttp.ClientSession() as session:
-            before = await shown(part)
+            before = await served_certificate(part)
             context = ssl.create_default_context(cadata=both.decode())
             assert await _is_404(session, part, context)
-            _provide(files, new, trusted=both)
+            _write_files(files, new, ca_bundle=both)
 
             async def changed() -> bool:
                 assert await _is_404(session, part, context), "its one connection stays open"
-                return await shown(part) != before
+                return await served_certificate(part) != before
 
-            await until_true(changed)
-        assert await refuses(server)
-
-
-def _authority() -> Identity:
-    return make_authority("files", now=datetime.now(UTC), lasts=timedelta(hours=1))
+            await wait_until_true(changed)
+        assert await denies_queue(server)
 
 
-def _provide(files: CertificateFiles, authority: Identity, *, trusted: bytes) -> None:
-    request = LeafRequest(subject="x", lasts=timedelta(hours=1), hosts=("127.0.0.1",))
-    leaf = issue(authority, request, now=datetime.now(UTC))
+def _make_ca() -> CertKeyPair:
+    return create_ca("files", now=datetime.now(UTC), validity=timedelta(hours=1))
+
+
+def _write_files(files: CertificateFiles, authority: CertKeyPair, *, ca_bundle: bytes) -> None:
+    request = CertificateRequest(subject="x", validity=timedelta(hours=1), hosts=("127.0.0.1",))
+    leaf = issue_certificate(authority, request, now=datetime.now(UTC))
     files.certificate.write_bytes(leaf.certificate_pem)
     files.key.write_bytes(leaf.key_pem)
-    assert files.authority is not None
-    files.authority.write_bytes(trusted)
+    assert files.ca is not None
+    files.ca.write_bytes(ca_bundle)
 
 
 async def _is_404(

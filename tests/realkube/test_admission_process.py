@@ -11,11 +11,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support_admission import queue
-from support_admission_part import NAMESPACE
-from support_realkube import Options, RealServer, free_ports, real_server
-from support_server import pod
-from support_waiting import until_true
+from support.admission import queue
+from support.admission_server import NAMESPACE
+from support.embedded_apiserver import pod
+from support.polling import wait_until_true
+from support.realkube import RealKubeOptions, RealServer, free_ports, real_server
 
 from batholith.model import crds
 from batholith.model.names import NAMESPACES, PODS, QUEUES, SECRETS
@@ -24,14 +24,14 @@ DRY_RUN = f"{QUEUES.path()}?dryRun=All"
 
 
 @dataclass(slots=True)
-class Replica:
+class AdmissionReplica:
     """One process, its address and its health."""
 
     process: asyncio.subprocess.Process
     url: str
     health: str
 
-    async def answers(self, path: str, status: int = 200) -> bool:
+    async def wait_response(self, path: str, status: int = 200) -> bool:
         async with aiohttp.ClientSession() as session:
             try:
                 async with session.get(self.health + path) as answer:
@@ -42,7 +42,7 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(server: RealServer, *arguments: str) -> AsyncIterator[Replica]:
+async def replica(server: RealServer, *arguments: str) -> AsyncIterator[AdmissionReplica]:
     port, health = free_ports(2)
     url = f"https://127.0.0.1:{port}"
     process = await asyncio.create_subprocess_exec(
@@ -58,7 +58,7 @@ async def replica(server: RealServer, *arguments: str) -> AsyncIterator[Replica]
         *arguments,
     )
     try:
-        yield Replica(process, url, f"http://127.0.0.1:{health}")
+        yield AdmissionReplica(process, url, f"http://127.0.0.1:{health}")
     finally:
         if process.returncode is None:
             process.kill()
@@ -67,11 +67,11 @@ async def replica(server: RealServer, *arguments: str) -> AsyncIterator[Replica]
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[RealServer]:
-    async with real_server(tmp_path, Options(audit=True, crds=crds.load())) as started:
+    async with real_server(tmp_path, RealKubeOptions(audit=True, crds=crds.load())) as started:
         yield started
 
 
-async def refuses(server: RealServer) -> bool:
+async def rejects_queue(server: RealServer) -> bool:
     body = queue("lost", parent="nosuch") | {"apiVersion": QUEUES.api_version}
     answer = await server.request("POST", DRY_RUN, body)
     return answer.status == 400 and "failed to get parent queue" in answer.body["message"]
@@ -80,12 +80,12 @@ async def refuses(server: RealServer) -> bool:
 async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> None:
     """They are there before their namespace; then one makes the Secret, and both serve it."""
     async with replica(server) as one, replica(server) as other:
-        await until_true(lambda: one.answers("/healthz"))
-        assert await one.answers("/readyz", 503), "there is no certificate yet"
+        await wait_until_true(lambda: one.wait_response("/healthz"))
+        assert await one.wait_response("/readyz", 503), "there is no certificate yet"
         await server.create(NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
         for each in (one, other):
-            await until_true(partial(each.answers, "/readyz"))
-        await until_true(lambda: refuses(server))
+            await wait_until_true(partial(each.wait_response, "/readyz"))
+        await wait_until_true(lambda: rejects_queue(server))
         made = [
             line["responseStatus"]["code"]
             for line in server.kube.audit()
@@ -126,10 +126,10 @@ async def test_o9_resource_groups_are_taken_up_even_if_the_file_was_bad_at_the_s
         return await selector() == {"pool": "batch"}
 
     async with replica(server, *flags) as part:
-        await until_true(lambda: part.answers("/readyz"))
+        await wait_until_true(lambda: part.wait_response("/readyz"))
         assert await selector() is None
         file.write_text(CONFIGURATION)
-        await until_true(gets_the_label)
+        await wait_until_true(gets_the_label)
 
 
 async def test_files_that_cannot_be_read_are_told_in_a_line(

@@ -4,21 +4,21 @@ import shutil
 from pathlib import Path
 
 import pytest
-import support_apitypes
-from support_servers import RealServers
+from support import api_types
+from support.api_servers import RealServerFactory
 
-from batholith.cluster.apiserver.builtin.kinds import BUILT_IN
-from batholith.cluster.apiserver.kinds import go_types
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.kinds import go_types
 
 if not shutil.which("go"):
     pytest.skip("the Go types are read by a program in Go", allow_module_level=True)
 
 
-async def test_they_are_what_make_api_types_makes(real: RealServers, tmp_path: Path) -> None:
+async def test_they_are_what_make_api_types_makes(real: RealServerFactory, tmp_path: Path) -> None:
     async with real.start(tmp_path) as server:
-        made = await support_apitypes.make(server)
+        made = await api_types.generate(server)
     for name, text in made.items():
-        assert (support_apitypes.PACKAGED / name).read_text() == text, f"run make api-types: {name}"
+        assert (api_types.PACKAGED / name).read_text() == text, f"run make api-types: {name}"
 
 
 def test_fields_and_schemas_name_the_same() -> None:

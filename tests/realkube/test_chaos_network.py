@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from support_audit import Request
-from support_proxy import HttpProxy, TcpProxy, at_random
-from support_replicas import Replica
-from support_stage import PARTS, Stage, stage
+from support.audit_log import AuditedRequest
+from support.chaos_cluster import COMPONENTS, ChaosCluster, chaos_cluster
+from support.fault_proxy import HttpProxy, TcpProxy, random_faults
+from support.replicas import Replica
 
 pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
 
@@ -31,7 +31,7 @@ P = TypeVar("P", TcpProxy, HttpProxy)
 
 
 @asynccontextmanager
-async def a_proxy_each(s: Stage, make: Callable[[], P]) -> AsyncIterator[dict[str, P]]:
+async def proxy_per_replica(s: ChaosCluster, make: Callable[[], P]) -> AsyncIterator[dict[str, P]]:
     """Have each replica reach the server by a proxy of its own."""
     async with AsyncExitStack() as stack:
         proxies = {user: await stack.enter_async_context(make()) for user in s.users}
@@ -39,32 +39,32 @@ async def a_proxy_each(s: Stage, make: Callable[[], P]) -> AsyncIterator[dict[st
         yield proxies
 
 
-def seeing(s: Stage) -> HttpProxy:
+def observing_proxy(s: ChaosCluster) -> HttpProxy:
     """A proxy that sees each request."""
     return HttpProxy(s.server.url, ca=s.server.ca, own=s.server.kube.pki.server)
 
 
 async def test_leaders_that_are_cut_off_end(tmp_path: Path) -> None:
     async with (
-        stage(tmp_path) as s,
-        a_proxy_each(s, lambda: TcpProxy(s.server.kube.port)) as proxies,
-        s.replicas(),
+        chaos_cluster(tmp_path) as s,
+        proxy_per_replica(s, lambda: TcpProxy(s.server.kube.port)) as proxies,
+        s.running_replicas(),
     ):
         for ended, (cut, then) in zip((10, 60, 110), CUTS, strict=True):
-            await s.work.until_ended(ended)
+            await s.job_load.wait_finished(ended)
 
             def cut_off(replica: Replica, cut: Callable[[TcpProxy], None] = cut) -> None:
                 cut(proxies[replica.user])
 
-            for replica in (await s.fell(cut_off)).values():
-                assert await replica.end() == 1
-                assert 'ended at once why="lost the Lease volcano-system/' in replica.said()
+            for replica in (await s.failed_over(cut_off)).values():
+                assert await replica.wait_exit() == 1
+                assert 'ended at once why="lost the Lease volcano-system/' in replica.log_text()
                 then(proxies[replica.user])
-        await s.check()
-        s.check_leaders(least=3)
+        await s.check_jobs()
+        s.check_leaders(min_transitions=3)
 
 
-def careful(request: Request) -> bool:
+def is_safe_to_repeat(request: AuditedRequest) -> bool:
     """Whether a write can do no harm when another has been at work in between."""
     if request.verb == "create" and request.resource != "pods/binding":
         return True  # its name is fixed: a second one is refused
@@ -76,41 +76,41 @@ def careful(request: Request) -> bool:
 async def test_writes_that_arrive_when_another_leads_do_no_harm(tmp_path: Path) -> None:
     """They had left their sender when it led, so nothing but their own care can stop them."""
     async with (
-        stage(tmp_path) as s,
-        a_proxy_each(s, lambda: seeing(s)) as proxies,
-        s.replicas(),
+        chaos_cluster(tmp_path) as s,
+        proxy_per_replica(s, lambda: observing_proxy(s)) as proxies,
+        s.running_replicas(),
     ):
-        await s.work.until_ended(20)
-        senders = await s.fell(lambda replica: proxies[replica.user].hold(requests=True))
+        await s.job_load.wait_finished(20)
+        senders = await s.failed_over(lambda replica: proxies[replica.user].hold(requests=True))
         for replica in senders.values():
-            assert await replica.end() == 1
+            assert await replica.wait_exit() == 1
         assert sum(proxies[replica.user].held for replica in senders.values()) > 0
         for replica in senders.values():
             proxies[replica.user].release()
-        await s.check()
-        late = [stray for part in PARTS for stray in s.strays(part)]
+        await s.check_jobs()
+        late = [stray for part in COMPONENTS for stray in s.stale_writes(part)]
         assert {stray.request.user for stray in late} <= {one.user for one in senders.values()}
-        assert [stray for stray in late if not careful(stray.request)] == []
+        assert [stray for stray in late if not is_safe_to_repeat(stray.request)] == []
 
 
 async def test_a_share_of_all_requests_fails(tmp_path: Path) -> None:
     """500, 429 with and without advice, 409, 410, and connections that break before and after."""
-    async with stage(tmp_path) as s, seeing(s) as proxy:
+    async with chaos_cluster(tmp_path) as s, observing_proxy(s) as proxy:
         s.urls.update(dict.fromkeys(s.users, proxy.url))
-        proxy.judge = at_random(0.1, seed=4)
-        async with s.replicas():
-            await s.work.until_ended(80)
-            await s.fell(Replica.kill)
-            await s.check()
-        s.check_leaders(least=1)
-        assert proxy.spoilt > 200
+        proxy.fault_policy = random_faults(0.1, seed=4)
+        async with s.running_replicas():
+            await s.job_load.wait_finished(80)
+            await s.failed_over(Replica.kill)
+            await s.check_jobs()
+        s.check_leaders(min_transitions=1)
+        assert proxy.faults_injected > 200
 
 
 async def test_the_api_server_is_killed_and_comes_back(tmp_path: Path) -> None:
-    async with stage(tmp_path) as s, s.replicas():
+    async with chaos_cluster(tmp_path) as s, s.running_replicas():
         for ended in (10, 90):
-            await s.work.until_ended(ended)
+            await s.job_load.wait_finished(ended)
             s.server.kube.kill_api()
             await asyncio.to_thread(s.server.kube.start_api)
-        await s.check()
-        s.check_leaders(least=0)
+        await s.check_jobs()
+        s.check_leaders(min_transitions=0)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import support_crds
-from support_kubectl import Kubectl, needs_kubectl
-from support_realkube import real_server
-from support_server import DEFINITIONS, FOOS, Server, definition
-from support_servers import Servers
+from support import crd_builder
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import DEFINITIONS, FOOS, Server, definition
+from support.kubectl import Kubectl, needs_kubectl
+from support.realkube import real_server
 
 from batholith.model import crds
 from batholith.model.names import JOBS
@@ -28,7 +28,7 @@ EITHER: list[Json] = [{"type": "integer"}, {"type": "string"}]
 
 
 @pytest.fixture
-async def server(servers: Servers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path, crds=crds.load()) as started:
         yield started
 
@@ -60,7 +60,7 @@ SCHEMA: Json = {
 async def test_they_are_what_make_crds_makes(tmp_path: Path) -> None:
     async with real_server(tmp_path) as real:
         document = await real.get("/openapi/v3/api/v1")
-    assert support_crds.complete(document) == list(crds.load())
+    assert crd_builder.fill_in_types(document) == list(crds.load())
 
 
 async def test_the_real_server_serves_them_without_complaint(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ async def test_kubectl_applies_them_and_applies_them_again(
     needs_kubectl()
     async with real_server(tmp_path / "server") as real:
         kubectl = Kubectl(real, tmp_path)
-        await kubectl("apply", "-f", str(support_crds.MANIFESTS), *way)
-        again = await kubectl("apply", "-f", str(support_crds.MANIFESTS), *way)
+        await kubectl("apply", "-f", str(crd_builder.MANIFESTS), *way)
+        again = await kubectl("apply", "-f", str(crd_builder.MANIFESTS), *way)
         done = "serverside-applied" if way else "unchanged"
         assert [line.split()[1] for line in again.splitlines()] == [done] * 4
         for made in (await real.get(DEFINITIONS))["items"]:
@@ -160,36 +160,36 @@ QUANTITY = (
 CPU = f"{MAIN}.resources.requests.cpu"
 
 
-def of_type(path: str, given: str, wanted: str) -> str:
+def type_error(path: str, given: str, wanted: str) -> str:
     """A complaint about the type of a value."""
     return f'{path}: Invalid value: "{given}": {path} in body must be of type {wanted}: "{given}"'
 
 
-def of_whole(text: str) -> str:
+def general_error(text: str) -> str:
     """A complaint that names its field in its text alone."""
     return f'<nil>: Invalid value: "": {text}'
 
 
-def not_whole(path: str, form: str = "(default format)") -> str:
-    return of_whole(f"Checked value must be of type integer {form} in {path}")
+def not_integer(path: str, form: str = "(default format)") -> str:
+    return general_error(f"Checked value must be of type integer {form} in {path}")
 
 
-def matching(path: str, value: str, pattern: str) -> str:
+def pattern_error(path: str, value: str, pattern: str) -> str:
     return f"{path}: Invalid value: \"{value}\": {path} in body should match '{pattern}'"
 
 
 WRONG_IN_TEMPLATE: list[tuple[Json, list[str]]] = [
-    ({"image": 3}, [of_type(f"{MAIN}.image", "integer", "string")]),
-    ({"stdin": "yes"}, [of_type(f"{MAIN}.stdin", "string", "boolean")]),
+    ({"image": 3}, [type_error(f"{MAIN}.image", "integer", "string")]),
+    ({"stdin": "yes"}, [type_error(f"{MAIN}.stdin", "string", "boolean")]),
     ({"name": None}, [f"{MAIN}.name: Required value"]),
-    ({"resources": {"requests": {"cpu": "abc"}}}, [matching(CPU, "abc", QUANTITY)]),
+    ({"resources": {"requests": {"cpu": "abc"}}}, [pattern_error(CPU, "abc", QUANTITY)]),
     (
         {"resources": {"requests": {"cpu": 1.5}}},
         [
-            of_type(CPU, "number", "integer,string"),
-            of_whole(f'"{CPU}" must validate at least one schema (anyOf)'),
-            of_type(CPU, "number", "integer"),
-            not_whole(CPU),
+            type_error(CPU, "number", "integer,string"),
+            general_error(f'"{CPU}" must validate at least one schema (anyOf)'),
+            type_error(CPU, "number", "integer"),
+            not_integer(CPU),
         ],
     ),
     (
@@ -203,79 +203,89 @@ async def test_wrong_values_in_a_template_are_refused(server: Server) -> None:
     for fields, complaints in WRONG_IN_TEMPLATE:
         refused = await server.request("POST", PATH, job_with(**fields))
         assert refused.status == 422
-        assert refused.body["message"] == complaint('Job.batch.volcano.sh "j"', complaints)
+        assert refused.body["message"] == error_message('Job.batch.volcano.sh "j"', complaints)
 
 
-ANY = of_whole('"spec.any" must validate at least one schema (anyOf)')
+ANY = general_error('"spec.any" must validate at least one schema (anyOf)')
 ONE = '"spec.one" must validate one and only one schema (oneOf)'
 ALL = '"spec.all" must validate all the schemas (allOf)'
 WRONG: list[tuple[str, Any, list[str]]] = [
-    ("whole", 1.5, [of_type("spec.whole", "number", "integer"), not_whole("spec.whole")]),
+    ("whole", 1.5, [type_error("spec.whole", "number", "integer"), not_integer("spec.whole")]),
     (
         "long",
         1.5,
-        [of_type("spec.long", "float64", "int64"), not_whole("spec.long", "with format int64")],
+        [
+            type_error("spec.long", "float64", "int64"),
+            not_integer("spec.long", "with format int64"),
+        ],
     ),
     (
         "long",
         2**70,
-        [of_type("spec.long", "float64", "int64"), not_whole("spec.long", "with format int64")],
+        [
+            type_error("spec.long", "float64", "int64"),
+            not_integer("spec.long", "with format int64"),
+        ],
     ),
-    ("either", 1.5, [of_type("spec.either", "number", "integer,string")]),
-    ("either", True, [of_type("spec.either", "boolean", "integer,string")]),
-    ("either", 2**70, [of_type("spec.either", "number", "integer,string")]),
+    ("either", 1.5, [type_error("spec.either", "number", "integer,string")]),
+    ("either", True, [type_error("spec.either", "boolean", "integer,string")]),
+    ("either", 2**70, [type_error("spec.either", "number", "integer,string")]),
     (
         "size",
         True,
         [
-            of_type("spec.size", "boolean", "integer,string"),
-            of_whole('"spec.size" must validate at least one schema (anyOf)'),
-            of_type("spec.size", "boolean", "integer"),
+            type_error("spec.size", "boolean", "integer,string"),
+            general_error('"spec.size" must validate at least one schema (anyOf)'),
+            type_error("spec.size", "boolean", "integer"),
         ],
     ),
     (
         "port",
         "b",
         [
-            matching("spec.port", "b", "^a$"),
-            of_whole('"spec.port" must validate all the schemas (allOf)'),
+            pattern_error("spec.port", "b", "^a$"),
+            general_error('"spec.port" must validate all the schemas (allOf)'),
         ],
     ),
-    ("any", "bcd", [ANY, matching("spec.any", "bcd", "^a")]),
-    ("one", "ab", [of_whole(f"{ONE}. Found 2 valid alternatives")]),
-    ("one", "bcd", [of_whole(f"{ONE}. Found none valid"), matching("spec.one", "bcd", "^a")]),
+    ("any", "bcd", [ANY, pattern_error("spec.any", "bcd", "^a")]),
+    ("one", "ab", [general_error(f"{ONE}. Found 2 valid alternatives")]),
+    (
+        "one",
+        "bcd",
+        [general_error(f"{ONE}. Found none valid"), pattern_error("spec.one", "bcd", "^a")],
+    ),
     (
         "one",
         3,
         [
-            of_type("spec.one", "integer", "string"),
-            of_whole(f"{ONE}. Found 2 valid alternatives"),
+            type_error("spec.one", "integer", "string"),
+            general_error(f"{ONE}. Found 2 valid alternatives"),
         ],
     ),
     (
         "all",
         "bcd",
         [
-            matching("spec.all", "bcd", "^a"),
+            pattern_error("spec.all", "bcd", "^a"),
             "spec.all: Too long: may not be more than 2 bytes",
-            of_whole(f"{ALL}. None validated"),
+            general_error(f"{ALL}. None validated"),
         ],
     ),
-    ("all", "abc", ["spec.all: Too long: may not be more than 2 bytes", of_whole(ALL)]),
-    ("none", "ab", [of_whole('"spec.none" must not validate the schema (not)')]),
+    ("all", "abc", ["spec.all: Too long: may not be more than 2 bytes", general_error(ALL)]),
+    ("none", "ab", [general_error('"spec.none" must not validate the schema (not)')]),
 ]
 
 
 async def test_each_kind_of_check_complains_in_the_same_words(server: Server) -> None:
-    await server.install(definition_with(SCHEMA))
+    await server.install_crds(definition_with(SCHEMA))
     for field, value, complaints in WRONG:
         body = {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "x"}}
         refused = await server.request("POST", FOOS, {**body, "spec": {field: value}})
         assert refused.status == 422
-        assert refused.body["message"] == complaint('Foo.ex.io "x"', complaints)
+        assert refused.body["message"] == error_message('Foo.ex.io "x"', complaints)
 
 
-def complaint(whose: str, complaints: list[str]) -> str:
+def error_message(whose: str, complaints: list[str]) -> str:
     """The message of a refusal."""
     said = complaints[0] if len(complaints) == 1 else f"[{', '.join(complaints)}]"
     return f"{whose} is invalid: {said}"

@@ -3,11 +3,11 @@
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from support_goclient import go_checks, needs_go_client
-from support_parts import part
-from support_servers import Servers
-from support_up import up
-from support_waiting import until_true
+from support.api_servers import ServerFactory
+from support.components import component
+from support.embedded_cluster import embedded_cluster
+from support.go_client import needs_go_client, run_go_checks
+from support.polling import wait_until_true
 
 from batholith.admission.settings import AdmissionSettings
 from batholith.admission.webhooks import webhooks
@@ -30,10 +30,10 @@ ALLOWED = {"KUBE_FEATURE_ClientsAllowCBOR": "true"}
 PREFERRED = {**ALLOWED, "KUBE_FEATURE_ClientsPreferCBOR": "true"}
 
 
-async def test_go_clients_find_what_they_expect(servers: Servers, tmp_path: Path) -> None:
+async def test_go_clients_find_what_they_expect(servers: ServerFactory, tmp_path: Path) -> None:
     needs_go_client()
     async with servers.start(tmp_path, crds=crds.load()) as server:
-        said = await go_checks(server.kubeconfig)
+        said = await run_go_checks(server.kubeconfig)
     missing = MISSING[servers.name]
     assert {name: text for name, text in said.items() if text and name not in missing} == {}
     for name, words in missing.items():
@@ -41,27 +41,27 @@ async def test_go_clients_find_what_they_expect(servers: Servers, tmp_path: Path
     assert len(said) > 40
 
 
-async def test_go_clients_that_know_cbor_fall_back(servers: Servers, tmp_path: Path) -> None:
+async def test_go_clients_that_know_cbor_fall_back(servers: ServerFactory, tmp_path: Path) -> None:
     needs_go_client()
     async with servers.start(tmp_path, crds=crds.load()) as server:
-        said = await go_checks(
+        said = await run_go_checks(
             server.kubeconfig,
             "-run=^(dynamic|job-create|job-update|wire-proto|watch-list)",
             environment=ALLOWED,
         )
-        said |= await go_checks(server.kubeconfig, "-run=^wire-cbor", environment=PREFERRED)
+        said |= await run_go_checks(server.kubeconfig, "-run=^wire-cbor", environment=PREFERRED)
     assert {name: text for name, text in said.items() if text} == {}
 
 
 async def test_a_go_program_runs_jobs_and_commands_them(tmp_path: Path) -> None:
     needs_go_client()
-    async with up(tmp_path / "data", "--simulate", "2") as cluster:
-        said = await go_checks(cluster.data.kubeconfig, "-life")
+    async with embedded_cluster(tmp_path / "data", "--simulate", "2") as cluster:
+        said = await run_go_checks(cluster.data_dir.kubeconfig, "-life")
     assert list(said.values()) == [""] * 3, said
 
 
 async def test_a_go_program_commands_our_parts_on_either_server(
-    servers: Servers, tmp_path: Path
+    servers: ServerFactory, tmp_path: Path
 ) -> None:
     needs_go_client()
     rules = webhooks(AdmissionSettings())
@@ -75,13 +75,13 @@ async def test_a_go_program_commands_our_parts_on_either_server(
             ("scheduler", "--leader-elect=false"),
             ("agent", "--simulate", "2", "--data-dir", str(tmp_path / "agent")),
         ):
-            started = await running.enter_async_context(part(*arguments, *known))
-            await started.until_ready()
+            started = await running.enter_async_context(component(*arguments, *known))
+            await started.wait_ready()
 
         async def open_for_jobs() -> bool:
             queue = await server.request("GET", QUEUES.path(name="default"))
             return queue.status == 200 and queue.body.get("status", {}).get("state") == "Open"
 
-        await until_true(open_for_jobs)
-        said = await go_checks(server.kubeconfig, "-life")
+        await wait_until_true(open_for_jobs)
+        said = await run_go_checks(server.kubeconfig, "-life")
     assert list(said.values()) == [""] * 3, said

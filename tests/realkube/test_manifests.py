@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support_kubectl import Kubectl, needs_kubectl
-from support_manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
-from support_realkube import WORKLOADS, Options, RealServer, needs_realkube, real_server
-from support_waiting import PATIENCE, until_equal, until_true
+from support.kubectl import Kubectl, needs_kubectl
+from support.manifests import CHART, MANIFESTS, NAMESPACE, OVERLAYS, helm, kustomized, of_kind
+from support.polling import DEFAULT_TIMEOUT, wait_until_equal, wait_until_true
+from support.realkube import WORKLOADS, RealKubeOptions, RealServer, real_server, require_realkube
 
 from batholith.model.names import COMMANDS, JOBS, PODS, QUEUES, Resource
 
@@ -42,7 +42,7 @@ SERVICE_MONITORS = {
 }
 """Stands for the Prometheus operator's own definition."""
 
-LIVELY = Options(
+ACTIVE_KINDS = RealKubeOptions(
     controllers=(
         *WORKLOADS,
         "clusterrole-aggregation",
@@ -52,7 +52,7 @@ LIVELY = Options(
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class InstallSite:
     """A fresh server and a kubectl that reaches it."""
 
     server: RealServer
@@ -69,15 +69,17 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[InstallSite]:
     needs_kubectl()
-    needs_realkube()
-    options = getattr(request, "param", Options())
+    require_realkube()
+    options = getattr(request, "param", RealKubeOptions())
     async with real_server(tmp_path, options, crds=[SERVICE_MONITORS]) as server:
-        yield Site(server, Kubectl(server, tmp_path))
+        yield InstallSite(server, Kubectl(server, tmp_path))
 
 
-async def test_all_is_taken_without_a_warning_and_a_second_time_changes_nothing(site: Site) -> None:
+async def test_all_is_taken_without_a_warning_and_a_second_time_changes_nothing(
+    site: InstallSite,
+) -> None:
     first = await site.kubectl.run("apply", "-k", str(MANIFESTS))
     assert (first.code, first.err) == (0, "")
     assert {line.rsplit(" ", 1)[1] for line in first.out.splitlines()} == {"created"}
@@ -89,7 +91,7 @@ async def test_all_is_taken_without_a_warning_and_a_second_time_changes_nothing(
     assert await site.kubectl("diff", "-k", str(MANIFESTS)) == ""
 
 
-async def test_the_server_itself_can_apply_it_over_what_others_own(site: Site) -> None:
+async def test_the_server_itself_can_apply_it_over_what_others_own(site: InstallSite) -> None:
     mine = ("apply", "--server-side", "--force-conflicts", "-k", str(MANIFESTS))
     await site.kubectl("create", "-f", str(MANIFESTS / "crds"))
     for _ in range(2):
@@ -98,7 +100,7 @@ async def test_the_server_itself_can_apply_it_over_what_others_own(site: Site) -
     assert len(await site.versions(MANIFESTS)) == len(kustomized(MANIFESTS))
 
 
-async def test_each_overlay_is_taken_over_the_one_before(site: Site) -> None:
+async def test_each_overlay_is_taken_over_the_one_before(site: InstallSite) -> None:
     for overlay in OVERLAYS:
         folder = MANIFESTS / "overlays" / overlay
         said = await site.kubectl.run("apply", "-k", str(folder))
@@ -109,21 +111,21 @@ async def test_each_overlay_is_taken_over_the_one_before(site: Site) -> None:
         assert await site.versions(folder) == before
 
 
-@pytest.mark.parametrize("site", [LIVELY], indirect=True)
+@pytest.mark.parametrize("site", [ACTIVE_KINDS], indirect=True)
 async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs(
-    site: Site,
+    site: InstallSite,
 ) -> None:
     await site.kubectl("apply", "-k", str(MANIFESTS))
     wanted = sum(
         each["spec"]["replicas"] for each in of_kind(kustomized(MANIFESTS), "Deployment").values()
     )
-    await _pods_made(site.server, wanted)
-    await _people_may_do_what_their_roles_say(site)
+    await _wait_pods(site.server, wanted)
+    await _check_user_roles(site)
     # Nobody answers the webhooks here; what is there already must not keep all from going.
     hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
     await site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
     for path, body in ((QUEUES.path(), _queue()), (JOBS.path("default"), _job())):
-        await until_true(partial(_takes, site.server, path, body))
+        await wait_until_true(partial(_accepts, site.server, path, body))
     await site.server.create(QUEUES.path(), _queue())
     await site.server.create(JOBS.path("default"), _job())
     await site.kubectl("apply", "-k", str(MANIFESTS))
@@ -134,8 +136,10 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     assert "vcjob" not in left
 
 
-@pytest.mark.parametrize("site", [LIVELY], indirect=True)
-async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(site: Site) -> None:
+@pytest.mark.parametrize("site", [ACTIVE_KINDS], indirect=True)
+async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(
+    site: InstallSite,
+) -> None:
     await site.kubectl("apply", "-k", str(MANIFESTS))
     for who in ("ada", "eve"):
         await site.kubectl("create", "rolebinding", who, "--clusterrole=edit", f"--user={who}")
@@ -159,11 +163,11 @@ async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(site: 
             and await ordered("eve", QUEUES) == ""
         )
 
-    await until_true(settled)
+    await wait_until_true(settled)
     assert await ordered("eve", QUEUES, really=True) == ""
 
 
-async def test_the_server_takes_what_the_chart_gives(site: Site) -> None:
+async def test_the_server_takes_what_the_chart_gives(site: InstallSite) -> None:
     told = ("template", "batholith", str(CHART), f"--namespace={NAMESPACE}", "--include-crds")
     await site.kubectl("create", "namespace", NAMESPACE)
     await site.kubectl("apply", "-f", str(MANIFESTS / "crds"))
@@ -173,7 +177,7 @@ async def test_the_server_takes_what_the_chart_gives(site: Site) -> None:
         assert (said.code, said.err) == (0, "")
 
 
-async def test_helm_installs_upgrades_and_uninstalls(site: Site) -> None:
+async def test_helm_installs_upgrades_and_uninstalls(site: InstallSite) -> None:
     access = f"--kubeconfig={site.server.kubeconfig}"
     release = ("batholith", str(CHART), f"--namespace={NAMESPACE}", access)
     helm("install", *release, "--create-namespace")
@@ -188,7 +192,7 @@ async def test_helm_installs_upgrades_and_uninstalls(site: Site) -> None:
     assert "jobs.batch.volcano.sh" in await site.kubectl("get", "crd", "-o=name")
 
 
-async def _people_may_do_what_their_roles_say(site: Site) -> None:
+async def _check_user_roles(site: InstallSite) -> None:
     for who, role in (("ada", "edit"), ("bob", "view")):
         await site.kubectl("create", "rolebinding", who, f"--clusterrole={role}", f"--user={who}")
     allowed = ("--clusterrole=batholith-queue-admin", "--user=eve")
@@ -217,19 +221,19 @@ async def _people_may_do_what_their_roles_say(site: Site) -> None:
             said = await site.kubectl.run("auth", "can-i", verb, what, f"--as={who}")
             return said.out.split(maxsplit=1)[0]
 
-        await until_equal(as_told, answer)
+        await wait_until_equal(as_told, answer)
     await site.kubectl("delete", "clusterrolebinding", "eve")
 
 
-async def _takes(server: RealServer, path: str, body: dict[str, object]) -> bool:
+async def _accepts(server: RealServer, path: str, body: dict[str, object]) -> bool:
     """Whether the server has forgotten the webhooks that nobody answers."""
     return (await server.request("POST", f"{path}?dryRun=All", body)).status == 201
 
 
-async def _pods_made(server: RealServer, wanted: int) -> None:
+async def _wait_pods(server: RealServer, wanted: int) -> None:
     made: set[str] = set()
     async with (
-        asyncio.timeout(2 * PATIENCE),
+        asyncio.timeout(2 * DEFAULT_TIMEOUT),
         server.watch(f"{PODS.path(NAMESPACE)}?watch=1") as lines,
     ):
         while len(made) < wanted:

@@ -7,19 +7,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from support_admission import ask, job, queue, task
-from support_policies import RESOURCES, install
-from support_realkube import RealKube
-from support_refusal_phrases import CASES, filled
-from support_refusals_on_servers import hold, refusals
-from support_server import Answer, Server
-from support_servers import RealServers, merge, real_servers
-from support_waiting import until_true
-from support_webhooks import serve_webhooks
+from support.admission import admit, job, queue, task
+from support.api_servers import RealServerFactory, merge_patch, real_servers
+from support.cel_policies import RESOURCES, install
+from support.denial_phrases import CASES, filled
+from support.denials_on_servers import create_queues, denials
+from support.embedded_apiserver import RawResponse, Server
+from support.polling import wait_until_true
+from support.realkube import RealKube
+from support.webhooks import serve_webhooks
 
 from batholith.admission import WEBHOOKS
+from batholith.model.admission import DeniedError
 from batholith.model.names import JOBS, QUEUES
-from batholith.model.review import DeniedError
 
 Json = dict[str, Any]
 
@@ -28,10 +28,10 @@ BY_A_POLICY = "ValidatingAdmissionPolicy"
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
     def prepare(kube: RealKube) -> None:
         wrong = stored(minAvailable=9, plugins={"nosuch": []}) | {"metadata": {"name": "before"}}
-        assert kube.ask("POST", JOBS.path("default"), wrong) == 201
+        assert kube.request_json("POST", JOBS.path("default"), wrong) == 201
         install(kube)
 
     with real_servers(tmp_path_factory.mktemp("kube"), prepare=prepare) as started:
@@ -39,7 +39,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServers]:
 
 
 @pytest.fixture
-async def server(servers: RealServers, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(servers: RealServerFactory, tmp_path: Path) -> AsyncIterator[Server]:
     async with servers.start(tmp_path) as started:
         yield started
 
@@ -53,7 +53,7 @@ def path_for(body: Json) -> str:
     return resource.path("default" if resource.namespaced else "")
 
 
-async def offer(server: Server, body: Json) -> Answer:
+async def submit(server: Server, body: Json) -> RawResponse:
     """Send an object of which only the outcome counts."""
     metadata = {key: value for key, value in body["metadata"].items() if key != "namespace"}
     resource = RESOURCES[body["kind"]]
@@ -61,9 +61,9 @@ async def offer(server: Server, body: Json) -> Answer:
     return await server.request("POST", f"{path_for(body)}?dryRun=All", whole)
 
 
-async def refusal(server: Server, body: Json) -> str:
+async def denial_message(server: Server, body: Json) -> str:
     """With what words a policy refuses an object; empty if none does."""
-    answer = await offer(server, body)
+    answer = await submit(server, body)
     if answer.status == 201:
         return ""
     message = str(answer.body["message"])
@@ -74,7 +74,7 @@ async def refusal(server: Server, body: Json) -> str:
 
 # -- what was recorded
 
-LEFT_OUT = {
+NOT_COVERED = {
     "no-queue": "a policy sees the queues that there are, not that one is missing",
     "pg-queue": "the same",
     "gq-parent": "the same",
@@ -89,13 +89,13 @@ async def test_what_was_refused_by_rules_is_refused_in_the_same_words(server: Se
     )
     await server.create(QUEUES.path(), parent)
     child = named("child", parent="gq-ok", capability={"cpu": "8"})
-    await until_refused(server, child, "exceeds its ancestor's capability")
+    await wait_denied(server, child, "exceeds its ancestor's capability")
     wrong = []
     for case in RECORDED:
         body = case["object"]
-        if case["refused_by"] != "rules" or body["metadata"]["name"] in LEFT_OUT:
+        if case["refused_by"] != "rules" or body["metadata"]["name"] in NOT_COVERED:
             continue
-        answer = await offer(server, body)
+        answer = await submit(server, body)
         said = str(answer.body.get("message", ""))
         # Of several faults a policy tells the first.
         if BY_A_POLICY not in said or case["says"][0] not in said:
@@ -103,7 +103,7 @@ async def test_what_was_refused_by_rules_is_refused_in_the_same_words(server: Se
     assert wrong == []
 
 
-RECORDED = lines("admission-refusals.jsonl")
+RECORDED = lines("admission-denials.jsonl")
 
 
 async def test_what_was_accepted_is_accepted(server: Server) -> None:
@@ -112,7 +112,7 @@ async def test_what_was_accepted_is_accepted(server: Server) -> None:
     assert len(taken) > 100
     wrong = []
     for body in taken:
-        answer = await offer(server, body)
+        answer = await submit(server, body)
         if BY_A_POLICY in str(answer.body):
             wrong.append((body["metadata"]["name"], answer.body["message"]))
     assert wrong == []
@@ -310,9 +310,9 @@ REFUSED: dict[str, tuple[Json, str]] = {
 @pytest.mark.parametrize("rule", REFUSED)
 async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -> None:
     body, words = REFUSED[rule]
-    assert words in await refusal(server, body)
+    assert words in await denial_message(server, body)
     with pytest.raises(DeniedError):
-        ask(body)
+        admit(body)
 
 
 ACCEPTED: dict[str, Json] = {
@@ -379,19 +379,19 @@ ACCEPTED: dict[str, Json] = {
 @pytest.mark.parametrize("case", ACCEPTED)
 async def test_what_is_right_is_accepted_by_both(server: Server, case: str) -> None:
     body = ACCEPTED[case]
-    answer = await offer(server, body)
+    answer = await submit(server, body)
     assert answer.status == 201, answer.body
-    ask(body)
+    admit(body)
 
 
 async def test_policies_and_functions_agree_on_jobs_made_of_parts(server: Server) -> None:
     await server.create(QUEUES.path(), named("default", parent="root"))
     dice, differ, refused = Random(20), [], 0
     for _ in range(400):
-        body = some_job(dice)
-        said = await refusal(server, body)
+        body = random_job(dice)
+        said = await denial_message(server, body)
         try:
-            ask(body)
+            admit(body)
             denied = ""
         except DeniedError as error:
             denied = str(error)
@@ -402,9 +402,9 @@ async def test_policies_and_functions_agree_on_jobs_made_of_parts(server: Server
     assert 100 < refused < 300, "both are to be seen"
 
 
-def some_job(dice: Random) -> Json:
+def random_job(dice: Random) -> Json:
     """A job of parts that are right by themselves or wrong, most of them right."""
-    tasks = [some_task(dice) for _ in range(dice.choice((1, 1, 2, 3)))]
+    tasks = [random_task(dice) for _ in range(dice.choice((1, 1, 2, 3)))]
     if dice.random() < 0.95:
         for index, each in enumerate(tasks):
             each["name"] = f"t{index}"
@@ -416,7 +416,7 @@ def some_job(dice: Random) -> Json:
     return whole(*tasks, name=name, **spec)
 
 
-def some_task(dice: Random) -> Json:
+def random_task(dice: Random) -> Json:
     made = task("t", dice.choice((0, 1, 4, 6, 11)))
     for field, choices in TASK_PARTS.items():
         if dice.random() < 0.07:
@@ -504,14 +504,14 @@ def stored(**spec: Any) -> Json:
     return body
 
 
-def changed(change: Json, *, task: int = 0) -> Json:
+def changed_task(change: Json, *, task: int = 0) -> Json:
     """Fields of one task changed."""
     body = stored()
     body["spec"]["tasks"][task] |= change
     return body
 
 
-async def put(server: Server, body: Json) -> Answer:
+async def replace(server: Server, body: Json) -> RawResponse:
     """Replace what is stored under a name, for show."""
     at = f"{path_for(body)}/{body['metadata']['name']}"
     version = (await server.get(at))["metadata"]["resourceVersion"]
@@ -522,11 +522,11 @@ async def put(server: Server, body: Json) -> Answer:
 OTHER = {"spec": {"containers": [{"name": "main", "image": "alpine", "command": ["true"]}]}}
 WRONG_CHANGES: dict[str, tuple[Json, str]] = {
     "U2": (
-        changed({"replicas": 1, "minAvailable": 2}),
+        changed_task({"replicas": 1, "minAvailable": 2}),
         "spec.tasks[0]: 'minAvailable' must be <= 'replicas' in task: a (minAvailable is 2",
     ),
     "U3": (
-        changed({"partitionPolicy": SIX}),
+        changed_task({"partitionPolicy": SIX}),
         "spec.tasks[0]: 'Replicas' are not equal to TotalPartitions*PartitionSize in task: a",
     ),
     "U4": (
@@ -551,12 +551,15 @@ WRONG_CHANGES: dict[str, tuple[Json, str]] = {
     ),
     "topology": (stored(networkTopology={"mode": "soft"}), "changed: spec.networkTopology"),
     "estimate": (stored(runningEstimate="1h"), "changed: spec.runningEstimate"),
-    "name": (changed({"name": "c"}), "changed: spec.tasks[*].name"),
-    "template": (changed({"template": OTHER}, task=1), "changed: spec.tasks[*].template"),
-    "task policies": (changed({"policies": []}), "changed: spec.tasks[*].policies"),
-    "task topology": (changed({"topologyPolicy": "none"}), "changed: spec.tasks[*].topologyPolicy"),
-    "depends": (changed({"dependsOn": {"name": ["b"]}}), "changed: spec.tasks[*].dependsOn"),
-    "task retries": (changed({"maxRetry": 1}), "changed: spec.tasks[*].maxRetry"),
+    "name": (changed_task({"name": "c"}), "changed: spec.tasks[*].name"),
+    "template": (changed_task({"template": OTHER}, task=1), "changed: spec.tasks[*].template"),
+    "task policies": (changed_task({"policies": []}), "changed: spec.tasks[*].policies"),
+    "task topology": (
+        changed_task({"topologyPolicy": "none"}),
+        "changed: spec.tasks[*].topologyPolicy",
+    ),
+    "depends": (changed_task({"dependsOn": {"name": ["b"]}}), "changed: spec.tasks[*].dependsOn"),
+    "task retries": (changed_task({"maxRetry": 1}), "changed: spec.tasks[*].maxRetry"),
 }
 
 
@@ -564,11 +567,11 @@ WRONG_CHANGES: dict[str, tuple[Json, str]] = {
 async def test_what_may_not_change(server: Server, rule: str) -> None:
     body, words = WRONG_CHANGES[rule]
     before = await server.create(JOBS.path("default"), stored())
-    answer = await put(server, body)
+    answer = await replace(server, body)
     assert (answer.status, answer.body["reason"]) == (422, "Invalid")
     assert words in answer.body["message"]
     with pytest.raises(DeniedError):
-        ask(body, old=before)
+        admit(body, old=before)
 
 
 RIGHT_CHANGES = {
@@ -576,9 +579,9 @@ RIGHT_CHANGES = {
     "least": stored(minAvailable=2),
     "priority": stored(priorityClassName="high"),
     "suspend": stored(suspend=True),
-    "replicas": changed({"replicas": 5}),
+    "replicas": changed_task({"replicas": 5}),
     "defaults by hand": stored(queue="default", schedulerName="volcano", maxRetry=3, policies=[]),
-    "defaults by webhook": changed({"maxRetry": 3, "minAvailable": 2}),
+    "defaults by webhook": changed_task({"maxRetry": 3, "minAvailable": 2}),
     "defaults left out": {
         **stored(),
         "spec": {"tasks": stored()["spec"]["tasks"], "plugins": {"env": []}},
@@ -589,16 +592,16 @@ RIGHT_CHANGES = {
 @pytest.mark.parametrize("case", RIGHT_CHANGES)
 async def test_what_may_change(server: Server, case: str) -> None:
     before = await server.create(JOBS.path("default"), stored())
-    answer = await put(server, RIGHT_CHANGES[case])
+    answer = await replace(server, RIGHT_CHANGES[case])
     assert answer.status == 200, answer.body
-    ask(RIGHT_CHANGES[case], old=before)
+    admit(RIGHT_CHANGES[case], old=before)
 
 
 async def test_names_of_claims_may_be_written(server: Server) -> None:
     volumes = [{"mountPath": "/a", "volumeClaim": CLAIM}]
     await server.create(JOBS.path("default"), stored(volumes=volumes))
     written = [volumes[0] | {"volumeClaimName": "j-pvc-0"}]
-    answer = await put(server, stored(volumes=written))
+    answer = await replace(server, stored(volumes=written))
     assert answer.status == 200, answer.body
 
 
@@ -607,11 +610,11 @@ async def test_a_wrong_job_from_before_can_still_be_written_but_for_its_spec(
 ) -> None:
     """Its labels, its finalizers, its status, and so its end."""
     at = JOBS.path("default", "before")
-    await merge(
+    await merge_patch(
         server, at, {"metadata": {"finalizers": ["example.com/held"], "labels": {"a": "b"}}}
     )
-    await merge(server, f"{at}/status", {"status": {"state": {"phase": "Failed"}}})
-    await merge(server, at, {"metadata": {"finalizers": []}})
+    await merge_patch(server, f"{at}/status", {"status": {"state": {"phase": "Failed"}}})
+    await merge_patch(server, at, {"metadata": {"finalizers": []}})
     assert (await server.request("DELETE", at)).status == 200
 
 
@@ -619,22 +622,22 @@ async def test_such_a_job_can_go_where_webhooks_fill_it_in(server: Server) -> No
     """They add to the spec of a job from before at each write, be it that of its last finalizer."""
     at = JOBS.path("default", "before")
     await server.create(QUEUES.path(), named("default"))
-    await merge(server, at, {"metadata": {"finalizers": ["example.com/held"]}})
+    await merge_patch(server, at, {"metadata": {"finalizers": ["example.com/held"]}})
     async with serve_webhooks(server, WEBHOOKS):
         assert (await server.request("DELETE", at)).status == 200
-        await merge(server, at, {"metadata": {"finalizers": []}})
+        await merge_patch(server, at, {"metadata": {"finalizers": []}})
         assert (await server.request("GET", at)).status == 404
 
 
 async def test_the_root_queue_is_fixed_and_may_be_relabelled(server: Server) -> None:
     await server.create(QUEUES.path(), named("root", capability={"cpu": "4"}))
     same = named("root", capability={"cpu": "4000m"}, annotations={"a": "b"}, priority=3)
-    assert (await put(server, same)).status == 200
+    assert (await replace(server, same)).status == 200
     for body in (named("root", capability={"cpu": 5}), named("root"), named("root", deserved={})):
-        answer = await put(server, body)
+        answer = await replace(server, body)
         assert "guarantee) cannot be modified" in answer.body["message"]
     moved = named("root", capability={"cpu": "4"}, parent="other")
-    assert "spec.parent: queue root has no parent" in (await put(server, moved)).body["message"]
+    assert "spec.parent: queue root has no parent" in (await replace(server, moved)).body["message"]
 
 
 @pytest.mark.parametrize("name", ["root", "default"])
@@ -648,60 +651,60 @@ async def test_two_queues_stay(server: Server, name: str) -> None:
 # -- beside other queues
 
 
-async def until_refused(server: Server, body: Json, words: str) -> None:
+async def wait_denied(server: Server, body: Json, words: str) -> None:
     """A policy sees other objects as the API server's cache shows them, which may be late."""
 
-    async def is_refused() -> bool:
-        return words in await refusal(server, body)
+    async def is_denied() -> bool:
+        return words in await denial_message(server, body)
 
-    await until_true(is_refused)
+    await wait_until_true(is_denied)
 
 
 async def test_a_queue_that_is_closed_takes_nothing(server: Server) -> None:
     await server.create(QUEUES.path(), named("q"))
     group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "q"}}
     for body in (whole(queue="q"), group):
-        assert await refusal(server, body) == ""
-    await merge(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Closed"}})
+        assert await denial_message(server, body) == ""
+    await merge_patch(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Closed"}})
     for what, body in (("job", whole(queue="q")), ("PodGroup", group)):
         told = f"spec.queue: can only submit {what} to queue with state `Open`, queue `q` status is"
-        await until_refused(server, body, f"{told} `Closed`")
-    await merge(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Open"}})
+        await wait_denied(server, body, f"{told} `Closed`")
+    await merge_patch(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Open"}})
 
     async def is_taken() -> bool:
-        return await refusal(server, whole(queue="q")) == ""
+        return await denial_message(server, whole(queue="q")) == ""
 
-    await until_true(is_taken)
+    await wait_until_true(is_taken)
 
 
 async def test_a_queue_with_children_takes_no_jobs_and_stays(server: Server) -> None:
     await server.create(QUEUES.path(), named("q", capability={"cpu": 4}))
     await server.create(QUEUES.path(), named("child", parent="q", capability={"cpu": "2"}))
     told = "spec.queue: can only submit job to leaf queue, queue `q` has child queue child"
-    await until_refused(server, whole(queue="q"), told)
+    await wait_denied(server, whole(queue="q"), told)
     group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "q"}}
     told = "spec.queue: can only submit PodGroup to leaf queue, queue `q` has child queue child"
-    await until_refused(server, group, told)
+    await wait_denied(server, group, told)
     answer = await server.request("DELETE", QUEUES.path(name="q"))
     assert "queue q can not be deleted because it has child queue child" in answer.body["message"]
-    await until_refused(
+    await wait_denied(
         server,
         named("other", parent="q", capability={"cpu": 5}),
         "spec.capability: queue other capability[cpu]=5 exceeds its ancestor's capability=4",
     )
-    less = await put(server, named("q", capability={"cpu": "1500m"}))
+    less = await replace(server, named("q", capability={"cpu": "1500m"}))
     assert (
         "capability[cpu]=1500m is smaller than its descendants' max capability=2"
         in less.body["message"]
     )
-    circle = await put(server, named("q", parent="child"))
+    circle = await replace(server, named("q", parent="child"))
     assert "queue q cannot have parent child, which lies below it" in circle.body["message"]
     assert (await server.request("DELETE", QUEUES.path(name="child"))).status == 200
 
     async def may_go() -> bool:
         return (await server.request("DELETE", QUEUES.path(name="q"))).status == 200
 
-    await until_true(may_go)
+    await wait_until_true(may_go)
 
 
 async def test_a_path_of_another_queue_is_no_leaf(server: Server) -> None:
@@ -714,10 +717,10 @@ async def test_a_path_of_another_queue_is_no_leaf(server: Server) -> None:
     told = (
         "root/x is not allowed to be in the sub path of root/x/y of queue a: a path ends at a leaf"
     )
-    await until_refused(server, at("b", "root/x"), told)
+    await wait_denied(server, at("b", "root/x"), told)
     told = "root/x/y/z is not allowed to be in the sub path of root/x/y of queue a"
-    await until_refused(server, at("b", "root/x/y/z"), told)
-    assert await refusal(server, at("b", "root/xy")) == ""
+    await wait_denied(server, at("b", "root/x/y/z"), told)
+    assert await denial_message(server, at("b", "root/xy")) == ""
 
 
 # -- pods
@@ -734,8 +737,8 @@ async def test_a_pod_with_a_wrong_amount(server: Server, value: str) -> None:
     """A policy says it in the words of the function."""
     body = pod(min_available=value)
     with pytest.raises(DeniedError) as denied:
-        ask(body)
-    assert f"metadata.annotations: {denied.value}" in await refusal(server, body)
+        admit(body)
+    assert f"metadata.annotations: {denied.value}" in await denial_message(server, body)
 
 
 async def test_other_pods(server: Server) -> None:
@@ -745,10 +748,10 @@ async def test_other_pods(server: Server) -> None:
         pod(max_unavailable="99%"),
         pod("x", min_available="x"),
     ):
-        assert await refusal(server, body) == ""
-        ask(body)
+        assert await denial_message(server, body) == ""
+        admit(body)
     both = pod(min_available="1", max_unavailable="1")
-    assert "not allow configure multiple annotations" in await refusal(server, both)
+    assert "not allow configure multiple annotations" in await denial_message(server, both)
 
 
 # -- beside webhooks, and under load
@@ -758,8 +761,8 @@ async def test_where_both_are_there_the_policy_speaks_first(server: Server) -> N
     await server.create(QUEUES.path(), named("default"))
     async with serve_webhooks(server, WEBHOOKS):
         body = whole(task("t"), task("t"))
-        assert "duplicated task name t" in await refusal(server, body)
-        lost = await offer(server, whole(queue="nosuch"))
+        assert "duplicated task name t" in await denial_message(server, body)
+        lost = await submit(server, whole(queue="nosuch"))
         assert lost.body["message"].startswith('admission webhook "validatejob.volcano.sh" denied')
 
 
@@ -767,16 +770,16 @@ async def test_no_job_is_refused_for_its_size(server: Server) -> None:
     """Not even where that many tasks cost more than the API server lets a rule cost."""
     for number in (100, 500, 2000):
         tasks = [task(f"t{index}", policies=[POLICY]) for index in range(number)]
-        answer = await offer(server, whole(*tasks))
+        answer = await submit(server, whole(*tasks))
         assert answer.status == 201, answer.body
 
 
 async def test_rules_hold_for_jobs_of_a_hundred_tasks(server: Server) -> None:
     tasks = [task(f"t{index}", 2, policies=[POLICY]) for index in range(100)]
     tasks[50]["name"] = "t7"
-    assert "spec.tasks[7]: duplicated task name t7" in await refusal(server, whole(*tasks))
+    assert "spec.tasks[7]: duplicated task name t7" in await denial_message(server, whole(*tasks))
     tasks[50] |= {"name": "t50", "policies": [{"action": "AbortJob"}]}
-    assert "spec.tasks[50].policies: either event" in await refusal(server, whole(*tasks))
+    assert "spec.tasks[50].policies: either event" in await denial_message(server, whole(*tasks))
 
 
 # -- phrases that clients match on
@@ -788,14 +791,14 @@ async def test_policies_say_the_phrases_that_clients_match_on(server: Server) ->
         for phrase, case in CASES.items()
         if not case.not_by_servers and not case.not_by_policies
     }
-    await hold(server, CASES.values())
+    await create_queues(server, CASES.values())
 
     def late(phrase: str, said: str) -> bool:
         """The API server checks against queues as its cache shows them."""
         case = cases[phrase]
-        return bool(case.held) and filled(phrase, case.values) not in said
+        return bool(case.existing_queues) and filled(phrase, case.values) not in said
 
-    said = await refusals(server, cases, late=late)
+    said = await denials(server, cases, eventually_consistent=late)
     wrong = {
         phrase: text
         for phrase, text in said.items()
@@ -807,7 +810,7 @@ async def test_policies_say_the_phrases_that_clients_match_on(server: Server) ->
 async def test_what_policies_cannot_say_they_do_not_say(server: Server) -> None:
     """The reasons given in the table of cases hold."""
     cases = {phrase: case for phrase, case in CASES.items() if case.not_by_policies}
-    await hold(server, CASES.values())
-    said = await refusals(server, cases)
+    await create_queues(server, CASES.values())
+    said = await denials(server, cases)
     for phrase, text in said.items():
         assert filled(phrase, cases[phrase].values) not in text

@@ -7,33 +7,33 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support_proxy import Fate, HttpProxy, Refusal, TcpProxy, at_random
-from support_realkube import RealServer, real_server
-from support_server import MAPS, config_map
-from support_waiting import PATIENCE, until, until_true
+from support.embedded_apiserver import MAPS, config_map
+from support.fault_proxy import ErrorResponse, FaultKind, HttpProxy, TcpProxy, random_faults
+from support.polling import DEFAULT_TIMEOUT, wait_for, wait_until_true
+from support.realkube import RealServer, real_server
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.kube.errors import ConflictError, ConnectionLostError, TooManyRequestsError
-from batholith.model.base import Part
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS
 
 
 @asynccontextmanager
-async def through(
-    server: RealServer, url: str, *, patience: float = PATIENCE
+async def client_through(
+    server: RealServer, url: str, *, timeout: float = DEFAULT_TIMEOUT
 ) -> AsyncIterator[Client]:
     """A client that goes through a proxy and waits so many seconds for an answer."""
     credentials = replace(server.credentials, server=url)
-    async with Client(credentials, user_agent="tests", timeout=patience) as client:
+    async with Client(credentials, user_agent="tests", timeout=timeout) as client:
         yield client
 
 
-IMPATIENT = 1.0
+SHORT_TIMEOUT = 1.0
 """Seconds to wait for an answer that must not come."""
 
 
-class ConfigMap(Part, frozen=True):
+class ConfigMap(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
@@ -41,7 +41,7 @@ async def make(client: Client, name: str) -> None:
     await client.create(CONFIGMAPS, config_map(name), namespace="default")
 
 
-async def there(server: RealServer, name: str) -> bool:
+async def exists(server: RealServer, name: str) -> bool:
     return (await server.request("GET", f"{MAPS}/{name}")).status == 200
 
 
@@ -49,30 +49,30 @@ async def test_bytes_are_passed_on_dropped_and_held(tmp_path: Path) -> None:
     async with (
         real_server(tmp_path) as server,
         TcpProxy(server.kube.port) as proxy,
-        through(server, proxy.url) as client,
-        through(server, proxy.url, patience=IMPATIENT) as impatient,
+        client_through(server, proxy.url) as client,
+        client_through(server, proxy.url, timeout=SHORT_TIMEOUT) as impatient,
     ):
         await make(client, "passed")
         proxy.drop()
         with pytest.raises(ConnectionLostError):
             await make(client, "dropped")
         proxy.resume()
-        proxy.slow(0.01)
+        proxy.delay(0.01)
         await make(client, "slow")
         proxy.hang()
         with pytest.raises(ConnectionLostError):
             await make(impatient, "hung")
-        assert not await there(server, "hung")
+        assert not await exists(server, "hung")
         proxy.resume()
         await make(client, "after")
         proxy.hang(requests=False)
         making = asyncio.create_task(make(client, "answerless"))
-        await until_true(lambda: there(server, "answerless"))
+        await wait_until_true(lambda: exists(server, "answerless"))
         assert not making.done()
         proxy.drop()
         with pytest.raises(ConnectionLostError):
             await making
-        assert [await there(server, name) for name in ("passed", "dropped", "slow")] == [
+        assert [await exists(server, name) for name in ("passed", "dropped", "slow")] == [
             True, False, True,
         ]  # fmt: skip
 
@@ -82,7 +82,7 @@ async def test_a_watch_comes_through_both(tmp_path: Path) -> None:
         real_server(tmp_path) as server,
         TcpProxy(server.kube.port) as plain,
         HttpProxy(plain.url, ca=server.ca, own=server.kube.pki.server) as proxy,
-        through(server, proxy.url) as client,
+        client_through(server, proxy.url) as client,
     ):
         names: list[str] = []
 
@@ -92,7 +92,7 @@ async def test_a_watch_comes_through_both(tmp_path: Path) -> None:
 
         watching = asyncio.create_task(watch())
         await server.create(MAPS, config_map("seen"))
-        await until(lambda: "seen" in names)
+        await wait_for(lambda: "seen" in names)
         watching.cancel()
 
 
@@ -100,36 +100,40 @@ async def test_requests_are_refused_lost_and_held(tmp_path: Path) -> None:
     async with (
         real_server(tmp_path) as server,
         HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server) as proxy,
-        through(server, proxy.url) as client,
+        client_through(server, proxy.url) as client,
     ):
         await make(client, "passed")
         for verdict, error in (
-            (Refusal(409, "Conflict"), ConflictError),
-            (Refusal(429, "TooManyRequests"), TooManyRequestsError),
-            (Fate.LOST_BEFORE, ConnectionLostError),
-            (Fate.LOST_AFTER, ConnectionLostError),
+            (ErrorResponse(409, "Conflict"), ConflictError),
+            (ErrorResponse(429, "TooManyRequests"), TooManyRequestsError),
+            (FaultKind.DROP_REQUEST, ConnectionLostError),
+            (FaultKind.DROP_RESPONSE, ConnectionLostError),
         ):
-            proxy.judge = lambda method, path, verdict=verdict: verdict  # type: ignore[misc]
+            proxy.fault_policy = lambda method, path, verdict=verdict: verdict  # type: ignore[misc]
             with pytest.raises(error):
                 await make(client, str(error.__name__).lower())
-        assert proxy.spoilt == 4
-        assert not await there(server, "conflicterror")
-        assert await there(server, "connectionlosterror")
+        assert proxy.faults_injected == 4
+        assert not await exists(server, "conflicterror")
+        assert await exists(server, "connectionlosterror")
 
-        proxy.judge = lambda method, path: None
+        proxy.fault_policy = lambda method, path: None
         proxy.hold(requests=True)
         making = asyncio.create_task(make(client, "late"))
-        await until(lambda: proxy.held == 1)
+        await wait_for(lambda: proxy.held == 1)
         making.cancel()
         await asyncio.wait({making})
         assert (making.cancelled(), proxy.held) == (True, 1), "its sender has given it up"
-        assert not await there(server, "late")
+        assert not await exists(server, "late")
         proxy.release()
-        await until_true(lambda: there(server, "late"))
+        await wait_until_true(lambda: exists(server, "late"))
 
 
 def test_chance_has_a_seed_and_a_share() -> None:
-    one, same, never = at_random(0.3, seed=7), at_random(0.3, seed=7), at_random(0, seed=7)
+    one, same, never = (
+        random_faults(0.3, seed=7),
+        random_faults(0.3, seed=7),
+        random_faults(0, seed=7),
+    )
     fates = [one("PATCH", "/x") for _ in range(1000)]
     assert fates == [same("PATCH", "/x") for _ in range(1000)]
     assert 200 < sum(fate is not None for fate in fates) < 400

@@ -7,24 +7,31 @@ from typing import Any
 
 import pytest
 import yaml
-from support_kubectl import Kubectl, needs_kubectl
-from support_manifests import MANIFESTS, kustomized
-from support_realkube import Options, RealServer, free_ports, needs_realkube, real_server
-from support_rights import Parts, Right, granted, redirected, refused, used
-from support_waiting import until_true
+from support.kubectl import Kubectl, needs_kubectl
+from support.manifests import MANIFESTS, kustomized
+from support.polling import wait_until_true
+from support.rbac import (
+    ComponentProcesses,
+    Permission,
+    forbidden_requests,
+    granted_permissions,
+    redirected,
+    used_permissions,
+)
+from support.realkube import RealKubeOptions, RealServer, free_ports, real_server, require_realkube
 
 from batholith.model.names import PODS, QUEUE_GATE, QUEUES
 
 pytestmark = pytest.mark.timeout(300)  # four processes and a fresh server
 
 OVERLAY = MANIFESTS / "overlays" / "scheduling-gates"
-HERE = "default"
-OPTIONS = Options(audit=True, flags=("--feature-gates=WatchList=false",))
+TEST_NAMESPACE = "default"
+OPTIONS = RealKubeOptions(audit=True, flags=("--feature-gates=WatchList=false",))
 """Without lists at the head of watches both rights are used, to list and to watch."""
 ADDED = {
-    "scheduler": {Right("", "pods", "patch")},
+    "scheduler": {Permission("", "pods", "patch")},
     "admission": {
-        Right(
+        Permission(
             "admissionregistration.k8s.io",
             "mutatingwebhookconfigurations",
             verb,
@@ -37,39 +44,41 @@ ADDED = {
 
 def test_the_component_gives_these_rights_and_no_others() -> None:
     for part in ("controllers", "scheduler", "admission", "api"):
-        more = granted(kustomized(OVERLAY), part) - granted(kustomized(), part)
+        more = granted_permissions(kustomized(OVERLAY), part) - granted_permissions(
+            kustomized(), part
+        )
         assert more == ADDED.get(part, set())
 
 
 async def test_a_gate_is_set_and_lifted_with_exactly_these_rights(tmp_path: Path) -> None:
     needs_kubectl()
-    needs_realkube()
+    require_realkube()
     async with real_server(tmp_path, OPTIONS) as server:
-        async with _parts(server, tmp_path) as parts:
+        async with _components(server, tmp_path) as parts:
             gated = await _add(server, "gated", asks=True)
             assert gated["spec"]["schedulingGates"] == [{"name": QUEUE_GATE}]
             other = await _add(server, "other", asks=False)
             assert "schedulingGates" not in other["spec"]
-            await until_true(lambda: _is_bound(server, "gated"))
-            await until_true(lambda: _is_bound(server, "other"))
+            await wait_until_true(lambda: _is_bound(server, "gated"))
+            await wait_until_true(lambda: _is_bound(server, "other"))
             assert "schedulingGates" not in (await _pod_of(server, "gated"))["spec"]
-            assert refused(server.kube.audit()) == []
+            assert forbidden_requests(server.kube.audit()) == []
             await parts.stop()  # a watch is written down at its end
         log = server.kube.audit()
     for part, rights in ADDED.items():
-        did = used(log, part)
+        did = used_permissions(log, part)
         assert [right for right in rights if not any(map(right.covers, did))] == []
 
 
 @asynccontextmanager
-async def _parts(server: RealServer, folder: Path) -> AsyncIterator[Parts]:
+async def _components(server: RealServer, folder: Path) -> AsyncIterator[ComponentProcesses]:
     """The overlay applied, one process of each part that a gate needs, and a node."""
     kubectl = Kubectl(server, folder)
     found = kustomized(OVERLAY)
     (port,) = free_ports(1)
     url = f"https://127.0.0.1:{port}"
     await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
-    parts = Parts(found, kubectl, folder, url=server.url)
+    parts = ComponentProcesses(found, kubectl, folder, url=server.url)
     try:
         ports = {":11251": 0, ":8081": 0}
         await parts.start("admission", f"--webhook-url={url}", ports=ports | {"8443": port})
@@ -79,8 +88,8 @@ async def _parts(server: RealServer, folder: Path) -> AsyncIterator[Parts]:
         await parts.run(
             "agent", "agent", *simulated, f"--kubeconfig={server.kubeconfig_of('agent')}"
         )
-        await until_true(lambda: _has(server, QUEUES.path(name="default"), "'state': 'Open'"))
-        await until_true(lambda: _answers(server))
+        await wait_until_true(lambda: _has(server, QUEUES.path(name="default"), "'state': 'Open'"))
+        await wait_until_true(lambda: _webhooks_respond(server))
         yield parts
     except BaseException:
         for each in parts.running:  # what a failed test is understood by
@@ -95,15 +104,15 @@ async def _has(server: RealServer, path: str, text: str) -> bool:
     return seen.status == 200 and text in str(seen.body)
 
 
-async def _answers(server: RealServer) -> bool:
+async def _webhooks_respond(server: RealServer) -> bool:
     """Whether webhooks answer: the server trusts them a little after they are ready."""
-    path = f"{PODS.path(HERE)}?dryRun=All"
+    path = f"{PODS.path(TEST_NAMESPACE)}?dryRun=All"
     tried = await server.request("POST", path, _pod("tried", asks=True))
     return tried.status == 201 and "schedulingGates" in str(tried.body)
 
 
 async def _add(server: RealServer, name: str, *, asks: bool) -> dict[str, Any]:
-    return await server.create(PODS.path(HERE), _pod(name, asks=asks))
+    return await server.create(PODS.path(TEST_NAMESPACE), _pod(name, asks=asks))
 
 
 def _pod(name: str, *, asks: bool) -> dict[str, Any]:
@@ -123,7 +132,7 @@ def _pod(name: str, *, asks: bool) -> dict[str, Any]:
 
 
 async def _pod_of(server: RealServer, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = await server.get(PODS.path(HERE, name))
+    found: dict[str, Any] = await server.get(PODS.path(TEST_NAMESPACE, name))
     return found
 
 

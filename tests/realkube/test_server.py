@@ -4,9 +4,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support_realkube import CONTROLLERS, MASTERS, Options, RealKube, real_server, view
-from support_server import MAPS, config_map
-from support_waiting import until_true
+from support.embedded_apiserver import MAPS, config_map
+from support.polling import wait_until_true
+from support.realkube import (
+    CONTROLLERS,
+    MASTERS,
+    RealKube,
+    RealKubeOptions,
+    real_server,
+    server_view,
+)
 
 from batholith.kube.errors import ConnectionLostError
 from batholith.model import crds
@@ -34,7 +41,7 @@ async def test_several_run_at_a_time_each_with_a_store_of_its_own(tmp_path: Path
 async def test_users_have_the_rights_of_their_groups_and_stand_in_the_audit_log(
     tmp_path: Path,
 ) -> None:
-    options = Options(users={"admin": MASTERS, "nobody": ()}, audit=True)
+    options = RealKubeOptions(users={"admin": MASTERS, "nobody": ()}, audit=True)
     async with real_server(tmp_path, options) as server:
         await server.create(MAPS, config_map("here"))
         refused = await server.request("GET", MAPS, token=server.tokens["nobody"])
@@ -60,7 +67,7 @@ async def test_it_comes_back_on_its_port_with_its_store(tmp_path: Path) -> None:
 
 async def test_a_program_can_be_hung(tmp_path: Path) -> None:
     async with real_server(tmp_path) as server:
-        server.kube.hang("kube-apiserver")
+        server.kube.suspend("kube-apiserver")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await server.get("/version")
@@ -69,21 +76,21 @@ async def test_a_program_can_be_hung(tmp_path: Path) -> None:
 
 
 async def test_one_server_serves_many_tests(tmp_path: Path) -> None:
-    with RealKube(tmp_path, Options(controllers=CONTROLLERS)) as kube:
-        async with view(kube) as first:
-            await first.install(*crds.load())
-            kube.keep()
+    with RealKube(tmp_path, RealKubeOptions(controllers=CONTROLLERS)) as kube:
+        async with server_view(kube) as first:
+            await first.install_crds(*crds.load())
+            kube.snapshot()
             await first.create(MAPS, config_map("left"))
             await first.create(NAMESPACES.path(), {"metadata": {"name": "mine"}})
             await first.create(QUEUES.path(), QUEUE)
             assert (await first.request("DELETE", f"{MAPS}/kube-root-ca.crt")).status == 200
-            kube.reset()
+            kube.restore()
 
             async def gone() -> bool:
                 return (await first.request("GET", f"{MAPS}/left")).status == 404
 
-            await until_true(gone)
-        async with view(kube) as second:
+            await wait_until_true(gone)
+        async with server_view(kube) as second:
             assert (await second.get(QUEUES.path()))["items"] == []
             names = [
                 one["metadata"]["name"] for one in (await second.get(NAMESPACES.path()))["items"]

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support_admission import job, queue, task
-from support_realkube import RealServer, real_server
-from support_webhooks import serve_webhooks
+from support.admission import job, queue, task
+from support.realkube import RealServer, real_server
+from support.webhooks import serve_webhooks
 
 from batholith.admission import WEBHOOKS
 from batholith.model import crds

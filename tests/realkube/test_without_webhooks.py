@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from support_policies import install
-from support_recorded import recorded
-from support_replays import side_by_side
-from support_servers import real_servers
+from support.api_servers import real_servers
+from support.cel_policies import install
+from support.recordings import load_recordings
+from support.replay_runner import replay_concurrently
 
 LEAVE_SOMETHING_OUT = frozenset(
     (
@@ -32,11 +32,11 @@ _STORED = re.compile(r"/(final/jobs/[^/]+|made/Job/\d+)/spec/")
 
 async def test_jobs_live_as_recorded_with_webhooks(tmp_path: Path) -> None:
     scenarios = [
-        each for each in recorded("scenarios.jsonl") if each["name"] in LEAVE_SOMETHING_OUT
+        each for each in load_recordings("scenarios.jsonl") if each["name"] in LEAVE_SOMETHING_OUT
     ]
     assert len(scenarios) == len(LEAVE_SOMETHING_OUT)
     with real_servers(tmp_path / "kube", prepare=install) as servers:
-        found = await side_by_side(servers, tmp_path, scenarios, webhooks=())
+        found = await replay_concurrently(servers, tmp_path, scenarios, webhooks=())
     wrong = {
         name: [each for each in said if not _STORED.match(each)] for name, said in found.items()
     }

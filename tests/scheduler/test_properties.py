@@ -6,14 +6,14 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_scheduler import World, group, node, oracle_fits, pod
+from support.scheduler import SchedulerWorld, node, pod, podgroup, reference_fits
 
 from batholith.model.podgroup import PodGroup
-from batholith.scheduler.cluster import Cluster
-from batholith.scheduler.resources import CPU, PODS
-from batholith.scheduler.views import Node, Pod, Taint, Toleration
+from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.core_types import Node, Pod, Taint, Toleration
+from batholith.scheduler.state.resources import CPU, PODS
 
-Thing = Node | Pod | PodGroup
+ClusterObject = Node | Pod | PodGroup
 SMALL = settings(max_examples=40, deadline=None)
 
 
@@ -40,20 +40,20 @@ def gangs(draw: st.DrawFn) -> list[tuple[int, list[Pod]]]:
     found = []
     for g in range(draw(st.integers(1, 5))):
         size = draw(st.integers(1, 6))
-        shapes = draw(st.lists(_shapes(), min_size=1, max_size=2))
+        shapes = draw(st.lists(_pod_specs(), min_size=1, max_size=2))
         pods = [pod_of(f"g{g}-t-{i}", f"g{g}", shapes[i % len(shapes)]) for i in range(size)]
         found.append((draw(st.integers(1, size)), pods))
     return found
 
 
-def _shapes() -> st.SearchStrategy[tuple[int, int, str, bool]]:
+def _pod_specs() -> st.SearchStrategy[tuple[int, int, str, bool]]:
     return st.tuples(
         st.integers(0, 5), st.integers(0, 1), st.sampled_from(["", "a", "b"]), st.booleans()
     )
 
 
-def pod_of(name: str, gang: str, shape: tuple[int, int, str, bool]) -> Pod:
-    cpu, gpu, zone, tolerant = shape
+def pod_of(name: str, gang: str, pod_spec: tuple[int, int, str, bool]) -> Pod:
+    cpu, gpu, zone, tolerant = pod_spec
     return pod(
         name,
         gang,
@@ -64,11 +64,11 @@ def pod_of(name: str, gang: str, shape: tuple[int, int, str, bool]) -> Pod:
     )
 
 
-def world_of(found: list[Node], wanted: list[tuple[int, list[Pod]]]) -> World:
-    world = World()
-    world.add(*found)
-    for g, (minimum, pods) in enumerate(wanted):
-        world.add(group(f"g{g}", minimum), *pods)
+def world_of(nodes: list[Node], gangs: list[tuple[int, list[Pod]]]) -> SchedulerWorld:
+    world = SchedulerWorld()
+    world.upsert(*nodes)
+    for g, (minimum, pods) in enumerate(gangs):
+        world.upsert(podgroup(f"g{g}", minimum), *pods)
     return world
 
 
@@ -78,8 +78,8 @@ def test_no_node_is_ever_overcommitted_in_anything(
     found: list[Node], wanted: list[tuple[int, list[Pod]]]
 ) -> None:
     world = world_of(found, wanted)
-    world.decide()
-    assert (world.cluster.snapshot.idle >= 0).all()
+    world.schedule()
+    assert (world.cluster.node_matrix.idle >= 0).all()
 
 
 @SMALL
@@ -88,7 +88,7 @@ def test_a_gang_has_its_minimum_placed_or_nobody(
     found: list[Node], wanted: list[tuple[int, list[Pod]]]
 ) -> None:
     world = world_of(found, wanted)
-    placed = world.decide()
+    placed = world.schedule()
     for minimum, pods in wanted:
         count = sum(each.metadata.name in placed for each in pods)
         assert count == 0 or count >= minimum
@@ -102,8 +102,8 @@ def test_what_is_placed_fits_by_the_naive_rules(
     world = world_of(found, wanted)
     by_name = {each.metadata.name: each for each in found}
     pods = {each.metadata.name: each for _, gang in wanted for each in gang}
-    for name, where in world.decide().items():
-        assert oracle_fits(pods[name], by_name[where])
+    for name, where in world.schedule().items():
+        assert reference_fits(pods[name], by_name[where])
 
 
 @SMALL
@@ -113,19 +113,19 @@ def test_whoever_is_refused_could_not_have_been_placed_after_all(
 ) -> None:
     """A gang of like pods is only refused if a naive count over what is left has no room for it."""
     world = world_of(found, wanted)
-    placed = world.decide()
-    snapshot = world.cluster.snapshot
+    placed = world.schedule()
+    snapshot = world.cluster.node_matrix
     for minimum, pods in wanted:
         if any(each.metadata.name in placed for each in pods):
             continue
-        shapes = {world.cluster.shapes.of(each.spec) for each in pods}
+        shapes = {world.cluster.eq_classes.get(each.spec) for each in pods}
         if len(shapes) > 1:
             continue
-        request = shapes.pop().vector(snapshot.dimensions)
+        request = shapes.pop().request_vector(snapshot.resource_index)
         room = 0
         for each in found:
-            slot = snapshot.node_slot(each.metadata.name)
-            if oracle_fits(pods[0], each):
+            slot = snapshot.index_of(each.metadata.name)
+            if reference_fits(pods[0], each):
                 idle = snapshot.idle[:, slot]
                 room += min(int(i // r) for i, r in zip(idle, request, strict=True) if r)
         assert room < minimum
@@ -136,16 +136,16 @@ def test_whoever_is_refused_could_not_have_been_placed_after_all(
 def test_the_order_of_arrival_decides_nothing(
     found: list[Node], wanted: list[tuple[int, list[Pod]]], shuffle: random.Random
 ) -> None:
-    expected = world_of(found, wanted).decide()
-    world = World()
-    things: list[Thing] = [
+    expected = world_of(found, wanted).schedule()
+    world = SchedulerWorld()
+    things: list[ClusterObject] = [
         *found,
-        *(group(f"g{g}", minimum) for g, (minimum, _) in enumerate(wanted)),
+        *(podgroup(f"g{g}", minimum) for g, (minimum, _) in enumerate(wanted)),
     ]
-    objects: list[Thing] = [*things, *(each for _, pods in wanted for each in pods)]
+    objects: list[ClusterObject] = [*things, *(each for _, pods in wanted for each in pods)]
     shuffle.shuffle(objects)
-    world.add(*objects)
-    assert world.decide() == expected
+    world.upsert(*objects)
+    assert world.schedule() == expected
 
 
 @SMALL
@@ -154,11 +154,11 @@ def test_undoing_a_trial_restores_every_bit(
     found: list[Node], wanted: list[tuple[int, list[Pod]]]
 ) -> None:
     world = world_of(found, [(len(pods) + 100, pods) for _, pods in wanted])
-    idle = world.cluster.snapshot.idle.copy()
+    idle = world.cluster.node_matrix.idle.copy()
     queue = world.cluster.queue_named("default")
     allocated = dict(queue.allocated)
-    assert world.decide() == {}
-    grown = world.cluster.snapshot.idle
+    assert world.schedule() == {}
+    grown = world.cluster.node_matrix.idle
     assert (grown[: len(idle)] == idle).all() and not grown[len(idle) :].any()
     assert queue.allocated == allocated
 
@@ -166,108 +166,120 @@ def test_undoing_a_trial_restores_every_bit(
 @SMALL
 @given(st.data())
 def test_the_snapshot_after_any_events_is_the_one_built_anew(data: st.DataObject) -> None:
-    world = World()
+    world = SchedulerWorld()
     live: dict[str, Node | Pod] = {}
     for step in range(data.draw(st.integers(5, 40))):
         event = data.draw(st.sampled_from(_EVENTS))
         event(data, world, live, step)
-    fresh = World()
+    fresh = SchedulerWorld()
     for g in range(3):
-        world.add(group(f"g{g}", 1))
-        fresh.add(group(f"g{g}", 1))
-    fresh.add(*live.values())
-    assert _columns(world.cluster) == _columns(fresh.cluster)
-    world.cluster.settle()
-    fresh.cluster.settle()
+        world.upsert(podgroup(f"g{g}", 1))
+        fresh.upsert(podgroup(f"g{g}", 1))
+    fresh.upsert(*live.values())
+    assert _node_columns(world.cluster) == _node_columns(fresh.cluster)
+    world.cluster.refresh()
+    fresh.cluster.refresh()
     for name, queue in world.cluster.queues.items():
         other = fresh.cluster.queue_named(name)
         assert (queue.allocated, queue.requested) == (other.allocated, other.requested)
     for key, gang in fresh.cluster.gangs.items():
-        assert gang.tally.counts == world.cluster.gangs[key].tally.counts
-        assert gang.waiting.keys() == world.cluster.gangs[key].waiting.keys()
-    world.cluster.snapshot.validate()
+        assert gang.counts.by_status == world.cluster.gangs[key].counts.by_status
+        assert gang.pending_tasks.keys() == world.cluster.gangs[key].pending_tasks.keys()
+    world.cluster.node_matrix.validate()
 
 
-def _columns(cluster: Cluster) -> dict[str, tuple[dict[str, int], dict[str, int], bool]]:
-    snapshot = cluster.snapshot
+def _node_columns(
+    cluster: SchedulerCache,
+) -> dict[str, tuple[dict[str, int], dict[str, int], bool]]:
+    snapshot = cluster.node_matrix
     found = {}
     for name in filter(None, snapshot.names):
-        slot = snapshot.node_slot(name)
+        slot = snapshot.index_of(name)
         assert slot is not None
         found[name] = (
-            snapshot.dimensions.amounts(snapshot.allocatable[:, slot]),
-            snapshot.dimensions.amounts(snapshot.idle[:, slot]),
+            snapshot.resource_index.amounts(snapshot.allocatable[:, slot]),
+            snapshot.resource_index.amounts(snapshot.idle[:, slot]),
             bool(snapshot.alive[slot]),
         )
     return found
 
 
-def _set_node(data: st.DataObject, world: World, live: dict[str, Node | Pod], step: int) -> None:
+def _set_node(
+    data: st.DataObject, world: SchedulerWorld, live: dict[str, Node | Pod], step: int
+) -> None:
     name = f"n{data.draw(st.integers(0, 20))}"
     live[name] = node(name, cpu=data.draw(st.integers(1, 8)))
-    world.add(live[name])
+    world.upsert(live[name])
 
 
-def _drop_node(data: st.DataObject, world: World, live: dict[str, Node | Pod], step: int) -> None:
+def _remove_node(
+    data: st.DataObject, world: SchedulerWorld, live: dict[str, Node | Pod], step: int
+) -> None:
     found = live.pop(f"n{data.draw(st.integers(0, 20))}", None)
     if found is not None:
         world.remove(found)
 
 
-def _set_pod(data: st.DataObject, world: World, live: dict[str, Node | Pod], step: int) -> None:
+def _set_pod(
+    data: st.DataObject, world: SchedulerWorld, live: dict[str, Node | Pod], step: int
+) -> None:
     name = f"p{data.draw(st.integers(0, 9))}"
     phase = data.draw(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]))
     where = f"n{data.draw(st.integers(0, 20))}" if data.draw(st.booleans()) else ""
     gang = data.draw(st.sampled_from(["", "g0", "g1", "g2"]))
-    live[name] = pod(name, gang, on=where, phase=phase, cpu=data.draw(st.integers(0, 3)))
-    world.add(live[name])
+    live[name] = pod(name, gang, node_name=where, phase=phase, cpu=data.draw(st.integers(0, 3)))
+    world.upsert(live[name])
 
 
-def _drop_pod(data: st.DataObject, world: World, live: dict[str, Node | Pod], step: int) -> None:
+def _remove_pod(
+    data: st.DataObject, world: SchedulerWorld, live: dict[str, Node | Pod], step: int
+) -> None:
     found = live.pop(f"p{data.draw(st.integers(0, 9))}", None)
     if found is not None:
         world.remove(found)
 
 
-_EVENTS: list[Callable[[st.DataObject, World, dict[str, Node | Pod], int], None]] = [
+_EVENTS: list[Callable[[st.DataObject, SchedulerWorld, dict[str, Node | Pod], int], None]] = [
     _set_node,
     _set_node,
-    _drop_node,
+    _remove_node,
     _set_pod,
     _set_pod,
-    _drop_pod,
+    _remove_pod,
 ]
 
 
 def test_more_nodes_than_columns_are_no_trouble() -> None:
-    world = World()
-    world.add(*(node(f"n{i}") for i in range(70)), group("g", 70))
-    world.add(*(pod(f"g-{i}", "g", cpu=8) for i in range(70)))
-    assert sorted(world.decide().values()) == sorted(f"n{i}" for i in range(70))
+    world = SchedulerWorld()
+    world.upsert(*(node(f"n{i}") for i in range(70)), podgroup("g", 70))
+    world.upsert(*(pod(f"g-{i}", "g", cpu=8) for i in range(70)))
+    assert sorted(world.schedule().values()) == sorted(f"n{i}" for i in range(70))
 
 
 def test_a_resource_that_comes_later_gets_its_row() -> None:
-    world = World()
-    world.add(node("a"), group("g", 1), pod("g-0", "g", extra={"example.com/fpga": 1}))
-    assert world.decide() == {}
-    assert "Insufficient example.com/fpga (requested 1, free 0)" in world.message("g")
-    world.add(node("b", extra={"example.com/fpga": 1}))
-    assert world.decide() == {"g-0": "b"}
+    world = SchedulerWorld()
+    world.upsert(node("a"), podgroup("g", 1), pod("g-0", "g", extra={"example.com/fpga": 1}))
+    assert world.schedule() == {}
+    assert "Insufficient example.com/fpga (requested 1, free 0)" in world.fit_message("g")
+    world.upsert(node("b", extra={"example.com/fpga": 1}))
+    assert world.schedule() == {"g-0": "b"}
 
 
 def test_a_node_that_has_more_than_it_offers_takes_nobody() -> None:
-    world = World()
-    world.add(node("a", cpu=4), pod("x", on="a", cpu=4, scheduler="other", phase="Running"))
-    world.add(node("a", cpu=2), group("g", 1), pod("g-0", "g", cpu=0, memory="1Mi"))
-    assert world.decide() == {}
-    assert world.cluster.snapshot.idle[CPU, 0] == -2000
+    world = SchedulerWorld()
+    world.upsert(
+        node("a", cpu=4), pod("x", node_name="a", cpu=4, scheduler="other", phase="Running")
+    )
+    world.upsert(node("a", cpu=2), podgroup("g", 1), pod("g-0", "g", cpu=0, memory="1Mi"))
+    assert world.schedule() == {}
+    assert world.cluster.node_matrix.idle[CPU, 0] == -2000
 
 
 def test_a_pod_of_a_node_not_heard_of_is_charged_when_it_comes() -> None:
-    world = World()
-    world.add(pod("x", on="late", cpu=8, scheduler="other", phase="Running"))
-    world.add(group("g", 1), pod("g-0", "g"))
-    world.add(node("late"))
-    assert world.decide() == {}
-    slot = world.cluster.snapshot.node_slot("late")
-    assert np.array_equal(world.cluster.snapshot.idle[[CPU, PODS], slot], [0, 109])
+    world = SchedulerWorld()
+    world.upsert(pod("x", node_name="late", cpu=8, scheduler="other", phase="Running"))
+    world.upsert(podgroup("g", 1), pod("g-0", "g"))
+    world.upsert(node("late"))
+    assert world.schedule() == {}
+    slot = world.cluster.node_matrix.index_of("late")
+    assert np.array_equal(world.cluster.node_matrix.idle[[CPU, PODS], slot], [0, 109])

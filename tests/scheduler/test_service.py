@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from support_controllers import running
-from support_fakeapi import FakeApi
-from support_waiting import until
+from support.fake_apiserver import FakeApi
+from support.polling import wait_for
+from support.running_controller import running
 
-from batholith.kube.client import Client
+from batholith.kube.client.client import Client
 from batholith.model.names import NODES
-from batholith.scheduler.service import Scheduler
+from batholith.scheduler.scheduler import Scheduler
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ async def test_a_change_that_cannot_be_taken_note_of_keeps_nothing_from_the_othe
         raise RuntimeError("a mistake")
 
     async with running(scheduler):
-        scheduler._put(fail)
-        scheduler._put(lambda: heard.append("the next"))
-        await until(lambda: heard)
+        scheduler._enqueue_event(fail)
+        scheduler._enqueue_event(lambda: heard.append("the next"))
+        await wait_for(lambda: heard)
         assert caplog.messages == ["cannot take note of a change"]
 
 
@@ -43,7 +43,7 @@ async def test_a_cycle_that_fails_ends_the_scheduler_aloud(
     def fail() -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(scheduler._core, "decide", fail)
+    monkeypatch.setattr(scheduler._cycle_runner, "compute_pod_actions", fail)
     with pytest.RaisesGroup(
         pytest.RaisesExc(RuntimeError, match="a mistake"), flatten_subgroups=True
     ):

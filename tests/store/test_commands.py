@@ -49,15 +49,15 @@ async def test_the_first_outcome_stands(tmp_path: Path) -> None:
     database = await opened(tmp_path / "api.db")
     store = CommandStore(database)
     await store.add(record("1"))
-    await store.issued("1", command_uid="c")
+    await store.mark_issued("1", command_uid="c")
     await store.finish("1", CommandState.EXECUTED, detail="done", at=NOON)
     await store.finish("1", CommandState.FAILED, detail="late", at=NOON)
-    await store.issued("1", command_uid="d")
+    await store.mark_issued("1", command_uid="d")
 
     found = await store.get("default", "train", "1")
     assert found is not None
     assert (found.state, found.detail, found.command_uid) == ("Executed", "done", "c")
-    assert await store.open() == []
+    assert await store.list_open() == []
     await database.close()
 
 
@@ -93,8 +93,8 @@ async def test_a_database_that_is_gone_does_not_answer(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(StoreError, match="cannot be used"):
         await database.migrate(MIGRATIONS)
-    assert not await store.answers()
+    assert not await store.ping()
     folder.mkdir()
     await database.migrate(MIGRATIONS)
-    assert await store.answers()
+    assert await store.ping()
     await database.close()

@@ -8,8 +8,8 @@ import msgspec
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support_postgres import Postgres, postgres
-from support_waiting import until_true
+from support.polling import wait_until_true
+from support.postgres import Postgres, postgres
 
 from batholith.store.commands import CommandRecord, CommandState, CommandStore, timestamp
 from batholith.store.database import Database, StoreUnavailableError
@@ -108,7 +108,7 @@ async def test_a_server_that_ends_and_comes_back_is_used_again(server: Postgres)
     server.stop()
     with pytest.raises(StoreUnavailableError):
         await store.add(record("down"))
-    assert not await store.answers()
+    assert not await store.ping()
     server.start()
     await store.add(record("down"))
     assert await store.get("default", "train", "down") == record("down")
@@ -119,12 +119,12 @@ async def test_a_server_that_hangs_is_not_waited_for(server: Postgres) -> None:
     database = Database(server.url)
     await database.migrate(MIGRATIONS)
     store = CommandStore(database)
-    with server.held_up():
-        found = await asyncio.gather(*(store.answers() for _ in range(20)))
+    with server.paused():
+        found = await asyncio.gather(*(store.ping() for _ in range(20)))
         assert not any(found)
         with pytest.raises(StoreUnavailableError, match="no answer"):
             await store.add(record("hangs"))
-    await until_true(store.answers)
+    await wait_until_true(store.ping)
     await store.add(record("hangs"))
     assert await store.get("default", "train", "hangs") == record("hangs")
     await database.close()

@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
-from batholith.kube.config import load
+from batholith.kube.client.config import load_credentials as load
 from batholith.kube.errors import ApiError, ForbiddenError, NotFoundError
 from batholith.model.names import (
     CONFIGMAPS,

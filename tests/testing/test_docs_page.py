@@ -14,7 +14,7 @@ async def test_the_example_of_the_page_passes(tmp_path: Path) -> None:
     (tmp_path / "test_trainer.py").write_text(tests)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)),
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:informerprovider", str(tmp_path)),
         cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

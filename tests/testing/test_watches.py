@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from batholith.kube.cache import Cache
-from batholith.kube.client import Client, WatchEvent
+from batholith.kube.client.client import Client, WatchEvent
 from batholith.kube.errors import ConnectionLostError, GoneError
-from batholith.model.base import Part
+from batholith.kube.informer.informer import Informer
+from batholith.model.base import ApiStruct
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import CONFIGMAPS, SECRETS
 from batholith.testing import ApiServer, RequestMatcher, WatchStream
@@ -130,22 +130,22 @@ async def test_after_a_compaction_a_watch_from_an_older_version_is_expired(
         await anext(client.watch(CONFIGMAPS, view=dict, resource_version=version))
 
 
-class ConfigMap(Part, frozen=True):
+class ConfigMap(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
 @pytest.mark.parametrize("end", [WatchStream.close, WatchStream.abort, WatchStream.expire])
 async def test_an_informer_survives_each_of_them(api: ApiServer, client: Client, end: Any) -> None:
-    cache = Cache(client, CONFIGMAPS, ConfigMap, namespace="default")
-    running = asyncio.create_task(cache.run())
-    await cache.wait_synced()
+    informer = Informer(client, CONFIGMAPS, ConfigMap, namespace="default")
+    running = asyncio.create_task(informer.run())
+    await informer.wait_synced()
     seen = asyncio.Event()
 
     def on_change(old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is not None and new.metadata.name == "b":
             seen.set()
 
-    cache.add_handler(on_change)
+    informer.add_event_handler(on_change)
     for stream in api.watches(CONFIGMAPS):
         end(stream)
     await api.create(CONFIGMAPS, {"metadata": {"name": "b"}})

@@ -7,16 +7,16 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-import support_apitypes
-from support_realkube import real_server
+from support import api_types
+from support.realkube import real_server
 
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with real_server(Path(folder)) as server:
-            made = await support_apitypes.make(server)
+            made = await api_types.generate(server)
     for name, text in made.items():
-        (support_apitypes.PACKAGED / name).write_text(text)
+        (api_types.PACKAGED / name).write_text(text)
 
 
 if __name__ == "__main__":

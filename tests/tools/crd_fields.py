@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import yaml
-from support_crdfields import FOLDER, facts, write_table
+from support.crd_fields import DIR, facts, write_table
 
 
 def main(files: list[str]) -> None:
@@ -18,7 +18,7 @@ def main(files: list[str]) -> None:
         write_table(definition)
     about = {each["metadata"]["name"]: facts(each) for each in definitions}
     text = json.dumps(about, indent=1, sort_keys=True) + "\n"
-    (FOLDER / "kinds.json").write_text(text)
+    (DIR / "kinds.json").write_text(text)
 
 
 if __name__ == "__main__":

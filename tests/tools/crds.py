@@ -7,15 +7,15 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-import support_crds
-from support_realkube import real_server
+from support import crd_builder
+from support.realkube import real_server
 
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with real_server(Path(folder)) as server:
             document = await server.get("/openapi/v3/api/v1")
-    support_crds.write(support_crds.complete(document))
+    crd_builder.write(crd_builder.fill_in_types(document))
 
 
 if __name__ == "__main__":

@@ -7,15 +7,15 @@ need not fight over them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...model.admission import Json, Webhook
 from ...model.names import MUTATING_CONFIGURATIONS, VALIDATING_CONFIGURATIONS, Resource
-from ...model.review import Json, Webhook
 
 TIMEOUT_SECONDS = 10
 """How long an API server waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class WebhookEndpoint:
     """Where API servers find the webhooks: at *url*, or behind a Service."""
 
     url: str = ""
@@ -35,29 +35,29 @@ class Registration:
     """The configurations of *webhooks* at *target*."""
 
     webhooks: Sequence[Webhook]
-    target: Target
+    endpoint: WebhookEndpoint
     prefix: str = "batholith"
     """What their names begin with."""
-    exempt: Sequence[str] = ("kube-system",)
+    exempt_namespaces: Sequence[str] = ("kube-system",)
     """Namespaces whose objects are not asked about."""
     create: bool = False
     """Whether configurations that are missing are made."""
 
-    def name_of(self, webhook: Webhook) -> str:
+    def configuration_name(self, webhook: Webhook) -> str:
         """The name of a configuration, e.g. ``batholith-jobs-mutate``."""
         return f"{self.prefix}{webhook.path.replace('/', '-')}"
 
-    def resource_of(self, webhook: Webhook) -> Resource:
+    def configuration_resource(self, webhook: Webhook) -> Resource:
         """The kind of configuration that *webhook* belongs into."""
         return VALIDATING_CONFIGURATIONS if webhook.mutate is None else MUTATING_CONFIGURATIONS
 
     def configuration(self, webhook: Webhook, *, bundle: bytes = b"") -> Json:
         """The configuration of one webhook that trusts *bundle* (PEM)."""
-        client = self.target.client_config(webhook.path)
+        client = self.endpoint.client_config(webhook.path)
         if bundle:
             client["caBundle"] = bundle
         space = "kubernetes.io/metadata.name"
-        outside = {"key": space, "operator": "NotIn", "values": [*self.exempt]}
+        outside = {"key": space, "operator": "NotIn", "values": [*self.exempt_namespaces]}
         entry: Json = {
             "name": webhook.name,
             "clientConfig": client,
@@ -80,6 +80,6 @@ class Registration:
             entry["reinvocationPolicy"] = "Never"
         labels = {"app.kubernetes.io/name": "batholith", "app.kubernetes.io/component": "admission"}
         return {
-            "metadata": {"name": self.name_of(webhook), "labels": labels},
+            "metadata": {"name": self.configuration_name(webhook), "labels": labels},
             "webhooks": [entry],
         }

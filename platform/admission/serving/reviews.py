@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...model.base import Part
+from ...model.admission import AdmissionRequest, Json
+from ...model.base import ApiStruct
 from ...model.names import Resource
-from ...model.review import Json, Review
 from .patches import Operation
 
 API_VERSION = "admission.k8s.io/v1"
@@ -17,7 +17,7 @@ class MalformedReviewError(Exception):
     """What came is no AdmissionReview with a request; the text says what is missing."""
 
 
-class GroupVersionResource(Part, frozen=True):
+class GroupVersionResource(ApiStruct, frozen=True):
     """Names a collection; *resource* is the plural."""
 
     group: str = ""
@@ -25,11 +25,11 @@ class GroupVersionResource(Part, frozen=True):
     resource: str = ""
 
 
-class _User(Part, frozen=True):
+class _User(ApiStruct, frozen=True):
     username: str = ""
 
 
-class Request(Part, frozen=True):
+class WireAdmissionRequest(ApiStruct, frozen=True):
     """One write under review, as far as our rules look at it."""
 
     uid: str
@@ -42,7 +42,7 @@ class Request(Part, frozen=True):
     object: Json | None = None
     old_object: Json | None = None
 
-    def concerns(self, resource: Resource) -> bool:
+    def matches_resource(self, resource: Resource) -> bool:
         """Whether it is about an object of *resource*, not about a part such as its status."""
         asked = self.resource
         return not self.sub_resource and (asked.group, asked.version, asked.resource) == (
@@ -51,35 +51,35 @@ class Request(Part, frozen=True):
             resource.plural,
         )
 
-    def review(self) -> Review:
+    def to_request(self) -> AdmissionRequest:
         """The same in the words of the rules."""
         subject = self.object or self.old_object or {}
         metadata = subject.get("metadata")
         name = metadata.get("name", "") if isinstance(metadata, dict) else ""
-        return Review(
+        return AdmissionRequest(
             operation=self.operation,
             namespace=self.namespace,
             name=self.name or name,
             object=None if self.operation == "DELETE" else self.object,
-            old=self.old_object,
+            old_object=self.old_object,
             user=self.user_info.username,
         )
 
 
-class _AdmissionReview(Part, frozen=True):
+class _AdmissionReview(ApiStruct, frozen=True):
     api_version: str
     kind: str
-    request: Request
+    request: WireAdmissionRequest
 
 
-def read(given: object) -> Request:
+def decode(body: object) -> WireAdmissionRequest:
     """The request in *given*, which was decoded from JSON.
 
     Raises:
         MalformedReviewError: it is no AdmissionReview of v1, or asks nothing.
     """
     try:
-        review = msgspec.convert(given, _AdmissionReview)
+        review = msgspec.convert(body, _AdmissionReview)
     except msgspec.ValidationError as error:
         raise MalformedReviewError(f"the body is no AdmissionReview: {error}") from error
     if review.kind != "AdmissionReview":
@@ -91,22 +91,22 @@ def read(given: object) -> Request:
     return review.request
 
 
-def allowed(request: Request, patch: Sequence[Operation] = ()) -> Json:
+def allowed(request: WireAdmissionRequest, patch: Sequence[Operation] = ()) -> Json:
     """The answer that lets a write pass, with *patch* applied."""
     response: Json = {"uid": request.uid, "allowed": True}
     if patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()
-    return _answer(response)
+    return _review_response(response)
 
 
-def denied(request: Request, message: str) -> Json:
+def denied(request: WireAdmissionRequest, message: str) -> Json:
     """The answer that refuses a write.
 
     It has neither code nor reason: then clients read the message just as Volcano's.
     """
-    return _answer({"uid": request.uid, "allowed": False, "status": {"message": message}})
+    return _review_response({"uid": request.uid, "allowed": False, "status": {"message": message}})
 
 
-def _answer(response: Json) -> Json:
+def _review_response(response: Json) -> Json:
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}

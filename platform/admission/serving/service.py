@@ -11,28 +11,28 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from ...httpserver.figures import ListenerFigures
 from ...httpserver.limits import Limits
-from ...kube.cache import Cache
-from ...kube.client import Client
+from ...httpserver.metrics import ListenerMetrics
+from ...kube.client.client import Client
+from ...kube.informer.informer import Informer
 from ...kube.supervision import supervise
 from ...machinery.clock import Clock
-from ...machinery.files import Files
-from ...machinery.leadership import Elector
-from ...machinery.lifecycle import running
-from ...machinery.tls import Presenter
-from ...model.review import Webhook
+from ...machinery.file_watcher import FileWatcher
+from ...machinery.leader_election import LeaderElector
+from ...machinery.lifecycle import running_sources
+from ...machinery.serving_certificate import ServingCertificate
+from ...model.admission import Webhook
 from .. import resource_groups
 from ..settings import AdmissionSettings
 from ..webhooks import webhooks
-from .desk import Desk
-from .files import CertificateFiles, FileCertificates
-from .office import Certificates, Office
-from .registration import Registration, Target
-from .secret import SecretCertificates, SecretSettings
-from .server import ReviewServer, serving
-from .shelves import CONSULTED, Shelves
-from .trust import Trust
+from .ca_injector import CaInjector
+from .cert_files import CertificateFiles, FileCertProvider
+from .cert_secret import SecretCertProvider, SecretSettings
+from .handler import AdmissionHandler
+from .leader_tasks import CertificateProvider, LeaderTasks
+from .object_reader import LOOKED_UP_RESOURCES, InformerReader
+from .registration import Registration, WebhookEndpoint
+from .server import ReviewServer, serve_until_exit
 
 log = logging.getLogger(__name__)
 
@@ -42,46 +42,46 @@ class UnknownPathsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ListenOptions:
     """Where and how reviews are taken."""
 
     address: str = "127.0.0.1"
     """Empty: all addresses."""
     port: int = 8443
     """0: a free one."""
-    linger: float = 0.0
+    shutdown_delay: float = 0.0
     """Seconds at the end in which reviews still are taken: others hear late that we are leaving."""
-    grace: float = 30.0
+    shutdown_timeout: float = 30.0
     """Seconds that reviews in hand have after that."""
     limits: Limits = field(default_factory=Limits)
     """What clients may take of the listener."""
-    figures: ListenerFigures = field(default_factory=ListenerFigures)
+    metrics: ListenerMetrics = field(default_factory=ListenerMetrics)
     """Counts what is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class AdmissionOptions:
     """What an administrator decides."""
 
     paths: Sequence[str]
     """What is served, e.g. ``/jobs/validate``."""
-    target: Target
+    endpoint: WebhookEndpoint
     """How API servers find us."""
     certificates: CertificateFiles | SecretSettings
     settings: AdmissionSettings = field(default_factory=AdmissionSettings)
-    place: Place = field(default_factory=Place)
+    listen: ListenOptions = field(default_factory=ListenOptions)
     resource_groups: Path | None = None
     """What pods are given at ``/pods/mutate``; read again when it changes."""
-    exempt: Sequence[str] = ("kube-system",)
+    exempt_namespaces: Sequence[str] = ("kube-system",)
     """Namespaces that configurations of our own making leave alone."""
     prefix: str = "batholith"
     """What the names of our webhook configurations begin with."""
     register: bool = False
     """Whether webhook configurations that are missing are made."""
-    elector: Callable[[], Elector] | None = None
+    new_elector: Callable[[], LeaderElector] | None = None
     """Makes a candidate for the office; without it the office is ours."""
 
-    def chosen(self, settings: AdmissionSettings) -> tuple[Webhook, ...]:
+    def enabled_webhooks(self, settings: AdmissionSettings) -> tuple[Webhook, ...]:
         """The webhooks at :attr:`paths`.
 
         Raises:
@@ -102,7 +102,7 @@ class AdmissionService:
     def __init__(
         self,
         client: Client,
-        options: Options,
+        options: AdmissionOptions,
         *,
         clock: Clock,
         registry: CollectorRegistry | None = None,
@@ -114,35 +114,39 @@ class AdmissionService:
         """
         self.url = ""
         """Where reviews are taken; empty until they are."""
-        chosen, changed = options.chosen(options.settings), asyncio.Event()
-        consulted = {each for path in options.paths for each in CONSULTED.get(path, ())}
+        chosen, changed = options.enabled_webhooks(options.settings), asyncio.Event()
+        consulted = {each for path in options.paths for each in LOOKED_UP_RESOURCES.get(path, ())}
         self._options = options
         self._clock = clock
-        self._presenter = Presenter()
-        self._shelves = Shelves(client, consulted)
-        self._desk = Desk(chosen, self._shelves, registry=registry)
-        self._certificates = _certificates(
-            client, options.certificates, self._presenter, clock=clock, changed=changed.set
+        self._serving_certificate = ServingCertificate()
+        self._reader = InformerReader(client, consulted)
+        self._handler = AdmissionHandler(chosen, self._reader, registry=registry)
+        self._certificates = _new_certificate_provider(
+            client,
+            options.certificates,
+            self._serving_certificate,
+            clock=clock,
+            changed=changed.set,
         )
         registration = Registration(
             webhooks=chosen,
-            target=options.target,
+            endpoint=options.endpoint,
             prefix=options.prefix,
-            exempt=options.exempt,
+            exempt_namespaces=options.exempt_namespaces,
             create=options.register,
         )
-        self._office = Office(
-            Trust(client, registration, clock=clock, changed=changed.set),
+        self._leader_tasks = LeaderTasks(
+            CaInjector(client, registration, clock=clock, changed=changed.set),
             self._certificates,
             clock=clock,
-            elector=options.elector,
+            new_elector=options.new_elector,
             changed=changed,
         )
 
     @property
-    def caches(self) -> Sequence[Cache[Any]]:
+    def informers(self) -> Sequence[Informer[Any]]:
         """What must be synced before reviews are taken."""
-        return (*self._shelves.caches, *self._certificates.caches)
+        return (*self._reader.informers, *self._certificates.informers)
 
     async def run(self, *, ready: asyncio.Event | None = None) -> None:
         """Run until cancelled; *ready* is set when reviews are taken.
@@ -151,29 +155,31 @@ class AdmissionService:
             OSError: the address cannot be listened on, or a certificate file not be read.
             ValueError: files hold no certificate that can be served.
         """
-        with _alone():
-            async with running(self.caches):
+        with _unwrap_single_error():
+            async with running_sources(self.informers):
                 await self._certificates.start()
                 await self._serve(ready or asyncio.Event())
 
     async def _serve(self, ready: asyncio.Event) -> None:
-        place = self._options.place
+        place = self._options.listen
         beside = [
             # A certificate in a Secret is followed by its cache, and this returns at once.
-            supervise("serving certificate", self._certificates.follow, may_end=lambda: True),
-            supervise("webhook registration", self._office.run),
+            supervise("serving certificate", self._certificates.watch, may_end=lambda: True),
+            supervise("webhook registration", self._leader_tasks.run),
         ]
         if self._options.resource_groups is not None:
-            follow = partial(self._follow_groups, self._options.resource_groups)
+            follow = partial(self._watch_resource_groups, self._options.resource_groups)
             beside.append(supervise("resource groups", follow))
         server = ReviewServer(
-            self._presenter,
+            self._serving_certificate,
             address=place.address,
             port=place.port,
             limits=place.limits,
-            figures=place.figures,
+            metrics=place.metrics,
         )
-        async with serving(server, self._desk, grace=place.grace) as self.url:
+        async with serve_until_exit(
+            server, self._handler, shutdown_timeout=place.shutdown_timeout
+        ) as self.url:
             log.info("listening", extra={"serves": "webhooks", "address": self.url})
             ready.set()
             try:
@@ -181,33 +187,33 @@ class AdmissionService:
                     for work in beside:
                         tasks.create_task(work)
             finally:
-                self.url, server.leaving = "", True
-                await self._clock.sleep(place.linger)
+                self.url, server.draining = "", True
+                await self._clock.sleep(place.shutdown_delay)
 
-    async def _follow_groups(self, path: Path) -> None:
-        def take(contents: list[bytes]) -> None:
-            groups = resource_groups.read(contents[0])
+    async def _watch_resource_groups(self, path: Path) -> None:
+        def on_change(contents: list[bytes]) -> None:
+            groups = resource_groups.parse(contents[0])
             settings = replace(self._options.settings, resource_groups=groups)
-            self._desk.replace(self._options.chosen(settings))
+            self._handler.set_webhooks(self._options.enabled_webhooks(settings))
 
-        await Files([path], take).follow(self._clock)
+        await FileWatcher([path], on_change).watch(self._clock)
 
 
-def _certificates(
+def _new_certificate_provider(
     client: Client,
     options: CertificateFiles | SecretSettings,
-    presenter: Presenter,
+    serving_certificate: ServingCertificate,
     *,
     clock: Clock,
     changed: Callable[[], None],
-) -> Certificates:
+) -> CertificateProvider:
     if isinstance(options, CertificateFiles):
-        return FileCertificates(options, presenter, clock=clock, changed=changed)
-    return SecretCertificates(client, options, presenter, clock=clock, changed=changed)
+        return FileCertProvider(options, serving_certificate, clock=clock, changed=changed)
+    return SecretCertProvider(client, options, serving_certificate, clock=clock, changed=changed)
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _unwrap_single_error() -> Iterator[None]:
     """An error that came alone is raised alone, so that a command can tell it in a line."""
     try:
         yield

@@ -20,7 +20,7 @@ class Arguments:
     """What was read; a flag that was not given has its default."""
 
     values: Mapping[str, Value]
-    complaints: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     def text(self, flag: str) -> str:
         """The value of a flag that takes text."""
@@ -30,19 +30,19 @@ class Arguments:
         """The value of a flag that takes a whole number."""
         return int(self.values[flag])
 
-    def switch(self, flag: str) -> bool:
+    def boolean(self, flag: str) -> bool:
         """Whether a flag is on."""
         return bool(self.values[flag])
 
 
-def read(words: Sequence[str], defaults: Mapping[str, Value]) -> Arguments:
+def parse(args: Sequence[str], defaults: Mapping[str, Value]) -> Arguments:
     """Read ``--flag=value``, ``--flag value`` and, for switches, ``--flag``; one dash will do.
 
     The type of a flag is that of its default; of a flag that is given twice the last value wins.
     """
     values: dict[str, Value] = dict(defaults)
     complaints: list[str] = []
-    left = list(reversed(words))
+    left = list(reversed(args))
     while left:
         word = left.pop()
         flag, equals, text = word.lstrip("-").partition("=")

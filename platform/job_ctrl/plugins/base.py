@@ -12,24 +12,24 @@ from ...model.job import Job
 from ...model.names import Resource
 from ..pods import Pod
 
-Made = dict[str, Any]
+JsonObject = dict[str, Any]
 """An object to create, as decoded JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredObject:
     """An object that a job needs as long as it has pods."""
 
     resource: Resource
     name: str
-    build: Callable[[], Made]
+    build: Callable[[], JsonObject]
     """Makes the object; called only if it is not there, in a thread (it may take long)."""
-    follow: Mapping[str, str] = field(default_factory=dict)
+    synced_data: Mapping[str, str] = field(default_factory=dict)
     """Entries of ``data`` that are kept as here when the job is scaled; others are left alone."""
 
 
 @runtime_checkable
-class ShapesPods(Protocol):
+class PodMutator(Protocol):
     """A plugin that changes pods before they are created."""
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
@@ -38,16 +38,16 @@ class ShapesPods(Protocol):
 
 
 @runtime_checkable
-class BringsObjects(Protocol):
+class ObjectProvider(Protocol):
     """A plugin that needs objects beside the pods."""
 
-    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+    def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
         """The objects to make before the first pod, and to keep up to date."""
         ...
 
 
 @runtime_checkable
-class TakesObjectsAway(Protocol):
+class ObjectRemover(Protocol):
     """A plugin whose objects go when the job ends (all go with the Job itself anyhow)."""
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
@@ -56,18 +56,18 @@ class TakesObjectsAway(Protocol):
 
 
 @runtime_checkable
-class HasComplaints(Protocol):
+class HasWarnings(Protocol):
     """A plugin that could not make sense of all its arguments."""
 
-    complaints: tuple[str, ...]
+    warnings: tuple[str, ...]
     """One sentence for each, for an event on the job."""
 
 
 @runtime_checkable
-class ChecksJobs(Protocol):
+class JobValidator(Protocol):
     """A plugin that some jobs do not fit."""
 
-    def complaints_about(self, job: Job) -> Sequence[str]:
+    def validate_job(self, job: Job) -> Sequence[str]:
         """What of *job* makes the plugin do less than its user expects; a sentence each."""
         ...
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ...model.job import Job
 from ..pods import Pod
-from .shaping import add_env
+from .pod_mutations import add_env
 
 
 class Env:

@@ -22,7 +22,7 @@ class UnknownPluginError(PluginError):
 
 
 @contextmanager
-def blaming(plugin: str, doing: str) -> Iterator[None]:
+def plugin_errors(plugin: str, operation: str) -> Iterator[None]:
     """Name *plugin* in whatever its code raises in the block, even if it asks the process to exit.
 
     The block awaits nothing, so that a CancelledError is the plugin's own.
@@ -35,5 +35,5 @@ def blaming(plugin: str, doing: str) -> Iterator[None]:
     except PluginError:
         raise
     except (Exception, SystemExit, CancelledError) as error:
-        problem = f"failed in {doing}: {type(error).__name__}: {error}"
+        problem = f"failed in {operation}: {type(error).__name__}: {error}"
         raise PluginError(plugin, problem) from error

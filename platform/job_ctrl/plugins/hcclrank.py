@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ...model.job import Job
 from ..pods import Pod
 from . import arguments
-from .shaping import index, role, task_named
+from .pod_mutations import find_task, task_index, task_name
 
 _RANK = "hccl/rankIndex"
 
@@ -13,29 +13,29 @@ _RANK = "hccl/rankIndex"
 class HcclRank:
     """Sets the annotation: the first ``RANK`` of a container, else masters before workers."""
 
-    def __init__(self, given: Sequence[str]) -> None:
-        read = arguments.read(given, {"master": "master", "worker": "worker"})
-        self.complaints = read.complaints
+    def __init__(self, args: Sequence[str]) -> None:
+        read = arguments.parse(args, {"master": "master", "worker": "worker"})
+        self.warnings = read.warnings
         self._master = read.text("master")
         self._worker = read.text("worker")
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
         """Add the annotation, unless there is one."""
         notes = pod["metadata"]["annotations"]
-        rank = notes.get(_RANK) or _given(pod) or self._numbered(pod, job)
+        rank = notes.get(_RANK) or _rank_from_env(pod) or self._default_rank(pod, job)
         if rank:
             notes[_RANK] = rank
 
-    def _numbered(self, pod: Pod, job: Job) -> str:
-        if role(pod) == self._master:
-            return str(index(pod))
-        if role(pod) != self._worker:
+    def _default_rank(self, pod: Pod, job: Job) -> str:
+        if task_name(pod) == self._master:
+            return str(task_index(pod))
+        if task_name(pod) != self._worker:
             return ""
-        master = task_named(job, self._master)
-        return str(index(pod) + (master.replicas if master else 0))
+        master = find_task(job, self._master)
+        return str(task_index(pod) + (master.replicas if master else 0))
 
 
-def _given(pod: Pod) -> str:
+def _rank_from_env(pod: Pod) -> str:
     """The first value of a variable RANK that is written out."""
     variables = (
         variable

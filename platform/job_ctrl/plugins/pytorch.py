@@ -6,15 +6,15 @@ from typing import Any
 from ...model.job import Job, TaskSpec
 from ..pods import Pod
 from . import arguments
-from .shaping import add_port, append_env, domain, index, role, task_named
+from .pod_mutations import add_port, append_env, find_task, fqdn, task_index, task_name
 
 _PORT = 23456
 _PORT_NAME = "pytorchjob-port"
-_WAITER = "wait-for-master"
-_PAUSE = 2
+_WAIT_CONTAINER = "wait-for-master"
+_POLL_INTERVAL = 2
 """Seconds between two looks at the master's port."""
 
-_WAIT = """\
+_WAIT_SCRIPT = """\
 echo "waiting for {host}:{port}"
 waited=0
 while ! {{ nc -z {host} {port} || bash -c 'true > /dev/tcp/{host}/{port}'; }} 2>/dev/null; do
@@ -35,9 +35,9 @@ class PyTorch:
     Masters are numbered before workers, so that no two pods have the same rank.
     """
 
-    def __init__(self, given: Sequence[str]) -> None:
-        read = arguments.read(
-            given,
+    def __init__(self, args: Sequence[str]) -> None:
+        read = arguments.parse(
+            args,
             {
                 "master": "master",
                 "worker": "worker",
@@ -47,47 +47,49 @@ class PyTorch:
                 "wait-master-image": "busybox:1.36.1",
             },
         )
-        self.complaints = read.complaints
+        self.warnings = read.warnings
         self._master = read.text("master")
         self._worker = read.text("worker")
         self._port = read.number("port")
-        self._waits = read.switch("wait-master-enabled")
-        self._limit = read.number("wait-master-timeout")
+        self._wait_for_master = read.boolean("wait-master-enabled")
+        self._wait_timeout = read.number("wait-master-timeout")
         self._image = read.text("wait-master-image")
 
-    def complaints_about(self, job: Job) -> Sequence[str]:
+    def validate_job(self, job: Job) -> Sequence[str]:
         """A job without master."""
-        if task_named(job, self._master) is not None:
+        if find_task(job, self._master) is not None:
             return ()
         return (f"plugin pytorch changes no pod: no task is named {self._master!r}",)
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
         """Declare the port, add the variables; let workers wait if that is wanted."""
-        master, worker = (task_named(job, name) for name in (self._master, self._worker))
+        master, worker = (find_task(job, name) for name in (self._master, self._worker))
         if master is None:
             return
-        address = domain(job, master)
+        address = fqdn(job, master)
         variables: dict[str, object] = {
             "MASTER_ADDR": address,
             "MASTER_PORT": self._port,
             "WORLD_SIZE": master.replicas + (worker.replicas if worker else 0),
         }
-        if role(pod) in (self._master, self._worker):
-            variables["RANK"] = index(pod) + self._first_rank(role(pod), master)
+        if task_name(pod) in (self._master, self._worker):
+            variables["RANK"] = task_index(pod) + self._first_rank(task_name(pod), master)
         for container in pod["spec"]["containers"]:
             add_port(container, _PORT_NAME, self._port)
             env = [{"name": name, "value": str(value)} for name, value in variables.items()]
             append_env(container, env)
-        if self._waits and role(pod) == self._worker:
-            self._let_wait(pod["spec"], address)
+        if self._wait_for_master and task_name(pod) == self._worker:
+            self._add_wait_container(pod["spec"], address)
 
     def _first_rank(self, task: str, master: TaskSpec) -> int:
         return 0 if task == self._master else master.replicas
 
-    def _let_wait(self, spec: dict[str, Any], host: str) -> None:
+    def _add_wait_container(self, spec: dict[str, Any], host: str) -> None:
         there = spec.get("initContainers") or []
-        if any(container["name"] == _WAITER for container in there):
+        if any(container["name"] == _WAIT_CONTAINER for container in there):
             return
-        script = _WAIT.format(host=host, port=self._port, limit=self._limit, pause=_PAUSE)
-        waiter = {"name": _WAITER, "image": self._image, "command": ["sh", "-c", script]}
+        script = _WAIT_SCRIPT.format(
+            host=host, port=self._port, limit=self._wait_timeout, pause=_POLL_INTERVAL
+        )
+        waiter = {"name": _WAIT_CONTAINER, "image": self._image, "command": ["sh", "-c", script]}
         spec["initContainers"] = [*there, waiter]

@@ -6,40 +6,40 @@ from typing import Any
 import msgspec
 
 from ...model import names
-from ...model.base import Part
+from ...model.base import ApiStruct
 from ...model.job import Job, TaskSpec
 from ...model.names import Resource
-from ..podgroups import owner
+from ..podgroups import owner_reference
 from ..pods import Pod
 from . import arguments
-from .base import Made, Wanted
-from .shaping import add_port, domain, role, task_named
+from .base import DesiredObject, JsonObject
+from .pod_mutations import add_port, find_task, fqdn, task_name
 
 
-class _Port(Part, frozen=True):
+class _Port(ApiStruct, frozen=True):
     name: str = ""
     container_port: int = 0
 
 
-class _Container(Part, frozen=True):
+class _Container(ApiStruct, frozen=True):
     name: str = ""
     ports: tuple[_Port, ...] = ()
 
 
-class _Spec(Part, frozen=True):
+class _Spec(ApiStruct, frozen=True):
     containers: tuple[_Container, ...] = ()
 
 
-class _Template(Part, frozen=True):
+class _Template(ApiStruct, frozen=True):
     spec: _Spec = _Spec()
 
 
 class Ray:
     """Replaces the commands of head and workers, and makes the head's Service."""
 
-    def __init__(self, given: Sequence[str]) -> None:
-        read = arguments.read(
-            given,
+    def __init__(self, args: Sequence[str]) -> None:
+        read = arguments.parse(
+            args,
             {
                 "head": "head",
                 "headContainer": "head",
@@ -51,7 +51,7 @@ class Ray:
                 "clientServerPort": 0,  # as Volcano's own guide calls it
             },
         )
-        self.complaints = read.complaints
+        self.warnings = read.warnings
         self._head = read.text("head")
         self._worker = read.text("worker")
         self._containers = {
@@ -64,13 +64,13 @@ class Ray:
             "client-server": read.number("clientServerPort") or read.number("clientPort"),
         }
 
-    def complaints_about(self, job: Job) -> Sequence[str]:
+    def validate_job(self, job: Job) -> Sequence[str]:
         """A job without head, and tasks without the container that Ray is to run in."""
         found = []
-        if task_named(job, self._head) is None:
+        if find_task(job, self._head) is None:
             found.append(f"plugin ray changes no pod: no task is named {self._head!r}")
         for name, container in self._containers.items():
-            task = task_named(job, name)
+            task = find_task(job, name)
             if task is None:
                 continue
             if all(one.name != container for one in _containers(task)):
@@ -82,29 +82,33 @@ class Ray:
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
         """Have the one container start Ray."""
-        head = task_named(job, self._head)
-        wanted = self._containers.get(role(pod))
+        head = find_task(job, self._head)
+        wanted = self._containers.get(task_name(pod))
         if head is None or wanted is None:
             return
         for container in pod["spec"]["containers"]:
             if container["name"] != wanted:
                 continue
-            if role(pod) == self._head:
-                self._lead(container)
+            if task_name(pod) == self._head:
+                self._start_head(container)
             else:
-                address = f"{domain(job, head)}:{self._ports['gcs']}"
+                address = f"{fqdn(job, head)}:{self._ports['gcs']}"
                 container["command"] = ["sh", "-c", f"ray start --block --address={address}"]
 
-    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+    def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
         """The Service."""
         name = _service_name(job)
-        return [Wanted(resource=names.SERVICES, name=name, build=lambda: self._service(job, name))]
+        return [
+            DesiredObject(
+                resource=names.SERVICES, name=name, build=lambda: self._service(job, name)
+            )
+        ]
 
     def on_job_delete(self, job: Job) -> Sequence[tuple[Resource, str]]:
         """The Service."""
         return [(names.SERVICES, _service_name(job))]
 
-    def _lead(self, container: dict[str, Any]) -> None:
+    def _start_head(self, container: dict[str, Any]) -> None:
         for name, number in self._ports.items():
             add_port(container, name, number)
         gcs, dashboard, client = self._ports.values()
@@ -115,8 +119,8 @@ class Ray:
             f" --dashboard-port={dashboard} --ray-client-server-port={client}",
         ]
 
-    def _service(self, job: Job, name: str) -> Made:
-        head = task_named(job, self._head)
+    def _service(self, job: Job, name: str) -> JsonObject:
+        head = find_task(job, self._head)
         declared = {
             port.container_port
             for container in (_containers(head) if head else ())
@@ -127,7 +131,7 @@ class Ray:
             "metadata": {
                 "name": name,
                 "namespace": job.metadata.namespace,
-                "ownerReferences": [msgspec.to_builtins(owner(job))],
+                "ownerReferences": [msgspec.to_builtins(owner_reference(job))],
             },
             "spec": {
                 "selector": {

@@ -10,21 +10,21 @@ from dataclasses import replace
 
 from ...model.job import Job
 from ...model.names import Resource
-from ...model.syntax import path_segment_problem
+from ...model.validation import path_segment_error
 from ..pods import Pod
-from . import installed
+from . import entry_points
 from .base import (
-    BringsObjects,
-    ChecksJobs,
+    DesiredObject,
     Factory,
-    HasComplaints,
-    Made,
-    ShapesPods,
-    TakesObjectsAway,
-    Wanted,
+    HasWarnings,
+    JobValidator,
+    JsonObject,
+    ObjectProvider,
+    ObjectRemover,
+    PodMutator,
 )
 from .env import Env
-from .errors import PluginError, UnknownPluginError, blaming
+from .errors import PluginError, UnknownPluginError, plugin_errors
 from .hcclrank import HcclRank
 from .mpi import Mpi
 from .pytorch import PyTorch
@@ -44,10 +44,10 @@ BUILT_IN: Mapping[str, Factory] = {
     "hcclrank": HcclRank,
 }
 ORDER = tuple(BUILT_IN)
-_HOOKS = (ShapesPods, BringsObjects, TakesObjectsAway, ChecksJobs)
+_HOOKS = (PodMutator, ObjectProvider, ObjectRemover, JobValidator)
 
 
-class Team:
+class JobPlugins:
     """The plugins of one job, in the order in which they act.
 
     One that fails holds up what it has a part in, and nothing else: while a plugin is missing the
@@ -55,50 +55,50 @@ class Team:
     """
 
     def __init__(
-        self, members: Sequence[tuple[str, object]], missing: PluginError | None = None
+        self, plugins: Sequence[tuple[str, object]], missing: PluginError | None = None
     ) -> None:
         """*members* are plugins by name; *missing* is why there is one less than there should."""
-        self._members = members
+        self._plugins = plugins
         self._missing = missing
-        self._shapers = [
-            (name, plugin) for name, plugin in members if isinstance(plugin, ShapesPods)
+        self._mutators = [
+            (name, plugin) for name, plugin in plugins if isinstance(plugin, PodMutator)
         ]
 
-    def shape(self, pod: Pod, job: Job) -> None:
+    def mutate_pod(self, pod: Pod, job: Job) -> None:
         """Let each plugin change *pod* in place.
 
         Raises:
             PluginError: a plugin is missing, or fails.
         """
-        self._be_complete()
-        for name, plugin in self._shapers:
-            with blaming(name, "on_pod_create"):
+        self._require_all()
+        for name, plugin in self._mutators:
+            with plugin_errors(name, "on_pod_create"):
                 plugin.on_pod_create(pod, job)
 
-    def wanted(self, job: Job) -> Iterator[Wanted]:
+    def desired_objects(self, job: Job) -> Iterator[DesiredObject]:
         """The objects that the plugins need beside the pods.
 
         Raises:
             PluginError: a plugin is missing, or fails.
         """
-        self._be_complete()
-        for name, plugin in self._members:
-            if isinstance(plugin, BringsObjects):
-                with blaming(name, "on_job_add"):
-                    found = [_watched(name, one) for one in plugin.on_job_add(job)]
+        self._require_all()
+        for name, plugin in self._plugins:
+            if isinstance(plugin, ObjectProvider):
+                with plugin_errors(name, "on_job_add"):
+                    found = [_with_error_context(name, one) for one in plugin.on_job_add(job)]
                 yield from found
 
-    def unwanted(self, job: Job) -> Iterator[tuple[Resource, str]]:
+    def objects_to_delete(self, job: Job) -> Iterator[tuple[Resource, str]]:
         """The objects to remove when the job ends.
 
         Raises:
             PluginError: a plugin fails; only after the objects of all others.
         """
         failed: PluginError | None = None
-        for name, plugin in self._members:
-            if isinstance(plugin, TakesObjectsAway):
+        for name, plugin in self._plugins:
+            if isinstance(plugin, ObjectRemover):
                 try:
-                    with blaming(name, "on_job_delete"):
+                    with plugin_errors(name, "on_job_delete"):
                         found = [
                             (resource, named)
                             for resource, named in plugin.on_job_delete(job)
@@ -111,20 +111,20 @@ class Team:
         if failed is not None:
             raise failed
 
-    def complaints(self, job: Job) -> Iterator[str]:
+    def warnings(self, job: Job) -> Iterator[str]:
         """What the plugins could not make sense of."""
-        for name, plugin in self._members:
-            if isinstance(plugin, HasComplaints):
-                yield from plugin.complaints
-            if isinstance(plugin, ChecksJobs):
+        for name, plugin in self._plugins:
+            if isinstance(plugin, HasWarnings):
+                yield from plugin.warnings
+            if isinstance(plugin, JobValidator):
                 try:
-                    with blaming(name, "complaints_about"):
-                        found = list(plugin.complaints_about(job))
+                    with plugin_errors(name, "complaints_about"):
+                        found = list(plugin.validate_job(job))
                 except PluginError as error:
                     found = [str(error)]
                 yield from found
 
-    def _be_complete(self) -> None:
+    def _require_all(self) -> None:
         if self._missing is not None:
             raise self._missing.with_traceback(None)  # it is raised at every look
 
@@ -138,24 +138,24 @@ class Registry:
     @classmethod
     def load(cls) -> "Registry":
         """The built-in plugins and those of installed packages, which may replace them."""
-        return cls({**BUILT_IN, **installed.load()})
+        return cls({**BUILT_IN, **entry_points.load()})
 
-    def team(self, job: Job) -> Team:
+    def for_job(self, job: Job) -> JobPlugins:
         """The plugins that *job* names; the team tells of those that there are not."""
         members: list[tuple[str, object]] = []
         missing: PluginError | None = None
-        for name, arguments in sorted(job.spec.plugins.items(), key=lambda one: _rank(one[0])):
+        for name, arguments in sorted(job.spec.plugins.items(), key=lambda one: _sort_key(one[0])):
             try:
-                members.append((name, self._make(name, arguments)))
+                members.append((name, self._create(name, arguments)))
             except PluginError as error:
                 missing = missing or error
-        return Team(members, missing)
+        return JobPlugins(members, missing)
 
-    def _make(self, name: str, arguments: Sequence[str]) -> object:
+    def _create(self, name: str, arguments: Sequence[str]) -> object:
         factory = self._factories.get(name)
         if factory is None:
             raise UnknownPluginError(name, self._factories)
-        with blaming(name, "its making"):
+        with plugin_errors(name, "its making"):
             made = factory(arguments)
             if not isinstance(made, _HOOKS):
                 hooks = "on_pod_create, on_job_add, on_job_delete and complaints_about"
@@ -163,29 +163,29 @@ class Registry:
             return made
 
 
-def _watched(plugin: str, wanted: Wanted) -> Wanted:
+def _with_error_context(plugin: str, desired: DesiredObject) -> DesiredObject:
     """*wanted*, with the plugin's name in what its making raises.
 
     Raises:
         PluginError: no object can have its name.
     """
-    if problem := _name_problem(wanted.name):
-        named = f"{wanted.resource.kind} {wanted.name!r}"
+    if problem := _name_problem(desired.name):
+        named = f"{desired.resource.kind} {desired.name!r}"
         raise PluginError(plugin, f"wants an object of an invalid name, {named}: {problem}")
 
-    def build() -> Made:
-        with blaming(plugin, f"the making of {wanted.resource.kind} {wanted.name}"):
-            made = wanted.build()
+    def build() -> JsonObject:
+        with plugin_errors(plugin, f"the making of {desired.resource.kind} {desired.name}"):
+            made = desired.build()
             if not isinstance(made, dict):
                 raise TypeError(f"it is no object but {made!r}")
             return made
 
-    return replace(wanted, build=build)
+    return replace(desired, build=build)
 
 
 def _name_problem(name: str) -> str:
-    return path_segment_problem(name) if name else "it is empty"
+    return path_segment_error(name) if name else "it is empty"
 
 
-def _rank(plugin: str) -> tuple[int, str]:
+def _sort_key(plugin: str) -> tuple[int, str]:
     return (ORDER.index(plugin), plugin) if plugin in ORDER else (-1, plugin)

@@ -14,25 +14,25 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from ...model import names
 from ...model.job import Job
 from ...model.names import Resource
-from ..podgroups import owner
+from ..podgroups import owner_reference
 from ..pods import Pod
 from . import arguments
-from .base import Made, Wanted
-from .shaping import add_mount, hosts
+from .base import DesiredObject, JsonObject
+from .pod_mutations import add_mount, hostnames
 
 _HOME = "/root/.ssh"
 _DEFAULT_PORT = 22
 _KEY_BITS = 2048
-_PRIVATE, _SHARED = 0o600, 0o644
+_PRIVATE_MODE, _SHARED_MODE = 0o600, 0o644
 _FILES = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
 
 
 class Ssh:
     """Makes the Secret, and mounts it where the pods' user looks for keys."""
 
-    def __init__(self, given: Sequence[str]) -> None:
-        read = arguments.read(
-            given,
+    def __init__(self, args: Sequence[str]) -> None:
+        read = arguments.parse(
+            args,
             {
                 "ssh-key-file-path": _HOME,
                 "ssh-private-key": "",
@@ -40,10 +40,10 @@ class Ssh:
                 "ssh-port": _DEFAULT_PORT,
             },
         )
-        self.complaints = read.complaints
+        self.warnings = read.warnings
         if read.text("ssh-public-key") and not read.text("ssh-private-key"):
             lone = "--ssh-public-key is not used without --ssh-private-key; a pair of keys is made"
-            self.complaints += (lone,)
+            self.warnings += (lone,)
         self._path = read.text("ssh-key-file-path")
         self._private = read.text("ssh-private-key")
         self._public = read.text("ssh-public-key")
@@ -57,20 +57,20 @@ class Ssh:
             "secretName": name,
             "items": [{"key": file, "path": f".ssh/{file}"} for file in _FILES],
             # Others than root must be able to read what root's kubelet writes.
-            "defaultMode": _PRIVATE if self._path == _HOME else _SHARED,
+            "defaultMode": _PRIVATE_MODE if self._path == _HOME else _SHARED_MODE,
         }
         volume = {"name": name, "secret": secret}
         add_mount(pod, volume, {"mountPath": self._path, "subPath": ".ssh"})
 
-    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+    def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
         """The Secret, of which only the client configuration follows the number of pods."""
         config = self._config(job)
         return [
-            Wanted(
+            DesiredObject(
                 resource=names.SECRETS,
                 name=_secret_name(job),
                 build=lambda: self._secret(job, config),
-                follow={"config": _encode(config)},
+                synced_data={"config": _encode(config)},
             )
         ]
 
@@ -78,14 +78,14 @@ class Ssh:
         """The Secret."""
         return [(names.SECRETS, _secret_name(job))]
 
-    def _secret(self, job: Job, config: str) -> Made:
-        private, public = (self._private, self._public) if self._private else make_keys()
+    def _secret(self, job: Job, config: str) -> JsonObject:
+        private, public = (self._private, self._public) if self._private else generate_key_pair()
         texts = (private, public, public, config)
         return {
             "metadata": {
                 "name": _secret_name(job),
                 "namespace": job.metadata.namespace,
-                "ownerReferences": [msgspec.to_builtins(owner(job))],
+                "ownerReferences": [msgspec.to_builtins(owner_reference(job))],
             },
             "data": dict(zip(_FILES, map(_encode, texts), strict=True)),
         }
@@ -93,12 +93,12 @@ class Ssh:
     def _config(self, job: Job) -> str:
         lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
         for task in job.spec.tasks:
-            for host, domain in hosts(job, task):
+            for host, domain in hostnames(job, task):
                 lines += [f"Host {host}", f"  HostName {domain}", f"  Port {self._port}"]
         return "".join(f"{line}\n" for line in lines)
 
 
-def make_keys() -> tuple[str, str]:
+def generate_key_pair() -> tuple[str, str]:
     """A new pair of keys: the private one as PEM, the public one as a line for sshd."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
     private = key.private_bytes(

@@ -12,11 +12,11 @@ import msgspec
 from ...model import names
 from ...model.job import Job
 from ...model.names import Resource
-from ..podgroups import owner
+from ..podgroups import owner_reference
 from ..pods import Pod
 from . import arguments
-from .base import Made, Wanted
-from .shaping import add_env, add_mount, hosts, subdomain
+from .base import DesiredObject, JsonObject
+from .pod_mutations import add_env, add_mount, hostnames, subdomain
 
 _MOUNT_PATH = "/etc/volcano"
 
@@ -24,19 +24,19 @@ _MOUNT_PATH = "/etc/volcano"
 class Svc:
     """Makes Service, ConfigMap and NetworkPolicy, and gives pods their host names."""
 
-    def __init__(self, given: Sequence[str]) -> None:
-        read = arguments.read(
-            given,
+    def __init__(self, args: Sequence[str]) -> None:
+        read = arguments.parse(
+            args,
             {
                 "publish-not-ready-addresses": False,
                 "disable-network-policy": False,
                 "inject-hosts-env": True,
             },
         )
-        self.complaints = read.complaints
-        self._publish_not_ready = read.switch("publish-not-ready-addresses")
-        self._network_policy = not read.switch("disable-network-policy")
-        self._inject_hosts = read.switch("inject-hosts-env")
+        self.warnings = read.warnings
+        self._publish_not_ready = read.boolean("publish-not-ready-addresses")
+        self._network_policy = not read.boolean("disable-network-policy")
+        self._inject_hosts = read.boolean("inject-hosts-env")
 
     def on_pod_create(self, pod: Pod, job: Job) -> None:
         """Name the pod's host, and let its containers know the others'."""
@@ -53,7 +53,7 @@ class Svc:
             add_env(pod, [_from_config(key, config) for key in keys])
         add_mount(pod, {"name": config, "configMap": {"name": config}}, {"mountPath": _MOUNT_PATH})
 
-    def complaints_about(self, job: Job) -> Sequence[str]:
+    def validate_job(self, job: Job) -> Sequence[str]:
         """Tasks whose pods have names that the Service does not make resolve."""
         return [
             f"plugin svc makes no name resolve for task {task.name!r}: its template has the"
@@ -62,17 +62,17 @@ class Svc:
             if (domain := subdomain(job, task)) != job.metadata.name
         ]
 
-    def on_job_add(self, job: Job) -> Sequence[Wanted]:
+    def on_job_add(self, job: Job) -> Sequence[DesiredObject]:
         """The three objects, of which the ConfigMap follows the number of pods."""
-        job_name, data = job.metadata.name, _listing(job)
+        job_name, data = job.metadata.name, _config_data(job)
         wanted = [
-            Wanted(
+            DesiredObject(
                 resource=names.CONFIGMAPS,
                 name=_config_name(job),
                 build=lambda: {"metadata": _meta(job, _config_name(job)), "data": data},
-                follow=data,
+                synced_data=data,
             ),
-            Wanted(
+            DesiredObject(
                 resource=names.SERVICES,
                 name=job_name,
                 build=lambda: {"metadata": _meta(job, job_name), "spec": self._service(job)},
@@ -80,10 +80,13 @@ class Svc:
         ]
         if self._network_policy:
             wanted.append(
-                Wanted(
+                DesiredObject(
                     resource=names.NETWORKPOLICIES,
                     name=job_name,
-                    build=lambda: {"metadata": _meta(job, job_name), "spec": _policy(job)},
+                    build=lambda: {
+                        "metadata": _meta(job, job_name),
+                        "spec": _network_policy_spec(job),
+                    },
                 )
             )
         return wanted
@@ -92,14 +95,14 @@ class Svc:
         """The same objects."""
         return [(wanted.resource, wanted.name) for wanted in self.on_job_add(job)]
 
-    def _service(self, job: Job) -> Made:
-        spec: Made = {"clusterIP": "None", "selector": _selector(job)}
+    def _service(self, job: Job) -> JsonObject:
+        spec: JsonObject = {"clusterIP": "None", "selector": _selector(job)}
         if self._publish_not_ready:
             spec["publishNotReadyAddresses"] = True
         return spec
 
 
-def _policy(job: Job) -> Made:
+def _network_policy_spec(job: Job) -> JsonObject:
     selector = {"matchLabels": _selector(job)}
     return {
         "podSelector": selector,
@@ -108,11 +111,11 @@ def _policy(job: Job) -> Made:
     }
 
 
-def _listing(job: Job) -> Mapping[str, str]:
+def _config_data(job: Job) -> Mapping[str, str]:
     """The ConfigMap's entries: all host names, by task."""
     data: dict[str, str] = {}
     for task in job.spec.tasks:
-        domains = [domain for _, domain in hosts(job, task)]
+        domains = [domain for _, domain in hostnames(job, task)]
         data[f"{task.name.replace('-', '_')}.host"] = "\n".join(domains)
         data[f"VC_{_upper(task.name)}_HOSTS"] = ",".join(domains)
         data[f"VC_{_upper(task.name)}_NUM"] = str(len(domains))
@@ -135,9 +138,9 @@ def _selector(job: Job) -> dict[str, str]:
     return {names.JOB_NAME: job.metadata.name, names.JOB_NAMESPACE: job.metadata.namespace}
 
 
-def _meta(job: Job, name: str) -> Made:
+def _meta(job: Job, name: str) -> JsonObject:
     return {
         "name": name,
         "namespace": job.metadata.namespace,
-        "ownerReferences": [msgspec.to_builtins(owner(job))],
+        "ownerReferences": [msgspec.to_builtins(owner_reference(job))],
     }

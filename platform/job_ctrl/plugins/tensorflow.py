@@ -7,7 +7,7 @@ import msgspec
 from ...model.job import Job
 from ..pods import Pod
 from . import arguments
-from .shaping import append_env, hosts, index, role, task_named
+from .pod_mutations import append_env, find_task, hostnames, task_index, task_name
 
 _ROLES = ("ps", "worker", "chief", "evaluator")
 _DEFAULT_PORT = 2222
@@ -16,10 +16,10 @@ _DEFAULT_PORT = 2222
 class TensorFlow:
     """Sets ``TF_CONFIG`` in all containers of a job that has more than one pod."""
 
-    def __init__(self, given: Sequence[str]) -> None:
+    def __init__(self, args: Sequence[str]) -> None:
         names = {name: name for name in _ROLES}
-        read = arguments.read(given, {**names, "port": _DEFAULT_PORT})
-        self.complaints = read.complaints
+        read = arguments.parse(args, {**names, "port": _DEFAULT_PORT})
+        self.warnings = read.warnings
         self._tasks = {name: read.text(name) for name in _ROLES}
         self._port = read.number("port")
 
@@ -27,9 +27,9 @@ class TensorFlow:
         """Add the variable."""
         if len(job.spec.tasks) == 1 and job.spec.tasks[0].replicas == 1:
             return
-        task = role(pod)
+        task = task_name(pod)
         known = {name: kind for kind, name in self._tasks.items()}
-        place = {"type": known.get(task, task), "index": index(pod)}
+        place = {"type": known.get(task, task), "index": task_index(pod)}
         config = {"cluster": self._cluster(job), "task": place}
         value = msgspec.json.encode(config).decode()
         for container in pod["spec"]["containers"]:
@@ -38,7 +38,7 @@ class TensorFlow:
     def _cluster(self, job: Job) -> Mapping[str, list[str]]:
         cluster = {}
         for kind, name in self._tasks.items():
-            task = task_named(job, name)
+            task = find_task(job, name)
             if task is not None and task.replicas:
-                cluster[kind] = [f"{domain}:{self._port}" for _, domain in hosts(job, task)]
+                cluster[kind] = [f"{domain}:{self._port}" for _, domain in hostnames(job, task)]
         return cluster

@@ -15,121 +15,133 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..gangs import Finding, Gang, Misfit, Queue, Task
-from ..plugins.points import NOT_ENOUGH_RESOURCES
-from ..trial import Need
-from .enqueue import enter_unasked
-from .lift_gates import lift_gates
+from ..framework.statement import MissingMembers
+from ..plugins.extension_points import NOT_ENOUGH_RESOURCES
+from ..state.gangs import Diagnosis, FitError, Gang, QueueInfo, Task
+from .enqueue import enqueue_without_plugins
+from .remove_gates import remove_gates
 
 if TYPE_CHECKING:
-    from ..cycle import Cycle, Rank
+    from ..framework.session import Session, SortKey
 
 
-_PORTIONS = 32
+_EXTRA_ROUNDS = 32
 """A gang with more pods left than this gets more than one a turn."""
 
 
 @dataclass(slots=True)
-class Waiter:
+class PendingGang:
     """A gang in line, and what of it is still to be tried in this cycle."""
 
     gang: Gang
     tasks: list[Task]
     """In order; pods that ask for nothing come last."""
 
-    misfits: dict[str, Misfit] = field(default_factory=dict)
+    fit_errors: dict[str, FitError] = field(default_factory=dict)
     """Those for whom there was no place, by role."""
 
 
-def allocate(cycle: "Cycle") -> None:
+def allocate(session: "Session") -> None:
     """Place gangs, and further pods of gangs that run."""
-    if not cycle.enqueues:
-        enter_unasked(cycle)
-    lift_gates(cycle)
-    lines = _lines(cycle)
-    turns = [(cycle.rank_queue(cycle.cluster.queue_named(name)), name) for name in lines]
-    heapq.heapify(turns)
-    while turns:
-        _, name = heapq.heappop(turns)
-        queue, line = cycle.cluster.queue_named(name), lines[name]
-        if name and cycle.overused(queue):
-            _turn_away(cycle, queue, [waiter.gang for _, _, waiter in line])
+    if not session.has_enqueue_action:
+        enqueue_without_plugins(session)
+    remove_gates(session)
+    pending = _pending_by_queue(session)
+    queue_heap = [(session.queue_order(session.cache.queue_named(name)), name) for name in pending]
+    heapq.heapify(queue_heap)
+    while queue_heap:
+        _, name = heapq.heappop(queue_heap)
+        queue, heap = session.cache.queue_named(name), pending[name]
+        if name and session.overused(queue):
+            _reject_overused(session, queue, [waiter.gang for _, _, waiter in heap])
             continue
-        if not line:
+        if not heap:
             continue
-        waiter = heapq.heappop(line)[2]
-        if _serve(cycle, waiter, alone=not turns and not line):
-            _line_up(cycle, line, waiter)
-        heapq.heappush(turns, (cycle.rank_queue(queue), name))
+        pending_gang = heapq.heappop(heap)[2]
+        if _allocate(session, pending_gang, is_last=not queue_heap and not heap):
+            _push(session, heap, pending_gang)
+        heapq.heappush(queue_heap, (session.queue_order(queue), name))
 
 
-def _lines(cycle: "Cycle") -> "dict[str, list[tuple[Rank, str, Waiter]]]":
+def _pending_by_queue(session: "Session") -> "dict[str, list[tuple[SortKey, str, PendingGang]]]":
     """Gangs worth a try, in heaps by queue; a gang that is not is told why."""
-    lines: dict[str, list[tuple[Rank, str, Waiter]]] = {}
-    for gang in list(cycle.cluster.waiting.values()):
-        if gang.is_pending or cycle.is_stale(gang) or not gang.wants_room():
+    pending: dict[str, list[tuple[SortKey, str, PendingGang]]] = {}
+    for gang in list(session.cache.pending_gangs.values()):
+        if gang.is_pending or session.can_skip(gang) or not gang.has_requesting_tasks():
             continue
-        if gang.is_entering():
+        if gang.awaits_ungating():
             continue
-        refusal = cycle.flaw(gang)
-        if refusal:
-            cycle.refuse(gang, Finding(refusal.reason, refusal.message))
+        rejection = session.job_valid(gang)
+        if rejection:
+            session.reject(gang, Diagnosis(rejection.reason, rejection.message))
         else:
-            line = lines.setdefault(cycle.cluster.queue_of(gang).name, [])
-            _line_up(cycle, line, Waiter(gang, cycle.tasks(gang)))
-    return lines
+            heap = pending.setdefault(session.cache.queue_of(gang).name, [])
+            _push(session, heap, PendingGang(gang, session.tasks(gang)))
+    return pending
 
 
-def _turn_away(cycle: "Cycle", queue: Queue, gangs: list[Gang]) -> None:
+def _reject_overused(session: "Session", queue: QueueInfo, gangs: list[Gang]) -> None:
     """Tell gangs of a queue that has had its part what they lack of it."""
     for gang in gangs:
-        shape = cycle.tasks(gang)[0].shape
-        refusal = cycle.limit(queue, shape)
-        message = refusal.message if refusal else f'queue "{queue.name}" has had its share'
-        cycle.refuse(gang, Finding(NOT_ENOUGH_RESOURCES, message))
+        eq_class = session.tasks(gang)[0].eq_class
+        rejection = session.queue_rejection(queue, eq_class)
+        message = rejection.message if rejection else f'queue "{queue.name}" has had its share'
+        session.reject(gang, Diagnosis(NOT_ENOUGH_RESOURCES, message))
 
 
-def _line_up(cycle: "Cycle", line: "list[tuple[Rank, str, Waiter]]", waiter: Waiter) -> None:
-    heapq.heappush(line, (cycle.rank(waiter.gang), waiter.gang.key, waiter))
+def _push(
+    session: "Session", heap: "list[tuple[SortKey, str, PendingGang]]", pending_gang: PendingGang
+) -> None:
+    heapq.heappush(
+        heap, (session.job_order(pending_gang.gang), pending_gang.gang.key, pending_gang)
+    )
 
 
-def _serve(cycle: "Cycle", waiter: Waiter, *, alone: bool) -> bool:
+def _allocate(session: "Session", pending_gang: PendingGang, *, is_last: bool) -> bool:
     """Give a gang its turn; say whether it shall have another."""
-    if Need(waiter.gang).met:
-        return _extend(cycle, waiter, alone=alone)
-    return _start(cycle, waiter)
+    if MissingMembers(pending_gang.gang).satisfied:
+        return _allocate_extra(session, pending_gang, is_last=is_last)
+    return _allocate_minimum(session, pending_gang)
 
 
-def _start(cycle: "Cycle", waiter: Waiter) -> bool:
+def _allocate_minimum(session: "Session", pending_gang: PendingGang) -> bool:
     """Place the minimum, or nothing."""
-    need = Need(waiter.gang)
-    with cycle.trial(waiter.gang) as trial:
-        trial.fill(waiter.tasks, need)
-        if not need.met:
-            cycle.refuse(waiter.gang, trial.finding())
+    missing = MissingMembers(pending_gang.gang)
+    with session.statement(pending_gang.gang) as statement:
+        statement.allocate_minimum(pending_gang.tasks, missing)
+        if not missing.satisfied:
+            session.reject(pending_gang.gang, statement.diagnosis())
             return False
-        placed = {task.uid for task, _ in trial.placed}
-        cycle.keep(waiter.gang, trial)
-    waiter.tasks = [
-        task for task in waiter.tasks if task.uid not in placed and not task.shape.best_effort
+        placed_uids = {task.uid for task, _ in statement.allocations}
+        session.commit(pending_gang.gang, statement)
+    pending_gang.tasks = [
+        task
+        for task in pending_gang.tasks
+        if task.uid not in placed_uids and not task.eq_class.best_effort
     ]
-    return bool(waiter.tasks)
+    return bool(pending_gang.tasks)
 
 
-def _extend(cycle: "Cycle", waiter: Waiter, *, alone: bool) -> bool:
+def _allocate_extra(session: "Session", pending_gang: PendingGang, *, is_last: bool) -> bool:
     """Place a portion of the further pods, or all that fit if nobody else waits."""
-    portion = len(waiter.tasks) if alone else max(len(waiter.tasks) // _PORTIONS, 1)
-    wanted = waiter.tasks[:portion]
-    with cycle.trial(waiter.gang) as trial:
-        count = trial.extend(wanted, portion)
-        placed = {task.uid for task, _ in trial.placed}
-        cycle.keep(waiter.gang, trial)
-    if count == portion:
-        waiter.tasks = waiter.tasks[portion:]
+    batch_size = (
+        len(pending_gang.tasks) if is_last else max(len(pending_gang.tasks) // _EXTRA_ROUNDS, 1)
+    )
+    batch = pending_gang.tasks[:batch_size]
+    with session.statement(pending_gang.gang) as statement:
+        count = statement.allocate_extra(batch, batch_size)
+        placed_uids = {task.uid for task, _ in statement.allocations}
+        session.commit(pending_gang.gang, statement)
+    if count == batch_size:
+        pending_gang.tasks = pending_gang.tasks[batch_size:]
     else:
-        waiter.misfits.update(trial.misfits)
-        left = [] if alone else waiter.tasks
-        waiter.tasks = [t for t in left if t.uid not in placed and not trial.is_out(t)]
-    if not waiter.tasks and waiter.misfits:
-        cycle.refuse(waiter.gang, Finding(NOT_ENOUGH_RESOURCES, "", dict(waiter.misfits)))
-    return bool(waiter.tasks)
+        pending_gang.fit_errors.update(statement.fit_errors)
+        remaining = [] if is_last else pending_gang.tasks
+        pending_gang.tasks = [
+            t for t in remaining if t.uid not in placed_uids and not statement.has_failed(t)
+        ]
+    if not pending_gang.tasks and pending_gang.fit_errors:
+        session.reject(
+            pending_gang.gang, Diagnosis(NOT_ENOUGH_RESOURCES, "", dict(pending_gang.fit_errors))
+        )
+    return bool(pending_gang.tasks)

@@ -7,44 +7,46 @@
 
 from typing import TYPE_CHECKING
 
-from ..gangs import Finding, Gang
-from ..trial import Need
+from ..framework.statement import MissingMembers
+from ..state.gangs import Diagnosis, Gang
 
 if TYPE_CHECKING:
-    from ..cycle import Cycle
+    from ..framework.session import Session
 
 
-def backfill(cycle: "Cycle") -> None:
+def backfill(session: "Session") -> None:
     """Place pods that ask for nothing."""
-    for gang in sorted(_waiting(cycle), key=cycle.rank):
-        refusal = cycle.flaw(gang)
-        if refusal:
-            cycle.refuse(gang, Finding(refusal.reason, refusal.message))
+    for gang in sorted(_candidates(session), key=session.job_order):
+        rejection = session.job_valid(gang)
+        if rejection:
+            session.reject(gang, Diagnosis(rejection.reason, rejection.message))
         else:
-            _serve(cycle, gang)
+            _backfill_gang(session, gang)
 
 
-def _waiting(cycle: "Cycle") -> list[Gang]:
+def _candidates(session: "Session") -> list[Gang]:
     return [
         gang
-        for gang in cycle.cluster.waiting.values()
+        for gang in session.cache.pending_gangs.values()
         if not gang.is_pending
-        and gang.wants_nodes()
-        and (gang.is_ready() or not gang.wants_room())
-        and not gang.is_entering()
+        and gang.has_best_effort_tasks()
+        and (gang.is_ready() or not gang.has_requesting_tasks())
+        and not gang.awaits_ungating()
     ]
 
 
-def _serve(cycle: "Cycle", gang: Gang) -> None:
-    tasks = [task for task in cycle.tasks(gang) if task.shape.best_effort]
-    with cycle.trial(gang) as trial:
-        need = Need(gang)
-        trial.fill(tasks, need)
-        if need.met:
-            placed = {task.uid for task, _ in trial.placed}
-            trial.extend([task for task in tasks if task.uid not in placed], len(tasks))
-        finding = trial.finding()
-        if need.met:
-            cycle.keep(gang, trial)
-    if finding.misfits and not gang.wants_room():
-        cycle.refuse(gang, finding)
+def _backfill_gang(session: "Session", gang: Gang) -> None:
+    tasks = [task for task in session.tasks(gang) if task.eq_class.best_effort]
+    with session.statement(gang) as statement:
+        missing = MissingMembers(gang)
+        statement.allocate_minimum(tasks, missing)
+        if missing.satisfied:
+            placed_uids = {task.uid for task, _ in statement.allocations}
+            statement.allocate_extra(
+                [task for task in tasks if task.uid not in placed_uids], len(tasks)
+            )
+        diagnosis = statement.diagnosis()
+        if missing.satisfied:
+            session.commit(gang, statement)
+    if diagnosis.fit_errors and not gang.has_requesting_tasks():
+        session.reject(gang, diagnosis)

@@ -8,54 +8,56 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..gangs import Finding, Gang, Queue
-from ..plugins.points import Refusal
+from ..plugins.extension_points import Rejection
+from ..state.gangs import Diagnosis, Gang, QueueInfo
 
 if TYPE_CHECKING:
-    from ..cycle import Cycle
+    from ..framework.session import Session
 
 OPEN = "Open"
 
 
-def enqueue(cycle: "Cycle") -> None:
+def enqueue(session: "Session") -> None:
     """Admit gangs to their queues."""
-    for gang in list(_in_turn(cycle)):
-        _enter(cycle, gang, cycle.admission(gang) if gang.min_resources else None)
+    for gang in list(_round_robin(session)):
+        _enqueue_or_reject(
+            session, gang, session.job_enqueueable(gang) if gang.min_resources else None
+        )
 
 
-def enter_unasked(cycle: "Cycle") -> None:
+def enqueue_without_plugins(session: "Session") -> None:
     """Admit gangs to open queues without asking plugins: for ``allocate`` without ``enqueue``."""
-    for gang in list(_in_turn(cycle)):
-        _enter(cycle, gang, None)
+    for gang in list(_round_robin(session)):
+        _enqueue_or_reject(session, gang, None)
 
 
-def _enter(cycle: "Cycle", gang: Gang, refusal: Refusal | None) -> None:
-    refusal = closed(cycle.cluster.queue_of(gang)) or refusal
-    if refusal:
-        cycle.refuse(gang, Finding(refusal.reason, refusal.message))
+def _enqueue_or_reject(session: "Session", gang: Gang, rejection: Rejection | None) -> None:
+    rejection = queue_rejection(session.cache.queue_of(gang)) or rejection
+    if rejection:
+        session.reject(gang, Diagnosis(rejection.reason, rejection.message))
     else:
-        cycle.admit(gang)
+        session.enqueue(gang)
 
 
-def closed(queue: Queue) -> Refusal | None:
+def queue_rejection(queue: QueueInfo) -> Rejection | None:
     """Why nobody may enter *queue*, if that is so."""
     if queue.object is None:
-        return Refusal("QueueNotFound", f'queue "{queue.name}" does not exist')
+        return Rejection("QueueNotFound", f'queue "{queue.name}" does not exist')
     if queue.state != OPEN:
         state = queue.state or "not set yet"
-        return Refusal("QueueNotOpen", f'queue "{queue.name}" takes no jobs, it is {state}')
+        return Rejection("QueueNotOpen", f'queue "{queue.name}" takes no jobs, it is {state}')
     return None
 
 
-def _in_turn(cycle: "Cycle") -> Iterator[Gang]:
+def _round_robin(session: "Session") -> Iterator[Gang]:
     """Pending gangs, queue by queue and round after round, one from each."""
     queues: dict[str, list[Gang]] = {}
-    for gang in cycle.cluster.waiting.values():
-        if gang.is_pending and gang.group is not None and not cycle.is_stale(gang):
-            queues.setdefault(cycle.cluster.queue_of(gang).name, []).append(gang)
+    for gang in session.cache.pending_gangs.values():
+        if gang.is_pending and gang.podgroup is not None and not session.can_skip(gang):
+            queues.setdefault(session.cache.queue_of(gang).name, []).append(gang)
     for gangs in queues.values():
-        gangs.sort(key=cycle.rank, reverse=True)
-    order = sorted(queues, key=lambda name: cycle.rank_queue(cycle.cluster.queue_named(name)))
+        gangs.sort(key=session.job_order, reverse=True)
+    order = sorted(queues, key=lambda name: session.queue_order(session.cache.queue_named(name)))
     while order:
         for name in order:
             yield queues[name].pop()

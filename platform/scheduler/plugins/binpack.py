@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..resources import Dimensions, IntVector, Matrix
+from ..state.resources import IntVector, Matrix, ResourceIndex
 from .arguments import number
-from .points import Scores
+from .extension_points import Scores
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..state.cache import SchedulerCache
 
 
 class BinpackPlugin:
@@ -21,31 +21,31 @@ class BinpackPlugin:
         self._weight = number(arguments, "binpack.weight", default=1)
         listed = str(arguments.get("binpack.resources") or "").split(",")
         self._weights = {
-            "cpu": _positive(number(arguments, "binpack.cpu", default=1)),
-            "memory": _positive(number(arguments, "binpack.memory", default=1)),
+            "cpu": _non_negative(number(arguments, "binpack.cpu", default=1)),
+            "memory": _non_negative(number(arguments, "binpack.memory", default=1)),
         }
         for name in filter(None, map(str.strip, listed)):
             given = number(arguments, f"binpack.resources.{name}", default=1)
-            self._weights[name] = _positive(given)
-        self._dimensions = Dimensions()
+            self._weights[name] = _non_negative(given)
+        self._resource_index = ResourceIndex()
 
-    def open(self, cluster: "Cluster") -> None:
+    def on_session_open(self, cache: "SchedulerCache") -> None:
         """Learn the rows of the resources."""
-        self._dimensions = cluster.snapshot.dimensions
+        self._resource_index = cache.node_matrix.resource_index
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
         """Weighted mean of how full the node will be, 0 to 100 times the weight."""
-        names = self._dimensions.names
+        names = self._resource_index.names
         rows = [row for row in np.flatnonzero(request) if names[row] in self._weights]
         weights = np.array([self._weights[names[row]] for row in rows])
         if not self._weight or not weights.any():
             return np.zeros(used.shape[1])
-        offered = allocatable[rows]
-        full = (used[rows] + request[rows, None]) / np.maximum(offered, 1)
-        full = np.where(offered > 0, full, 0)
-        points = weights @ full * (100 * self._weight / weights.sum())
-        return np.where((full > 1).any(axis=0), 0.0, points)
+        capacity = allocatable[rows]
+        utilization = (used[rows] + request[rows, None]) / np.maximum(capacity, 1)
+        utilization = np.where(capacity > 0, utilization, 0)
+        scores = weights @ utilization * (100 * self._weight / weights.sum())
+        return np.where((utilization > 1).any(axis=0), 0.0, scores)
 
 
-def _positive(weight: float) -> float:
+def _non_negative(weight: float) -> float:
     return weight if weight >= 0 else 1.0

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..gangs import Gang
-from ..resources import Amounts
+from ..state.gangs import Gang
+from ..state.resources import Amounts
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..state.cache import SchedulerCache
 
 
 class DrfPlugin:
@@ -17,11 +17,11 @@ class DrfPlugin:
         """Take no arguments."""
         self._total: Amounts = {}
 
-    def open(self, cluster: "Cluster") -> None:
+    def on_session_open(self, cache: "SchedulerCache") -> None:
         """Note what the cluster has."""
-        self._total = cluster.snapshot.total()
+        self._total = cache.node_matrix.total()
 
-    def rank(self, gang: Gang) -> float:
+    def job_order(self, gang: Gang) -> float:
         """The gang's dominant share."""
         shares = (gang.allocated.get(name, 0) / units for name, units in self._total.items())
         return max(shares, default=0.0)

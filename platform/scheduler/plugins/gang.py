@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from ..gangs import Gang, Task
-from .points import Refusal
+from ..state.gangs import Gang, Task
+from .extension_points import Rejection
 
 NOT_ENOUGH_TASKS = "NotEnoughTasks"
-NOT_ENOUGH_OF_ROLE = "NotEnoughPodsOfTask"
-GATED = "SchedulingGated"
+NOT_ENOUGH_PODS_OF_TASK = "NotEnoughPodsOfTask"
+SCHEDULING_GATED = "SchedulingGated"
 
 
 class GangPlugin:
@@ -16,40 +16,40 @@ class GangPlugin:
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Take no arguments."""
 
-    def flaw(self, gang: Gang) -> Refusal | None:
+    def job_valid(self, gang: Gang) -> Rejection | None:
         """Refuse a gang whose members have not all been made."""
         for role, minimum in sorted(gang.role_minima.items()):
-            there = gang.role_tally(role).valid
-            if there < minimum:
-                message = f"{there} of the {minimum} pods that task {role} needs exist"
-                return Refusal(NOT_ENOUGH_OF_ROLE, message)
-        there = gang.tally.valid
-        if there < gang.min_member:
-            message = f"{there} of the {gang.min_member} pods that the group needs exist"
-            return Refusal(NOT_ENOUGH_TASKS, message)
-        return _held_back(gang)
+            valid = gang.role_counts(role).valid
+            if valid < minimum:
+                message = f"{valid} of the {minimum} pods that task {role} needs exist"
+                return Rejection(NOT_ENOUGH_PODS_OF_TASK, message)
+        valid = gang.counts.valid
+        if valid < gang.min_member:
+            message = f"{valid} of the {gang.min_member} pods that the group needs exist"
+            return Rejection(NOT_ENOUGH_TASKS, message)
+        return _gate_rejection(gang)
 
-    def rank(self, gang: Gang) -> float:
+    def job_order(self, gang: Gang) -> float:
         """Gangs that are not ready come first."""
         return float(gang.is_ready())
 
 
-def _held_back(gang: Gang) -> Refusal | None:
+def _gate_rejection(gang: Gang) -> Rejection | None:
     """Refuse a gang that lacks what others hold back by scheduling gates."""
-    if not gang.held:
+    if not gang.gated_tasks:
         return None
     for role, minimum in sorted(gang.role_minima.items()):
-        held = [task for task in gang.held.values() if task.role == role]
-        if held and gang.role_tally(role).valid - len(held) < minimum:
-            return _gated(held)
-    held = list(gang.held.values())
-    return _gated(held) if gang.tally.valid - len(held) < gang.min_member else None
+        gated = [task for task in gang.gated_tasks.values() if task.role == role]
+        if gated and gang.role_counts(role).valid - len(gated) < minimum:
+            return _gated_rejection(gated)
+    gated = list(gang.gated_tasks.values())
+    return _gated_rejection(gated) if gang.counts.valid - len(gated) < gang.min_member else None
 
 
-def _gated(held: list[Task]) -> Refusal:
-    gates = sorted({gate for task in held for gate in task.gates})
-    first = min(held, key=Task.age)
-    others = f" and {len(held) - 1} more" if len(held) > 1 else ""
+def _gated_rejection(gated: list[Task]) -> Rejection:
+    gates = sorted({gate for task in gated for gate in task.gates})
+    first = min(gated, key=Task.sort_key)
+    others = f" and {len(gated) - 1} more" if len(gated) > 1 else ""
     kind = "gate" if len(gates) == 1 else "gates"
     message = f"{first.name}{others}: held back by the scheduling {kind} {', '.join(gates)}"
-    return Refusal(GATED, message)
+    return Rejection(SCHEDULING_GATED, message)

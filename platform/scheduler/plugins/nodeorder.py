@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..resources import CPU, MEMORY, FloatVector, IntVector, Matrix
-from ..shapes import Shape
-from ..snapshot import NodeFacts
-from .arguments import whole
-from .points import Scores
-from .predicates import matches, untolerated
+from ..state.equivalence import EquivalenceClass
+from ..state.node_matrix import NodeInfo
+from ..state.resources import CPU, MEMORY, FloatVector, IntVector, Matrix
+from .arguments import integer
+from .extension_points import Scores
+from .predicates import count_untolerated, matches_term
 
-_BOTH = slice(CPU, MEMORY + 1)
-_NOMINAL = np.array(((100,), (200 * 2**20,)))
+_CPU_AND_MEMORY = slice(CPU, MEMORY + 1)
+_DEFAULT_REQUEST = np.array(((100,), (200 * 2**20,)))
 """What a pod without requests is taken to need: millicores and bytes."""
 
 
@@ -26,54 +26,66 @@ class NodeOrderPlugin:
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Read the weights; 0 turns a score off."""
-        self._least = whole(arguments, "leastrequested.weight", default=1)
-        self._most = whole(arguments, "mostrequested.weight", default=0)
-        self._balance = whole(arguments, "balancedresource.weight", default=1)
-        self._affinity = whole(arguments, "nodeaffinity.weight", default=2)
-        self._taints = whole(arguments, "tainttoleration.weight", default=3)
+        self._least_weight = integer(arguments, "leastrequested.weight", default=1)
+        self._most_weight = integer(arguments, "mostrequested.weight", default=0)
+        self._balance_weight = integer(arguments, "balancedresource.weight", default=1)
+        self._affinity_weight = integer(arguments, "nodeaffinity.weight", default=2)
+        self._taints_weight = integer(arguments, "tainttoleration.weight", default=3)
 
     def score(self, request: IntVector, allocatable: Matrix, used: Matrix) -> Scores:
         """Least or most used, and balance."""
-        offered = np.maximum(allocatable[_BOTH], 1)
-        asked, taken = request[_BOTH, None], used[_BOTH]
-        points = np.zeros(used.shape[1])
-        if self._least or self._most:
-            after = np.minimum(taken + np.where(asked > 0, asked, _NOMINAL), offered)
-            if self._least:
-                free = (offered - after) * 100 // offered
-                points += self._least * ((free[CPU] + free[MEMORY]) // 2)
-            if self._most:
-                full = after * 100 // offered
-                points += self._most * ((full[CPU] + full[MEMORY]) // 2)
-        if self._balance and asked.any():
-            points += self._balance * _balance(taken / offered, (taken + asked) / offered)
-        return points
+        capacity = np.maximum(allocatable[_CPU_AND_MEMORY], 1)
+        requested, in_use = request[_CPU_AND_MEMORY, None], used[_CPU_AND_MEMORY]
+        scores = np.zeros(used.shape[1])
+        if self._least_weight or self._most_weight:
+            after = np.minimum(
+                in_use + np.where(requested > 0, requested, _DEFAULT_REQUEST), capacity
+            )
+            if self._least_weight:
+                free = (capacity - after) * 100 // capacity
+                scores += self._least_weight * ((free[CPU] + free[MEMORY]) // 2)
+            if self._most_weight:
+                full = after * 100 // capacity
+                scores += self._most_weight * ((full[CPU] + full[MEMORY]) // 2)
+        if self._balance_weight and requested.any():
+            scores += self._balance_weight * _balance_score(
+                in_use / capacity, (in_use + requested) / capacity
+            )
+        return scores
 
-    def prefer(self, shape: Shape, nodes: Sequence[NodeFacts]) -> Scores | None:
+    def static_score(self, eq_class: EquivalenceClass, nodes: Sequence[NodeInfo]) -> Scores | None:
         """Preferred node affinity, and taints that only discourage."""
-        points = np.zeros(len(nodes))
-        liked = np.array([_liking(shape, node) for node in nodes]) if shape.preferred else points
-        if liked.any():
-            points = points + self._affinity * (liked * 100 // liked.max())
+        scores = np.zeros(len(nodes))
+        affinity = (
+            np.array([_affinity_score(eq_class, node) for node in nodes])
+            if eq_class.preferred
+            else scores
+        )
+        if affinity.any():
+            scores = scores + self._affinity_weight * (affinity * 100 // affinity.max())
         if any(node.taints for node in nodes):
-            bad = np.array([untolerated(shape, node, "PreferNoSchedule") for node in nodes])
-            if bad.any():
-                points = points + self._taints * (100 - bad * 100 // bad.max())
-        return points if points.any() else None
+            intolerable = np.array(
+                [count_untolerated(eq_class, node, "PreferNoSchedule") for node in nodes]
+            )
+            if intolerable.any():
+                scores = scores + self._taints_weight * (
+                    100 - intolerable * 100 // intolerable.max()
+                )
+        return scores if scores.any() else None
 
 
-def _liking(shape: Shape, node: NodeFacts) -> int:
-    return sum(each.weight for each in shape.preferred if matches(each.preference, node))
+def _affinity_score(eq_class: EquivalenceClass, node: NodeInfo) -> int:
+    return sum(each.weight for each in eq_class.preferred if matches_term(each.preference, node))
 
 
-def _balance(before: FloatVector, after: FloatVector) -> FloatVector:
+def _balance_score(before: FloatVector, after: FloatVector) -> FloatVector:
     """How much nearer CPU and memory use come to each other; 75 if nothing changes."""
-    then, now = _evenness(before), _evenness(after)
-    points: FloatVector = np.floor(50 + (50 + now - then) / 2)
-    return points
+    score_before, score_after = _balanced_fraction(before), _balanced_fraction(after)
+    scores: FloatVector = np.floor(50 + (50 + score_after - score_before) / 2)
+    return scores
 
 
-def _evenness(use: FloatVector) -> FloatVector:
-    apart = np.abs(np.minimum(use[0], 1) - np.minimum(use[1], 1)) / 2
-    points: FloatVector = np.floor((1 - apart) * 100)
-    return points
+def _balanced_fraction(use: FloatVector) -> FloatVector:
+    deviation = np.abs(np.minimum(use[0], 1) - np.minimum(use[1], 1)) / 2
+    scores: FloatVector = np.floor((1 - deviation) * 100)
+    return scores

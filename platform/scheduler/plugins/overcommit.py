@@ -6,13 +6,13 @@ Gangs that are admitted without a chance to start only make pods that wait.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..gangs import Gang, add, total
-from ..resources import Amounts, show
+from ..state.gangs import Gang, add_amounts, sum_amounts
+from ..state.resources import Amounts, format_amount
 from .arguments import number
-from .points import NOT_ENOUGH_RESOURCES, Refusal
+from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
+    from ..state.cache import SchedulerCache
 
 
 class OvercommitPlugin:
@@ -22,30 +22,30 @@ class OvercommitPlugin:
         """Read the factor; one below 1 is not meant."""
         factor = number(arguments, "overcommit-factor", default=1.2)
         self._factor = factor if factor >= 1 else 1.2
-        self._free: Amounts = {}
+        self._idle: Amounts = {}
 
-    def open(self, cluster: "Cluster") -> None:
+    def on_session_open(self, cache: "SchedulerCache") -> None:
         """Add up what is left to promise."""
-        snapshot = cluster.snapshot
-        self._free = {name: int(n * self._factor) for name, n in snapshot.total().items()}
-        add(self._free, snapshot.used(), -1)
-        add(self._free, total(queue.reserved for queue in cluster.queues.values()), -1)
+        node_matrix = cache.node_matrix
+        self._idle = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
+        add_amounts(self._idle, node_matrix.used(), -1)
+        add_amounts(self._idle, sum_amounts(queue.reserved for queue in cache.queues.values()), -1)
 
-    def admits(self, gang: Gang) -> Refusal | bool | None:
+    def job_enqueueable(self, gang: Gang) -> Rejection | bool | None:
         """Refuse a gang whose minimum is more than is left."""
         if not gang.min_resources:
             return True
-        short = [
-            f"overused {name} (requested {show(name, units)}, "
-            f"free {show(name, max(self._free.get(name, 0), 0))})"
+        insufficient = [
+            f"overused {name} (requested {format_amount(name, units)}, "
+            f"free {format_amount(name, max(self._idle.get(name, 0), 0))})"
             for name, units in sorted(gang.min_request.items())
-            if name != "pods" and units > self._free.get(name, 0)
+            if name != "pods" and units > self._idle.get(name, 0)
         ]
-        if not short:
+        if not insufficient:
             return True
-        message = f"resource in cluster is overused: {', '.join(short)}"
-        return Refusal(NOT_ENOUGH_RESOURCES, message)
+        message = f"resource in cluster is overused: {', '.join(insufficient)}"
+        return Rejection(NOT_ENOUGH_RESOURCES, message)
 
-    def admitted(self, gang: Gang) -> None:
+    def job_enqueued(self, gang: Gang) -> None:
         """Promise the gang its minimum."""
-        add(self._free, gang.min_request, -1)
+        add_amounts(self._idle, gang.min_request, -1)

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from ..shapes import Shape
-from ..snapshot import NodeFacts
-from ..views import NodeRequirement, NodeTerm, Taint, Toleration
-from .arguments import flag
+from ..state.core_types import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
+from ..state.equivalence import EquivalenceClass
+from ..state.node_matrix import NodeInfo
+from .arguments import boolean
 
-CORDONED = "node(s) were unschedulable"
-NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
+NODE_UNSCHEDULABLE = "node(s) were unschedulable"
+NODE_AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 
-_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-_BARRING = ("NoSchedule", "NoExecute")
+_UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class PredicatesPlugin:
@@ -19,41 +19,47 @@ class PredicatesPlugin:
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Read which filters are on."""
-        self._by_affinity = flag(arguments, "predicate.NodeAffinityEnable", default=True)
-        self._by_taints = flag(arguments, "predicate.TaintTolerationEnable", default=True)
+        self._node_affinity_enabled = boolean(
+            arguments, "predicate.NodeAffinityEnable", default=True
+        )
+        self._taint_toleration_enabled = boolean(
+            arguments, "predicate.TaintTolerationEnable", default=True
+        )
 
-    def refuses(self, shape: Shape, node: NodeFacts) -> str | None:
+    def filter_node(self, eq_class: EquivalenceClass, node: NodeInfo) -> str | None:
         """The first filter that refuses *node*."""
-        if node.unschedulable and not _tolerates(shape.tolerations, _CORDON):
-            return CORDONED
-        if self._by_affinity and not is_selected(shape, node):
-            return NOT_SELECTED
-        if self._by_taints:
+        if node.unschedulable and not _tolerates(eq_class.tolerations, _UNSCHEDULABLE_TAINT):
+            return NODE_UNSCHEDULABLE
+        if self._node_affinity_enabled and not matches_node_affinity(eq_class, node):
+            return NODE_AFFINITY_MISMATCH
+        if self._taint_toleration_enabled:
             for taint in node.taints:
-                if taint.effect in _BARRING and not _tolerates(shape.tolerations, taint):
+                if taint.effect in _HARD_EFFECTS and not _tolerates(eq_class.tolerations, taint):
                     return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         return None
 
 
-def is_selected(shape: Shape, node: NodeFacts) -> bool:
+def matches_node_affinity(eq_class: EquivalenceClass, node: NodeInfo) -> bool:
     """Whether *node* satisfies the selector and the required node affinity of *shape*."""
-    if any(node.labels.get(key) != value for key, value in shape.node_selector.items()):
+    if any(node.labels.get(key) != value for key, value in eq_class.node_selector.items()):
         return False
-    required = shape.required
-    return required is None or any(matches(term, node) for term in required.node_selector_terms)
+    required = eq_class.required
+    return required is None or any(
+        matches_term(term, node) for term in required.node_selector_terms
+    )
 
 
-def matches(term: NodeTerm, node: NodeFacts) -> bool:
+def matches_term(term: NodeSelectorTerm, node: NodeInfo) -> bool:
     """Whether all requirements of *term* hold; a term without any never does."""
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.name}
-    return all(_holds(each, node.labels) for each in term.match_expressions) and all(
-        _holds(each, fields) for each in term.match_fields
+    return all(_matches(each, node.labels) for each in term.match_expressions) and all(
+        _matches(each, fields) for each in term.match_fields
     )
 
 
-def _holds(requirement: NodeRequirement, labels: Mapping[str, str]) -> bool:
+def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     value = labels.get(requirement.key)
     match requirement.operator:
         case "In":
@@ -65,23 +71,23 @@ def _holds(requirement: NodeRequirement, labels: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            return _compares(requirement, value)
+            return _compare(requirement, value)
     return False
 
 
-def _compares(requirement: NodeRequirement, value: str | None) -> bool:
+def _compare(requirement: NodeSelectorRequirement, value: str | None) -> bool:
     try:
-        here, bound = int(value or ""), int(requirement.values[0])
+        actual, bound = int(value or ""), int(requirement.values[0])
     except (ValueError, IndexError):
         return False
-    return here > bound if requirement.operator == "Gt" else here < bound
+    return actual > bound if requirement.operator == "Gt" else actual < bound
 
 
 def _tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    return any(_covers(toleration, taint) for toleration in tolerations)
+    return any(_tolerates_taint(toleration, taint) for toleration in tolerations)
 
 
-def _covers(toleration: Toleration, taint: Taint) -> bool:
+def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -91,8 +97,9 @@ def _covers(toleration: Toleration, taint: Taint) -> bool:
     return bool(toleration.key) and toleration.value == taint.value
 
 
-def untolerated(shape: Shape, node: NodeFacts, effect: str) -> int:
+def count_untolerated(eq_class: EquivalenceClass, node: NodeInfo, effect: str) -> int:
     """How many taints of *effect* on *node* the pods do not put up with."""
     return sum(
-        taint.effect == effect and not _tolerates(shape.tolerations, taint) for taint in node.taints
+        taint.effect == effect and not _tolerates(eq_class.tolerations, taint)
+        for taint in node.taints
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..gangs import Gang, Task
+from ..state.gangs import Gang, Task
 
 
 class PriorityPlugin:
@@ -11,10 +11,10 @@ class PriorityPlugin:
     def __init__(self, arguments: Mapping[str, object]) -> None:
         """Take no arguments."""
 
-    def rank(self, gang: Gang) -> float:
+    def job_order(self, gang: Gang) -> float:
         """Higher priority first."""
         return -gang.priority
 
-    def rank_task(self, task: Task) -> float:
+    def task_order(self, task: Task) -> float:
         """Higher priority first."""
         return -task.priority

@@ -1,0 +1,163 @@
+"""Checks of a pod template: what would keep an API server from making pods of it.
+
+The faults that people make are found here, when the job is submitted, and not by its controller
+later. Rarer ones are left to the API server that stores the pods.
+"""
+
+import msgspec
+
+from ..model import validation
+from ..model.admission import Json
+from .container_validation import validate_container, validate_quantity
+from .decoding import describe_error, without_nulls
+from .field_errors import ErrorList
+from .pod_types import PodSpec, PodTemplate
+
+_DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_RESTART_POLICIES = ("Always", "OnFailure", "Never")
+_TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+_REQUIRED_VOLUME_FIELDS = {  # what a source of a volume cannot do without
+    "configMap": ("name",),
+    "secret": ("secretName",),
+    "persistentVolumeClaim": ("claimName",),
+    "hostPath": ("path",),
+    "nfs": ("server", "path"),
+    "csi": ("driver",),
+}
+
+
+def decode_template(template: Json, path: str, errors: ErrorList) -> PodTemplate | None:
+    """The template as a typed object; ``None`` and a complaint where a field has a wrong type."""
+    try:
+        text = msgspec.json.encode(without_nulls(template))
+        return msgspec.json.decode(text, type=PodTemplate)
+    except msgspec.ValidationError as wrong:
+        errors.errors.append(describe_error(wrong, under=path))
+        return None
+
+
+def validate_template(template: PodTemplate, path: str, errors: ErrorList) -> None:
+    """Check the template at *path*, e.g. ``spec.task[0].template``."""
+    for key, value in template.metadata.labels.items():
+        errors.invalid(f"{path}.labels", key, validation.qualified_name_error(key))
+        errors.invalid(f"{path}.labels", value, validation.label_value_error(value))
+    for key in template.metadata.annotations:
+        lowered = key.lower()  # only the letters' case is free in annotations
+        errors.invalid(f"{path}.annotations", key, validation.qualified_name_error(lowered))
+    _validate_pod(template.spec, f"{path}.spec", errors)
+
+
+def _validate_pod(pod: PodSpec, path: str, errors: ErrorList) -> None:
+    volumes = _validate_volumes(pod, f"{path}.volumes", errors)
+    if not pod.containers:
+        errors.required(f"{path}.containers")
+    named = []
+    for kind, containers in (
+        ("initContainers", pod.init_containers),
+        ("containers", pod.containers),
+    ):
+        for index, container in enumerate(containers):
+            where = f".{kind}[{index}]"
+            named.append((f"{where}.name", container.name))
+            validate_container(container, f"{path}{where}", errors, volumes=volumes)
+    errors.duplicates(path, named)
+    if pod.host_network:
+        _validate_host_ports(pod, path, errors)
+    _validate_enums_and_ranges(pod, path, errors)
+    _validate_names(pod, path, errors)
+    _validate_tolerations(pod, path, errors)
+
+
+def _validate_enums_and_ranges(pod: PodSpec, path: str, errors: ErrorList) -> None:
+    errors.not_supported(f"{path}.restartPolicy", pod.restart_policy, _RESTART_POLICIES)
+    errors.not_supported(f"{path}.dnsPolicy", pod.dns_policy, _DNS_POLICIES)
+    errors.not_supported(
+        f"{path}.preemptionPolicy", pod.preemption_policy, ("PreemptLowerPriority", "Never")
+    )
+    grace = pod.termination_grace_period_seconds
+    errors.out_of_range(f"{path}.terminationGracePeriodSeconds", grace, minimum=0)
+    deadline = pod.active_deadline_seconds
+    errors.out_of_range(f"{path}.activeDeadlineSeconds", deadline, minimum=1, maximum=2**31 - 1)
+
+
+def _validate_names(pod: PodSpec, path: str, errors: ErrorList) -> None:
+    for field, label in (("hostname", pod.hostname), ("subdomain", pod.subdomain)):
+        if label:
+            errors.invalid(f"{path}.{field}", label, validation.dns1123_label_error(label))
+    for field, name in (
+        ("nodeName", pod.node_name),
+        ("serviceAccountName", pod.service_account_name),
+        ("priorityClassName", pod.priority_class_name),
+    ):
+        if name:
+            errors.invalid(f"{path}.{field}", name, validation.dns1123_subdomain_error(name))
+    for key, value in pod.node_selector.items():
+        errors.invalid(f"{path}.nodeSelector", key, validation.qualified_name_error(key))
+        errors.invalid(f"{path}.nodeSelector", value, validation.label_value_error(value))
+    for index, gate in enumerate(pod.scheduling_gates):
+        name = gate.get("name", "")
+        problem = validation.qualified_name_error(name)
+        errors.invalid(f"{path}.schedulingGates[{index}]", name, problem)
+
+
+def _validate_tolerations(pod: PodSpec, path: str, errors: ErrorList) -> None:
+    for index, toleration in enumerate(pod.tolerations):
+        where = f"{path}.tolerations[{index}]"
+        errors.not_supported(f"{where}.operator", toleration.operator, ("Equal", "Exists"))
+        errors.not_supported(f"{where}.effect", toleration.effect, _TAINT_EFFECTS)
+        if toleration.key:
+            problem = validation.qualified_name_error(toleration.key)
+            errors.invalid(f"{where}.key", toleration.key, problem)
+        elif toleration.operator != "Exists":
+            why = "operator must be Exists when `key` is empty"
+            errors.invalid(f"{where}.operator", toleration.operator, why)
+        if toleration.operator == "Exists" and toleration.value:
+            why = "value must be empty when `operator` is 'Exists'"
+            errors.invalid(f"{where}.operator", toleration.operator, why)
+        if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+            why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+            errors.invalid(f"{where}.effect", toleration.effect, why)
+
+
+def _validate_volumes(pod: PodSpec, path: str, errors: ErrorList) -> frozenset[str]:
+    """Check the volumes and give their names."""
+    names = []
+    for index, volume in enumerate(pod.volumes):
+        where = f"{path}[{index}]"
+        name = volume.get("name")
+        if not isinstance(name, str) or not name:
+            errors.required(f"{where}.name")
+            continue
+        errors.invalid(f"{where}.name", name, validation.dns1123_label_error(name))
+        names.append((f"[{index}].name", name))
+        _validate_volume_source(volume, where, errors)
+    errors.duplicates(path, names)
+    return frozenset(name for _, name in names)
+
+
+def _validate_volume_source(volume: Json, where: str, errors: ErrorList) -> None:
+    """Check where a volume's content comes from; without a source it is an empty folder."""
+    sources = [field for field in volume if field != "name"]
+    if len(sources) > 1:
+        errors.one_of(where, sources, what="volume type")
+    for field in sources:
+        source = volume[field]
+        if not isinstance(source, dict):
+            errors.add(f"{where}.{field}", f"expected object, got {type(source).__name__}")
+            continue
+        for needed in _REQUIRED_VOLUME_FIELDS.get(field, ()):
+            if not source.get(needed):
+                errors.required(f"{where}.{field}.{needed}")
+        if "sizeLimit" in source:
+            validate_quantity(source["sizeLimit"], f"{where}.{field}.sizeLimit", errors)
+
+
+def _validate_host_ports(pod: PodSpec, path: str, errors: ErrorList) -> None:
+    """On the node's network a port of the container is a port of the node."""
+    for index, container in enumerate(pod.containers):
+        for number, port in enumerate(container.ports):
+            if port.host_port not in (0, port.container_port):
+                where = f"{path}.containers[{index}].ports[{number}].containerPort"
+                why = "must match `hostPort` when `hostNetwork` is true"
+                errors.invalid(where, port.container_port, why)

@@ -1,0 +1,195 @@
+"""What a queue gets, and what it must fulfil by itself.
+
+How it fits among the other queues is in :mod:`.queue_tree`.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from ..model import quantity
+from ..model.admission import AdmissionRequest, DeniedError, Json, ObjectReader
+from ..model.names import QUEUES, ROOT_QUEUE
+from ..model.quantity import Quantity, QuantityError
+from ..model.queue import Quantities, Queue, QueueState
+from ..model.resource_names import is_extended
+from .decoding import decode, nested_object
+from .field_errors import ErrorList, quote
+from .queue_tree import QueueTree, validate_delete, validate_parent, validate_resources
+from .settings import AdmissionSettings
+
+HIERARCHY = "volcano.sh/hierarchy"
+HIERARCHY_WEIGHTS = "volcano.sh/hierarchy-weights"
+
+_STATES = (QueueState.OPEN, QueueState.CLOSED)
+_INTEGER_RESOURCES = frozenset(
+    (
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.nodeports",
+        "services.loadbalancers",
+    )
+)
+
+
+def set_defaults(queue: Json) -> Json:
+    """*queue* with its defaults; the same object where nothing was missing.
+
+    Fields of a wrong type are left to the schema.
+    """
+    changed: Json = {}
+    spec = queue.get("spec") or {}
+    if isinstance(spec, dict):
+        added: Json = {}
+        if spec.get("reclaimable") is None:
+            added["reclaimable"] = True
+        if spec.get("weight") is None or (type(spec["weight"]) is int and spec["weight"] == 0):
+            added["weight"] = 1
+        if added:
+            changed["spec"] = spec | added
+    metadata = nested_object(queue, "metadata")
+    annotations = nested_object(metadata, "annotations")
+    path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
+    if path and weights and str(path).partition("/")[0] != ROOT_QUEUE:
+        rooted = {HIERARCHY: f"{ROOT_QUEUE}/{path}", HIERARCHY_WEIGHTS: f"1/{weights}"}
+        changed["metadata"] = metadata | {"annotations": annotations | rooted}
+    return queue | changed if changed else queue
+
+
+def validate(request: AdmissionRequest, reader: ObjectReader, settings: AdmissionSettings) -> None:
+    """Check the creation, change or deletion of a queue.
+
+    Raises:
+        DeniedError: the queue must not be so, or must not go.
+    """
+    tree = QueueTree(reader)
+    if request.object is None:
+        validate_delete(request.name, tree, settings)
+        return
+    queue = decode(request.object, Queue)
+    old = decode(request.old_object, Queue) if request.old_object is not None else None
+    _validate_fields(queue, old, reader)
+    is_root = queue.metadata.name == ROOT_QUEUE
+    moved = old is None or old.spec.parent != queue.spec.parent
+    changed = old is None or _resource_attributes(old) != _resource_attributes(queue)
+    if moved:
+        validate_parent(queue, tree, settings)
+    if is_root and old is not None and changed and settings.root_queue_protection:
+        raise DeniedError(
+            "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
+        )
+    if not is_root and (moved or changed):
+        validate_resources(queue, tree)
+
+
+def _resource_attributes(queue: Queue) -> tuple[dict[str, Quantity], ...]:
+    spec = queue.spec
+    amounts = (spec.capability, spec.deserved, spec.guarantee.resource)
+    return tuple({name: quantity.parse(given) for name, given in each.items()} for each in amounts)
+
+
+def _validate_fields(queue: Queue, old: Queue | None, reader: ObjectReader) -> None:
+    problems = ErrorList()
+    _validate_amounts(queue, problems)
+    state = queue.status.state
+    # The controller's Closing and Unknown must not keep anybody from changing the rest.
+    if (old is None or old.status.state != state) and state not in ("", *_STATES):
+        why = f"queue state must be in [{' '.join(_STATES)}]"
+        problems.invalid("requestBody.spec.state", state, why)
+    if text := _hierarchy_error(queue, old, reader):
+        problems.add("requestBody.metadata.annotations", text)
+    if len(problems.errors) == 1:
+        raise DeniedError(problems.errors[0])
+    if problems.errors:
+        raise DeniedError(f"[{', '.join(problems.errors)}]")
+
+
+def _validate_amounts(queue: Queue, errors: ErrorList) -> None:
+    path = "requestBody.spec"
+    spec = queue.spec
+    capability = _parse_amounts(spec.capability, f"{path}.capability", errors)
+    deserved = _parse_amounts(spec.deserved, f"{path}.deserved", errors)
+    guarantee = _parse_amounts(spec.guarantee.resource, f"{path}.guarantee.resource", errors)
+    for name, least in guarantee.items():
+        share = deserved.get(name)
+        if share is None or share < least:
+            given = "<nil>" if share is None else str(share)
+            amount = "" if share is None else f"={share}"
+            why = f"deserved[{name}]{amount} must be >= guarantee[{name}]={least}"
+            errors.invalid(f"{path}.deserved.{name}", given, why)
+    for name, share in deserved.items():
+        most = capability.get(name)
+        if most is not None and share > most:
+            why = f"deserved[{name}]={share} must be <= capability[{name}]={most}"
+            errors.invalid(f"{path}.deserved.{name}", str(share), why)
+
+
+def _parse_amounts(amounts: Quantities, path: str, errors: ErrorList) -> dict[str, Quantity]:
+    read = {}
+    for name, given in amounts.items():
+        where = f"{path}.{name}"
+        try:
+            amount = quantity.parse(given)
+        except QuantityError as wrong:
+            errors.invalid(where, given, str(wrong))
+            continue
+        read[name] = amount
+        if amount < quantity.ZERO:
+            errors.invalid(where, str(amount), "must be greater than or equal to 0")
+        elif not amount.is_whole and (name in _INTEGER_RESOURCES or is_extended(name)):
+            errors.invalid(where, str(amount), "must be an integer")
+    return read
+
+
+def _hierarchy_error(queue: Queue, old: Queue | None, reader: ObjectReader) -> str:
+    """What is wrong with the annotations of the older kind of hierarchy, or ``""``."""
+    annotations = queue.metadata.annotations
+    path, weights = annotations.get(HIERARCHY, ""), annotations.get(HIERARCHY_WEIGHTS, "")
+    if not path and not weights:
+        return ""
+    steps, shares = path.split("/"), weights.split("/")
+    if not path or not weights or len(steps) != len(shares):
+        return (
+            f"{HIERARCHY} must have the same length with {HIERARCHY_WEIGHTS}:"
+            f" {quote(path)}, {quote(weights)}"
+        )
+    for share in shares:
+        if problem := _weight_error(share, weights):
+            return f"{HIERARCHY_WEIGHTS}: {problem}"
+    is_new = old is None or old.metadata.annotations.get(HIERARCHY) != path
+    for name, other in _other_hierarchy_paths(queue.metadata.name, reader.list(QUEUES)):
+        if other.startswith(f"{path}/"):
+            return (
+                f"{path} is not allowed to be in the sub path of {other} of queue {name}:"
+                " a path ends at a leaf"
+            )
+        # Volcano lets such paths in; a queue that has one already can still be changed.
+        if is_new and other != ROOT_QUEUE and path.startswith(f"{other}/"):
+            return (
+                f"{path} is not allowed to be in the sub path of {other} of queue {name}:"
+                " that queue is a leaf"
+            )
+    return ""
+
+
+def _weight_error(weight: str, weights: str) -> str:
+    """Why *weight*, one of the hierarchy *weights*, is no weight, or ``""``."""
+    try:
+        number = float(weight)
+    except ValueError:
+        return f"{weight} in the {weights} is invalid number: {quote(weight)}"
+    if not math.isfinite(number):
+        return f"{weight} in the {weights} is invalid number: it must be finite"
+    return "" if number > 0 else f"{weight} in the {weights} must be larger than 0"
+
+
+def _other_hierarchy_paths(own: str, queues: Iterable[Json]) -> Iterator[tuple[str, str]]:
+    for queue in queues:
+        metadata = nested_object(queue, "metadata")
+        path = nested_object(metadata, "annotations").get(HIERARCHY)
+        if metadata.get("name") != own and isinstance(path, str):
+            yield str(metadata.get("name")), path

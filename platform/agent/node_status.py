@@ -1,0 +1,255 @@
+"""The nodes that the agent stands for: registering them, and saying that they live.
+
+A Lease in ``kube-node-lease`` is renewed often, the Node's status seldom. Pretended nodes share
+one round of renewals, spread over its time.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ..kube.client.client import Client, PatchType
+from ..kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ConnectionLostError,
+    ForbiddenError,
+    NotFoundError,
+)
+from ..machinery.clock import Clock
+from ..model import times
+from ..model.names import LEASES, NAMESPACES, NODES
+from .state.core_types import Node
+
+log = logging.getLogger(__name__)
+
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+LEASE_NAMESPACE = "kube-node-lease"
+STATUS_INTERVAL = 300.0
+"""Seconds between reports of a node's unchanged status."""
+
+_MAX_IN_FLIGHT = 32
+_HEALTHY_CONDITIONS = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What a node says of itself."""
+
+    name: str
+    cpus: int
+    memory: str
+    pods: int
+    runtime: str
+    """Name of what runs the containers, such as ``unshare`` or ``simulated``."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    address: str = "127.0.0.1"
+    log_port: int = 0
+    """Port of the log server, 0 for none."""
+
+    @property
+    def capacity(self) -> dict[str, str]:
+        """Capacity, all of it allocatable."""
+        return {
+            "cpu": str(self.cpus),
+            "memory": self.memory,
+            "pods": str(self.pods),
+            "ephemeral-storage": "100Gi",
+        }
+
+
+def machine_memory() -> str:
+    """The machine's memory as a quantity."""
+    return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 1024}Ki"
+
+
+def node_object(config: NodeConfig) -> dict[str, Any]:
+    """The Node to create, without status."""
+    labels = {
+        "kubernetes.io/hostname": config.name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": _architecture(),
+        "batholith.io/runtime": config.runtime,
+        **config.labels,
+    }
+    return {"metadata": {"name": config.name, "labels": labels}}
+
+
+def node_status(config: NodeConfig, *, now: datetime, started_at: datetime) -> dict[str, Any]:
+    """The status of a healthy node; *since* is when it came up."""
+    conditions = [
+        {
+            "type": kind,
+            "status": value,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": times.format(now),
+            "lastTransitionTime": times.format(started_at),
+        }
+        for kind, value, reason, message in _HEALTHY_CONDITIONS
+    ]
+    return {
+        "capacity": config.capacity,
+        "allocatable": config.capacity,
+        "conditions": conditions,
+        "addresses": [
+            {"type": "InternalIP", "address": config.address},
+            {"type": "Hostname", "address": config.name},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": config.log_port}},
+        "nodeInfo": _node_info(config),
+    }
+
+
+def _node_info(config: NodeConfig) -> dict[str, str]:
+    own = _own_version()
+    return {
+        "machineID": config.name,
+        "systemUUID": config.name,
+        "bootID": config.name,
+        "kernelVersion": platform.release(),
+        "osImage": "Linux",
+        "containerRuntimeVersion": f"{config.runtime}://{own}",
+        "kubeletVersion": f"v{own}",
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": _architecture(),
+    }
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def _own_version() -> str:
+    try:
+        return version("batholith")
+    except PackageNotFoundError:
+        return "0.0.0"
+
+
+class NodeStatusManager:
+    """Registers nodes and keeps them alive."""
+
+    def __init__(self, client: Client, nodes: Sequence[NodeConfig], *, clock: Clock) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._clock = clock
+        self._started_at = clock.now()
+        # A thousand pretended nodes need not all speak every ten seconds.
+        self._lease_seconds = 40 if len(nodes) == 1 else 200
+
+    async def register(self) -> None:
+        """Create or update every node and its lease.
+
+        Raises:
+            ApiError, ConnectionLostError: the server refused or could not be reached.
+        """
+        await self._ensure_lease_namespace()
+        turn = asyncio.Semaphore(_MAX_IN_FLIGHT)
+
+        async def one(facts: NodeConfig) -> None:
+            async with turn:
+                await self._register(facts)
+
+        results = await asyncio.gather(*map(one, self._nodes), return_exceptions=True)
+        for failed in filter(None, results):
+            raise failed
+
+    async def _ensure_lease_namespace(self) -> None:
+        try:
+            await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
+        except (AlreadyExistsError, ForbiddenError):
+            return  # a real cluster brings it, and lets nodes make none
+
+    async def _register(self, config: NodeConfig) -> None:
+        node = node_object(config)
+        try:
+            made = await self._client.create(NODES, node, view=Node)
+        except AlreadyExistsError:
+            made = await self._client.patch(NODES, config.name, node, view=Node)
+        await self._update_status(config)
+        await self._remove_not_ready_taint(config.name)
+        await self._create_lease(config.name, owner=made.metadata.uid)
+
+    async def _remove_not_ready_taint(self, name: str) -> None:
+        """Take off the taint that a new node has; controllers that do so may forbid us to."""
+        while True:
+            node = await self._client.get(NODES, name, view=Node)
+            kept = [taint for taint in node.spec.taints if taint.key != NOT_READY_TAINT]
+            if len(kept) == len(node.spec.taints):
+                return
+            version = {"resourceVersion": node.metadata.resource_version}
+            body = {"metadata": version, "spec": {"taints": kept or None}}
+            try:
+                await self._client.patch(NODES, name, body)
+            except ConflictError:
+                continue
+            except ForbiddenError:
+                return
+
+    async def _update_status(self, config: NodeConfig) -> None:
+        status = node_status(config, now=self._clock.now(), started_at=self._started_at)
+        body = {"status": status}
+        kind = PatchType.STRATEGIC
+        await self._client.patch(NODES, config.name, body, subresource="status", kind=kind)
+
+    async def _create_lease(self, name: str, *, owner: str) -> None:
+        reference = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner}
+        lease = {
+            "metadata": {"name": name, "ownerReferences": [reference]},
+            "spec": {
+                "holderIdentity": name,
+                "leaseDurationSeconds": self._lease_seconds,
+                "renewTime": times.format_micros(self._clock.now()),
+            },
+        }
+        try:
+            await self._client.create(LEASES, lease, namespace=LEASE_NAMESPACE)
+        except AlreadyExistsError:
+            await self._client.patch(LEASES, name, lease, namespace=LEASE_NAMESPACE)
+
+    async def run(self) -> None:
+        """Renew leases and repeat the status, until cancelled; failures are logged and passed."""
+        period = self._lease_seconds / 4
+        reported = self._clock.monotonic()
+        while True:
+            start = self._clock.monotonic()
+            due = start - reported >= STATUS_INTERVAL
+            reported = start if due else reported
+            for number, facts in enumerate(self._nodes, 1):
+                await self._heartbeat(facts, update_status=due)
+                ahead = start + period * number / len(self._nodes) - self._clock.monotonic()
+                if number % _MAX_IN_FLIGHT == 0 or number == len(self._nodes):
+                    await self._clock.sleep(max(ahead, 0.0))
+
+    async def _heartbeat(self, config: NodeConfig, *, update_status: bool) -> None:
+        renewed = {"spec": {"renewTime": times.format_micros(self._clock.now())}}
+        try:
+            await self._client.patch(LEASES, config.name, renewed, namespace=LEASE_NAMESPACE)
+            if update_status:
+                await self._update_status(config)
+        except NotFoundError:
+            await self._reregister(config)
+        except (ApiError, ConnectionLostError) as error:
+            log.warning("a heartbeat failed", extra={"node": config.name, "error": str(error)})
+
+    async def _reregister(self, config: NodeConfig) -> None:
+        """Somebody deleted the node or its lease: both come back."""
+        try:
+            await self._register(config)
+        except (ApiError, ConnectionLostError) as error:
+            log.warning("a node is missing", extra={"node": config.name, "error": str(error)})

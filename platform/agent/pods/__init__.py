@@ -1,0 +1,1 @@
+"""Sync of one pod: pod worker, container workers, probes, status, recovery."""

@@ -1,0 +1,168 @@
+"""What all pods of a real node share: addresses, names, sources, and how to tell people."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from ...kube.client.client import Client
+from ...kube.client.events import EventType
+from ...machinery.clock import Clock, SteadyClock, Timer
+from ...machinery.event_recorder import Recorder, object_reference
+from ...model import times
+from ...model.meta import ResourceList
+from ...model.names import PODS
+from ..runtime.ids import IdMode, Ids, allocate_range
+from ..runtime.runs import IsolationLevel
+from ..runtime.shim import boot_id
+from ..settings import AgentSettings
+from ..state import hosts
+from ..state.core_types import Pod, Service
+from ..volumes.source_manager import SourceManager
+from ..volumes.volumes import VolumePaths
+from .records import PodRecord
+
+HOST_IP = "127.0.0.1"
+_WRITE_DELAY = 0.05
+"""Seconds that changes of names are gathered before hosts files are written."""
+
+
+class HostsFileManager:
+    """Keeps the hosts file of every pod current."""
+
+    def __init__(self, services: Callable[[str], Iterable[Service]], *, clock: Clock) -> None:
+        self._services = services
+        self._clock = clock
+        self._peers: dict[str, tuple[hosts.Peer, Path]] = {}
+        self._sections: dict[str, str] = {}
+        """What all hosts files of a namespace have in common, as written last."""
+
+        self._dirty: set[str] = set()
+        self._timer: Timer | None = None
+
+    def set(self, peer: hosts.Peer, file: Path) -> None:
+        """Make a pod known, or known to be ready; its own *file* is written at once if missing."""
+        meta = peer.pod.metadata
+        known = self._peers.get(meta.uid)
+        self._peers[meta.uid] = (peer, file)
+        if known is None:
+            _write(peer, file, self._sections.get(meta.namespace, ""))
+        if known is None or _published_fields(known[0]) != _published_fields(peer):
+            self.mark_dirty(meta.namespace)
+
+    def remove(self, uid: str) -> None:
+        """Forget a pod."""
+        known = self._peers.pop(uid, None)
+        if known:
+            self.mark_dirty(known[0].pod.metadata.namespace)
+
+    def mark_dirty(self, namespace: str) -> None:
+        """Pods or services of *namespace* changed."""
+        self._dirty.add(namespace)
+        if self._timer is None:
+            self._timer = self._clock.call_later(_WRITE_DELAY, self._write_dirty)
+
+    def close(self) -> None:
+        """Write nothing more."""
+        if self._timer:
+            self._timer.cancel()
+
+    def _write_dirty(self) -> None:
+        self._timer, dirty, self._dirty = None, self._dirty, set()
+        for namespace in dirty:
+            before, text = self._sections.get(namespace, ""), self._namespace_section(namespace)
+            if text != before:
+                self._sections[namespace] = text
+                for peer, file in self._namespace_peers(namespace):
+                    _write(peer, file, text)
+
+    def _namespace_peers(self, namespace: str) -> list[tuple[hosts.Peer, Path]]:
+        return [
+            pair for pair in self._peers.values() if pair[0].pod.metadata.namespace == namespace
+        ]
+
+    def _namespace_section(self, namespace: str) -> str:
+        peers = (peer for peer, _ in self._namespace_peers(namespace))
+        return hosts.namespace_section(peers, self._services(namespace))
+
+
+def _write(peer: hosts.Peer, file: Path, shared: str) -> None:
+    # In place: a running container has this very file mounted.
+    with suppress(FileNotFoundError):
+        file.write_text(hosts.pod_section(peer.pod, peer.ip) + shared)
+
+
+def _published_fields(peer: hosts.Peer) -> tuple[object, ...]:
+    """What of a peer others' hosts files depend on."""
+    return peer.ip, peer.ready, peer.pod.metadata.labels
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeContext:
+    """One real node, as its pods' workers see it."""
+
+    client: Client
+    settings: AgentSettings
+    clock: Clock
+    isolation: IsolationLevel
+    id_mode: IdMode
+    safe_paths: bool
+    """Paths in volumes can be mounted, though a pod may change them (`runner.Probe`)."""
+
+    allocatable: ResourceList
+    hosts_files: HostsFileManager
+    services: Callable[[str], Iterable[Service]]
+    sources: SourceManager
+    recorder: Recorder | None
+    addresses: dict[str, str]
+    """Loopback address by pod uid."""
+
+    id_ranges: dict[str, int]
+    """First of the user ids by pod uid."""
+
+    steady_time: SteadyClock = field(init=False)
+    """By which everything is due; times in objects and files are the clock's."""
+
+    def __post_init__(self) -> None:
+        """Begin to measure time."""
+        self.steady_time = SteadyClock(self.clock)
+
+    def accepted_steady_at(self, record: PodRecord) -> datetime:
+        """When an earlier agent took a pod on, in steady time."""
+        if record.boot == boot_id():
+            ago = max(self.clock.monotonic() - record.monotonic, 0.0)
+            return self.steady_time.now() - timedelta(seconds=ago)
+        return self.steady_time.from_wall(times.parse(record.accepted_at))
+
+    def allocate_ip(self, uid: str) -> str:
+        """The pod's address, a free one the first time."""
+        if uid not in self.addresses:
+            self.addresses[uid] = hosts.allocate_address(uid, set(self.addresses.values()))
+        return self.addresses[uid]
+
+    def allocate_ids(self, pod: Pod) -> Ids:
+        """The pod's user ids, a free range the first time."""
+        if self.id_mode is IdMode.OWN or self.isolation is IsolationLevel.PLAIN:
+            return Ids()
+        uid = pod.metadata.uid
+        if uid not in self.id_ranges:
+            self.id_ranges[uid] = allocate_range(pod, set(self.id_ranges.values()))
+        return Ids(self.id_ranges[uid], self.id_mode is IdMode.RANGE)
+
+    def volume_paths(self, pod: Pod, pod_dir: Path) -> VolumePaths:
+        """Where a pod's volumes lie."""
+        return VolumePaths(
+            pod_dir=pod_dir,
+            pvc_root=self.settings.data_dir / "volumes",
+            host_paths=self.settings.host_paths,
+            ids=self.allocate_ids(pod),
+        )
+
+    def record_event(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:
+        """Record an event about *pod*."""
+        if self.recorder is None:
+            return
+        kind: EventType = "Warning" if warning else "Normal"
+        about = object_reference(PODS, pod.metadata)
+        self.recorder.record(about, type=kind, reason=reason, message=message)

@@ -1,0 +1,335 @@
+"""One pod on a real node: carries out what `lifecycle` decides, and tells what came of it.
+
+A worker may die at any line: the next one reads the pod's folder and goes on (`adopting`). It owns
+the pod's state and the order of things; `groundwork` has what containers need, `containers`
+looks after those that run, `reporter` writes the status.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...model import times
+from ...model.pod import FINISHED
+from ..runtime.runs import RunDir
+from ..state import pod_actions, status
+from ..state.core_types import Pod
+from ..state.environment import ContainerConfigError
+from ..state.hosts import Peer
+from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, StartFailed
+from . import recovery, volume_manager
+from .container_worker import PodContext
+from .containers import PodContainers, failure_events
+from .node_context import HOST_IP, NodeContext
+from .pod_setup import PodSetup
+from .records import PodDir
+from .status_manager import PodStatusManager, confirm_deletion
+
+log = logging.getLogger(__name__)
+
+_CONFIG_ERROR_BACKOFF = 10.0
+_MAX_GRACE_OF_DELETED = 30.0
+_MIN_WAIT = 0.01
+"""Seconds that are waited at least, for what is due already but takes its time."""
+
+
+class PodWorker:
+    """Brings one pod to its end."""
+
+    def __init__(self, pod: Pod, node: NodeContext) -> None:
+        self.pod = pod
+        self.state = PodState()
+        self.pod_dir = PodDir.of(node.settings.data_dir, pod)
+        self._node = node
+        self._clock = node.clock
+        self._time = node.steady_time
+        self._back_off = node.settings.back_off
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._context = PodContext(
+            node=node,
+            pod_dir=self.pod_dir,
+            pod=lambda: self.pod,
+            report=self._enqueue,
+            spawn=self._spawn,
+        )
+        self.containers = PodContainers(
+            self._context, on_started=self._apply, on_exited=self._on_container_exited
+        )
+        self._setup = PodSetup(node, self.pod_dir, pod=lambda: self.pod, on_change=self._wake.set)
+        self._status_manager = PodStatusManager(
+            node.client,
+            clock=node.clock,
+            render=self._render,
+            on_written=self._on_status_written,
+            on_forbidden=self._wake.set,
+        )
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deleted = self._paused = self._terminated = False
+        self.has_run = False
+        """It has done what it could; another has to follow if that was not all."""
+        self._finished = self._confirmed = False
+        self._terminal_by_us = False
+        """That the pod is over was told by this worker."""
+
+    def update(self, pod: Pod) -> None:
+        """The pod's object changed."""
+        old, self.pod = self.pod, pod
+        self._setup.pod_changed(old)
+        self._publish_peer()
+        if pod.metadata.deletion_timestamp is not None:
+            self._events.append(
+                PodTermination(at=self._deleted_at(pod), grace_period=pod.grace_period)
+            )
+        self._wake.set()
+
+    def pod_deleted(self) -> None:
+        """The pod's object is gone: end what runs, and tell nobody."""
+        self._deleted = True
+        grace = min(float(self.pod.grace_period), _MAX_GRACE_OF_DELETED)
+        self._enqueue(PodTermination(at=self._time.now(), grace_period=grace))
+
+    def _enqueue(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def _deleted_at(self, pod: Pod) -> datetime:
+        """When the end was asked for: the object's timestamp is when it must be over."""
+        now = self._clock.now()
+        due = status.parse_time(pod.metadata.deletion_timestamp) or now
+        # By more than the clocks' grain neither before now, for a late agent still gives the
+        # grace, nor after it: the two clocks may differ.
+        ago = now - (due - timedelta(seconds=pod.grace_period))
+        return self._time.now() - min(max(ago, timedelta()), timedelta(seconds=1))
+
+    def pause(self) -> None:
+        """Start and report nothing any more."""
+        self._paused = True
+        self.containers.close()
+
+    def missed_deletion(self, pod: Pod) -> bool:
+        """Whether *pod* asks for an end that came too late for this worker."""
+        return pod.metadata.deletion_timestamp is not None and not self._confirmed
+
+    @property
+    def is_finished(self) -> bool:
+        """The pod is at its end, and that was told."""
+        return self._finished
+
+    # --- life -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the pod to its end; cancelled, it leaves the containers running.
+
+        Raises:
+            ExceptionGroup: something unforeseen; another worker can take over from here.
+        """
+        self.has_run = True
+        try:
+            async with self._group:
+                try:
+                    await self._sync_loop()
+                finally:
+                    self._detach()
+        finally:
+            await self._setup.close()
+
+    async def _sync_loop(self) -> None:
+        self._spawn(self._status_manager.run())
+        self._recover()
+        if self.pod.metadata.deletion_timestamp is not None:
+            self.update(self.pod)
+        while not self._finished:
+            while self._events:
+                self._apply(self._events.popleft())
+            wake_at = None if self._paused else await self._sync()
+            if not self._finished and not self._events:
+                await self._wait(wake_at)
+
+    def _detach(self) -> None:
+        self.containers.detach()
+        for task in self._tasks:
+            task.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _apply(self, event: Event) -> None:
+        before = self.state
+        self.state = status.apply(before, event, self._back_off)
+        if self.state == before:
+            return
+        if not self._deleted and not self._paused:
+            self._status_manager.mark_dirty(promptly=self._is_ready())
+        self._publish_peer()
+
+    def _publish_peer(self) -> None:
+        """Let peers find the pod."""
+        if self.state.pod_ip and not self._terminated:
+            peer = Peer(self.pod, self.state.pod_ip, ready=self._is_ready())
+            self._node.hosts_files.set(peer, self.pod_dir.path / "hosts")
+
+    def _is_ready(self) -> bool:
+        return all(self.state.of(c.name).ready for c in self.pod.spec.containers)
+
+    async def _wait(self, wake_at: datetime | None) -> None:
+        waits = self._setup.pending_backoffs
+        if wake_at is not None:
+            waits.append((wake_at - self._time.now()).total_seconds())
+        timer = (
+            self._clock.call_later(max(min(waits), _MIN_WAIT), self._wake.set) if waits else None
+        )
+        await self._wake.wait()
+        self._wake.clear()
+        if timer:
+            timer.cancel()
+
+    async def _sync(self) -> datetime | None:
+        """Carry out what is due now; says when to look again."""
+        now = self._time.now()
+        decision = pod_actions.compute_pod_actions(
+            self.pod, self.state, now=now, back_off=self._back_off
+        )
+        for command in decision.actions:
+            match command:
+                case pod_actions.SetUpPod():
+                    await self._set_up_and_sync()
+                case pod_actions.StartContainer():
+                    await self._start(command.name)
+                case pod_actions.StopContainer():
+                    self.containers.stop(command.name, command.kill_at)
+                case pod_actions.DeadlineExceeded():
+                    self._node.record_event(
+                        self.pod, "DeadlineExceeded", command.termination.message
+                    )
+                    self._events.append(command.termination)
+                case pod_actions.FinalizePod():
+                    await self._finalize()
+        return decision.wake_at
+
+    # --- carrying out -------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Learn from disk what an earlier agent did with the pod."""
+        record = self.pod_dir.read_record()
+        if record is None:
+            now = self._clock.now()
+            self.state, ends = recovery.recover_from_status(self.pod, now=now, time=self._time)
+            for end in ends:
+                self._apply(end)
+            self._apply(Accepted(now, self._time.now()))
+            return
+        self._node.addresses[record.uid] = record.ip
+        self._apply(
+            Accepted(times.parse(record.accepted_at), self._node.accepted_steady_at(record))
+        )
+        for name in self.pod_dir.containers():
+            for run in self.pod_dir.runs(name) if name in self.pod.containers else []:
+                self._recover_run(run)
+        if self.state.containers:
+            self._apply(Prepared(record.ip, HOST_IP))
+            self._spawn(self._setup.sync_volumes(record.ip))
+
+    def _recover_run(self, run: RunDir) -> None:
+        found = recovery.recover_run(self._context, run)
+        if found is None:
+            return
+        self._apply(found.started)
+        if found.process is not None:
+            self.containers.adopt(found.process, has_started=found.started.started)
+            log.info(
+                "adopted", extra={"pod": self.pod.metadata.key, "container": run.container_name}
+            )
+        if found.exited is not None:
+            self._apply(found.exited)
+
+    async def _set_up_pod(self) -> volume_manager.PodVolumes | None:
+        accepted = Accepted(self.state.started_at or self._clock.now(), self.state.steady_at)
+        return await self._setup.ensure(accepted=accepted, ready=self._is_ready())
+
+    async def _set_up_and_sync(self) -> None:
+        if not self._setup.can_start():
+            return
+        prepared = await self._set_up_pod()
+        if prepared is not None:
+            self._events.append(Prepared(prepared.ip, HOST_IP))
+            self._spawn(self._setup.sync_volumes(prepared.ip))
+
+    async def _start(self, name: str) -> None:
+        if not self._setup.can_start(name):
+            return
+        prepared = await self._set_up_pod()
+        if prepared is None:
+            return
+        try:
+            await self.containers.start(name, prepared)
+        except ContainerConfigError as error:
+            self._setup.back_off(name, _CONFIG_ERROR_BACKOFF)
+            self._context.record_event("Failed", f"Error: {error}")
+            self._events.append(StartFailed(name, "CreateContainerConfigError", str(error)))
+
+    def _on_container_exited(self, exited: Exited, log_file: Path) -> None:
+        back_off = self._back_off
+        for remark in failure_events(
+            self.pod, self.state, exited, log_file=log_file, back_off=back_off
+        ):
+            self._context.record_event(*remark)
+        self._enqueue(exited)
+
+    async def _finalize(self) -> None:
+        """Nothing runs: tell the end, confirm a deletion, tidy up."""
+        self._terminated = True
+        self._node.hosts_files.remove(self.pod.metadata.uid)
+        if not self._deleted and (self._terminal_by_us or not self.pod.is_terminal):
+            self._status_manager.mark_dirty(promptly=True)
+            # A pod that is to go does not wait for the right to tell its end.
+            await self._wait_unless_deleted(
+                self._status_manager.wait_written(), is_enough=self._is_status_forbidden
+            )
+        if not self._deleted and self.pod.metadata.deletion_timestamp is not None:
+            work = confirm_deletion(self._node.client, self.pod, clock=self._clock)
+            await self._wait_unless_deleted(work)
+            self._confirmed = True
+        self._finished = True
+
+    def _is_status_forbidden(self) -> bool:
+        return (
+            self._status_manager.is_forbidden and self.pod.metadata.deletion_timestamp is not None
+        )
+
+    async def _wait_unless_deleted(
+        self, work: Coroutine[Any, Any, None], *, is_enough: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait for *work*, but not once the object is gone, or it is *enough*."""
+        task = self._spawn(work)
+        while not task.done() and not self._deleted and not is_enough():
+            news = asyncio.create_task(self._wake.wait())
+            try:
+                await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                news.cancel()
+            self._wake.clear()
+        if task.done():
+            await task
+        task.cancel()
+
+    def _render(self) -> tuple[Pod, dict[str, Any]]:
+        now = self._clock.now()
+        shown = status.render(self.pod, self.state, now=now, back_off=self._back_off)
+        # Noted before it is sent: it may come back as news before the answer does.
+        self._terminal_by_us |= shown["phase"] in FINISHED and not self.pod.is_terminal
+        return self.pod, shown
+
+    def _on_status_written(self, response: Pod) -> None:
+        if response.metadata.uid == self.pod.metadata.uid:
+            self.pod = msgspec.structs.replace(self.pod, status=response.status)

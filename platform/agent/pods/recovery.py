@@ -1,0 +1,93 @@
+"""What an earlier agent left of a pod: read from its folder, or else from the object's status."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from ...machinery.clock import SteadyClock
+from ..runtime.runs import ContainerProcess, RunDir, kill_tagged, lost_exit_record
+from ..state import status
+from ..state.core_types import Pod
+from ..state.status import Exited, PodState, Started
+from .container_worker import PodContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredRun:
+    """A run that took place: its start, and the process that lives or how it ended."""
+
+    started: Started
+    process: ContainerProcess | None = None
+    exited: Exited | None = None
+
+
+def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
+    """What became of *run*; ``None`` if it never started, and from now on never will."""
+    if not run.is_prepared():
+        return None
+    claim = run.read_claim()
+    if claim is None and run.cancel():
+        return None
+    claim = run.read_claim()
+    if claim is None or claim.pid == 0:
+        return None
+    begun, ready = _reported_state(context.pod(), context.container_id(run))
+    at = datetime.fromtimestamp(claim.at, UTC)
+    started = context.started_event(run, at, has_started=begun, ready=ready)
+    process = _find_process(context, run)
+    if process is not None:
+        return RecoveredRun(started=started, process=process)
+    ended = run.exit_record()
+    if ended is None:
+        kill_tagged(run.name)
+        ended = lost_exit_record(run)
+    seen = context.node.steady_time.from_wall(ended.finished_at)
+    return RecoveredRun(started=started, exited=context.exited_event(run, ended, steady_at=seen))
+
+
+def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
+    pid = run.shim_pid()
+    if pid is None:
+        return None
+    with suppress(ProcessLookupError):
+        process = ContainerProcess(run, pid, clock=context.node.clock)
+        if run.shim_pid() is not None:
+            return process
+        process.detach()  # it ended between two looks: the number may be another's
+    return None
+
+
+def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool]:
+    """Whether a run was said to have started well, and to be ready."""
+    for one in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if one.container_id.endswith(f"//{identity}"):
+            return bool(one.started), one.ready
+    return False, False
+
+
+def with_steady_times(state: PodState, time: SteadyClock) -> PodState:
+    """What another process told by the wall clock, in steady time too."""
+    known = {
+        name: replace(each, exit=replace(each.exit, steady_at=time.from_wall(each.exit.at)))
+        for name, each in state.containers.items()
+        if each.exit is not None
+    }
+    begun = time.from_wall(state.started_at) if state.started_at else None
+    return replace(state, containers={**state.containers, **known}, steady_at=begun)
+
+
+def recover_from_status(
+    pod: Pod, *, now: datetime, time: SteadyClock
+) -> tuple[PodState, list[Exited]]:
+    """For an agent without records: what the object shows, and the ends of what is lost."""
+    if pod.status.start_time is None:
+        return PodState(), []
+    state = replace(status.state_from_status(pod), prepared=False)
+    state = with_steady_times(state, time)
+    lost = (status.LOST_CODE, status.LOST_REASON, status.LOST_MESSAGE)
+    ends = [
+        Exited(name, now, *lost, time.now())
+        for name, container in state.containers.items()
+        if container.running
+    ]
+    return state, ends

@@ -1,0 +1,1 @@
+"""Container runtime: shim, isolation levels, rootfs, mounts, ids, logs."""

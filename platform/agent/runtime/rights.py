@@ -1,0 +1,112 @@
+"""What a pod asks of its isolation, held against what this machine's level gives.
+
+What cannot be given is refused, and said in the container's status: a pod that wanted more would
+fail later and elsewhere, and one that wanted less would have more than it was meant to have.
+"""
+
+from collections.abc import Iterator
+
+from ..state.core_types import Container, Pod
+from ..state.environment import ContainerConfigError
+from .ids import IdMode
+from .mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
+from .runs import IsolationLevel
+from .users import User
+
+_CAPABILITIES = {
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7,
+    "SETPCAP": 8, "NET_BIND_SERVICE": 10, "NET_RAW": 13, "SYS_CHROOT": 18, "MKNOD": 27,
+    "AUDIT_WRITE": 29, "SETFCAP": 31,
+}  # fmt: skip
+"""What containers have elsewhere."""
+
+_HOST_CAPABILITIES = frozenset({"NET_BIND_SERVICE", "NET_RAW", "MKNOD", "AUDIT_WRITE"})
+"""What is worth nothing in a user namespace: these rights are over what all pods share."""
+
+
+def capabilities(container: Container) -> frozenset[int]:
+    """The capabilities that a container may have, once it gave up what it said."""
+    dropped = {_normalize(name) for name in container.security_context.capabilities.drop}
+    if "ALL" in dropped:
+        added = map(_normalize, container.security_context.capabilities.add)
+        return frozenset(_CAPABILITIES[name] for name in added if name in _CAPABILITIES)
+    return KEPT_CAPABILITIES - {number for name, number in _CAPABILITIES.items() if name in dropped}
+
+
+def _normalize(name: str) -> str:
+    return name.upper().removeprefix("CAP_")
+
+
+def check_security_context(
+    pod: Pod,
+    container: Container,
+    user: User,
+    *,
+    isolation: IsolationLevel,
+    id_mode: IdMode,
+    agent_uid: int,
+) -> None:
+    """See that *container* can have all that it asks for; *own* is the agent's user id.
+
+    Raises:
+        ConfigError: it cannot; says what.
+    """
+    problem = (
+        next(_unsupported_fields(pod, container), None)
+        if isolation is not IsolationLevel.PLAIN
+        else None
+    )
+    if isolation is IsolationLevel.PLAIN:
+        problem = next(_unsupported_without_sandbox(pod, container, agent_uid), None)
+    elif id_mode is not IdMode.OWN and max(user.uid, user.gid) >= ID_RANGE_SIZE:
+        problem = (
+            f"user and group must be below {ID_RANGE_SIZE}, which is how many ids a pod has here"
+        )
+    elif id_mode is IdMode.SWITCHED and user.is_requested and user.uid == 0:
+        problem = "to be root takes a user namespace, which this machine does not permit"
+    problem = problem or next(_denied_capabilities(container, id_mode, isolation), None)
+    if problem:
+        raise ContainerConfigError(
+            f"container {container.name} cannot have what it asks for: {problem}"
+        )
+
+
+def _unsupported_fields(pod: Pod, container: Container) -> Iterator[str]:
+    """What no sandbox gives."""
+    if pod.spec.host_pid or pod.spec.share_process_namespace:
+        yield "each container has processes of its own (hostPID, shareProcessNamespace)"
+    if pod.spec.host_ipc:
+        yield "each container has its own IPC (hostIPC)"
+
+
+def _unsupported_without_sandbox(pod: Pod, container: Container, agent_uid: int) -> Iterator[str]:
+    """What cannot be had without a sandbox: containers are the agent's user, for all to see."""
+    context, shared = container.security_context, pod.spec.security_context
+    uid = shared.run_as_user if context.run_as_user is None else context.run_as_user
+    never = shared.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
+    if uid not in (None, agent_uid):
+        yield f"without a sandbox it runs as user {agent_uid}, not as {uid} (runAsUser)"
+    if never and agent_uid == 0:
+        yield "without a sandbox it runs as root (runAsNonRoot)"
+    if context.read_only_root_filesystem:
+        yield "without a sandbox it has no root of its own (readOnlyRootFilesystem)"
+
+
+def _denied_capabilities(
+    container: Container, id_mode: IdMode, isolation: IsolationLevel
+) -> Iterator[str]:
+    """Rights over the machine, which no container gets."""
+    context = container.security_context
+    if context.privileged:
+        yield "privileged"
+    if context.proc_mount not in ("", "Default"):
+        yield f"procMount: {context.proc_mount}"
+    given = set(_CAPABILITIES) - _HOST_CAPABILITIES if _has_id_range(id_mode, isolation) else set()
+    for name in map(_normalize, context.capabilities.add):
+        if name not in given:
+            yield f"the capability {name}"
+
+
+def _has_id_range(id_mode: IdMode, isolation: IsolationLevel) -> bool:
+    """Whether there is something to be done by rights over one's own ids."""
+    return id_mode is IdMode.RANGE and isolation is not IsolationLevel.PLAIN

@@ -1,0 +1,478 @@
+"""The small program between the agent and one run of a container; it outlives the agent.
+
+It is started by path with `python -I -S starting.py RUN_FOLDER` and imports nothing of ours but
+`mounting`. In order:
+
+1. *Claim* the run: link a file that names this process into the run's folder. Only one claim can
+   be there, so whatever happens to the agent, a run happens at most once.
+2. Start the main process (in its sandbox, `_sandboxed`), its output coming back by pipes.
+3. Write each line with its time to the log, pass SIGTERM on, reap whatever is orphaned;
+   SIGUSR1 kills everything at once.
+4. When the main process is gone, kill what it left behind and write the exit file, by rename.
+
+`launch.json` says what to run: argv, env, cwd, log; and for a sandbox the level, hostname, ids,
+rights and mounts (`layout`). Exit codes: n, 128+signal, 128 when the program cannot be executed.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import time
+import warnings  # noqa: F401 - os.execvpe wants it, where Python itself may be out of sight
+
+if __package__:
+    from . import mounting
+    from .mounting import CannotStartError
+else:
+    import mounting  # type: ignore[import-not-found, no-redef]
+    from mounting import CannotStartError  # type: ignore[no-redef]
+
+CLAIM, EXIT, LAUNCH = "claim.json", "exit.json", "launch.json"
+CANNOT_START = 128
+MAX_LINE = 16 * 1024
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+
+
+def main(run_path: str, ready_fd: int = -1) -> int:
+    """Run what *folder* describes; *news* is a descriptor to close when it is claimed."""
+    run = ShimRun(run_path)
+    if not run.write_claim():
+        return 1
+    if ready_fd >= 0:
+        os.close(ready_fd)
+    run.start()
+    run.supervise()
+    run.finish()
+    return 0
+
+
+class ShimRun:
+    """One run of one container, from claim to exit file."""
+
+    def __init__(self, run_path: str) -> None:
+        self.run_path = run_path
+        self.main = 0
+        self.target = 0  # gets the signals; differs from main under bubblewrap
+        self.status: int | None = None
+        self.message = ""
+        self.started = 0.0
+        self.pending: list[int] = []
+        self.outputs: dict[int, LogWriter] = {}
+        self.wake, self.wake_write = os.pipe()
+        for end in (self.wake, self.wake_write):
+            os.set_blocking(end, False)
+        # Handlers stand before the claim: whoever reads our process id may signal us.
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
+            signal.signal(number, self._on_signal)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        if number != signal.SIGCHLD:
+            self.pending.append(number)
+
+    def write_claim(self) -> bool:
+        """Take the run, durably; ``False`` if it is taken or was called off."""
+        pid = os.getpid()
+        me = {"pid": pid, "start": start_time(pid), "boot": boot_id(), "at": time.time()}
+        own = os.path.join(self.run_path, f"claim.{os.getpid()}")
+        write_atomically(own, json.dumps(me))
+        try:
+            os.link(own, os.path.join(self.run_path, CLAIM))
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(own)
+        return True
+
+    def start(self) -> None:
+        """Bring the main process up; a failure is kept for the exit file."""
+        with open(os.path.join(self.run_path, LAUNCH), encoding="utf-8") as file:
+            launch = json.load(file)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        self.log = os.open(launch["log"], flags, 0o600)
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.started = time.time()
+        try:
+            self._spawn(launch)
+        except (OSError, CannotStartError) as error:
+            self.status, self.message = CANNOT_START, str(error)
+
+    def _spawn(self, launch: dict) -> None:  # type: ignore[type-arg]
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        failed_read, failed_write = os.pipe()
+        info_read, info_write = os.pipe()
+        level, ids = launch["level"], launch["ids"]
+        if level == "unshare" and ids["base"] is None:
+            mounting.unshare(mounting.NEW_USER | mounting.NEW_PID, ids["user"])
+        elif level == "unshare":
+            mounting.unshare(mounting.NEW_PID)
+        self.main = self.target = os.fork()
+        if self.main == 0:
+            _run_child(launch, (out_write, err_write), failed_write, info_write)
+        for end in (out_write, err_write, failed_write, info_write):
+            os.close(end)
+        if level == "bubblewrap":
+            self.target = _inner_pid(info_read) or self.main
+        os.close(info_read)
+        problem = _read_all(failed_read)
+        os.close(failed_read)
+        for name, end in (("stdout", out_read), ("stderr", err_read)):
+            os.set_blocking(end, False)
+            self.outputs[end] = LogWriter(self.log, name)
+        if problem:
+            self.message = problem
+
+    def supervise(self) -> None:
+        """Copy output, pass signals on and reap until the main process is gone."""
+        while self.status is None:
+            ready = select.select([self.wake, *self.outputs], [], [])[0]
+            for end in ready:
+                if end == self.wake:
+                    _drain(self.wake)
+                else:
+                    self._copy(end)
+            self._signal()
+            self._reap()
+
+    def _signal(self) -> None:
+        while self.pending:
+            number = self.pending.pop(0)
+            try:
+                if number == signal.SIGUSR1:
+                    self._kill_main()
+                else:
+                    os.kill(self.target, number)
+            except ProcessLookupError:
+                return  # it ended by itself; its exit is being collected
+
+    def _kill_main(self) -> None:
+        os.kill(self.target, signal.SIGKILL)
+        kill_process_group(self.main)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.main:
+                self.status = exit_code(status)
+
+    def _copy(self, end: int) -> None:
+        try:
+            data = os.read(end, 65536)
+        except BlockingIOError:
+            return
+        if data:
+            self.outputs[end].feed(data)
+        else:
+            self.outputs.pop(end).close()
+            os.close(end)
+
+    def finish(self) -> None:
+        """Kill what is left, take the last output, write the exit file."""
+        if self.main:
+            self._kill_remaining()
+        for end in list(self.outputs):
+            while end in self.outputs and select.select([end], [], [], 0)[0]:
+                self._copy(end)
+        for lines in self.outputs.values():
+            lines.close()
+        failed = bool(self.message)
+        record = {
+            "code": CANNOT_START if failed else self.status,
+            "reason": "StartError" if failed else "",
+            "message": self.message[:4096],
+            "started": self.started,
+            "at": time.time(),
+        }
+        target = os.path.join(self.run_path, EXIT)
+        write_atomically(target + ".new", json.dumps(record))
+        os.rename(target + ".new", target)
+
+    def _kill_remaining(self) -> None:
+        """Everything that the main process started and left: its group, then orphans."""
+        kill_process_group(self.main)
+        while True:
+            for pid in children(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+
+class LogWriter:
+    """Bytes of one stream, written to the log line by line with time and stream."""
+
+    def __init__(self, log: int, stream: str) -> None:
+        self.log = log
+        self.stream = stream
+        self.partial_line = b""
+
+    def feed(self, data: bytes) -> None:
+        """Write all whole lines, and cut what grows too long."""
+        *lines, self.partial_line = (self.partial_line + data).split(b"\n")
+        now = time.time_ns()
+        written = b"".join(self._entries(now, line) for line in lines)
+        while len(self.partial_line) >= MAX_LINE:
+            written += self._entry(now, "P", self.partial_line[:MAX_LINE])
+            self.partial_line = self.partial_line[MAX_LINE:]
+        _write(self.log, written)
+
+    def close(self) -> None:
+        """Write what came without a line's end."""
+        if self.partial_line:
+            _write(self.log, self._entry(time.time_ns(), "P", self.partial_line))
+            self.partial_line = b""
+
+    def _entries(self, now: int, line: bytes) -> bytes:
+        parts = [line[at : at + MAX_LINE] for at in range(0, len(line), MAX_LINE)] or [b""]
+        cut = b"".join(self._entry(now, "P", part) for part in parts[:-1])
+        return cut + self._entry(now, "F", parts[-1])
+
+    def _entry(self, now: int, tag: str, text: bytes) -> bytes:
+        seconds, nanos = divmod(now, 1_000_000_000)
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        return f"{when}.{nanos:09d}Z {self.stream} {tag} ".encode() + text + b"\n"
+
+
+def _run_child(
+    launch: dict,  # type: ignore[type-arg]
+    outputs: tuple[int, int],
+    failed: int,
+    info: int,
+) -> None:
+    """Become the main process, or the sandbox around it; never returns."""
+    try:
+        os.setsid()
+        _reset_signals()
+        source = os.open("/dev/null", os.O_RDONLY)
+        for end, number in zip((source, *outputs), range(3), strict=True):
+            os.dup2(end, number)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.umask(0o022)
+        mounting.join_session_keyring()
+        level = launch["level"]
+        if level != "plain":
+            # Until the init's handler stands, a SIGTERM must wait: process 1 would lose it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        if level == "unshare":
+            _enter_sandbox(launch, failed)
+        elif level == "bubblewrap":
+            _run_bubblewrap(launch, failed, info)
+        else:
+            mounting.set_no_new_privs()
+            os.chdir(launch["cwd"])
+            execute(launch["argv"], launch["env"])
+    except BaseException as error:  # a forked child must never return into the parent's code
+        _report_failure(failed, error)
+    os._exit(CANNOT_START)
+
+
+def _report_failure(failed: int, error: BaseException) -> None:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    os.write(failed, (text or type(error).__name__).encode()[:4096])
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+
+# --- the sandbox made with system calls -----------------------------------------------------
+
+
+def _enter_sandbox(launch: dict, failed: int) -> None:  # type: ignore[type-arg]
+    """As the first process of the new pid namespace: build the root, then be its init."""
+    mounting.unshare(mounting.NEW_NS | mounting.NEW_IPC | mounting.NEW_UTS)
+    mounting.set_hostname(launch["hostname"])
+    root, ids = launch["root"], launch["ids"]
+    mounting.build_root(root, launch["steps"], owner=ids["base"])
+    mounting.pivot_root(root)
+    _drop_privileges(ids)
+    run_init(launch["argv"], launch["env"], launch["cwd"], failed)
+
+
+def _drop_privileges(ids: dict) -> None:  # type: ignore[type-arg]
+    """Be the pod's user, with the rights that its container may have; and die with the shim."""
+    base, namespace = ids["base"], ids["namespace"]
+    if base is not None and namespace:
+        mounting.enter_id_range(base)
+    mounting.drop_capabilities(ids["capabilities"])
+    if base is not None:
+        mounting.switch_user(ids["user"], base=0 if namespace else base)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def run_init(argv: list[str], env: dict[str, str], cwd: str, failed: int) -> None:
+    """Be process 1: run *argv* as a child, pass SIGTERM on, reap, exit as the child did."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            os.makedirs(cwd, exist_ok=True)
+            os.chdir(cwd)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            execute(argv, env)
+        except BaseException as error:
+            _report_failure(failed, error)
+        os._exit(CANNOT_START)
+    os.close(failed)
+    signal.signal(signal.SIGTERM, lambda number, _: _forward_signal(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(exit_code(status))
+
+
+def execute(argv: list[str], env: dict[str, str]) -> None:
+    """Become *argv*, looked up on the PATH of *env*.
+
+    Raises:
+        OSError: there is no such program, or it cannot be executed.
+    """
+    try:
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - a shell is what we do not want
+    except OSError as error:
+        raise OSError(error.errno, f'exec: "{argv[0]}": {error.strerror}') from error
+
+
+def _forward_signal(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        return  # it is gone; os.wait says how
+
+
+# --- the sandbox made by bubblewrap ---------------------------------------------------------
+
+
+def _run_bubblewrap(launch: dict, failed: int, info: int) -> None:  # type: ignore[type-arg]
+    ids = launch["ids"]
+    if launch["stage"]:
+        mounting.unshare(mounting.NEW_NS | (mounting.NEW_USER if ids["base"] is None else 0))
+        mounting.stage(launch["root"], launch["stage"])
+    inner = json.dumps([launch["argv"], launch["env"], launch["cwd"], failed, ids, launch["owned"]])
+    read, write = os.pipe()
+    fcntl.fcntl(write, 1031, max(65536, len(inner) + 4096))  # F_SETPIPE_SZ: it must fit at once
+    os.write(write, inner.encode())
+    os.close(write)
+    for end in (failed, info, read):
+        os.set_inheritable(end, True)
+    argv = [word.replace("{info}", str(info)) for word in launch["bubblewrap"]]
+    os.execve(argv[0], [*argv, "--init", str(read)], dict(os.environ))  # noqa: S606
+
+
+def _inner_pid(info: int) -> int | None:
+    """The process that bubblewrap made, as it tells on its info pipe; ``None`` if it failed."""
+    try:
+        return int(json.loads(_read_all(info))["child-pid"])
+    except (ValueError, KeyError):
+        return None
+
+
+def init_main(descriptor: int) -> None:
+    """Inside bubblewrap: read what to run from *descriptor*, then be process 1."""
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        argv, env, cwd, failed, ids, owned = json.load(file)
+    os.set_inheritable(failed, False)
+    try:
+        for place in owned:
+            os.chown(place, ids["base"], ids["base"], follow_symlinks=False)
+        _drop_privileges(ids)
+        _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the container may be the same user
+    except BaseException as error:
+        _report_failure(failed, error)
+        os._exit(CANNOT_START)
+    run_init(argv, env, cwd, failed)
+
+
+def exit_code(status: int) -> int:
+    """A wait status as containers show it: 128 + signal for a death by signal."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def kill_process_group(leader: int) -> None:
+    """Kill all of a process group, if any of it is left."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # all gone, or it never became a group of its own
+
+
+def start_time(pid: int) -> int | None:
+    """When *pid* started, in clock ticks since boot; ``None`` if there is no such process.
+
+    A zombie counts as gone: it will do nothing more.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def boot_id() -> str:
+    """Differs after each boot of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def children(parent: int) -> list[int]:
+    """The children of a process, oldest first; none if it is gone."""
+    try:
+        with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Write a new file and see it on disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_all(descriptor: int) -> str:
+    parts = []
+    while data := os.read(descriptor, 4096):
+        parts.append(data)
+    return b"".join(parts).decode(errors="replace")
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 512):
+            continue
+    except BlockingIOError:
+        return
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        return  # the disk is full: better a gap in the log than the container's end

@@ -1,0 +1,1 @@
+"""Simulated nodes: pods that follow a plan instead of running processes."""

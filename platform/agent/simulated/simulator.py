@@ -1,0 +1,399 @@
+"""Pretended nodes: pods live by timers instead of processes, through the same life cycle.
+
+One watch sees the pods of all nodes; one heap holds what is due; a fixed number of writers sends
+what changed, each time the newest. From binding to running is one write, the end another.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import zlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from ...kube.client.client import Client, PatchType
+from ...kube.errors import ApiError, ConnectionLostError, NotFoundError
+from ...kube.informer.informer import Informer
+from ...kube.supervision import TASK_RESTARTS, supervise
+from ...kube.timing import Timing
+from ...machinery.clock import Clock, SteadyClock, Timer
+from ...model.base import ApiStruct
+from ...model.log_fields import object_fields
+from ...model.names import PODS
+from ..node_status import NodeConfig, NodeStatusManager
+from ..pods.recovery import with_steady_times
+from ..pods.status_manager import handle_write_error, status_patch
+from ..real_node import retry_until_done
+from ..settings import AgentSettings, ShutdownRequest, SimulationSettings
+from ..state import pod_actions, status
+from ..state.core_types import Pod, PodStatus
+from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, Started
+from .plan import SimulationPlan, plan_pod, plan_run
+
+log = logging.getLogger(__name__)
+
+_MAX_EVENTS_PER_TICK = 200
+_INITIAL_BACKOFF, _MAX_BACKOFF = 0.2, 10.0
+_SIGTERM_EXIT_CODE, _SIGKILL_EXIT_CODE = 143, 137
+
+
+@dataclass(slots=True)
+class SimulatedPod:
+    """One simulated pod."""
+
+    pod: Pod
+    state: PodState
+    plan: SimulationPlan
+    starting: set[str] = field(default_factory=set)
+    stopping: dict[str, datetime] = field(default_factory=dict)
+    queued: bool = False
+    writing: bool = False
+    finished: bool = False
+    failures: int = 0
+    last_status: PodState | None = None
+    """What was written last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """Nothing happened, but it is time to decide again."""
+
+
+class _PodResponse(ApiStruct, frozen=True):
+    """What we need of the server's answer to a status."""
+
+    status: PodStatus = PodStatus()
+
+
+ScheduledEvent = tuple[datetime, int, str, Event | _Tick]
+
+
+class Simulator:
+    """All pretended nodes of this process."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        settings: AgentSettings,
+        simulation: SimulationSettings,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._time = SteadyClock(clock)
+        self._back_off = settings.back_off
+        self._simulation = simulation
+        self._nodes = [
+            _node_config(settings, simulation, number) for number in range(simulation.nodes)
+        ]
+        self._node_names = frozenset(facts.name for facts in self._nodes)
+        self._records: dict[str, SimulatedPod] = {}
+        self._schedule: list[ScheduledEvent] = []
+        self._sequence = itertools.count()
+        self._timer: tuple[datetime, Timer] | None = None
+        self._write_queue: asyncio.Queue[str] = asyncio.Queue()
+        self._pods = Informer(client, PODS, Pod)
+
+    async def run(self, ready: asyncio.Event, stop: ShutdownRequest) -> None:
+        """Pretend until *stop* is asked for; there is nothing to be ended."""
+        keeper = NodeStatusManager(self._client, self._nodes, clock=self._clock)
+        await retry_until_done(keeper.register, clock=self._clock)
+        async with asyncio.TaskGroup() as group:
+            tasks = [self._supervise(group, "cache of pods", self._pods.run)]
+            await self._pods.wait_synced()
+            self._pods.add_event_handler(self._on_pod_event)
+            tasks.append(self._supervise(group, "node heartbeat", keeper.run))
+            for _ in range(self._simulation.writers):
+                tasks.append(self._supervise(group, "status writer", self._run_writer))  # noqa: PERF401
+            ready.set()
+            await stop.requested.wait()
+            for task in tasks:
+                task.cancel()
+        self._cancel_timer()
+
+    def _supervise(
+        self, group: asyncio.TaskGroup, name: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> asyncio.Task[None]:
+        timing = Timing(monotonic=self._clock.monotonic, sleep=self._clock.sleep)
+        return group.create_task(supervise(name, work, timing=timing))
+
+    # --- what the API says --------------------------------------------------------------------
+
+    def _on_pod_event(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None:
+            if old is not None:
+                self._records.pop(old.metadata.uid, None)
+            return
+        record = self._records.get(new.metadata.uid)
+        if record is not None:
+            before = record.pod.metadata.deletion_timestamp
+            record.pod = new
+            if new.metadata.deletion_timestamp not in (None, before):
+                self._handle_event(record, self._termination_of(new))
+        elif new.spec.node_name in self._node_names and _needs_work(new):
+            self._add_pod(new)
+
+    def _termination_of(self, pod: Pod) -> PodTermination:
+        return PodTermination(at=self._time.now(), grace_period=pod.grace_period)
+
+    def _add_pod(self, pod: Pod) -> None:
+        delay = self._simulation.start_delay
+        plan = plan_pod(pod, default_delay=delay, seed=pod.metadata.uid)
+        state = PodState()
+        if pod.status.start_time:
+            state = with_steady_times(status.state_from_status(pod), self._time)
+        record = self._records[pod.metadata.uid] = SimulatedPod(pod, state, plan, last_status=state)
+        for name, container in state.containers.items():
+            if container.running and container.started_at and name in pod.containers:
+                self._plan_exit(record, name, self._time.from_wall(container.started_at))
+        self._handle_event(record, Accepted(self._clock.now(), self._time.now()))
+        if pod.metadata.deletion_timestamp is not None:
+            self._handle_event(record, self._termination_of(pod))
+
+    # --- the life of a pod --------------------------------------------------------------------
+
+    def _handle_event(self, record: SimulatedPod, event: Event | _Tick) -> None:
+        """Something happened to the pod: what follows from it?"""
+        if not isinstance(event, _Tick):
+            record.state = status.apply(record.state, event, self._back_off)
+        again = True
+        while again and not record.finished:
+            now = self._time.now()
+            decision = pod_actions.compute_pod_actions(
+                record.pod, record.state, now=now, back_off=self._back_off
+            )
+            again = False
+            for command in decision.actions:
+                again |= self._execute(record, command, now)
+            if decision.wake_at and decision.wake_at > now and not again:
+                self._schedule_event(decision.wake_at, record, _Tick())
+        self._enqueue_write(record)
+
+    def _execute(self, record: SimulatedPod, command: pod_actions.PodAction, now: datetime) -> bool:
+        """Do one command; whether the state changed at once."""
+        match command:
+            case pod_actions.SetUpPod():
+                if record.plan.never_starts:
+                    return False
+                ip = _address(record.pod.metadata.uid)
+                ready = Prepared(ip, "127.0.0.1")
+                record.state = status.apply(record.state, ready, self._back_off)
+                return True
+            case pod_actions.DeadlineExceeded():
+                record.state = status.apply(record.state, command.termination, self._back_off)
+                return True
+            case pod_actions.StartContainer():
+                self._start(record, command.name, now)
+            case pod_actions.StopContainer():
+                self._stop(record, command.name, command.kill_at, now)
+            case pod_actions.FinalizePod():
+                record.finished = True
+        return False
+
+    def _start(self, record: SimulatedPod, name: str, now: datetime) -> None:
+        if name in record.starting:
+            return
+        record.starting.add(name)
+        first = not any(c.was_attempted for c in record.state.containers.values())
+        delay = record.plan.start_delay if first else 0.0
+        self._schedule_event(now + timedelta(seconds=delay), record, Started(name, now))
+
+    def _stop(self, record: SimulatedPod, name: str, kill_at: datetime, now: datetime) -> None:
+        if record.plan.ignores_term:
+            at, code = kill_at, _SIGKILL_EXIT_CODE
+        else:
+            at = min(now + timedelta(seconds=self._simulation.stop_delay), kill_at)
+            code = _SIGTERM_EXIT_CODE
+        if name in record.stopping and record.stopping[name] <= at:
+            return
+        record.stopping[name] = at
+        self._schedule_event(max(at, now), record, Exited(name, at, code))
+
+    def _plan_exit(self, record: SimulatedPod, name: str, started: datetime) -> None:
+        restarts = record.state.of(name).restarts
+        seed = f"{record.pod.metadata.uid} {name} {restarts}"
+        run = plan_run(record.pod, record.pod.containers[name], seed)
+        if not math.isinf(run.seconds):
+            at = started + timedelta(seconds=max(run.seconds, self._simulation.min_run))
+            self._schedule_event(at, record, Exited(name, at, run.exit_code))
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def _schedule_event(self, when: datetime, record: SimulatedPod, event: Event | _Tick) -> None:
+        entry = (when, next(self._sequence), record.pod.metadata.uid, event)
+        heapq.heappush(self._schedule, entry)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if not self._schedule:
+            return
+        when = self._schedule[0][0]
+        if self._timer is not None:
+            if self._timer[0] <= when:
+                return
+            self._timer[1].cancel()
+        wait = max((when - self._time.now()).total_seconds(), 0.0)
+        self._timer = (when, self._clock.call_later(wait, self._tick))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer[1].cancel()
+
+    def _tick(self) -> None:
+        """Let happen what is due, some at a time so that others get their turn."""
+        self._timer = None
+        now = self._time.now()
+        for _ in range(_MAX_EVENTS_PER_TICK):
+            if not self._schedule or self._schedule[0][0] > now:
+                break
+            _, _, uid, event = heapq.heappop(self._schedule)
+            record = self._records.get(uid)
+            if record is not None and not record.finished:
+                try:
+                    self._dispatch(record, event, now)
+                except Exception:  # the others live on
+                    TASK_RESTARTS["simulated pod"] += 1
+                    log.exception("a pod failed", extra={"pod": record.pod.metadata.key})
+        self._set_timer()
+
+    def _dispatch(self, record: SimulatedPod, event: Event | _Tick, now: datetime) -> None:
+        if isinstance(event, Started):
+            record.starting.discard(event.name)
+            if record.state.termination is not None or record.state.of(event.name).running:
+                return
+            event = Started(event.name, self._clock.now(), steady_at=now)
+            self._handle_event(record, event)
+            self._plan_exit(record, event.name, now)
+            return
+        if isinstance(event, Exited):
+            if not record.state.of(event.name).running:
+                return  # it was stopped before its time, or is over already
+            record.stopping.pop(event.name, None)
+            jumped = self._clock.now() - now
+            event = replace(event, at=event.at + jumped, steady_at=event.at)
+        self._handle_event(record, event)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _enqueue_write(self, record: SimulatedPod) -> None:
+        """Have the pod written if it shows something new, or is at its end."""
+        tried = any(c.was_attempted for c in record.state.containers.values())
+        changed = record.last_status != record.state and (
+            tried or record.state.termination is not None
+        )
+        if (changed or record.finished) and not record.queued and not record.writing:
+            record.queued = True
+            self._write_queue.put_nowait(record.pod.metadata.uid)
+
+    async def _run_writer(self) -> None:
+        """Write one pod after the other, until cancelled."""
+        while True:
+            record = self._records.get(await self._write_queue.get())
+            if record is None:
+                continue
+            record.queued, record.writing = False, True
+            try:
+                await self._write_one(record)
+                record.failures = 0
+            except (ApiError, ConnectionLostError) as error:
+                again, reread = await handle_write_error(error, self._client, record.pod)
+                if again:
+                    if reread is not None:
+                        record.pod = reread
+                    self._requeue_after_backoff(record)
+                    continue
+                key = record.pod.metadata.key
+                log.info("a status was refused", extra={"pod": key, "error": str(error)})
+                record.last_status = record.state
+                if record.finished:
+                    self._records.pop(record.pod.metadata.uid, None)
+            except BaseException:
+                self._requeue_after_backoff(record)
+                raise
+            record.writing = False
+            if record.pod.metadata.uid in self._records:
+                self._requeue_if_changed(record)
+
+    def _requeue_if_changed(self, record: SimulatedPod) -> None:
+        """What came while the pod was being written."""
+        if record.last_status != record.state:
+            self._enqueue_write(record)
+
+    def _requeue_after_backoff(self, record: SimulatedPod) -> None:
+        wait = min(_INITIAL_BACKOFF * 2.0 ** min(record.failures, 10), _MAX_BACKOFF)
+        record.failures += 1
+
+        def requeue() -> None:
+            record.writing, record.queued = False, True
+            self._write_queue.put_nowait(record.pod.metadata.uid)
+
+        self._clock.call_later(wait, requeue)
+
+    async def _write_one(self, record: SimulatedPod) -> None:
+        pod, state, finished = record.pod, record.state, record.finished
+        meta = pod.metadata
+        if record.last_status != state and not pod.is_terminal:
+            shown = status.render(pod, state, now=self._clock.now(), back_off=self._back_off)
+            answer = await self._client.patch(
+                PODS,
+                meta.name,
+                status_patch(meta.uid, shown),
+                namespace=meta.namespace,
+                subresource="status",
+                kind=PatchType.STRATEGIC,
+                view=_PodResponse,
+            )
+            if answer.status.phase != pod.status.phase:
+                # Thousands of pods are pretended at once: not for everyday logs.
+                note = {**object_fields("pod", meta), "phase": answer.status.phase}
+                log.debug("pod phase", extra=note)
+            record.pod = msgspec.structs.replace(record.pod, status=answer.status)
+        record.last_status = state
+        if finished:
+            await self._finalize(record)
+
+    async def _finalize(self, record: SimulatedPod) -> None:
+        """At the end: confirm a deletion, forget the pod."""
+        meta = record.pod.metadata
+        if meta.deletion_timestamp is not None:
+            try:
+                await self._client.delete(
+                    PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+                )
+            except NotFoundError:
+                log.debug("gone already", extra={"pod": meta.key})
+        self._records.pop(meta.uid, None)
+        now = self._pods.get(meta.key)
+        late = now is not None and now.metadata.uid == meta.uid and meta.deletion_timestamp is None
+        if late and now is not None and now.metadata.deletion_timestamp is not None:
+            self._add_pod(now)
+
+
+def _needs_work(pod: Pod) -> bool:
+    return not pod.is_terminal or pod.metadata.deletion_timestamp is not None
+
+
+def _node_config(
+    settings: AgentSettings, simulation: SimulationSettings, number: int
+) -> NodeConfig:
+    return NodeConfig(
+        name=f"{simulation.prefix}-{number}",
+        cpus=simulation.cpus,
+        memory=simulation.memory,
+        pods=simulation.pods,
+        runtime="simulated",
+        labels=settings.labels,
+    )
+
+
+def _address(uid: str) -> str:
+    """An address that nobody listens at."""
+    number = zlib.crc32(uid.encode()) & 0xFFFFFF
+    return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"

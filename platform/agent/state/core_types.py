@@ -1,0 +1,543 @@
+"""The objects as the agent reads them: pods whole enough to run, their sources, nodes, services."""
+
+import base64
+import binascii
+from functools import cached_property
+
+import msgspec
+
+from ...model.base import ApiStruct
+from ...model.meta import Condition, ObjectMeta
+from ...model.pod import FINISHED, VolumeMount
+from ...model.pod_resources import Resources
+
+
+class KeySelector(ApiStruct, frozen=True):
+    """One key of a ConfigMap or Secret."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class ObjectFieldSelector(ApiStruct, frozen=True):
+    """A field of the pod itself, such as ``metadata.name``."""
+
+    field_path: str = ""
+
+
+class ResourceFieldSelector(ApiStruct, frozen=True):
+    """A container's own request or limit."""
+
+    container_name: str = ""
+    resource: str = ""
+    divisor: str | int | float = "1"
+
+
+class EnvVarSource(ApiStruct, frozen=True):
+    """Where the value of a variable comes from."""
+
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
+    config_map_key_ref: KeySelector | None = None
+    secret_key_ref: KeySelector | None = None
+
+
+class EnvVar(ApiStruct, frozen=True):
+    """One environment variable."""
+
+    name: str = ""
+    value: str | None = None
+    value_from: EnvVarSource | None = None
+
+
+class EnvFromRef(ApiStruct, frozen=True):
+    """A ConfigMap or Secret as a whole."""
+
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFromSource(ApiStruct, frozen=True):
+    """All keys of a ConfigMap or Secret as variables."""
+
+    prefix: str = ""
+    config_map_ref: EnvFromRef | None = None
+    secret_ref: EnvFromRef | None = None
+
+
+class Capabilities(ApiStruct, frozen=True):
+    """Rights by their names, such as ``CHOWN``."""
+
+    add: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+class SecurityContext(ApiStruct, frozen=True):
+    """As whom a container, or all of a pod, shall run; all but the first three a container's."""
+
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+    privileged: bool = False
+    capabilities: Capabilities = Capabilities()
+    read_only_root_filesystem: bool = False
+    proc_mount: str = ""
+
+
+class ExecAction(ApiStruct, frozen=True):
+    """A command to run in the container."""
+
+    command: tuple[str, ...] = ()
+
+
+class HttpHeader(ApiStruct, frozen=True):
+    """A header of a request."""
+
+    name: str = ""
+    value: str = ""
+
+
+class HttpGetAction(ApiStruct, frozen=True):
+    """A request to make of the container."""
+
+    host: str = ""
+    path: str = "/"
+    port: int | str = 0
+    scheme: str = "HTTP"
+    http_headers: tuple[HttpHeader, ...] = ()
+
+
+class TcpSocketAction(ApiStruct, frozen=True):
+    """A port that the container should listen at."""
+
+    host: str = ""
+    port: int | str = 0
+
+
+class SleepAction(ApiStruct, frozen=True):
+    """A pause."""
+
+    seconds: int = 0
+
+
+class GrpcAction(ApiStruct, frozen=True):
+    """A call of the health service of gRPC, which this agent cannot make."""
+
+
+class LifecycleHandler(ApiStruct, frozen=True):
+    """What a hook or a probe does; one of these is set."""
+
+    exec: ExecAction | None = None
+    http_get: HttpGetAction | None = None
+    tcp_socket: TcpSocketAction | None = None
+    sleep: SleepAction | None = None
+    grpc: GrpcAction | None = None
+
+
+class Probe(LifecycleHandler, frozen=True):
+    """A question that is asked again and again."""
+
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 1
+    success_threshold: int = 1
+    failure_threshold: int = 3
+    termination_grace_period_seconds: int | None = None
+
+
+class Lifecycle(ApiStruct, frozen=True):
+    """Hooks of a container."""
+
+    post_start: LifecycleHandler | None = None
+    pre_stop: LifecycleHandler | None = None
+
+
+class ContainerPort(ApiStruct, frozen=True):
+    """A port that the container says it listens at."""
+
+    name: str = ""
+    container_port: int = 0
+
+
+class Container(ApiStruct, frozen=True):
+    """One container of a pod's specification."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFromSource, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    resources: Resources = Resources()
+    security_context: SecurityContext = SecurityContext()
+    ports: tuple[ContainerPort, ...] = ()
+    lifecycle: Lifecycle = Lifecycle()
+    startup_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    restart_policy: str = ""
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+
+    @property
+    def is_sidecar(self) -> bool:
+        """An init container that stays up beside the main ones."""
+        return self.restart_policy == "Always"
+
+
+class KeyToPath(ApiStruct, frozen=True):
+    """One key of a source under a file name of its own."""
+
+    key: str = ""
+    path: str = ""
+    mode: int | None = None
+
+
+class KeyedVolumeSource(ApiStruct, frozen=True):
+    """A ConfigMap or Secret as files; Secrets in ``spec.volumes`` call their name `secretName`."""
+
+    name: str = ""
+    secret_name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    default_mode: int | None = None
+    optional: bool = False
+
+
+class DownwardApiFile(ApiStruct, frozen=True):
+    """A field of the pod as a file."""
+
+    path: str = ""
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
+    mode: int | None = None
+
+
+class DownwardApiSource(ApiStruct, frozen=True):
+    """Fields of the pod as files."""
+
+    items: tuple[DownwardApiFile, ...] = ()
+    default_mode: int | None = None
+
+
+class ServiceAccountTokenSource(ApiStruct, frozen=True):
+    """A token of the pod's service account as a file."""
+
+    audience: str = ""
+    expiration_seconds: int = 3600
+    path: str = ""
+
+
+class VolumeProjection(ApiStruct, frozen=True):
+    """One source of a projected volume."""
+
+    config_map: KeyedVolumeSource | None = None
+    secret: KeyedVolumeSource | None = None
+    downward_api: DownwardApiSource | None = msgspec.field(name="downwardAPI", default=None)
+    service_account_token: ServiceAccountTokenSource | None = None
+
+
+class ProjectedVolumeSource(ApiStruct, frozen=True):
+    """Several sources in one folder."""
+
+    sources: tuple[VolumeProjection, ...] = ()
+    default_mode: int | None = None
+
+
+class HostPathSource(ApiStruct, frozen=True):
+    """A path of the machine."""
+
+    path: str = ""
+    type: str = ""
+
+
+class PvcSource(ApiStruct, frozen=True):
+    """A PersistentVolumeClaim."""
+
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class EmptyDirSource(ApiStruct, frozen=True):
+    """A folder that lives as long as the pod."""
+
+    medium: str = ""
+
+
+class Volume(ApiStruct, frozen=True):
+    """One volume of a pod; exactly one source is set, or none that we know."""
+
+    name: str = ""
+    empty_dir: EmptyDirSource | None = None
+    config_map: KeyedVolumeSource | None = None
+    secret: KeyedVolumeSource | None = None
+    projected: ProjectedVolumeSource | None = None
+    downward_api: DownwardApiSource | None = msgspec.field(name="downwardAPI", default=None)
+    host_path: HostPathSource | None = None
+    persistent_volume_claim: PvcSource | None = None
+
+
+class HostAlias(ApiStruct, frozen=True):
+    """More names for the hosts file."""
+
+    ip: str = ""
+    hostnames: tuple[str, ...] = ()
+
+
+class PodSpec(ApiStruct, frozen=True):
+    """What a pod shall be."""
+
+    node_name: str = ""
+    hostname: str = ""
+    subdomain: str = ""
+    restart_policy: str = "Always"
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    service_account_name: str = ""
+    enable_service_links: bool | None = None
+    host_network: bool = False
+    host_pid: bool = msgspec.field(name="hostPID", default=False)
+    host_ipc: bool = msgspec.field(name="hostIPC", default=False)
+    share_process_namespace: bool = False
+    host_aliases: tuple[HostAlias, ...] = ()
+    security_context: SecurityContext = SecurityContext()
+    init_containers: tuple[Container, ...] = ()
+    containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+
+
+class ContainerStateRunning(ApiStruct, frozen=True):
+    """A container at work."""
+
+    started_at: str | None = None
+
+
+class ContainerStateTerminated(ApiStruct, frozen=True):
+    """A container that ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ContainerStateView(ApiStruct, frozen=True):
+    """The state of a container as reported."""
+
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(ApiStruct, frozen=True):
+    """What was reported last about one container."""
+
+    name: str = ""
+    container_id: str = msgspec.field(name="containerID", default="")
+    ready: bool = False
+    started: bool | None = None
+    restart_count: int = 0
+    state: ContainerStateView = ContainerStateView()
+    last_state: ContainerStateView = ContainerStateView()
+
+
+class PodStatus(ApiStruct, frozen=True):
+    """What was reported last about a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    start_time: str | None = None
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: tuple[Condition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(ApiStruct, frozen=True, dict=True):
+    """A pod as the agent sees it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @cached_property
+    def containers(self) -> dict[str, Container]:
+        """All containers by name, init containers first."""
+        return {c.name: c for c in (*self.spec.init_containers, *self.spec.containers)}
+
+    @property
+    def hostname(self) -> str:
+        """The name that the pod has for itself."""
+        return self.spec.hostname or self.metadata.name[:63].rstrip(".-")
+
+    @property
+    def grace_period(self) -> int:
+        """Seconds between the request to end and the kill; a deletion's own figure wins."""
+        wanted = self.metadata.deletion_grace_period_seconds
+        if self.metadata.deletion_timestamp is None or wanted is None:
+            wanted = self.spec.termination_grace_period_seconds
+        return 30 if wanted is None else max(0, wanted)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Its last phase was reported."""
+        return self.status.phase in FINISHED
+
+
+class MetadataOnly(ApiStruct, frozen=True):
+    """An object of which only name and version matter."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+BOUND = "Bound"
+
+
+class PvcStatus(ApiStruct, frozen=True):
+    """Whether a claim is bound."""
+
+    phase: str = ""
+
+
+class PvcSpec(ApiStruct, frozen=True):
+    """What a claim is bound to."""
+
+    volume_name: str = ""
+
+
+class PersistentVolumeClaim(ApiStruct, frozen=True):
+    """A claim, as its pods need it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PvcSpec = PvcSpec()
+    status: PvcStatus = PvcStatus()
+
+
+class CsiVolumeSource(ApiStruct, frozen=True):
+    """A volume of a driver."""
+
+    driver: str = ""
+    volume_handle: str = ""
+    read_only: bool = False
+
+
+class PersistentVolumeSpec(ApiStruct, frozen=True):
+    """Where a volume's files are; sources that we do not know are left out."""
+
+    csi: CsiVolumeSource | None = None
+    host_path: HostPathSource | None = None
+    local: HostPathSource | None = None
+    volume_mode: str = ""
+    persistent_volume_reclaim_policy: str = ""
+
+
+class PersistentVolume(ApiStruct, frozen=True):
+    """A volume, as the agent mounts it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
+class ConfigMap(ApiStruct, frozen=True):
+    """A ConfigMap's data."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+    binary_data: dict[str, str] = {}
+
+    def content(self) -> dict[str, bytes]:
+        """All entries as bytes."""
+        plain = {key: text.encode() for key, text in self.data.items()}
+        return plain | {key: _decoded(text) for key, text in self.binary_data.items()}
+
+
+class Secret(ApiStruct, frozen=True):
+    """A Secret's data, never shown in a log."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+
+    def content(self) -> dict[str, bytes]:
+        """All entries as bytes."""
+        return {key: _decoded(text) for key, text in self.data.items()}
+
+
+def _decoded(text: str) -> bytes:
+    """Base64 as the server checked it; what is none is taken as it stands."""
+    try:
+        return base64.b64decode(text)
+    except binascii.Error:
+        return text.encode()
+
+
+class ServicePort(ApiStruct, frozen=True):
+    """One port of a service."""
+
+    name: str = ""
+    port: int = 0
+    protocol: str = "TCP"
+
+
+class ServiceSpec(ApiStruct, frozen=True):
+    """What a service selects."""
+
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    selector: dict[str, str] = {}
+    ports: tuple[ServicePort, ...] = ()
+    publish_not_ready_addresses: bool = False
+
+
+class Service(ApiStruct, frozen=True):
+    """A service as the hosts file needs it."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+
+    @property
+    def is_headless(self) -> bool:
+        """Names the pods themselves, without an address of its own."""
+        return self.spec.cluster_ip == "None"
+
+
+class Taint(ApiStruct, frozen=True):
+    """One reason why pods stay away from a node."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(ApiStruct, frozen=True):
+    """What keeps pods away from a node."""
+
+    taints: tuple[Taint, ...] = ()
+
+
+class Node(ApiStruct, frozen=True):
+    """What the agent reads of a node; it writes the rest."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+
+
+class TokenRequestSpec(ApiStruct, frozen=True):
+    """What was granted, which may be less than was asked for."""
+
+    expiration_seconds: int = 0
+
+
+class TokenRequestStatus(ApiStruct, frozen=True):
+    """The token that was made."""
+
+    token: str = ""
+
+
+class TokenRequest(ApiStruct, frozen=True):
+    """The answer to a request for a service account's token."""
+
+    spec: TokenRequestSpec = TokenRequestSpec()
+    status: TokenRequestStatus = TokenRequestStatus()

@@ -1,0 +1,116 @@
+"""A pod's hosts file: its own names, those of its peers behind headless services, and services.
+
+Every pod has an address of its own on the loopback network, so that names lead to the right pod
+without name servers or privileges.
+"""
+
+import hashlib
+import ipaddress
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from .core_types import Pod, Service
+
+CLUSTER_DOMAIN = "cluster.local"
+_API_SERVER_SERVICE = "default/kubernetes"
+"""With its variables clients of Kubernetes look for a token, and pods get none."""
+
+_FIRST_ADDRESS = int(ipaddress.IPv4Address("127.64.0.1"))
+_ADDRESS_COUNT = (1 << 22) - 2  # 127.64.0.0/10 without its ends
+
+_HEADER = (
+    "# Written by batholith-agent; changes are lost.\n"
+    "127.0.0.1\tlocalhost\n"
+    "::1\tlocalhost ip6-localhost ip6-loopback\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A pod that others may look up."""
+
+    pod: Pod
+    ip: str
+    ready: bool
+
+
+def allocate_address(uid: str, taken: Collection[str]) -> str:
+    """A free loopback address, always the same one for a uid if that is not taken."""
+    start = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big")
+    for step in range(_ADDRESS_COUNT):
+        address = str(ipaddress.IPv4Address(_FIRST_ADDRESS + (start + step) % _ADDRESS_COUNT))
+        if address not in taken:
+            return address
+    raise RuntimeError("all loopback addresses are taken")
+
+
+def pod_section(pod: Pod, ip: str) -> str:
+    """The head of a pod's hosts file: what does not depend on others."""
+    lines = [_HEADER, f"{ip}\t{' '.join(_own_names(pod))}\n"]
+    lines += [f"{alias.ip}\t{' '.join(alias.hostnames)}\n" for alias in pod.spec.host_aliases]
+    return "".join(lines)
+
+
+def namespace_section(peers: Iterable[Peer], services: Iterable[Service]) -> str:
+    """The rest, the same for all pods of the namespace that *peers* and *services* are in."""
+    lines: list[str] = []
+    known = sorted(peers, key=lambda peer: peer.pod.metadata.name)
+    for service in sorted(services, key=lambda service: service.metadata.name):
+        lines += [f"{line}\n" for line in _service_lines(service, known)]
+    return "".join(dict.fromkeys(lines))
+
+
+def _own_names(pod: Pod) -> list[str]:
+    short = pod.hostname
+    if not pod.spec.subdomain:
+        return [short]
+    return [*_qualified_names(f"{short}.{pod.spec.subdomain}", pod.metadata.namespace), short]
+
+
+def _qualified_names(name: str, namespace: str) -> list[str]:
+    inner = f"{name}.{namespace}"
+    return [f"{inner}.svc.{CLUSTER_DOMAIN}", f"{inner}.svc", inner, name]
+
+
+def _service_lines(service: Service, peers: Iterable[Peer]) -> Iterator[str]:
+    name, namespace = service.metadata.name, service.metadata.namespace
+    if not service.is_headless:
+        if service.spec.cluster_ip:
+            yield f"{service.spec.cluster_ip}\t{' '.join(_qualified_names(name, namespace))}"
+        return
+    shown = [peer for peer in peers if _selects(service, peer)]
+    for peer in shown:
+        # Only pods that name the service as their subdomain have names below it.
+        if peer.pod.spec.subdomain == name:
+            names = _qualified_names(f"{peer.pod.hostname}.{name}", namespace)
+            yield f"{peer.ip}\t{' '.join(names)}"
+    for peer in shown:
+        yield f"{peer.ip}\t{' '.join(_qualified_names(name, namespace))}"
+
+
+def _selects(service: Service, peer: Peer) -> bool:
+    selector = service.spec.selector
+    if not selector or not peer.ip:
+        return False
+    if not (peer.ready or service.spec.publish_not_ready_addresses):
+        return False
+    labels = peer.pod.metadata.labels
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def service_variables(services: Iterable[Service]) -> dict[str, str]:
+    """The ``NAME_SERVICE_HOST`` family that a namespace's services with an address give."""
+    env: dict[str, str] = {}
+    for service in services:
+        if service.metadata.key == _API_SERVER_SERVICE:
+            continue
+        if service.is_headless or not service.spec.cluster_ip or not service.spec.ports:
+            continue
+        name = service.metadata.name.upper().replace("-", "_")
+        env[f"{name}_SERVICE_HOST"] = service.spec.cluster_ip
+        env[f"{name}_SERVICE_PORT"] = str(service.spec.ports[0].port)
+        for port in service.spec.ports:
+            if port.name:
+                label = port.name.upper().replace("-", "_")
+                env[f"{name}_SERVICE_PORT_{label}"] = str(port.port)
+    return env

@@ -1,0 +1,237 @@
+"""The application: HTTP in, HTTP out, nothing of Kubernetes' objects in between.
+
+Every request is authenticated, handed to the handler of its path, and every refusal becomes a
+``Status`` here and only here.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import msgspec
+
+from .discovery.catalog import Catalog
+from .discovery.documents import AGGREGATED_TYPE
+from .errors.status import (
+    StatusError,
+    impersonation_unsupported,
+    internal,
+    method_not_allowed,
+    path_not_found,
+    too_large,
+    unauthorized,
+)
+from .http.auth import ANONYMOUS, Authenticator, User, allows_anonymous, impersonation_header
+from .http.connections import MAX_BODY_SIZE, HttpRequest, HttpResponse
+from .http.negotiation import wants_aggregated, wants_pretty
+from .http.requests import JSON, TEXT, Request, Response, parse_query
+from .http.routes import RequestInfo, parse_path
+from .metrics import CONTENT_TYPE, ServerMetrics
+from .storage.stored_objects import new_uid
+from .verbs.handlers import Handlers
+
+log = logging.getLogger(__name__)
+
+NOT_MODIFIED = 304
+_JSON_TYPES = (JSON, AGGREGATED_TYPE)
+
+_MAX_WARNINGS_LENGTH = 4096
+"""Characters of all warnings of an answer; if there are more, each is cut short."""
+
+_MAX_WARNING_LENGTH = 256
+_MAX_WARNINGS = 50
+"""Some clients refuse an answer of more than a hundred headers."""
+
+VERSION = {
+    "major": "1",
+    "minor": "36",
+    "emulationMajor": "1",
+    "emulationMinor": "36",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "35",
+    "gitVersion": "v1.36.0+batholith",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "cpython",
+    "platform": "linux",
+}
+"""Which Kubernetes we behave like."""
+
+_NOT_FOUND = Response(status=404, body=b"404 page not found\n", content_type=TEXT)
+
+
+@dataclass(slots=True, kw_only=True)
+class App:
+    """Everything that answers requests."""
+
+    catalog: Catalog
+    handlers: Handlers
+    authenticator: Authenticator
+    metrics: ServerMetrics
+    address: str
+    """``host:port`` at which we are reached."""
+
+    writable: Callable[[], bool]
+    """Whether the store takes writes."""
+
+    ready: bool = False
+
+    def is_authenticated(self, http_request: HttpRequest) -> bool:
+        """Whether a request, whose body has not come yet, brings a token that is known."""
+        return (
+            self.authenticator.authenticate_header(http_request.headers.get("authorization", ""))
+            is not None
+        )
+
+    async def __call__(self, http_request: HttpRequest) -> HttpResponse:
+        """Answer one request."""
+        warnings: list[str] = []
+        indented = wants_pretty(http_request.query, http_request.headers.get("user-agent", ""))
+        try:
+            response = await self._handle(http_request, warnings)
+            if indented and not response.is_watch:
+                await _buffer_stream(response)
+        except StatusError as error:
+            response = _error_response(error)
+        except Exception:
+            log.exception("a request failed", extra={"path": http_request.path})
+            response = _error_response(internal("see the server's log"))
+        self.metrics.requests[http_request.method, response.status] += 1
+        if indented and response.body and response.content_type in _JSON_TYPES:
+            response.body = msgspec.json.format(response.body, indent=2) + b"\n"
+        return _to_http_response(response, warnings)
+
+    async def _handle(self, http_request: HttpRequest, warnings: list[str]) -> Response:
+        path, headers = http_request.path, http_request.headers
+        user = self._authenticate(headers.get("authorization", ""), path)
+        if header := impersonation_header(headers):
+            # Never as the caller: that could do what the other user may not.
+            raise impersonation_unsupported(user.name, header)
+        if http_request.too_large:
+            raise too_large(MAX_BODY_SIZE)
+        request = Request(
+            method=http_request.method,
+            path=path,
+            query=parse_query(http_request.query),
+            headers=headers,
+            body=http_request.body,
+            user=user,
+            warnings=warnings,
+        )
+        place = parse_path(path)
+        if place is None:
+            return self._handle_non_resource(request)
+        kind = self.catalog.get(place.group, place.version, place.plural)
+        if kind is None:
+            if self._is_built_in(place):
+                raise path_not_found()
+            return _NOT_FOUND
+        return await self.handlers.handle(request, kind, place)
+
+    def _is_built_in(self, request_info: RequestInfo) -> bool:
+        """Whether *place* is of a group of Kubernetes, in a version that we serve."""
+        if "." in request_info.group and not request_info.group.endswith(".k8s.io"):
+            return False
+        path = (
+            f"/apis/{request_info.group}/{request_info.version}"
+            if request_info.group
+            else f"/api/{request_info.version}"
+        )
+        return self.catalog.document(path, aggregated=False, address="") is not None
+
+    def _authenticate(self, authorization: str, path: str) -> User:
+        if authorization:
+            user = self.authenticator.authenticate_header(authorization)
+            if user is not None:
+                return user
+        elif allows_anonymous(path):
+            return ANONYMOUS
+        raise unauthorized()
+
+    def _handle_non_resource(self, request: Request) -> Response:
+        """Discovery, health, figures, version."""
+        path = request.path.rstrip("/") or "/"
+        if request.method not in ("GET", "HEAD"):
+            raise method_not_allowed()
+        if path == "/version":
+            return Response(body=msgspec.json.encode(VERSION) + b"\n")
+        if allows_anonymous(path):
+            return self._health(request, path)
+        if path == "/metrics":
+            return Response(body=self.metrics.render(), content_type=CONTENT_TYPE)
+        if path.startswith(("/api", "/openapi/v3")):
+            return self._document(request, path)
+        return _NOT_FOUND
+
+    def _health(self, request: Request, path: str) -> Response:
+        well = not path.startswith("/readyz") or (self.ready and self.writable())
+        name = path.strip("/").split("/")[0]
+        if "verbose" in request.query:
+            mark = "[+]ping ok\n[+]store ok\n" if well else "[-]store failed: reason withheld\n"
+            text = f"{mark}{name} check {'passed' if well else 'failed'}\n"
+        else:
+            text = "ok" if well else "not ready"
+        return Response(status=200 if well else 500, body=text.encode(), content_type=TEXT)
+
+    def _document(self, request: Request, path: str) -> Response:
+        aggregated = path in ("/api", "/apis") and wants_aggregated(
+            request.headers.get("accept", "")
+        )
+        found = self.catalog.document(path, aggregated=aggregated, address=self.address)
+        if found is None:
+            return _NOT_FOUND
+        body, tag = found
+        headers = ((b"etag", tag.encode()), (b"vary", b"Accept"))
+        if request.headers.get("if-none-match") == tag:
+            return Response(status=NOT_MODIFIED, headers=headers)
+        content_type = AGGREGATED_TYPE if aggregated else JSON
+        return Response(body=body, headers=headers, content_type=content_type)
+
+
+def _error_response(error: StatusError) -> Response:
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if error.retry_after is not None:
+        headers = ((b"retry-after", str(error.retry_after).encode()),)
+    return Response(status=error.code, body=error.body() + b"\n", headers=headers)
+
+
+def _to_http_response(response: Response, warnings: list[str]) -> HttpResponse:
+    lines = b"cache-control: no-cache, private\r\naudit-id: %b\r\n" % new_uid().encode()
+    for name, value in response.headers:
+        lines += b"%b: %b\r\n" % (name, value)
+    for text in _truncate_warnings(warnings):
+        lines += b"warning: %b\r\n" % _warning_header(text)
+    if response.status != NOT_MODIFIED:
+        # A cache takes over the headers of "not modified" for the body that it has.
+        lines += b"content-type: %b\r\n" % response.content_type.encode()
+    return HttpResponse(response.status, lines, response.body, response.stream)
+
+
+def _truncate_warnings(warnings: list[str]) -> list[str]:
+    """What of *warnings* fits into the headers of an answer; each of them once."""
+    if not warnings:
+        return warnings
+    texts = list(dict.fromkeys(warnings))
+    if sum(map(len, texts)) > _MAX_WARNINGS_LENGTH:
+        texts = [text[:_MAX_WARNING_LENGTH] for text in texts]
+    sums = accumulate(map(len, texts))
+    return [
+        text for text, length in zip(texts, sums, strict=True) if length <= _MAX_WARNINGS_LENGTH
+    ][:_MAX_WARNINGS]
+
+
+async def _buffer_stream(response: Response) -> None:
+    """Have a long list in one piece."""
+    if response.stream is not None and response.content_type == JSON:
+        response.body = b"".join([piece async for piece in response.stream])
+        response.stream = None
+
+
+def _warning_header(text: str) -> bytes:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    # A header is one line of Latin-1; what a client sent may be neither.
+    plain = "".join(sign if sign.isprintable() else " " for sign in quoted)
+    return f'299 - "{plain}"'.encode("latin-1", errors="replace")

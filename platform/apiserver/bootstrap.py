@@ -1,0 +1,79 @@
+"""What is there before the first user comes: namespaces, priority classes, definitions."""
+
+import logging
+from collections.abc import Iterable
+
+from ..model import names
+from ..model.names import Resource
+from .discovery.catalog import Catalog
+from .errors.status import StatusError
+from .http.requests import Json, ObjectPath
+from .verbs.writes import Writer, WriteRequest, WriteResult
+
+log = logging.getLogger(__name__)
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+"""Those of any cluster."""
+
+NAMESPACES = (*SYSTEM_NAMESPACES, "volcano-system")
+
+PRIORITY_CLASSES = {
+    "system-node-critical": (
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+    "system-cluster-critical": (
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another "
+        "node if necessary.",
+    ),
+}
+
+
+async def ensure_defaults(writer: Writer, catalog: Catalog, definitions: Iterable[Json]) -> None:
+    """Make whatever is missing, and bring the given definitions up to date.
+
+    Raises:
+        StatusError: a definition is refused.
+    """
+    made = [
+        _create(writer, catalog, names.NAMESPACES, {"metadata": {"name": name}})
+        for name in NAMESPACES
+    ]
+    for name, (value, description) in PRIORITY_CLASSES.items():
+        body = {"metadata": {"name": name}, "value": value, "description": description}
+        made.append(_create(writer, catalog, names.PRIORITYCLASSES, body))
+    made.append(_create(writer, catalog, names.STORAGECLASSES, _dir_storage_class()))
+    made += [_apply_crd(writer, catalog, definition) for definition in definitions]
+    for written in made:
+        if written is not None:
+            await written.committed()
+
+
+def _dir_storage_class() -> Json:
+    """The class that serves claims which name none."""
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
+    metadata = {"name": names.DIR_STORAGE_CLASS, "annotations": annotations}
+    return {"metadata": metadata, "provisioner": names.DIR_PROVISIONER}
+
+
+def _create(writer: Writer, catalog: Catalog, resource: Resource, obj: Json) -> WriteResult | None:
+    try:
+        return writer.create(
+            WriteRequest(kind=catalog.require(resource), object_path=ObjectPath()), obj
+        )
+    except StatusError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        return None
+
+
+def _apply_crd(writer: Writer, catalog: Catalog, definition: Json) -> WriteResult | None:
+    obj = {**definition, "metadata": dict(definition["metadata"])}
+    kind = catalog.require(names.CRDS)
+    name = obj["metadata"]["name"]
+    entry = writer.store.resource_store(kind).latest("", name)
+    if entry is None:
+        return _create(writer, catalog, names.CRDS, obj)
+    call = WriteRequest(kind=kind, object_path=ObjectPath(name=name))
+    return writer.patch(call, lambda current: {**current, "spec": obj["spec"]})

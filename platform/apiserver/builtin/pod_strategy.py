@@ -1,0 +1,112 @@
+"""What may change in a pod once it exists: little, because a kubelet is at work on it."""
+
+from typing import Any
+
+from ..errors.fields import FieldError, forbidden, invalid
+from ..kinds.metadata import validate_annotations
+from .pod_validation import validate_pod_spec
+
+Json = dict[str, Any]
+
+_UPDATE_ERROR = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
+    "additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
+    "to 1 if it was previously negative)"
+)
+_CONTAINER_LISTS = ("containers", "initContainers")
+
+
+def prepare_pod_for_update(pod: Json, old: Json) -> None:
+    """Keep the class by which a pod is guarded when memory runs short: it never changes."""
+    kept = old.get("status", {}).get("qosClass")
+    if kept and "status" in pod:
+        pod["status"].setdefault("qosClass", kept)
+
+
+def validate_pod(pod: Json, old: Json | None) -> list[FieldError]:
+    """Check a pod, or with *old* what an update changes in it."""
+    spec = pod.get("spec", {})
+    if old is None:
+        return [*validate_pod_spec(spec, "spec"), *_validate_create(pod)]
+    before = old.get("spec", {})
+    if spec == before:
+        # What was let in once is not judged again: status updates are most of the traffic.
+        return validate_annotations(pod["metadata"].get("annotations"), "metadata.annotations")
+    return [*validate_pod_spec(spec, "spec"), *_validate_update(spec, before)]
+
+
+def _validate_create(pod: Json) -> list[FieldError]:
+    """Check what is refused only while the pod is not there yet."""
+    spec = pod.get("spec", {})
+    errors = []
+    if spec.get("ephemeralContainers"):
+        errors.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        text = "cannot be set until all schedulingGates have been cleared"
+        errors.append(forbidden("spec.nodeName", text))
+    return errors
+
+
+def _validate_update(spec: Json, old: Json) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for name in _CONTAINER_LISTS:
+        if len(spec.get(name) or ()) != len(old.get(name) or ()):
+            text = "pod updates may not add or remove containers"
+            return [forbidden(f"spec.{name}", text)]
+    errors += _validate_deadline(spec, old)
+    errors += _validate_gates(spec, old)
+    if _immutable_part(spec, old) != _immutable_part(old, old):
+        errors.append(forbidden("spec", _UPDATE_ERROR))
+    return errors
+
+
+def _validate_deadline(spec: Json, old: Json) -> list[FieldError]:
+    new_value, old_value = spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")
+    if old_value is None or new_value == old_value:
+        return []
+    path = "spec.activeDeadlineSeconds"
+    if new_value is None:
+        return [forbidden(path, "must not update from a positive integer to nil value")]
+    if new_value > old_value:
+        text = f"must be less than or equal to previous value {old_value}"
+        return [invalid(path, new_value, text)]
+    return []
+
+
+def _validate_gates(spec: Json, old: Json) -> list[FieldError]:
+    before = [gate.get("name") for gate in old.get("schedulingGates", ())]
+    added = [g.get("name") for g in spec.get("schedulingGates", ()) if g.get("name") not in before]
+    if not added:
+        return []
+    text = f"only deletion is allowed, but found new scheduling gate '{added[0]}'"
+    return [forbidden("spec.schedulingGates", text)]
+
+
+def _immutable_part(spec: Json, old: Json) -> Json:
+    """Return what of *spec* must stay: the rest is taken out, or counted as it was in *old*."""
+    apart = {"activeDeadlineSeconds", "schedulingGates", *_CONTAINER_LISTS}
+    rest = {key: value for key, value in spec.items() if key not in apart}
+    for name in _CONTAINER_LISTS:
+        rest[name] = [{**container, "image": ""} for container in spec.get(name) or ()]
+    # Lists that may only grow, one of them at its end.
+    length = len(old.get("ephemeralContainers", ()))
+    rest["ephemeralContainers"] = spec.get("ephemeralContainers", [])[:length]
+    kept = spec.get("tolerations", [])
+    rest["tolerations"] = [each for each in old.get("tolerations", ()) if each in kept]
+    if rest.get("terminationGracePeriodSeconds") == 1 and old["terminationGracePeriodSeconds"] < 0:
+        rest["terminationGracePeriodSeconds"] = old["terminationGracePeriodSeconds"]
+    if old.get("schedulingGates"):
+        _allow_stricter(rest, old)
+    return rest
+
+
+def _allow_stricter(rest: Json, old: Json) -> None:
+    """Let a gated pod narrow down where it may run: no selector of a node may be lost."""
+    kept = old.get("nodeSelector", {})
+    if kept.items() <= rest.get("nodeSelector", {}).items():
+        rest.pop("nodeSelector", None)
+        if kept:
+            rest["nodeSelector"] = kept
+    if "affinity" not in old:
+        rest.pop("affinity", None)

@@ -1,0 +1,251 @@
+"""What the server stores although nothing in the embedded cluster acts on it.
+
+A client is told in a warning. Every kind and every field of a pod has its row in
+`tests/apiserver/test_no_silent_acceptance.py`; whatever comes to be enforced loses its row there
+and its entry here or in :mod:`.unenforced_pods`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ...model.names import Resource
+from .unenforced_pods import unenforced_pod_fields
+
+Json = dict[str, Any]
+
+
+class UnenforcedKind(NamedTuple):
+    """A kind of which no object has any effect."""
+
+    missing_action: str
+    """What the embedded cluster does not do with it: *enforced*, *run*, *used*."""
+
+    advice: str
+
+
+_RUN = "run"
+_ENFORCED = "enforced"
+_USED = "used"
+_NO_CONTROLLER = "it has no controller for it; use a Volcano Job (batch.volcano.sh/v1alpha1)"
+_NO_ROLES = "every user with a token may do everything"
+_NO_PROXY = "it has no proxy; the ports of a pod can be reached at its address"
+_NO_DEVICES = "it allocates no devices; request extended resources that a node offers instead"
+_NO_DRIVERS = "a PersistentVolumeClaim is bound to a folder on its node, or to a path there"
+_NO_ENDPOINTS = "names of headless Services lead to the pods that their selectors match"
+_NO_POLICIES = "only Volcano's own rules, which are built in, check objects"
+_RBAC = "rbac.authorization.k8s.io"
+_NETWORKING = "networking.k8s.io"
+_STORAGE = "storage.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+_DEVICES = "resource.k8s.io"
+
+UNENFORCED_KINDS: Mapping[tuple[str, str], UnenforcedKind] = {
+    ("", "Endpoints"): UnenforcedKind(_USED, _NO_ENDPOINTS),
+    ("", "LimitRange"): UnenforcedKind(_ENFORCED, "write requests and limits into the pods"),
+    ("", "ReplicationController"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("", "ResourceQuota"): UnenforcedKind(
+        _ENFORCED, "limit a Queue by its spec.capability instead"
+    ),
+    ("", "ServiceAccount"): UnenforcedKind(_USED, f"it has no tokens, and {_NO_ROLES}"),
+    ("apps", "DaemonSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "Deployment"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "ReplicaSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("apps", "StatefulSet"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("autoscaling", "HorizontalPodAutoscaler"): UnenforcedKind(
+        _RUN, "nothing is scaled automatically"
+    ),
+    ("batch", "CronJob"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("batch", "Job"): UnenforcedKind(_RUN, _NO_CONTROLLER),
+    ("certificates.k8s.io", "CertificateSigningRequest"): UnenforcedKind(
+        "signed", "it has no signers"
+    ),
+    (_RBAC, "ClusterRole"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_RBAC, "ClusterRoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_RBAC, "Role"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_RBAC, "RoleBinding"): UnenforcedKind(_ENFORCED, _NO_ROLES),
+    (_NETWORKING, "Ingress"): UnenforcedKind("served", _NO_PROXY),
+    (_NETWORKING, "IngressClass"): UnenforcedKind(_USED, _NO_PROXY),
+    (_NETWORKING, "NetworkPolicy"): UnenforcedKind(
+        _ENFORCED, "pods share the network of the machine"
+    ),
+    (_STORAGE, "CSIDriver"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "CSINode"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "CSIStorageCapacity"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "VolumeAttachment"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_STORAGE, "VolumeAttributesClass"): UnenforcedKind(_USED, _NO_DRIVERS),
+    (_ADMISSION, "MutatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    (_ADMISSION, "ValidatingAdmissionPolicy"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): UnenforcedKind(_ENFORCED, _NO_POLICIES),
+    (_ADMISSION, "ValidatingWebhookConfiguration"): UnenforcedKind("called", _NO_POLICIES),
+    ("node.k8s.io", "RuntimeClass"): UnenforcedKind(_USED, "pods are processes of the machine"),
+    ("discovery.k8s.io", "EndpointSlice"): UnenforcedKind(_USED, _NO_ENDPOINTS),
+    (_DEVICES, "DeviceClass"): UnenforcedKind(_USED, _NO_DEVICES),
+    (_DEVICES, "ResourceClaim"): UnenforcedKind(_USED, _NO_DEVICES),
+    (_DEVICES, "ResourceClaimTemplate"): UnenforcedKind(_USED, _NO_DEVICES),
+    (_DEVICES, "ResourceSlice"): UnenforcedKind(_USED, _NO_DEVICES),
+}
+"""By group and kind. Kinds that are plain data on any cluster are not here."""
+
+
+def warnings_on_write(resource: Resource, obj: Json, old: Json | None) -> list[str]:
+    """What in the new or changed *obj* has no effect, as texts for the client.
+
+    Of an update, only what it brings: *old* is the object before it.
+    """
+    gap = kind_warning(resource)
+    if gap:
+        return [gap] if old is None or _content(obj) != _content(old) else []
+    found = field_warnings(resource, obj)
+    if old is None or not found:
+        return found
+    known = set(field_warnings(resource, old))
+    return [text for text in found if text not in known]
+
+
+def kind_warning(resource: Resource) -> str:
+    """The warning that any object of *resource* deserves; empty if it has an effect."""
+    gap = UNENFORCED_KINDS.get((resource.group, resource.kind))
+    if gap is None:
+        return ""
+    missing = f"{resource.kind} is stored but not {gap.missing_action} by the embedded cluster"
+    return f"{missing}: {gap.advice}"
+
+
+def field_warnings(resource: Resource, obj: Json) -> list[str]:
+    """The warnings for fields of *obj* that have no effect, each field once."""
+    look = _FIELDS.get((resource.group, resource.kind))
+    if look is None:
+        return []
+    return [f"{path} has no effect in the embedded cluster: {why}" for path, why in look(obj)]
+
+
+def _content(obj: Json) -> Json:
+    apart = ("apiVersion", "kind", "metadata", "status")
+    return {key: value for key, value in obj.items() if key not in apart}
+
+
+# Fields of single kinds. Objects may be of custom kinds, so nothing is taken for granted.
+
+Found = Iterator[tuple[str, str]]
+"""Paths of fields, and why they have no effect."""
+
+
+def _dict(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _namespace(obj: Json) -> Found:
+    for label in _dict(_dict(obj.get("metadata")).get("labels")):
+        if str(label).startswith("pod-security.kubernetes.io/"):
+            yield f"metadata.labels[{label}]", "pods are not held against the security standards"
+
+
+def _node(obj: Json) -> Found:
+    taints = _list(_dict(obj.get("spec")).get("taints"))
+    for index, taint in enumerate(taints):
+        # Those of Kubernetes itself tell of a node that is lost; there is nothing to evict then.
+        if taint.get("effect") == "NoExecute" and "kubernetes.io/" not in taint.get("key", ""):
+            path = f"spec.taints[{index}].effect"
+            yield path, "NoExecute keeps new pods away, but evicts none; use kubectl drain"
+            return
+
+
+def _pod(obj: Json) -> Found:
+    return unenforced_pod_fields([("spec", obj.get("spec"))])
+
+
+def _volcano_job(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    tasks = _list(spec.get("tasks"))
+    templates = [_dict(_dict(task).get("template")).get("spec") for task in tasks]
+    yield from unenforced_pod_fields(
+        (f"spec.tasks[{index}].template.spec", found) for index, found in enumerate(templates)
+    )
+    yield from _topology(obj)
+    for index, task in enumerate(tasks):
+        if _dict(task).get("topologyPolicy") not in (None, "", "none"):
+            yield f"spec.tasks[{index}].topologyPolicy", "processors are not assigned to pods"
+            return
+
+
+def _topology(obj: Json) -> Found:
+    if _dict(obj.get("spec")).get("networkTopology"):
+        yield "spec.networkTopology", "the scheduler does not know the network's topology"
+
+
+def _pod_group(obj: Json) -> Found:
+    yield from _topology(obj)
+    if _dict(obj.get("spec")).get("subGroupPolicy"):
+        yield "spec.subGroupPolicy", "the scheduler places a PodGroup as a whole"
+
+
+def _queue(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    if spec.get("affinity"):
+        yield "spec.affinity", "the scheduler does not reserve nodes for queues"
+    if spec.get("extendClusters"):
+        yield "spec.extendClusters", "there is one cluster"
+
+
+def _service(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    kind = spec.get("type", "ClusterIP")
+    if kind == "ExternalName":
+        yield "spec.externalName", "pods have no name server; use hostAliases"
+    elif kind != "ClusterIP":
+        yield "spec.type", f"{kind} needs a proxy, which it has not; use the pods' addresses"
+    elif spec.get("clusterIP") != "None":
+        why = "there is no proxy behind the address of a Service; use a headless one (None)"
+        yield "spec.clusterIP", why
+    if spec.get("externalIPs"):
+        yield "spec.externalIPs", "there is no proxy"
+
+
+def _secret(obj: Json) -> Found:
+    if obj.get("type") == "kubernetes.io/service-account-token":
+        yield "type", "service accounts have no tokens"
+
+
+def _definition(obj: Json) -> Found:
+    spec = _dict(obj.get("spec"))
+    for index, version in enumerate(_list(spec.get("versions"))):
+        schema = _dict(_dict(version).get("schema")).get("openAPIV3Schema")
+        inside = _with_rules(schema)
+        if inside is not None:
+            path = f"spec.versions[{index}].schema.openAPIV3Schema{inside}"
+            yield f"{path}.x-kubernetes-validations", "rules in CEL are not evaluated"
+            break
+    if _dict(spec.get("conversion")).get("strategy") == "Webhook":
+        why = "objects are converted between versions by their apiVersion alone"
+        yield "spec.conversion.strategy", why
+
+
+def _with_rules(schema: object) -> str | None:
+    """The path of the first node below *schema* that has rules."""
+    node = _dict(schema)
+    if node.get("x-kubernetes-validations"):
+        return ""
+    inner = [(f".properties[{key}]", sub) for key, sub in _dict(node.get("properties")).items()]
+    inner += [(f".{key}", node[key]) for key in ("items", "additionalProperties") if key in node]
+    for step, sub in inner:
+        found = _with_rules(sub)
+        if found is not None:
+            return step + found
+    return None
+
+
+_FIELDS: Mapping[tuple[str, str], Callable[[Json], Found]] = {
+    ("", "Namespace"): _namespace,
+    ("", "Node"): _node,
+    ("", "Pod"): _pod,
+    ("", "Secret"): _secret,
+    ("", "Service"): _service,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("batch.volcano.sh", "Job"): _volcano_job,
+    ("scheduling.volcano.sh", "PodGroup"): _pod_group,
+    ("scheduling.volcano.sh", "Queue"): _queue,
+}

@@ -1,0 +1,210 @@
+"""Fields of a pod that the agent and the scheduler of the embedded cluster pass over."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+_SHARED_NETWORK = "pods share the network of the machine"
+_NODE_ONLY = "the scheduler knows the affinity to nodes only"
+_OWN_NAMESPACES = "each container has processes and IPC of its own, and the pod will not start"
+_NO_TOKENS = "pods get no tokens of service accounts"
+_NOT_CONFINED = "containers run under the rules of the agent's own process"
+_UNCONFINED = ({"type": "Unconfined"},)
+_NO_PRIVILEGES = "no container has rights over the machine, and the pod will not start"
+_FEW_CAPABILITIES = (
+    "only rights over the pod's own users are given, and with others it will not start"
+)
+_NO_DEVICES = "no devices are allocated"
+_NO_TERMINAL = "nothing can be attached to a container"
+_NO_DRIVER = "the agent has no driver for it, and the pod will not start"
+
+
+class UnenforcedField(NamedTuple):
+    """A field that has no effect."""
+
+    path: str
+    reason: str
+    no_op_values: tuple[Any, ...] = ()
+    """Values that ask for nothing; empty ones never do."""
+
+    even_if_empty: bool = False
+    """Whether an empty value asks for something, too."""
+
+
+_DRIVERS = (
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "csi", "ephemeral", "fc",
+    "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "image", "iscsi", "nfs",
+    "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos",
+    "vsphereVolume",
+)  # fmt: skip
+
+_POD = (
+    UnenforcedField("affinity.podAffinity", _NODE_ONLY),
+    UnenforcedField("affinity.podAntiAffinity", _NODE_ONLY),
+    UnenforcedField("automountServiceAccountToken", _NO_TOKENS),
+    UnenforcedField("dnsConfig", "pods resolve names as the machine does"),
+    UnenforcedField("hostIPC", _OWN_NAMESPACES),
+    UnenforcedField("hostPID", _OWN_NAMESPACES),
+    UnenforcedField("hostnameOverride", "use spec.hostname"),
+    UnenforcedField("os.name", "containers are processes of Linux", ("linux",)),
+    UnenforcedField("readinessGates", "a pod is ready when its containers are"),
+    UnenforcedField("resourceClaims", _NO_DEVICES),
+    UnenforcedField("resources", "only those of containers are counted"),
+    UnenforcedField("runtimeClassName", "containers are processes of the machine"),
+    UnenforcedField("schedulingGroup", "use a PodGroup of Volcano"),
+    UnenforcedField("serviceAccountName", _NO_TOKENS, ("default",)),
+    UnenforcedField("setHostnameAsFQDN", "the host name of a pod is its short name"),
+    UnenforcedField("shareProcessNamespace", _OWN_NAMESPACES),
+    UnenforcedField("topologySpreadConstraints", "the scheduler does not spread pods"),
+    UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField("securityContext.fsGroup", "all users of a pod may write its volumes"),
+    UnenforcedField(
+        "securityContext.fsGroupChangePolicy", "all users of a pod may write its volumes"
+    ),
+    UnenforcedField("securityContext.seLinuxChangePolicy", _NOT_CONFINED),
+    UnenforcedField("securityContext.seLinuxOptions", _NOT_CONFINED),
+    UnenforcedField("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField("securityContext.supplementalGroups", "a container has one user and one group"),
+    UnenforcedField(
+        "securityContext.supplementalGroupsPolicy", "a container has one user and one group"
+    ),
+    UnenforcedField("securityContext.sysctls", _SHARED_NETWORK + " and its kernel's settings"),
+    UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
+    UnenforcedField("volumes[*].emptyDir.medium", "the folder lies on the disk of the machine"),
+    UnenforcedField("volumes[*].emptyDir.sizeLimit", "the size of folders is not limited"),
+    UnenforcedField("volumes[*].hostPath.type", "what lies at the path is not checked"),
+    UnenforcedField(
+        "volumes[*].projected.sources[*].clusterTrustBundle", "it is left out", even_if_empty=True
+    ),
+    UnenforcedField(
+        "volumes[*].projected.sources[*].podCertificate", "it is left out", even_if_empty=True
+    ),
+    UnenforcedField(
+        "volumes[*].projected.sources[*].serviceAccountToken", _NO_TOKENS, even_if_empty=True
+    ),
+    *(UnenforcedField(f"volumes[*].{name}", _NO_DRIVER, even_if_empty=True) for name in _DRIVERS),
+)
+
+_CONTAINER = (
+    UnenforcedField("lifecycle.stopSignal", "containers are stopped by SIGTERM", ("SIGTERM",)),
+    UnenforcedField("livenessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
+    UnenforcedField("readinessProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
+    UnenforcedField("startupProbe.grpc", "probes by gRPC count as passed", even_if_empty=True),
+    UnenforcedField("resizePolicy", "pods cannot be resized"),
+    UnenforcedField("resources.claims", _NO_DEVICES),
+    UnenforcedField("resources.limits.ephemeral-storage", "the use of the disk is not limited"),
+    UnenforcedField("restartPolicyRules", "use spec.restartPolicy"),
+    UnenforcedField("securityContext.appArmorProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField(
+        "securityContext.capabilities.add",
+        _FEW_CAPABILITIES,
+    ),
+    UnenforcedField("securityContext.privileged", _NO_PRIVILEGES),
+    UnenforcedField("securityContext.procMount", _NO_PRIVILEGES, ("Default",)),
+    UnenforcedField("securityContext.seLinuxOptions", _NOT_CONFINED),
+    UnenforcedField("securityContext.seccompProfile", _NOT_CONFINED, _UNCONFINED),
+    UnenforcedField("securityContext.windowsOptions", "containers are processes of Linux"),
+    UnenforcedField("stdin", _NO_TERMINAL),
+    UnenforcedField("stdinOnce", _NO_TERMINAL),
+    UnenforcedField("tty", _NO_TERMINAL),
+    UnenforcedField(
+        "env[*].valueFrom.fileKeyRef", "the container will not start", even_if_empty=True
+    ),
+    UnenforcedField("volumeDevices", "there are no block devices"),
+    UnenforcedField(
+        "volumeMounts[*].mountPropagation", "mounts stay in their container", ("None",)
+    ),
+    UnenforcedField("volumeMounts[*].recursiveReadOnly", "use readOnly", ("Disabled",)),
+)
+
+_MAIN = (UnenforcedField("restartPolicy", "use spec.restartPolicy"),)
+"""Fields of containers that mean something for init containers."""
+
+_OFF_HOST = (
+    UnenforcedField(
+        "ports[*].hostPort", _SHARED_NETWORK + "; a port is open where the program opens it"
+    ),
+    UnenforcedField(
+        "ports[*].hostIP", _SHARED_NETWORK + "; a port is open where the program opens it"
+    ),
+)
+"""Fields of containers that are defaults if the pod asks for the network of its node."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is looked for below one place of an object."""
+
+    children: dict[str, "_Node"] = field(default_factory=dict)
+    unenforced_field: UnenforcedField | None = None
+
+
+def _tree(rows: Iterable[UnenforcedField]) -> _Node:
+    root = _Node()
+    for row in rows:
+        node = root
+        for key in row.path.replace("[*]", ".*").split("."):
+            node = node.children.setdefault(key, _Node())
+        node.unenforced_field = row
+    return root
+
+
+def _with_prefix(prefix: str, rows: Iterable[UnenforcedField]) -> list[UnenforcedField]:
+    return [row._replace(path=f"{prefix}[*].{row.path}") for row in rows]
+
+
+_PLAIN = (
+    *_POD,
+    *_with_prefix("containers", (*_CONTAINER, *_MAIN)),
+    *_with_prefix("initContainers", _CONTAINER),
+)
+_ON_HOST_TREE = _tree(_PLAIN)
+_OFF_HOST_TREE = _tree(
+    (*_PLAIN, *_with_prefix("containers", _OFF_HOST), *_with_prefix("initContainers", _OFF_HOST))
+)
+
+UNENFORCED_PATHS: Mapping[str, str] = {
+    row.path: row.reason
+    for row in (
+        *_PLAIN,
+        *_with_prefix("containers", _OFF_HOST),
+        *_with_prefix("initContainers", _OFF_HOST),
+    )
+}
+"""All fields of a pod's ``spec`` that have no effect; ``[*]`` stands for any entry of a list."""
+
+
+def unenforced_pod_fields(specs: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str]]:
+    """Where in these pods' specifications something has no effect, and why; each field once.
+
+    A specification comes with its path.
+    """
+    seen: set[str] = set()
+    for path, spec in specs:
+        if not isinstance(spec, dict):
+            continue
+        tree = _ON_HOST_TREE if spec.get("hostNetwork") is True else _OFF_HOST_TREE
+        for found, row in _walk(tree, spec, path):
+            what = row.path.replace("initContainers", "containers")
+            if what not in seen:
+                seen.add(what)
+                yield found, row.reason
+
+
+def _walk(node: _Node, value: object, path: str) -> Iterator[tuple[str, UnenforcedField]]:
+    row = node.unenforced_field
+    if row is not None and _has_effect_requested(row, value):
+        yield path, row
+    if isinstance(value, dict):
+        for key, inner in node.children.items():
+            if key in value:
+                yield from _walk(inner, value[key], f"{path}.{key}")
+    elif isinstance(value, list) and "*" in node.children:
+        for index, each in enumerate(value):
+            yield from _walk(node.children["*"], each, f"{path}[{index}]")
+
+
+def _has_effect_requested(row: UnenforcedField, value: object) -> bool:
+    if row.even_if_empty:
+        return value is not None
+    return bool(value) and value not in row.no_op_values

@@ -1,0 +1,109 @@
+"""The server's own controllers, as far as they are alike.
+
+They live in the server's process, see every committed change at once and write by the same rules
+as everybody. Each has a queue of keys, and one worker unless its keys wait for the disk a lot.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from ...kube.supervision import TASK_RESTARTS, supervise
+from ...machinery.controller import ShardedQueue, run_workers
+from ...model.names import Resource
+from ..discovery.catalog import Catalog
+from ..http.requests import Json, ObjectPath
+from ..kinds.info import KindInfo
+from ..storage.object_store import ResourceStore
+from ..storage.stored_objects import WatchEvent
+from ..verbs.deletes import Deleter
+from ..verbs.writes import UpdateFunc, Writer, WriteRequest, WriteResult
+
+log = logging.getLogger(__name__)
+
+_RESYNC_DELAY = 1.0
+"""Seconds after which a controller that missed a change looks at everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerContext:
+    """What keepers read and write with."""
+
+    writer: Writer
+    deleter: Deleter
+    catalog: Catalog
+
+    def resource_store(self, resource: Resource) -> ResourceStore:
+        """The shelf of a built-in resource."""
+        return self.writer.store.resource_store(self.catalog.require(resource))
+
+    def create(self, resource: Resource, namespace: str, obj: Json) -> WriteResult:
+        """Make an object of a built-in resource."""
+        target = ObjectPath(namespace=namespace)
+        return self.writer.create(
+            WriteRequest(kind=self.catalog.require(resource), object_path=target), obj
+        )
+
+    def update_unchecked(
+        self, kind: KindInfo, key: tuple[str, str], change: UpdateFunc
+    ) -> WriteResult:
+        """Change an object as it is, its status and finalizers too."""
+        return self.writer.update_unchecked(internal_request(kind, key), change)
+
+
+class Controller(ABC):
+    """A controller inside the server."""
+
+    name: str
+    workers = 1
+
+    def __init__(self, context: ControllerContext) -> None:
+        self.context = context
+        self.queue = ShardedQueue(name=self.name, shards=self.workers)
+
+    @abstractmethod
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
+        """Look at a committed change; only queues keys."""
+
+    @abstractmethod
+    async def reconcile(self, key: str) -> float | None:
+        """Bring what *key* names nearer to what it should be."""
+
+    @abstractmethod
+    def enqueue_all(self) -> None:
+        """Queue whatever may need a look after a restart."""
+
+    def handle_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
+        """Look at a committed change; one that cannot be understood is made up for by a restart."""
+        try:
+            self.on_event(resource_store, event)
+        except Exception:
+            log.exception("cannot observe a change", extra={"controller": self.name})
+            TASK_RESTARTS[self.name] += 1
+            asyncio.get_running_loop().call_later(_RESYNC_DELAY, self._resync)
+
+    def _resync(self) -> None:
+        try:
+            self.enqueue_all()
+        except Exception:
+            log.exception("cannot take in what is stored", extra={"controller": self.name})
+            asyncio.get_running_loop().call_later(_RESYNC_DELAY, self._resync)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await supervise(self.name, lambda: run_workers(self.queue, self.reconcile))
+
+
+def internal_request(kind: KindInfo, key: tuple[str, str]) -> WriteRequest:
+    """A call of our own about one object."""
+    return WriteRequest(kind=kind, object_path=ObjectPath(namespace=key[0], name=key[1]))
+
+
+def without_finalizer(obj: Json, finalizer: str) -> Json:
+    """*obj* without one of its finalizers."""
+    metadata = dict(obj["metadata"])
+    metadata["finalizers"] = [n for n in metadata.get("finalizers") or () if n != finalizer]
+    if not metadata["finalizers"]:
+        del metadata["finalizers"]
+    return {**obj, "metadata": metadata}

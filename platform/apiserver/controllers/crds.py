@@ -1,0 +1,130 @@
+"""Custom resource definitions come to life, and take their objects with them when they go."""
+
+from ...model import names
+from ..custom.crds import CLEANUP_FINALIZER, is_established, reconciled_status, terminating_status
+from ..custom.kinds import custom_kinds
+from ..http import offload
+from ..http.requests import Json
+from ..kinds.info import KindInfo
+from ..storage.object_store import ResourceStore
+from ..storage.stored_objects import DELETED, StoredObject, WatchEvent
+from ..verbs.options import DeleteOptions
+from ..verbs.writes import now
+from .base import Controller, ControllerContext, internal_request, without_finalizer
+
+_INLINE_COMPILE_SIZE = 8 * 1024
+"""Bytes of a definition that is compiled at once: its patterns are, since it was checked."""
+
+
+class CrdController(Controller):
+    """Serves what definitions describe; the key is the definition's name."""
+
+    name = "definitions"
+
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._kind = context.catalog.require(names.CRDS)
+        self._crds = context.resource_store(names.CRDS)
+        self._compiled: dict[str, Json] = {}
+        """The ``spec`` of each definition that is served."""
+
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
+        """Queue definitions that change, or whose last object may be gone."""
+        if resource_store is self._crds:
+            self.queue.add(event.entry.name)
+            if event.type == DELETED:
+                # A name may be free for another definition now.
+                for entry in resource_store.entries():
+                    self.queue.add(entry.name)
+        elif resource_store.kind.custom and event.type == DELETED and not len(resource_store):
+            self.queue.add(_crd_name(resource_store))
+
+    def enqueue_all(self) -> None:
+        """Serve what was established before; queue everything."""
+        for entry in self._crds.ordered():
+            obj = entry.parse()
+            if is_established(obj):
+                self._serve(entry.name, custom_kinds(obj))
+                self._compiled[entry.name] = obj["spec"]
+            if entry.deleting:
+                self.context.catalog.terminating_crds.add(entry.name)
+            self.queue.add(entry.name)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Serve a definition, or end it."""
+        entry = self._crds.latest("", key)
+        if entry is None:
+            self._unserve(key)
+        elif entry.deleting:
+            await self._finalize(entry)
+        else:
+            await self._sync(entry)
+        return None
+
+    async def _sync(self, entry: StoredObject) -> None:
+        obj = entry.parse()
+        others = [each.parse() for each in self._crds.latest_entries()]
+        status = reconciled_status(obj, others, now())
+        if is_established({"status": status}):
+            # Whoever waits for Established uses the kinds at once.
+            await self._compile(entry, obj)
+        written = self.context.update_unchecked(
+            self._kind, entry.key, lambda current: {**current, "status": status}
+        )
+        await written.committed()
+
+    async def _compile(self, entry: StoredObject, obj: Json) -> None:
+        if self._compiled.get(entry.name) == obj["spec"]:
+            return
+        if len(entry.data) <= _INLINE_COMPILE_SIZE:
+            kinds = custom_kinds(obj)
+        else:
+            kinds = await offload.run_in_thread(lambda: custom_kinds(obj))
+        self._serve(entry.name, kinds)
+        self._compiled[entry.name] = obj["spec"]
+
+    async def _finalize(self, entry: StoredObject) -> None:
+        self.context.catalog.terminating_crds.add(entry.name)
+        if CLEANUP_FINALIZER not in (entry.parse()["metadata"].get("finalizers") or ()):
+            return
+        remaining = await self._delete_instances(entry)
+        if remaining:
+            written = self.context.update_unchecked(self._kind, entry.key, _in_progress)
+        else:
+            written = self.context.update_unchecked(
+                self._kind, entry.key, lambda obj: without_finalizer(obj, CLEANUP_FINALIZER)
+            )
+        await written.committed()
+
+    async def _delete_instances(self, entry: StoredObject) -> int:
+        kinds = self.context.catalog.crd_kinds(entry.name)
+        if not kinds:
+            return 0
+        shelf = self.context.writer.store.resource_store(kinds[0])
+        going = [each for each in shelf.latest_entries() if not each.deleting]
+        await self.context.deleter.delete_each(
+            internal_request(kinds[0], ("", "")), going, DeleteOptions()
+        )
+        return len(shelf)
+
+    def _serve(self, name: str, kinds: list[KindInfo]) -> None:
+        self.context.catalog.add_crd(name, tuple(kinds))
+        registry = self.context.writer.store
+        for kind in kinds:
+            shelf = registry.resource_store(kind)
+            if kind.storage_version == kind.resource.version:
+                shelf.kind = kind
+
+    def _unserve(self, name: str) -> None:
+        self._compiled.pop(name, None)
+        self.context.catalog.terminating_crds.discard(name)
+        for kind in self.context.catalog.remove_crd(name):
+            self.context.writer.store.remove_resource(kind)
+
+
+def _in_progress(obj: Json) -> Json:
+    return {**obj, "status": terminating_status(obj, now(), in_progress=True)}
+
+
+def _crd_name(resource_store: ResourceStore) -> str:
+    return f"{resource_store.resource.plural}.{resource_store.resource.group}"

@@ -1,0 +1,270 @@
+"""The garbage collector: objects go when all their owners are gone.
+
+It knows every object by uid and every dependent by its owners' uids, from the committed changes
+themselves, so its picture is never older than what anybody else could have read.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..errors.status import StatusError
+from ..http.requests import Json
+from ..storage.object_store import ResourceStore
+from ..storage.slices import PARSED_SLICE_SIZE, slices
+from ..storage.stored_objects import DELETED, OwnerRef, StoredObject, WatchEvent
+from ..verbs.options import DeleteOptions
+from ..verbs.writes import FOREGROUND, ORPHAN, WriteResult
+from .base import Controller, ControllerContext, internal_request, without_finalizer
+
+_DELETED_OWNER_PREFIX = "gone|"
+"""Before the uid of an owner that is gone: the key under which its dependents are looked at."""
+
+_IGNORED_RESOURCES = frozenset({("", "events")})
+
+
+class ObjectKey(NamedTuple):
+    """Where an object is kept."""
+
+    group: str
+    plural: str
+    namespace: str
+    name: str
+
+    @property
+    def queue_key(self) -> str:
+        """The queue's key."""
+        return "|".join(self)
+
+
+class GarbageCollector(Controller):
+    """Deletes what nobody owns any more; the key is where the object is."""
+
+    name = "garbage"
+    workers = 16
+
+    def __init__(self, context: ControllerContext) -> None:
+        super().__init__(context)
+        self._object_keys: dict[str, ObjectKey] = {}
+        self._dependents: dict[str, dict[ObjectKey, bool]] = {}
+        """By owner; whether the dependent holds up the end of an owner that waits for it."""
+
+        self._blocking_counts: Counter[str] = Counter()
+        """How many dependents of an owner do."""
+
+        self._resource_stores: dict[tuple[str, str], ResourceStore] = {}
+
+    def on_event(self, resource_store: ResourceStore, event: WatchEvent) -> None:
+        """Keep the picture, and queue whom the change may concern."""
+        resource = resource_store.resource
+        if (resource.group, resource.plural) in _IGNORED_RESOURCES:
+            return
+        self._resource_stores[resource.group, resource.plural] = resource_store
+        entry, previous = event.entry, event.previous
+        spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
+        if previous is not None and previous.owners != entry.owners:
+            self._unlink(spot, previous)
+            for owner in previous.owners:
+                self._enqueue_unblocked_owner(owner)
+        if event.type == DELETED:
+            self._unlink(spot, entry)
+            self._object_keys.pop(entry.uid, None)
+            if entry.uid in self._dependents:
+                self.queue.add(_DELETED_OWNER_PREFIX + entry.uid)
+            for owner in entry.owners:
+                self._enqueue_unblocked_owner(owner)
+            return
+        self._link(spot, entry)
+        if entry.deleting or (previous is None and entry.owners) or _owners_changed(event):
+            self.queue.add(spot.queue_key)
+
+    def enqueue_all(self) -> None:
+        """Take in everything that is stored, instead of what was known before."""
+        for known in (self._object_keys, self._dependents, self._blocking_counts):
+            known.clear()
+        for shelf in self.context.writer.store.resource_stores():
+            resource = shelf.resource
+            if (resource.group, resource.plural) in _IGNORED_RESOURCES:
+                continue
+            self._resource_stores[resource.group, resource.plural] = shelf
+            for entry in shelf.entries():
+                spot = ObjectKey(resource.group, resource.plural, entry.namespace, entry.name)
+                self._link(spot, entry)
+                if entry.owners or entry.deleting:
+                    self.queue.add(spot.queue_key)
+
+    def _link(self, object_key: ObjectKey, entry: StoredObject) -> None:
+        self._object_keys[entry.uid] = object_key
+        for owner in entry.owners:
+            dependents = self._dependents.setdefault(owner.uid, {})
+            self._blocking_counts[owner.uid] += owner.blocks_deletion - dependents.get(
+                object_key, False
+            )
+            dependents[object_key] = owner.blocks_deletion
+
+    def _unlink(self, object_key: ObjectKey, entry: StoredObject) -> None:
+        for owner in entry.owners:
+            dependents = self._dependents.get(owner.uid)
+            if dependents is not None and object_key in dependents:
+                self._blocking_counts[owner.uid] -= dependents.pop(object_key)
+                if not dependents:
+                    del self._dependents[owner.uid], self._blocking_counts[owner.uid]
+
+    def _enqueue_unblocked_owner(self, owner: OwnerRef) -> None:
+        """Queue an owner that nothing holds up any more."""
+        spot = self._object_keys.get(owner.uid)
+        if spot is not None and not self._blocking_counts.get(owner.uid):
+            self.queue.add(spot.queue_key)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Release, keep or delete one object, or all dependents of one that is gone."""
+        if key.startswith(_DELETED_OWNER_PREFIX):
+            await self._delete_dependents(key.removeprefix(_DELETED_OWNER_PREFIX))
+            return None
+        spot = ObjectKey(*key.split("|"))
+        shelf = self._resource_stores.get((spot.group, spot.plural))
+        entry = shelf.latest(spot.namespace, spot.name) if shelf else None
+        if shelf is None or entry is None:
+            return None
+        try:
+            if entry.deleting:
+                await self._finish_deletion(shelf, entry)
+            elif entry.owners:
+                written = self._check_owners(shelf, entry)
+                if written is not None:
+                    await written.committed()
+        except StatusError as error:
+            if error.reason not in ("NotFound", "Conflict"):
+                raise
+            self.queue.add(key)
+        return None
+
+    def _check_owners(
+        self, resource_store: ResourceStore, entry: StoredObject
+    ) -> WriteResult | None:
+        """Delete the object if no owner is left; else forget the owners that are gone."""
+        absent, waiting, solid = self._classify_references(resource_store, entry)
+        if solid:
+            # One of them lives on: the object stays, but holds up no one's end.
+            leaving = {owner.uid for owner in (*absent, *waiting)}
+            if not leaving:
+                return None
+            call = internal_request(resource_store.kind, entry.key)
+            return self.context.writer.update_unchecked(
+                call, lambda obj: _without_owners(obj, leaving)
+            )
+        if not (absent or waiting):
+            return None
+        has_dependents = bool(self._dependents.get(entry.uid))
+        policy = "Foreground" if waiting and has_dependents else "Background"
+        call = internal_request(resource_store.kind, entry.key)
+        options = DeleteOptions(uid=entry.uid, propagation_policy=policy)
+        return self.context.deleter.delete(call, options)
+
+    def _classify_references(
+        self, resource_store: ResourceStore, entry: StoredObject
+    ) -> tuple[list[OwnerRef], list[OwnerRef], list[OwnerRef]]:
+        """Owners that are gone, that wait for their dependents to go, and that are here to stay."""
+        absent, waiting, solid = [], [], []
+        for owner in entry.owners:
+            found = self._find_owner(resource_store, entry, owner)
+            if found is None:
+                absent.append(owner)
+            elif found == "misplaced":
+                # A cluster-wide object cannot have a namespaced owner: take no side.
+                solid.append(owner)
+            elif found == "waiting":
+                waiting.append(owner)
+            else:
+                solid.append(owner)
+        return absent, waiting, solid
+
+    def _find_owner(
+        self, resource_store: ResourceStore, entry: StoredObject, owner: OwnerRef
+    ) -> str | None:
+        spot = self._object_keys.get(owner.uid)
+        if spot is None:
+            return None
+        holder = self._resource_stores.get((spot.group, spot.plural))
+        found = holder.latest(spot.namespace, spot.name) if holder else None
+        if holder is None or found is None or found.uid != owner.uid:
+            return None
+        if spot.namespace and not resource_store.resource.namespaced:
+            return "misplaced"
+        if spot.namespace and spot.namespace != entry.namespace:
+            return None
+        if found.deleting and FOREGROUND in _finalizers(found):
+            return "waiting"
+        return "here"
+
+    async def _finish_deletion(self, resource_store: ResourceStore, entry: StoredObject) -> None:
+        finalizers = _finalizers(entry)
+        call = internal_request(resource_store.kind, entry.key)
+        if ORPHAN in finalizers:
+            await self._orphan_dependents(entry.uid)
+            written = self.context.writer.update_unchecked(
+                call, lambda obj: without_finalizer(obj, ORPHAN)
+            )
+            await written.committed()
+        elif FOREGROUND in finalizers:
+            await self._delete_dependents(entry.uid)
+            if not self._blocking_counts.get(entry.uid):
+                written = self.context.writer.update_unchecked(
+                    call, lambda obj: without_finalizer(obj, FOREGROUND)
+                )
+                await written.committed()
+
+    async def _orphan_dependents(self, uid: str) -> None:
+        def orphan(resource_store: ResourceStore, dependent: StoredObject) -> WriteResult:
+            call = internal_request(resource_store.kind, dependent.key)
+            return self.context.writer.update_unchecked(
+                call, lambda obj: _without_owners(obj, {uid})
+            )
+
+        await self._for_each_dependent(uid, orphan)
+
+    async def _delete_dependents(self, uid: str) -> None:
+        """Begin to delete what belongs to an owner alone, and let the rest go."""
+
+        def delete(resource_store: ResourceStore, dependent: StoredObject) -> WriteResult | None:
+            return None if dependent.deleting else self._check_owners(resource_store, dependent)
+
+        await self._for_each_dependent(uid, delete)
+
+    async def _for_each_dependent(
+        self, uid: str, work: Callable[[ResourceStore, StoredObject], WriteResult | None]
+    ) -> None:
+        """Do something with each dependent of an owner, slice by slice."""
+        async for part in slices(list(self._dependents.get(uid, ())), PARSED_SLICE_SIZE):
+            writes = []
+            for spot in part:
+                shelf = self._resource_stores[spot.group, spot.plural]
+                dependent = shelf.latest(spot.namespace, spot.name)
+                if dependent is None or all(owner.uid != uid for owner in dependent.owners):
+                    continue
+                try:
+                    writes.append(work(shelf, dependent))
+                except StatusError as error:
+                    if error.reason not in ("NotFound", "Conflict"):
+                        raise
+                    self.queue.add(spot.queue_key)
+            for written in writes:
+                if written is not None:
+                    await written.committed()
+
+
+def _owners_changed(event: WatchEvent) -> bool:
+    return event.previous is not None and event.previous.owners != event.entry.owners
+
+
+def _finalizers(entry: StoredObject) -> list[str]:
+    return entry.parse()["metadata"].get("finalizers") or []
+
+
+def _without_owners(obj: Json, uids: set[str]) -> Json:
+    metadata = dict(obj["metadata"])
+    owners = metadata.get("ownerReferences") or ()
+    metadata["ownerReferences"] = [each for each in owners if each.get("uid") not in uids]
+    if not metadata["ownerReferences"]:
+        del metadata["ownerReferences"]
+    return {**obj, "metadata": metadata}

@@ -1,0 +1,375 @@
+"""Structural schemas of custom kinds, compiled to closures: one a node and task.
+
+:func:`compile_schema` turns the OpenAPI of a definition into a :class:`StructuralSchema` that
+cleans, completes and checks objects. The checks of single values are in :mod:`.value_checks`;
+whether a schema is structural at all is judged in :mod:`.structural`.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors.fields import FieldError, required
+from ..kinds import go_types
+from .go_regex import program_size
+from .structural import structural_errors
+from .value_validation import MISSING, Check, value_checks
+
+Schema = Mapping[str, Any]
+Prune = Callable[[Any], list[str] | None]
+"""Removes what the schema does not know, in place; returns the paths below the value."""
+
+Default = Callable[[Any], None]
+"""Fills in what is missing below the value, in place."""
+
+_HEAD = ("apiVersion", "kind")
+
+_OFFLOAD_THRESHOLD = 64 * 1024
+_STEPS = 4_000_000
+"""Steps of matching patterns that take some 25 ms."""
+
+__all__ = ["FieldError", "StructuralSchema", "compile_schema", "schema_errors"]
+
+
+class StructuralSchema:
+    """A compiled schema. Objects are plain JSON dicts and are changed in place."""
+
+    def __init__(self, openapi: Schema) -> None:
+        self._prune = _pruner(openapi, embedded=True) or _prune_nothing
+        self._default = _defaulter(openapi)
+        self._check = _checker(openapi)
+        self.has_rules = _has_rules(openapi)
+        """Whether the schema holds rules in CEL."""
+
+        self.offload_threshold = min(_OFFLOAD_THRESHOLD, _STEPS // max(_matching_steps(openapi), 1))
+        """Bytes from which on checking an object may take too long for the event loop."""
+
+    def prune(self, obj: dict[str, Any]) -> list[str]:
+        """Remove unknown fields, and nulls where none may be; return the paths of the unknown."""
+        return sorted(self._prune(obj) or ())
+
+    def default(self, obj: dict[str, Any]) -> None:
+        """Fill in defaults."""
+        if self._default:
+            self._default(obj)
+
+    def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
+        """Check *obj*; what was wrong in *old* already and did not change is tolerated."""
+        errors: list[FieldError] = []
+        self._check(obj, "", errors, MISSING if old is None else old)
+        return errors
+
+
+def compile_schema(openapi: Schema) -> StructuralSchema:
+    """Compile the schema of a whole object.
+
+    Raises:
+        ValueError: the schema is not structural; the message names the path.
+    """
+    if errors := schema_errors(openapi, "openAPIV3Schema"):
+        raise ValueError(errors[0].message)
+    return StructuralSchema(openapi)
+
+
+def schema_errors(openapi: Schema, path: str) -> list[FieldError]:
+    """Return what is wrong with a schema itself: not structural, or a default that does not fit."""
+    return structural_errors(openapi, path) or _default_errors(openapi, path)
+
+
+def _default_errors(schema: Schema, path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if "default" in schema:
+        value = copy.deepcopy(schema["default"])
+        if (complete := _defaulter(schema)) is not None:
+            complete(value)
+        _checker(schema)(value, "", errors, MISSING)
+        errors = [error._replace(field=f"{path}.default") for error in errors]
+    for key, node in schema.get("properties", {}).items():
+        errors += _default_errors(node, f"{path}.properties[{key}]")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            errors += _default_errors(schema[key], f"{path}.{key}")
+    return errors
+
+
+def _has_rules(schema: Schema) -> bool:
+    if schema.get("x-kubernetes-validations"):
+        return True
+    inner = [*schema.get("properties", {}).values(), schema.get("items")]
+    inner.append(schema.get("additionalProperties"))
+    return any(isinstance(node, dict) and _has_rules(node) for node in inner)
+
+
+def _matching_steps(schema: Schema) -> int:
+    """Steps that one character of an object may cost in patterns, at worst."""
+    here = [schema["not"]] if schema.get("not") else []
+    for junctor in ("allOf", "anyOf", "oneOf"):
+        here += schema.get(junctor) or ()
+    below = [*schema.get("properties", {}).values(), schema.get("items")]
+    below.append(schema.get("additionalProperties"))
+    deeper = max((_matching_steps(node) for node in below if isinstance(node, dict)), default=0)
+    # Branches look at the same value as the node itself.
+    own = program_size(schema["pattern"]) if schema.get("pattern") else 0
+    return max(own, deeper) + sum(map(_matching_steps, here))
+
+
+# Pruning.
+
+
+def _prune_nothing(value: Any) -> list[str] | None:
+    return None
+
+
+def _pruner(schema: Schema, *, embedded: bool = False) -> Prune | None:
+    """Make the pruner of a node, or ``None`` where everything is kept."""
+    if "items" in schema:
+        return _list_pruner(_pruner(schema["items"]))
+    additional = schema.get("additionalProperties")
+    if additional is not None and additional is not False:
+        return _map_pruner(additional) if isinstance(additional, dict) else None
+    embedded = embedded or schema.get("x-kubernetes-embedded-resource", False)
+    is_object = schema.get("type") == "object" or "properties" in schema
+    if not is_object:
+        return None
+    return _object_pruner(schema, embedded=embedded)
+
+
+def _list_pruner(prune: Prune | None) -> Prune | None:
+    if prune is None:
+        return None
+
+    def prune_list(value: Any) -> list[str] | None:
+        if type(value) is not list:
+            return None
+        unknown: list[str] = []
+        for index, item in enumerate(value):
+            if found := prune(item):
+                unknown += [f"[{index}]{_joint(path)}" for path in found]
+        return unknown
+
+    return prune_list
+
+
+def _joint(path: str) -> str:
+    return path if path.startswith("[") else f".{path}"
+
+
+def _map_pruner(schema: Schema) -> Prune:
+    prune = _pruner(schema)
+    nullable = schema.get("nullable", False)
+
+    def prune_map(value: Any) -> list[str] | None:
+        if type(value) is not dict:
+            return None
+        unknown: list[str] = []
+        nulls = []
+        for key, item in value.items():
+            if item is None and not nullable:
+                nulls.append(key)
+            elif prune and (found := prune(item)):
+                unknown += [key + _joint(path) for path in found]
+        for key in nulls:
+            del value[key]
+        return unknown
+
+    return prune_map
+
+
+def _object_pruner(schema: Schema, *, embedded: bool) -> Prune:
+    fields = _known_fields(schema, embedded=embedded)
+    keep = schema.get("x-kubernetes-preserve-unknown-fields", False)
+    other = (False, None) if keep else None
+
+    def prune_object(value: Any) -> list[str] | None:
+        if type(value) is not dict:
+            return None
+        unknown: list[str] = []
+        gone = []
+        for key, item in value.items():
+            field = fields.get(key, other)
+            if field is None:
+                gone.append(key)
+                unknown.append(key)
+            elif item is None:
+                if field[0]:
+                    gone.append(key)
+            elif field[1] and (found := field[1](item)):
+                unknown += [key + _joint(path) for path in found]
+        for key in gone:
+            del value[key]
+        return unknown
+
+    return prune_object
+
+
+def _known_fields(schema: Schema, *, embedded: bool) -> dict[str, tuple[bool, Prune | None]]:
+    """Tell for each field whether a null in it is dropped, and how its value is pruned."""
+    fields: dict[str, tuple[bool, Prune | None]] = {
+        key: (not node.get("nullable", False), _pruner(node))
+        for key, node in schema.get("properties", {}).items()
+    }
+    if embedded:
+        head: dict[str, tuple[bool, Prune | None]] = dict.fromkeys(_HEAD, (False, None))
+        fields |= {**head, "metadata": (False, _prune_metadata)}
+    return fields
+
+
+def _prune_metadata(value: Any) -> list[str] | None:
+    if type(value) is not dict:
+        return None
+    known = go_types.json_fields(go_types.OBJECT_META)
+    unknown = [key for key in value if key not in known]
+    for key in [key for key, item in value.items() if item is None or key not in known]:
+        del value[key]
+    return unknown
+
+
+# Defaulting.
+
+
+def _defaulter(schema: Schema) -> Default | None:
+    """Make the defaulter of a node, or ``None`` if there is no default below it."""
+    if "items" in schema:
+        below = _defaulter(schema["items"])
+        return _each(below) if below else None
+    additional = schema.get("additionalProperties")
+    if isinstance(additional, dict):
+        below = _defaulter(additional)
+        return _each(below) if below else None
+    properties = schema.get("properties", {})
+    values = [(key, node["default"]) for key, node in properties.items() if "default" in node]
+    inner = [(key, made) for key, node in properties.items() if (made := _defaulter(node))]
+    if not values and not inner:
+        return None
+
+    def default_object(value: Any) -> None:
+        if type(value) is not dict:
+            return
+        for key, default in values:
+            if key not in value:
+                value[key] = copy.deepcopy(default)
+        for key, below in inner:
+            if key in value:
+                below(value[key])
+
+    return default_object
+
+
+def _each(below: Default) -> Default:
+    def default_each(value: Any) -> None:
+        if isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                below(item)
+
+    return default_each
+
+
+# Checking.
+
+
+def _checker(schema: Schema) -> Check:
+    """Make the check of a node and of all below it."""
+    of_type, junctors, checks = value_checks(schema, _checker)
+    if keys := schema.get("required"):
+        checks.append(_requires(tuple(keys)))
+    if schema.get("x-kubernetes-embedded-resource"):
+        checks.append(_requires_head)
+    nullable = schema.get("nullable", False)
+    below = _below(schema)
+    if not (junctors or checks or nullable or below):
+        return of_type
+
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if value is None and nullable:
+            return
+        found = len(errors)
+        of_type(value, path, errors, old)
+        fits = len(errors) == found
+        for each in junctors:
+            each(value, path, errors, old)
+        if not fits:
+            return
+        for each in checks:
+            each(value, path, errors, old)
+        if below:
+            below(value, path, errors, old)
+
+    return check
+
+
+def _requires(keys: tuple[str, ...]) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if type(value) is dict:
+            errors += [required(_join(path, key)) for key in keys if key not in value]
+
+    return check
+
+
+def _requires_head(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+    errors += [required(_join(path, key)) for key in _HEAD if not value.get(key)]
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _below(schema: Schema) -> Check | None:
+    if "items" in schema:
+        return _items_check(_checker(schema["items"]), schema)
+    additional = schema.get("additionalProperties")
+    if isinstance(additional, dict):
+        return _values_check(_checker(additional))
+    if properties := schema.get("properties"):
+        return _properties_check({key: _checker(node) for key, node in properties.items()})
+    return None
+
+
+def _properties_check(checks: dict[str, Check]) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if type(value) is not dict:
+            return
+        before = old if type(old) is dict else {}
+        for key, item in value.items():
+            if below := checks.get(key):
+                was = before.get(key, MISSING)
+                if was is MISSING or was != item:
+                    below(item, f"{path}.{key}" if path else key, errors, was)
+
+    return check
+
+
+def _values_check(below: Check) -> Check:
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if type(value) is not dict:
+            return
+        before = old if type(old) is dict else {}
+        for key, item in value.items():
+            was = before.get(key, MISSING)
+            if was is MISSING or was != item:
+                below(item, _join(path, key), errors, was)
+
+    return check
+
+
+def _items_check(below: Check, schema: Schema) -> Check:
+    keys = schema.get("x-kubernetes-list-map-keys", ())
+
+    def check(value: Any, path: str, errors: list[FieldError], old: Any) -> None:
+        if type(value) is not list:
+            return
+        # Only entries that can be told apart have a past.
+        before = (
+            {_identity(item, keys): item for item in old if type(item) is dict}
+            if keys and type(old) is list
+            else {}
+        )
+        for index, item in enumerate(value):
+            was = before.get(_identity(item, keys), MISSING) if before else MISSING
+            if was is MISSING or was != item:
+                below(item, f"{path}[{index}]", errors, was)
+
+    return check
+
+
+def _identity(item: Any, keys: tuple[str, ...]) -> str:
+    return repr([item.get(key) for key in keys]) if type(item) is dict else repr(item)

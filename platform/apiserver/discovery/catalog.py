@@ -1,0 +1,119 @@
+"""Which kinds are served right now: the built-in ones and those of the definitions."""
+
+import hashlib
+
+import msgspec
+
+from ...model.names import Resource
+from ..builtin.kinds import BUILT_IN
+from ..kinds.info import KindInfo
+from . import documents, openapi
+from .documents import Json
+
+Path = tuple[str, str, str]
+"""Group, version and plural."""
+
+
+class Catalog:
+    """The kinds by the paths under which they are served, and the documents that list them."""
+
+    def __init__(self) -> None:
+        self._built_in = {_path(kind): kind for kind in BUILT_IN}
+        self._custom: dict[str, tuple[KindInfo, ...]] = {}
+        self._by_path: dict[Path, KindInfo] = {}
+        self._documents: dict[str, tuple[bytes, str]] = {}
+        self.terminating_crds: set[str] = set()
+        """Definitions that are on their way out: their kinds take no new objects."""
+
+        self._refresh()
+
+    def get(self, group: str, version: str, plural: str) -> KindInfo | None:
+        """The kind served under a path."""
+        return self._by_path.get((group, version, plural))
+
+    def require(self, resource: Resource) -> KindInfo:
+        """The kind of a resource that is always there.
+
+        Raises:
+            KeyError: it is not.
+        """
+        return self._by_path[resource.group, resource.version, resource.plural]
+
+    def kinds(self) -> list[KindInfo]:
+        """All kinds, in the order in which clients are told."""
+        return list(self._by_path.values())
+
+    def stored_kinds(self) -> list[KindInfo]:
+        """One kind for each resource that holds objects: custom kinds in their stored version."""
+        found = {}
+        for kind in self._by_path.values():
+            resource = kind.resource
+            if "list" not in kind.verbs or kind.stored_as is not None:
+                continue
+            if kind.custom and kind.storage_version != resource.version:
+                continue
+            found[resource.group, resource.plural] = kind
+        return list(found.values())
+
+    def add_crd(self, name: str, kinds: tuple[KindInfo, ...]) -> None:
+        """Serve the kinds of the definition *name* instead of what it described before."""
+        self._custom[name] = kinds
+        self._refresh()
+
+    def remove_crd(self, name: str) -> tuple[KindInfo, ...]:
+        """Serve no longer what the definition *name* described; returns what that was."""
+        gone = self._custom.pop(name, ())
+        self._refresh()
+        return gone
+
+    def crd_kinds(self, name: str) -> tuple[KindInfo, ...]:
+        """What is served because of the definition *name*."""
+        return self._custom.get(name, ())
+
+    def _refresh(self) -> None:
+        self._by_path = dict(self._built_in)
+        for kinds in self._custom.values():
+            for kind in kinds:
+                # A definition cannot take a built-in kind's place.
+                self._by_path.setdefault(_path(kind), kind)
+        self._documents.clear()
+
+    def document(self, path: str, *, aggregated: bool, address: str) -> tuple[bytes, str] | None:
+        """A discovery document as JSON and its entity tag; ``None`` if there is none there."""
+        key = f"{path}?{aggregated}"
+        found = self._documents.get(key)
+        if found is None:
+            made = self._build_document(path, aggregated, address)
+            if made is None:
+                return None
+            body = msgspec.json.encode(made) + b"\n"
+            found = body, f'"{hashlib.sha512(body).hexdigest()[:64].upper()}"'
+            self._documents[key] = found
+        return found
+
+    def _build_document(self, path: str, aggregated: bool, address: str) -> Json | None:
+        kinds = self.kinds()
+        parts = path.strip("/").split("/")
+        match parts:
+            case ["api" | "apis" as root] if aggregated:
+                return documents.aggregated(kinds, core=root == "api")
+            case ["api"]:
+                return documents.api_versions(address)
+            case ["apis"]:
+                return documents.group_list(kinds)
+            case ["api", "v1"]:
+                return documents.resource_list(kinds, "v1")
+            case ["apis", group]:
+                return documents.group(kinds, group)
+            case ["apis", group, version]:
+                return documents.resource_list(kinds, f"{group}/{version}")
+            case ["openapi", "v3"]:
+                return openapi.index(kinds)
+            case ["openapi", "v3", *place]:
+                return openapi.document("/".join(place), kinds)
+        return None
+
+
+def _path(kind: KindInfo) -> Path:
+    resource = kind.resource
+    return resource.group, resource.version, resource.plural

@@ -1,0 +1,155 @@
+"""The documents by which clients learn what is served, in their new and their old form."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..kinds.info import KindInfo, Subresource
+
+Json = dict[str, Any]
+
+AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""Content type of the answers of :func:`aggregated`."""
+
+
+def aggregated(kinds: Sequence[KindInfo], *, core: bool) -> Json:
+    """List everything under ``/api`` (*core*) or ``/apis`` in one document."""
+    items = [
+        {
+            "metadata": {"name": group} if group else {},
+            "versions": [
+                {
+                    "version": version,
+                    "freshness": "Current",
+                    "resources": [_aggregated_resource(kind) for kind in members],
+                }
+                for version, members in versions.items()
+            ],
+        }
+        for group, versions in _by_group_version(kinds).items()
+        if (group == "") is core
+    ]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def api_versions(address: str) -> Json:
+    """Answer ``/api``; *address* is the ``host:port`` of this server."""
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    }
+
+
+def group_list(kinds: Sequence[KindInfo]) -> Json:
+    """Answer ``/apis``."""
+    groups = [
+        _group(group, versions) for group, versions in _by_group_version(kinds).items() if group
+    ]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def group(kinds: Sequence[KindInfo], name: str) -> Json | None:
+    """Answer ``/apis/<name>``; ``None`` if nothing is served there."""
+    versions = _by_group_version(kinds).get(name)
+    if not versions or not name:
+        return None
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+
+
+def resource_list(kinds: Sequence[KindInfo], api_version: str) -> Json | None:
+    """Answer ``/api/v1`` or ``/apis/<group>/<version>``; ``None`` if nothing is served there."""
+    members = [kind for kind in kinds if kind.resource.api_version == api_version]
+    if not members:
+        return None
+    resources = [entry for kind in members for entry in _api_resources(kind)]
+    head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version}
+    return {**head, "resources": resources}
+
+
+def _by_group_version(kinds: Iterable[KindInfo]) -> dict[str, dict[str, list[KindInfo]]]:
+    """Sort kinds by group and version, both in order of their first appearance."""
+    groups: dict[str, dict[str, list[KindInfo]]] = {}
+    for kind in kinds:
+        versions = groups.setdefault(kind.resource.group, {})
+        versions.setdefault(kind.resource.version, []).append(kind)
+    return groups
+
+
+def _group(name: str, versions: Mapping[str, object]) -> Json:
+    entries = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": entries, "preferredVersion": entries[0]}
+
+
+def _aggregated_resource(kind: KindInfo) -> Json:
+    resource = kind.resource
+    entry: Json = {
+        "resource": resource.plural,
+        "responseKind": _kind_of(resource.group, resource.version, resource.kind),
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    if kind.subresources:
+        entry["subresources"] = [
+            {
+                "subresource": part.name,
+                "responseKind": _kind_of(part.group, part.version, part.kind),
+                "verbs": list(part.verbs),
+            }
+            for part in kind.subresources.values()
+        ]
+    return entry
+
+
+def _kind_of(group_name: str, version: str, kind: str) -> Json:
+    return {"group": group_name, "version": version, "kind": kind}
+
+
+def _api_resources(kind: KindInfo) -> list[Json]:
+    resource = kind.resource
+    entry: Json = {
+        "name": resource.plural,
+        "singularName": kind.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    if "get" in kind.verbs:
+        entry["storageVersionHash"] = _storage_hash(kind)
+    return [entry, *(_subresource(kind, part) for part in kind.subresources.values())]
+
+
+def _subresource(kind: KindInfo, part: Subresource) -> Json:
+    resource = kind.resource
+    entry: Json = {
+        "name": f"{resource.plural}/{part.name}",
+        "singularName": "",
+        "namespaced": resource.namespaced,
+        "kind": part.kind,
+        "verbs": list(part.verbs),
+    }
+    if (part.group, part.version) != (resource.group, resource.version):
+        entry |= {"group": part.group, "version": part.version}
+    return entry
+
+
+def _storage_hash(kind: KindInfo) -> str:
+    """Name the stored form opaquely: clients only compare it."""
+    resource = kind.resource
+    version = kind.storage_version or resource.version
+    text = f"{resource.group}/{version}/{resource.kind}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,223 @@
+"""Refusals: what went wrong, as the ``Status`` object that Kubernetes clients read.
+
+Handlers raise :class:`StatusError`; the HTTP side turns it into an answer in one place.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...model.names import Resource
+from .fields import FieldError
+
+
+class StatusError(Exception):
+    """A request that is refused; carries everything that the ``Status`` body needs."""
+
+    def __init__(
+        self, code: int, reason: str, message: str, *, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+        self.metadata: dict[str, Any] = {}
+        """List metadata that goes with the refusal, e.g. a new ``continue`` token."""
+
+    @property
+    def retry_after(self) -> int | None:
+        """Seconds after which the client may try again, if that makes sense."""
+        return (self.details or {}).get("retryAfterSeconds")
+
+    def status(self) -> dict[str, Any]:
+        """The ``Status`` object."""
+        body: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": self.metadata,
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            body["reason"] = self.reason
+        if self.details:
+            body["details"] = self.details
+        body["code"] = self.code
+        return body
+
+    def body(self) -> bytes:
+        """The ``Status`` object as JSON."""
+        return msgspec.json.encode(self.status())
+
+
+def qualified(resource: Resource) -> str:
+    """``plural.group``, or the plural alone in the core group: how messages name a resource."""
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+
+
+def details_of(resource: Resource, name: str, *, kind: str = "") -> dict[str, Any]:
+    """The ``details`` that name one object; *kind* is the plural unless given."""
+    details = {"name": name, "group": resource.group, "kind": kind or resource.plural}
+    return {key: value for key, value in details.items() if value}
+
+
+def bad_request(message: str) -> StatusError:
+    """400: the request itself is wrong."""
+    return StatusError(400, "BadRequest", message)
+
+
+def unauthorized() -> StatusError:
+    """401: nobody we know."""
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def forbidden(
+    resource: Resource, name: str, reason: str, *, causes: Sequence[dict[str, str]] = ()
+) -> StatusError:
+    """403: the object exists or could exist, but this may not be done to it."""
+    details = details_of(resource, name)
+    if causes:
+        details["causes"] = list(causes)
+    text = f'{qualified(resource)} "{name}" is forbidden: {reason}'
+    return StatusError(403, "Forbidden", text, details=details)
+
+
+def impersonation_unsupported(user: str, header: str) -> StatusError:
+    """403: the client wants to be taken for another user."""
+    text = (
+        f'User "{user}" cannot impersonate: the embedded cluster does not support impersonation '
+        f"(header {header.title()})"
+    )
+    return StatusError(403, "Forbidden", text)
+
+
+def not_found(resource: Resource, name: str) -> StatusError:
+    """404: no such object."""
+    text = f'{qualified(resource)} "{name}" not found'
+    return StatusError(404, "NotFound", text, details=details_of(resource, name))
+
+
+def path_not_found(resource: Resource | None = None, name: str = "") -> StatusError:
+    """404: no such resource at all, or no such part of an object."""
+    details = details_of(resource, name) if resource else None
+    text = "the server could not find the requested resource"
+    return StatusError(404, "NotFound", text, details=details)
+
+
+def unsupported_subresource(resource: Resource, subresource: str) -> StatusError:
+    """501: a part of an object that a whole Kubernetes has and this server has not."""
+    text = f"the embedded cluster does not offer {subresource!r} of {resource.plural}"
+    if resource.plural == "pods":
+        text += "; a pod's log is what it lets you see"
+    return StatusError(501, "NotImplemented", text)
+
+
+def method_not_allowed(resource: Resource | None = None) -> StatusError:
+    """405: the resource does not offer the verb."""
+    details = {"group": resource.group, "kind": resource.plural} if resource else None
+    text = "the server does not allow this method on the requested resource"
+    return StatusError(405, "MethodNotAllowed", text, details=details)
+
+
+def not_acceptable(accepted: Sequence[str]) -> StatusError:
+    """406: the client wants a form that we cannot produce."""
+    text = f"only the following media types are accepted: {', '.join(accepted)}"
+    return StatusError(406, "NotAcceptable", text)
+
+
+def already_exists(resource: Resource, name: str) -> StatusError:
+    """409: the name is taken."""
+    text = f'{qualified(resource)} "{name}" already exists'
+    return StatusError(409, "AlreadyExists", text, details=details_of(resource, name))
+
+
+def conflict(resource: Resource, name: str, reason: str, *, kind: str = "") -> StatusError:
+    """409: the object is not in the state that the client thinks."""
+    text = f'Operation cannot be fulfilled on {qualified(resource)} "{name}": {reason}'
+    return StatusError(409, "Conflict", text, details=details_of(resource, name, kind=kind))
+
+
+def stale_write(resource: Resource, name: str) -> StatusError:
+    """409: somebody wrote in between."""
+    why = (
+        "the object has been modified; please apply your changes to the latest version and "
+        "try again"
+    )
+    return conflict(resource, name, why)
+
+
+def expired(message: str) -> StatusError:
+    """410: that part of the past is forgotten."""
+    return StatusError(410, "Expired", message)
+
+
+def too_large(limit: int) -> StatusError:
+    """413: the body is longer than *limit* bytes."""
+    text = f"Request entity too large: limit is {limit}"
+    return StatusError(413, "RequestEntityTooLarge", text)
+
+
+def too_busy() -> StatusError:
+    """429: what the write depends on changes faster than it can be decided."""
+    text = "The object, or what it depends on, changes all the time, please try again later"
+    return StatusError(429, "TooManyRequests", text, details={"retryAfterSeconds": 1})
+
+
+def unsupported_media(accepted: Sequence[str], reason: str = "") -> StatusError:
+    """415: a body in a form that we do not read; *why*, if it could be expected."""
+    said = reason or "the body of the request was in an unknown format"
+    text = f"{said} - accepted media types include: {', '.join(accepted)}"
+    return StatusError(415, "UnsupportedMediaType", text)
+
+
+def invalid(
+    resource: Resource, name: str, errors: Sequence[FieldError], *, kind_name: str = ""
+) -> StatusError:
+    """422: fields of the object are wrong; *said* names it otherwise than by its kind."""
+    messages = [error.message for error in errors]
+    text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
+    kind_name = kind_name or resource.kind
+    kind = f"{kind_name}.{resource.group}" if resource.group else kind_name
+    details = details_of(resource, name, kind=kind_name)
+    details["causes"] = [
+        {"reason": error.reason, "message": error.detail, "field": error.field} for error in errors
+    ]
+    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details=details)
+
+
+def invalid_options(kind: str, errors: Sequence[FieldError]) -> StatusError:
+    """422: options of a request (``ListOptions``, ``PatchOptions``, …) are wrong."""
+    return invalid(Resource("meta.k8s.io", "v1", "", kind), "", errors)
+
+
+def version_too_large(requested: int, current: int) -> StatusError:
+    """504: the client has seen a future that we have not reached."""
+    text = "Too large resource version"
+    details = {
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": text}],
+        "retryAfterSeconds": 1,
+    }
+    message = f"Timeout: {text}: {requested}, current: {current}"
+    return StatusError(504, "Timeout", message, details=details)
+
+
+def cannot_store(reason: str) -> StatusError:
+    """500: the disk refused the write, and nothing of it happened."""
+    return StatusError(500, "InternalError", f"cannot store: {reason}")
+
+
+def disk_full() -> StatusError:
+    """507: likewise, for want of space."""
+    return StatusError(507, "InternalError", "cannot store: disk full")
+
+
+def outcome_unknown(reason: str) -> StatusError:
+    """504: the write may have happened or not."""
+    return StatusError(504, "Timeout", f"cannot tell whether the write was stored: {reason}")
+
+
+def internal(message: str) -> StatusError:
+    """500: ours to answer for."""
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}")

@@ -1,0 +1,113 @@
+"""Work that takes too long for the event loop, which serves everybody.
+
+Python code runs in a thread: it gives the interpreter up every few milliseconds. YAML, which does
+not, is converted by a process of its own.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from ..errors.status import bad_request, internal
+from . import yaml_process
+
+OFFLOAD_THRESHOLD = 64 * 1024
+"""Bytes of a body from which on it is handled off the loop."""
+
+YAML_OFFLOAD_THRESHOLD = 8 * 1024
+"""The same for YAML, which takes some fifty times as long."""
+
+_MAX_PROCESSES = 2
+"""Processes that convert YAML at a time."""
+
+_CHUNK = 256 * 1024
+_FAILED = "cannot convert YAML"
+
+T = TypeVar("T")
+_threads = ThreadPoolExecutor(2, thread_name_prefix="large")
+_slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = WeakKeyDictionary()
+
+
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Do *work* in a thread."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
+async def yaml_to_json(body: bytes) -> bytes:
+    """Turn YAML into JSON.
+
+    Raises:
+        StatusError: 400, it cannot be read.
+    """
+    async with _yaml_process("load") as process:
+        out, problem = await process.communicate(body)
+        if process.returncode == 1:
+            raise bad_request(f"the object provided is unrecognized: {problem.decode()}")
+        if process.returncode:
+            raise bad_request("the object provided is unrecognized: it takes too long to read")
+        return out
+
+
+async def json_to_yaml(data: bytes) -> bytes:
+    """Turn JSON into YAML.
+
+    Raises:
+        StatusError: 500.
+    """
+    async with _yaml_process("dump") as process:
+        out, _ = await process.communicate(data)
+        if process.returncode:
+            raise internal(_FAILED)
+        return out
+
+
+async def yaml_items(parts: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    """The entries of a YAML list; *parts* are JSON objects, one a line.
+
+    Raises:
+        StatusError: 500.
+    """
+    async with _yaml_process("dump-items") as process:
+        given, told = process.stdin, process.stdout
+        if given is None or told is None:
+            raise internal(_FAILED)
+
+        async def feed() -> None:
+            for part in parts:
+                given.write(part)
+                await given.drain()
+            given.close()
+
+        feeding = asyncio.create_task(feed())
+        try:
+            while piece := await told.read(_CHUNK):
+                yield piece
+            await feeding
+        finally:
+            feeding.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await feeding
+        if await process.wait():
+            raise internal(_FAILED)
+
+
+@contextlib.asynccontextmanager
+async def _yaml_process(command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    loop = asyncio.get_running_loop()
+    async with _slots.setdefault(loop, asyncio.Semaphore(_MAX_PROCESSES)):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", yaml_process.__name__, command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()

@@ -1,0 +1,270 @@
+"""What the server knows about a kind of object.
+
+The description drives discovery, routing, selection, printing and checking. The built-in kinds
+are listed in :mod:`..builtin.kinds`; custom kinds get theirs from their definition, see
+:mod:`..custom.kinds`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ...model.names import Resource
+from ..errors.fields import FieldError
+
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+"""The same verbs in the order in which kube-apiserver lists them for custom kinds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subresource:
+    """A part of an object with an address of its own."""
+
+    name: str
+    kind: str
+    """Kind of the bodies that go over the wire; often not the object's own."""
+
+    verbs: tuple[str, ...]
+    group: str = ""
+    version: str = "v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of the table that clients print, as a custom resource definition declares it."""
+
+    name: str
+    type: str = "string"
+    json_path: str
+    format: str = ""
+    description: str = ""
+    priority: int = 0
+
+
+Convert = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class RestStrategy(Protocol):
+    """How objects of one kind are cleaned, completed and checked."""
+
+    def prune(self, obj: dict[str, Any]) -> list[str]:
+        """Remove fields that the kind does not have and return their paths.
+
+        Raises:
+            MalformedError: a field has a type that cannot be decoded.
+        """
+        ...
+
+    def default(self, obj: dict[str, Any]) -> None:
+        """Fill in what was left out."""
+        ...
+
+    def validate(self, obj: dict[str, Any], old: dict[str, Any] | None) -> list[FieldError]:
+        """Check *obj*, and with *old* also the change from it; metadata is included."""
+        ...
+
+    def prepare_for_create(self, obj: dict[str, Any]) -> None:
+        """Set what a new object starts with beyond its defaults, e.g. its first phase."""
+        ...
+
+    def prepare_for_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+        """Put back into the updated *obj* what an update may leave out but never changes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KindInfo:
+    """All that the server needs to know to serve one kind in one version."""
+
+    resource: Resource
+    strategy: RestStrategy
+    singular: str
+    list_kind: str
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = VERBS
+    subresources: Mapping[str, Subresource] = field(default_factory=dict)
+    field_labels: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    """Field selectors beyond name and namespace: label to (path, value of a missing field)."""
+
+    stored_labels: Mapping[str, str] = field(default_factory=dict)
+    """Those that have another name in the stored objects' kind, with that name."""
+
+    update_needs_rv: bool = False
+    """Whether a PUT must carry ``metadata.resourceVersion``."""
+
+    delete_returns_object: bool = False
+    """Whether a deletion that takes effect at once answers with the object."""
+
+    custom: bool = False
+    columns: tuple[Column, ...] = ()
+    """Printer columns of a custom kind; those of the built-in kinds are in :mod:`..printing`."""
+
+    openapi: Mapping[str, Any] | None = None
+    """Schema of a custom kind, as its definition gives it."""
+
+    scale_paths: Mapping[str, str] = field(default_factory=dict)
+    """Of a custom kind with ``/scale``: the JSON paths by their names in the definition."""
+
+    storage_version: str = ""
+    """Of a custom kind: the version that is stored; all others are served from it."""
+
+    offload_threshold: int = 64 * 1024
+    """Bytes of a body from which on checking an object takes too long for the event loop."""
+
+    generation: str = "never"
+    """When ``metadata.generation`` counts on: ``spec`` changed, ``all`` but metadata and status
+    changed, or ``never``."""
+
+    status_on_create: bool = False
+    """Whether a create may bring a status: kubelets register their node with one."""
+
+    stored_as: Resource | None = None
+    """The resource that holds the objects when this one is a second view of them."""
+
+    conversion: tuple[Convert, Convert] | None = None
+    """Of a second view: how an object is turned into its stored form, and back."""
+
+    @property
+    def has_status(self) -> bool:
+        """Whether status has an address of its own, so that it is ignored everywhere else."""
+        return "status" in self.subresources
+
+    def field_value(self, obj: dict[str, Any], label: str) -> str | None:
+        """Return the value that *obj* has for the field selector *label*.
+
+        ``None`` says that the kind has no such label; a missing field is an empty text or the
+        zero value of its type.
+        """
+        metadata = obj.get("metadata", {})
+        if label == "metadata.name":
+            return str(metadata.get("name", ""))
+        if label == "metadata.namespace" and self.resource.namespaced:
+            return str(metadata.get("namespace", ""))
+        entry = self.field_labels.get(label)
+        if entry is None:
+            return None
+        path, missing = entry
+        value: Any = obj
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            return missing
+        return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+    def to_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return *obj* in the version in which it is kept; it may be changed."""
+        if self.conversion is not None:
+            return self.conversion[0](obj)
+        resource = self.resource
+        version = self.storage_version or resource.version
+        obj["apiVersion"] = f"{resource.group}/{version}" if resource.group else version
+        return obj
+
+    def from_stored(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return the stored *obj* in this version; it may be changed."""
+        if self.conversion is not None:
+            return self.conversion[1](obj)
+        obj["apiVersion"] = self.resource.api_version
+        return obj
+
+    def prepare(self, obj: dict[str, Any]) -> list[str]:
+        """Prune, then default *obj* in place; return the paths of the unknown fields.
+
+        Raises:
+            MalformedError: the object cannot be decoded as this kind.
+        """
+        unknown = self.strategy.prune(obj)
+        self.strategy.default(obj)
+        return unknown
+
+    def normalize_stored(self, stored: dict[str, Any]) -> None:
+        """Let an object that an older version of ours stored show what is written out today.
+
+        Otherwise an update would seem to change what its writer never saw.
+        """
+        if not self.custom:
+            self.strategy.prune(stored)
+
+    def validate(self, obj: dict[str, Any], old: dict[str, Any] | None = None) -> list[FieldError]:
+        """Check a prepared object; with *old* the update from it."""
+        return self.strategy.validate(obj, old)
+
+    def before_create(self, obj: dict[str, Any]) -> None:
+        """Give a prepared new object its generation and its first status.
+
+        Its name and uid must be set: labels and selectors are made of them.
+        """
+        if self.has_status and not self.status_on_create:
+            obj.pop("status", None)
+        if self.generation != "never":
+            obj["metadata"]["generation"] = 1
+        self.strategy.prepare_for_create(obj)
+
+    def before_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+        """Keep what a write of the main resource may not touch, and count the generation."""
+        if self.has_status:
+            _restore(obj, old, "status")
+        _keep_metadata(obj["metadata"], old["metadata"])
+        self.strategy.prepare_for_update(obj, old)
+        self.update_generation(obj, old)
+
+    def update_generation(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+        """Let the generation tell whether *obj* wants something else than *old* did."""
+        generation = old["metadata"].get("generation", 0) + self._is_generation_change(obj, old)
+        if generation:
+            obj["metadata"]["generation"] = generation
+
+    def before_status_update(self, obj: dict[str, Any], old: dict[str, Any]) -> None:
+        """Keep everything that a write of ``/status`` may not touch."""
+        for key in (*old, *obj):
+            if key not in _STATUS_WRITE_FIELDS:
+                _restore(obj, old, key)
+        metadata = obj["metadata"]
+        if self.custom:
+            fields = metadata.get("managedFields")
+            version = metadata.get("resourceVersion")
+            obj["metadata"] = metadata = dict(old["metadata"])
+            if fields is not None:
+                metadata["managedFields"] = fields
+            if version is not None:
+                metadata["resourceVersion"] = version
+        else:
+            _keep_metadata(metadata, old["metadata"])
+            _restore(metadata, old["metadata"], "ownerReferences")
+        self.strategy.prepare_for_update(obj, old)
+
+    def _is_generation_change(self, obj: dict[str, Any], old: dict[str, Any]) -> bool:
+        if self.generation == "never":
+            return False
+        if self.generation == "spec":
+            return obj.get("spec") != old.get("spec")
+        apart = {"metadata", "apiVersion", "kind"} | ({"status"} if self.has_status else set())
+        return any(obj.get(key) != old.get(key) for key in (obj.keys() | old.keys()) - apart)
+
+
+_STATUS_WRITE_FIELDS = frozenset({"status", "metadata", "apiVersion", "kind"})
+"""What a write of ``/status`` brings along; the rest stays as it is."""
+
+
+def _restore(obj: dict[str, Any], old: dict[str, Any], key: str) -> None:
+    """Give *obj* the value that *old* has for *key*, or none."""
+    if key in old:
+        obj[key] = old[key]
+    else:
+        obj.pop(key, None)
+
+
+def _keep_metadata(metadata: dict[str, Any], old: dict[str, Any]) -> None:
+    for key in (
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+    ):
+        _restore(metadata, old, key)
+    for key in ("uid", "namespace", "name"):
+        if not metadata.get(key):
+            _restore(metadata, old, key)

@@ -1,0 +1,84 @@
+"""Lists as tables: the columns of each kind, and the cells of each object.
+
+How built-in kinds fill their cells is in :mod:`.printers` and :mod:`.workload_printers`; custom
+kinds name JSON paths; all other kinds show name and time of creation.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from ..custom import jsonpath
+from ..kinds.info import Column, KindInfo
+from .ages import age
+from .printers import PRINTERS, Printer
+from .workload_printers import WORKLOAD_PRINTERS
+
+Json = dict[str, Any]
+
+_PRINTERS: Mapping[tuple[str, str], Printer] = {**PRINTERS, **WORKLOAD_PRINTERS}
+_NUMBERS = {"integer": int, "number": float}
+
+
+def column_definitions(kind: KindInfo) -> list[Json]:
+    """Return the ``columnDefinitions`` of a table of *kind*."""
+    if kind.custom:
+        return [_definition("Name"), *(_custom_definition(column) for column in kind.columns)]
+    printer = _PRINTERS.get((kind.resource.group, kind.resource.kind))
+    if printer is None:
+        return [_definition("Name"), _definition("Created At", type="date")]
+    return [_definition(**column) for column in printer.columns()]
+
+
+def cells(kind: KindInfo, obj: Json, now: datetime) -> list[Any]:
+    """Return the cells of the row of *obj*; ages are counted up to *now*."""
+    metadata = obj.get("metadata", {})
+    if kind.custom:
+        return [metadata.get("name", ""), *(_custom_cell(c, obj, now) for c in kind.columns)]
+    printer = _PRINTERS.get((kind.resource.group, kind.resource.kind))
+    if printer is None:
+        return [metadata.get("name", ""), metadata.get("creationTimestamp")]
+    return printer.row(obj, now)
+
+
+def _definition(name: str, type: str = "string", priority: int = 0) -> Json:  # noqa: A002
+    return {
+        "name": name,
+        "type": type,
+        "format": "name" if name == "Name" else "",
+        "description": "",
+        "priority": priority,
+    }
+
+
+def _custom_definition(column: Column) -> Json:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    }
+
+
+def _custom_cell(column: Column, obj: Json, now: datetime) -> Any:
+    found = jsonpath.find(column.json_path, obj)
+    if not found or found[0] is None:
+        return None
+    value = found[0]
+    if column.type == "date":
+        return age(value, now) if isinstance(value, str) else None
+    if column.type in _NUMBERS:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return _NUMBERS[column.type](value) if number else None
+    if column.type == "boolean":
+        return value if isinstance(value, bool) else None
+    return ",".join(_text(each) for each in found)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return jsonpath.as_json(value)
+    return str(value)

@@ -1,0 +1,331 @@
+"""What each verb does on each kind of path: the middle between HTTP and the store."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from ..builtin.unenforced import kind_warning
+from ..errors.status import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    path_not_found,
+    unsupported_subresource,
+)
+from ..http.auth import Authenticator
+from ..http.bodies import (
+    convert_large_yaml,
+    decode_ahead,
+    decode_body,
+    duplicate_fields,
+    get_object,
+    media_type,
+)
+from ..http.negotiation import negotiate
+from ..http.offload import YAML_OFFLOAD_THRESHOLD
+from ..http.requests import JSON, ObjectPath, Request, Response
+from ..http.reviews import review
+from ..http.routes import RequestInfo
+from ..kinds.info import KindInfo
+from . import deletes, scale
+from .deletes import Deleter
+from .options import check_timeout, delete_options, read_options, write_options
+from .patch_bodies import check_content_type, patch_size, read_patch
+from .pod_subresources import PodSubresources
+from .reads import Reader
+from .render import Renderer
+from .writes import UpdateFunc, Writer, WriteRequest, WriteResult, check_body, prepare_body
+
+CREATE, UPDATE, PATCH = "CreateOptions", "UpdateOptions", "PatchOptions"
+Handler = Callable[[Request, KindInfo, RequestInfo], Awaitable[Response]]
+_UNSUPPORTED_SUBRESOURCES = {
+    "pods": frozenset({"attach", "ephemeralcontainers", "exec", "portforward", "proxy", "resize"}),
+    "nodes": frozenset({"proxy"}),
+    "serviceaccounts": frozenset({"token"}),
+    "services": frozenset({"proxy"}),
+    "certificatesigningrequests": frozenset({"approval"}),
+}
+"""Parts that a whole Kubernetes has, by the kind that they are parts of."""
+
+_REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """Answers requests about objects."""
+
+    reader: Reader
+    writer: Writer
+    deleter: Deleter
+    pods: PodSubresources
+    authenticator: Authenticator
+
+    async def handle(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        """Do what *request* asks of *place*.
+
+        Raises:
+            StatusError: it is refused.
+        """
+        target = request_info.object_path
+        if not (request_info.watch or request.bool_param("watch") or target.subresource == "log"):
+            check_timeout(request.query)
+        if target.namespace and not kind.resource.namespaced:
+            raise path_not_found()
+        if len(request.body) > YAML_OFFLOAD_THRESHOLD:
+            await _decode_large_body(request, kind, target)
+        if target.subresource:
+            return await self._subresource(request, kind, request_info)
+        table: dict[str, Handler]
+        if target.name:
+            table = {
+                "GET": self._get,
+                "PUT": self._update,
+                "PATCH": self._patch,
+                "DELETE": self._delete,
+                "POST": self._post_to_object,
+            }
+        else:
+            table = {
+                "GET": self._list,
+                "POST": self._create,
+                "DELETE": self._delete_collection,
+                "PUT": self._put_to_collection,
+            }
+        handler = table.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            raise method_not_allowed(kind.resource if kind.custom else None)
+        return await handler(request, kind, request_info)
+
+    async def _get(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        if "get" not in kind.verbs:
+            raise method_not_allowed(kind.resource)
+        return await self.reader.get(request, kind, request_info.object_path)
+
+    async def _list(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        if "list" not in kind.verbs:
+            raise method_not_allowed(kind.resource)
+        if request_info.watch or request.bool_param("watch"):
+            return await self.reader.watch(request, kind, request_info.object_path)
+        return await self.reader.list_objects(request, kind, request_info.object_path)
+
+    async def _create(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        if kind.resource.group in _REVIEW_GROUPS:
+            return self._review(request, kind, request_info)
+        if kind.resource.plural == "bindings" and not kind.resource.group:
+            return await self.pods.bind(
+                self._write_request(request, kind, request_info, CREATE), request
+            )
+        if kind.resource.namespaced and not request_info.object_path.namespace:
+            raise method_not_allowed(kind.resource)
+        call = self._write_request(request, kind, request_info, CREATE)
+        renderer = _renderer(request, kind)
+        written = await self.writer.plan_and_execute(
+            call,
+            lambda: self.writer.plan_create(call, _body(request, call)),
+            size=len(request.body),
+        )
+        return renderer.render_object(await written.committed(), status=201)
+
+    async def _update(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        call = self._write_request(request, kind, request_info, UPDATE)
+        renderer = _renderer(request, kind)
+        written = await self.writer.plan_and_execute(
+            call,
+            lambda: self.writer.plan_update(call, _body(request, call)),
+            size=len(request.body),
+        )
+        return renderer.render_object(await written.committed())
+
+    async def _patch(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        check_content_type(request, kind)
+        call = self._write_request(request, kind, request_info, PATCH)
+        renderer = _renderer(request, kind)
+        written = await self._write_patch(request, call, read_patch)
+        return renderer.render_object(await written.committed())
+
+    async def _write_patch(
+        self,
+        request: Request,
+        write_request: WriteRequest,
+        read_body: Callable[[Request, KindInfo], UpdateFunc],
+    ) -> WriteResult:
+        return await self.writer.plan_and_execute(
+            write_request,
+            lambda: self.writer.plan_patch(write_request, read_body(request, write_request.kind)),
+            size=patch_size(request),
+        )
+
+    async def _delete(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        options = delete_options(request)
+        call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
+        renderer = _renderer(request, kind)
+        written = self.deleter.delete(call, options)
+        data = await written.committed()
+        if written.removed and not kind.delete_returns_object:
+            status = deletes.deletion_status(call, written)
+            return Response(body=msgspec.json.encode(status) + b"\n")
+        return renderer.render_object(data)
+
+    async def _delete_collection(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        if "deletecollection" not in kind.verbs:
+            raise method_not_allowed(kind.resource)
+        options = delete_options(request)
+        reading = read_options(request, kind, request_info.object_path, watch=False)
+        call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
+        renderer = _renderer(request, kind)
+        entries = await self.deleter.delete_collection(
+            call, reading.selection, options, limit=reading.limit
+        )
+        metadata = {"resourceVersion": str(self.writer.store.committed_rv)}
+        return renderer.render_list([entry.data for entry in entries], metadata)
+
+    async def _post_to_object(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        if not kind.custom:
+            raise method_not_allowed()
+        call = WriteRequest(kind=kind, object_path=request_info.object_path, user=request.user)
+        check_body(call, decode_body(request, kind=kind))
+        raise method_not_allowed(kind.resource)
+
+    async def _put_to_collection(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        raise bad_request("name must be provided") if kind.custom else method_not_allowed()
+
+    async def _subresource(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo
+    ) -> Response:
+        part = request_info.object_path.subresource
+        if part not in kind.subresources:
+            if not kind.custom and part in _UNSUPPORTED_SUBRESOURCES.get(kind.resource.plural, ()):
+                raise unsupported_subresource(kind.resource, part)
+            raise (
+                path_not_found(kind.resource, request_info.object_path.name)
+                if kind.custom
+                else path_not_found()
+            )
+        if part == "status":
+            table = {"GET": self._get, "PUT": self._update, "PATCH": self._patch}
+            if request.method not in table:
+                raise method_not_allowed(kind.resource)
+            return await table[request.method](request, kind, request_info)
+        if part == "scale":
+            return await self._scale(request, kind, request_info)
+        call = self._write_request(request, kind, request_info, CREATE)
+        if part == "finalize" and request.method == "PUT":
+            return await self._finalize(request, call)
+        if part == "log" and request.method == "GET":
+            return await self.pods.log(call, request)
+        if part == "binding" and request.method == "POST":
+            return await self.pods.bind(call, request)
+        if part == "eviction" and request.method == "POST":
+            return await self.pods.evict(call, request)
+        raise method_not_allowed(kind.resource)
+
+    async def _scale(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        if request.method not in ("GET", "PUT", "PATCH"):
+            raise method_not_allowed(kind.resource)
+        call = self._write_request(request, kind, request_info, UPDATE)
+        if request.method == "GET":
+            entry = self.writer.store.resource_store(kind).get(*call.key)
+            if entry is None:
+                self.writer.get_latest(call)
+                raise StatusError(409, "Conflict", "the object is being created")
+            return Response(body=scale.get_scale(kind, entry.parse()))
+        if warning := kind_warning(kind.resource):
+            request.warnings.append(warning)
+        if request.method == "PUT":
+            change = scale.update_scale(kind, decode_body(request))
+            written = self.writer.patch(call, change)
+        else:
+            check_content_type(request, kind)
+            written = await self._write_patch(request, call, scale.patch_scale)
+        data = await written.committed()
+        return Response(body=scale.get_scale(kind, msgspec.json.decode(data)))
+
+    async def _finalize(self, request: Request, write_request: WriteRequest) -> Response:
+        wanted = get_object(decode_body(request), "spec").get("finalizers") or []
+        if not isinstance(wanted, list):
+            raise bad_request("spec.finalizers is no list")
+
+        def change(namespace: dict[str, object]) -> dict[str, object]:
+            return {**namespace, "spec": {"finalizers": wanted}}
+
+        written = self.writer.update_unchecked(write_request, change)
+        return Renderer(kind=write_request.kind).render_object(await written.committed())
+
+    def _review(self, request: Request, kind: KindInfo, request_info: RequestInfo) -> Response:
+        call = self._write_request(request, kind, request_info, CREATE)
+        obj = decode_body(request, kind=kind)
+        metadata = check_body(call, obj)
+        prepare_body(call, obj)
+        metadata.pop("namespace", None)
+        reviewed = review(
+            kind.resource,
+            obj,
+            namespace=request_info.object_path.namespace,
+            user=request.user,
+            authenticator=self.authenticator,
+        )
+        return Response(status=201, body=msgspec.json.encode(reviewed) + b"\n")
+
+    def _write_request(
+        self, request: Request, kind: KindInfo, request_info: RequestInfo, options: str
+    ) -> WriteRequest:
+        return WriteRequest(
+            kind=kind,
+            object_path=request_info.object_path,
+            user=request.user,
+            options=write_options(request, options),
+            warnings=request.warnings,
+        )
+
+
+async def _decode_large_body(request: Request, kind: KindInfo, object_path: ObjectPath) -> None:
+    """Read a large body where that holds nobody up."""
+    await convert_large_yaml(request)
+    if request.method in ("POST", "PUT"):
+        own = object_path.subresource in ("", "status")
+        await decode_ahead(request, kind=kind if own else None)
+    elif request.method == "DELETE":
+        await decode_ahead(request)
+
+
+def _renderer(request: Request, kind: KindInfo) -> Renderer:
+    """How the answer will look; a form that we cannot produce is refused before the write."""
+    form = negotiate(request.headers.get("accept", ""))
+    renderer = Renderer(
+        kind=kind, output_format=form, include=request.query.get("includeObject", "")
+    )
+    renderer.check()
+    return renderer
+
+
+def _body(request: Request, write_request: WriteRequest) -> dict[str, object]:
+    """The object that is sent; fields that it has twice are refused or told, as unknown ones."""
+    obj = decode_body(request, kind=write_request.kind)
+    checked = write_request.options.strict or (
+        write_request.options.warn and write_request.kind.custom
+    )
+    if not checked or media_type(request) != JSON or not request.query.get("fieldValidation"):
+        return obj
+    doubled = [f'duplicate field "{path}"' for path in duplicate_fields(request.body)]
+    if doubled and write_request.options.strict:
+        resource = write_request.kind.resource
+        text = (
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+            f"{resource.kind}: strict decoding error: {', '.join(doubled)}"
+        )
+        raise bad_request(text)
+    request.warnings.extend(doubled)
+    return obj

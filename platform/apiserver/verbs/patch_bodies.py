@@ -1,0 +1,74 @@
+"""PATCH bodies: which kind of patch it is, and how it changes an object."""
+
+from functools import partial
+
+from ..errors.status import StatusError, bad_request, unsupported_media
+from ..http.bodies import check_depth_and_size, media_type, parse_json
+from ..http.requests import Json, Request
+from ..kinds.info import KindInfo
+from .patches import MAX_COPIED, PatchError, json_patch, merge_patch, strategic_merge
+from .writes import UpdateFunc
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
+
+
+def check_content_type(request: Request, kind: KindInfo) -> str:
+    """Return which kind of patch a request brings.
+
+    Raises:
+        StatusError: 415, none that the kind takes.
+    """
+    media = media_type(request)
+    known = [JSON_PATCH, MERGE_PATCH]
+    if not kind.custom:
+        known.append(STRATEGIC_PATCH)
+    if media not in known:
+        why = ""
+        if media in _APPLY_PATCHES:
+            why = "the embedded cluster does not support server-side apply"
+        raise unsupported_media(known, why)
+    return media
+
+
+def patch_size(request: Request) -> int:
+    """Bytes that a patch may come to; a JSON patch that copies is as large as it can get."""
+    body = request.body
+    # A letter can only hide in an escape.
+    if media_type(request) == JSON_PATCH and (b"copy" in body or b"\\u" in body):
+        return MAX_COPIED
+    return len(body)
+
+
+def read_patch(request: Request, kind: KindInfo) -> UpdateFunc:
+    """The change that a PATCH request asks for.
+
+    Raises:
+        StatusError: 400, 413 or 415; the change itself raises 400, 413 or 422.
+    """
+    media = check_content_type(request, kind)
+    try:
+        body = parse_json(request.body)
+    except StatusError as error:
+        error.message = f"error decoding patch: {error.message}"
+        raise
+    return partial(_apply, media, kind, body)
+
+
+def _apply(media: str, kind: KindInfo, body: object, current: Json) -> Json:
+    try:
+        if media == JSON_PATCH:
+            changed = json_patch(current, body)
+            # Alone of the three it can make a document deeper than both.
+            check_depth_and_size(changed)
+        elif media == MERGE_PATCH:
+            changed = merge_patch(current, body)
+        else:
+            changed = strategic_merge(kind.resource, current, body)
+    except PatchError as error:
+        raise StatusError(error.status, error.reason, error.message, details={}) from error
+    if not isinstance(changed, dict):
+        raise bad_request("the patched document is no object")
+    return changed

@@ -1,0 +1,283 @@
+"""GET, LIST and WATCH."""
+
+import asyncio
+import random
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Sequence
+
+from ..errors.status import StatusError, expired, not_found
+from ..http.negotiation import negotiate
+from ..http.requests import Json, ObjectPath, Request, Response
+from ..kinds.info import KindInfo
+from ..storage.object_store import ObjectStore, ResourceStore
+from ..storage.slices import PARSED_SLICE_SIZE, select, slices
+from ..storage.stored_objects import ADDED, StoredObject, WatchEvent, watch_line
+from ..storage.watch import Watcher
+from .options import EXACT, ReadOptions, encode_continue, read_options
+from .render import Renderer
+
+BOOKMARK_INTERVAL = 60.0
+"""Seconds between bookmarks on a quiet stream."""
+
+BOOKMARK_BEFORE_END = 2.0
+"""Seconds before the end of a stream at which its last bookmark comes."""
+
+DEFAULT_TIMEOUT_RANGE = (1800, 3600)
+"""Seconds between which a stream ends that asked for no time."""
+
+
+class Reader:
+    """Answers reads from what is committed."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    async def get(self, request: Request, kind: KindInfo, object_path: ObjectPath) -> Response:
+        """One object.
+
+        Raises:
+            StatusError: 404; 504 for a version that is still to come.
+        """
+        renderer = self._renderer(request, kind)
+        if version := request.query.get("resourceVersion", ""):
+            if not version.isdecimal():
+                text = (
+                    f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing '
+                    f'"{version}": invalid syntax'
+                )
+                raise StatusError(500, "", text)
+            await self._store.wait_until_fresh(int(version))
+        entry = self._store.resource_store(kind).get(object_path.namespace, object_path.name)
+        if entry is None:
+            raise not_found(kind.resource, object_path.name)
+        return renderer.render_object(entry.data)
+
+    async def list_objects(
+        self, request: Request, kind: KindInfo, object_path: ObjectPath
+    ) -> Response:
+        """All objects of a selection, or a page of them.
+
+        Raises:
+            StatusError: 400, 410, 422, 504.
+        """
+        renderer = self._renderer(request, kind)
+        options = read_options(request, kind, object_path, watch=False)
+        if options.resource_version:
+            await self._store.wait_until_fresh(options.resource_version)
+        shelf = self._store.resource_store(kind)
+        selection = options.selection
+        limit = 0 if options.resource_version == 0 else options.limit
+        # From here on the state is one that no write changes, however many turns it takes.
+        state, version = self._snapshot(shelf, options)
+        first = _page_start(state, options)
+        entries: Sequence[StoredObject] = state[first:] if first else state
+        entries = await select(entries, selection, limit=limit)
+        metadata: Json = {"resourceVersion": str(version)}
+        if limit and len(entries) > limit:
+            rest = len(entries) - limit
+            entries = entries[:limit]
+            metadata["continue"] = encode_continue(version, _continue_key(entries[-1], object_path))
+            shelf.keep_snapshot(version, selection.namespace, state)
+            if not selection.has_selectors:
+                metadata["remainingItemCount"] = rest
+        return renderer.render_list([entry.data for entry in entries], metadata)
+
+    def _snapshot(
+        self, resource_store: ResourceStore, options: ReadOptions
+    ) -> tuple[list[StoredObject], int]:
+        """The objects of a namespace, or of all, at the version that is asked for."""
+        namespace = options.selection.namespace
+        if options.continue_from is not None:
+            version, key = options.continue_from
+            try:
+                return self._objects_at(resource_store, version, namespace), version
+            except StatusError:
+                raise self._continue_expired(key) from None
+        if options.resource_version_match == EXACT and options.resource_version:
+            try:
+                return self._objects_at(
+                    resource_store, options.resource_version, namespace
+                ), options.resource_version
+            except StatusError:
+                text = "The resourceVersion for the provided list is too old."
+                raise expired(text) from None
+        return resource_store.ordered(namespace), self._store.committed_rv
+
+    def _objects_at(
+        self, resource_store: ResourceStore, version: int, namespace: str
+    ) -> list[StoredObject]:
+        if version < self._store.oldest_rv:
+            raise expired(f"too old resource version: {version} ({self._store.oldest_rv})")
+        return resource_store.objects_at(version, namespace)
+
+    def _continue_expired(self, key: str) -> StatusError:
+        token = encode_continue(self._store.committed_rv, key)
+        text = (
+            "The provided continue parameter is too old to display a consistent list result. You "
+            "can start a new list without the continue parameter, or use the continue token in "
+            "this response to retrieve the remainder of the results."
+        )
+        error = expired(text)
+        error.metadata = {"continue": token}
+        return error
+
+    async def watch(self, request: Request, kind: KindInfo, object_path: ObjectPath) -> Response:
+        """The changes of a selection, as they happen.
+
+        Raises:
+            StatusError: 400, 406, 422.
+        """
+        form = negotiate(request.headers.get("accept", ""), streaming=True)
+        renderer = Renderer(
+            kind=kind, output_format=form, include=request.query.get("includeObject", "")
+        )
+        renderer.check()
+        options = read_options(request, kind, object_path, watch=True)
+        stream = _WatchStream(self._store, self._store.resource_store(kind), renderer, options)
+        return Response(stream=stream.lines(), content_type=form.content_type, is_watch=True)
+
+    def _renderer(self, request: Request, kind: KindInfo) -> Renderer:
+        form = negotiate(request.headers.get("accept", ""))
+        return Renderer(
+            kind=kind, output_format=form, include=request.query.get("includeObject", "")
+        )
+
+
+def _page_start(state: list[StoredObject], options: ReadOptions) -> int:
+    """Where the page begins that is asked for."""
+    if options.continue_from is None:
+        return 0
+    space, _, name = options.continue_from[1].rpartition("/")
+    last = (space or options.selection.namespace, name)
+    return bisect_right(state, last, key=lambda entry: entry.key)
+
+
+def _continue_key(entry: StoredObject, object_path: ObjectPath) -> str:
+    """What a page token remembers: the name, after its namespace where that is open."""
+    if object_path.namespace or not entry.namespace:
+        return f"/{entry.name}"
+    return f"{entry.namespace}/{entry.name}"
+
+
+class _WatchStream:
+    """One watch stream from its first line to its last."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        resource_store: ResourceStore,
+        renderer: Renderer,
+        options: ReadOptions,
+    ) -> None:
+        self._store = store
+        self._resource_store = resource_store
+        self._renderer = renderer
+        self._options = options
+        self._watcher = Watcher(options.selection)
+        self._first = True
+        self._bookmark_due = False
+        self._expired = False
+
+    async def lines(self) -> AsyncGenerator[bytes]:
+        """Pieces of the stream, each one or more lines."""
+        options = self._options
+        try:
+            if options.send_initial_events and options.resource_version:
+                await self._store.wait_until_fresh(options.resource_version)
+            # Nothing is awaited before the watcher is in place.
+            initial, replayed = self._initial_state()
+        except StatusError as error:
+            yield watch_line("ERROR", error.body())
+            return
+        leave = self._resource_store.broadcaster.add(self._watcher)
+        timers = self._set_timers()
+        try:
+            version = self._store.committed_rv
+            selection = options.selection
+            async for entries in slices(initial, PARSED_SLICE_SIZE):
+                wanted = filter(selection.matches, entries) if selection.has_selectors else entries
+                yield b"".join(map(self._added_line, wanted))
+            async for events in slices(replayed, PARSED_SLICE_SIZE):
+                yield b"".join(map(self._replayed_line, events))
+            if self._sends_initial_events_end():
+                yield self._renderer.bookmark(version, initial_end=True, first=self._first)
+                self._first = False
+            yield b""
+            async for piece in self._live_events():
+                yield piece
+        finally:
+            leave()
+            for timer in timers:
+                timer.cancel()
+
+    def _initial_state(self) -> tuple[list[StoredObject], list[WatchEvent]]:
+        """The objects to start with, or the changes after a given version."""
+        options = self._options
+        if options.send_initial_events or (
+            options.send_initial_events is None and not options.resource_version
+        ):
+            return self._resource_store.ordered(options.selection.namespace), []
+        return [], self._resource_store.events_since(
+            options.resource_version
+        ) if options.resource_version else []
+
+    def _replayed_line(self, event: WatchEvent) -> bytes:
+        seen_as = self._watcher.event_type_for(event)
+        return self._event_line(seen_as, event) if seen_as else b""
+
+    def _sends_initial_events_end(self) -> bool:
+        options = self._options
+        if not options.bookmarks:
+            return False
+        return bool(options.send_initial_events) or (
+            options.send_initial_events is None and options.resource_version is None
+        )
+
+    def _added_line(self, entry: StoredObject) -> bytes:
+        line = watch_line(ADDED, self._renderer.object(entry.data, first=self._first))
+        self._first = False
+        return line
+
+    def _set_timers(self) -> list[asyncio.TimerHandle]:
+        loop = asyncio.get_running_loop()
+        seconds = self._options.timeout or random.randint(*DEFAULT_TIMEOUT_RANGE)
+        timers = [loop.call_later(seconds, self._expire)]
+        if self._options.bookmarks:
+            last = max(seconds - BOOKMARK_BEFORE_END, seconds / 2)
+            timers.append(loop.call_later(last, self._request_bookmark))
+        return timers
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._watcher.wake()
+
+    def _request_bookmark(self) -> None:
+        self._bookmark_due = True
+        self._watcher.wake()
+
+    async def _live_events(self) -> AsyncGenerator[bytes]:
+        loop = asyncio.get_running_loop()
+        next_bookmark = loop.call_later(BOOKMARK_INTERVAL, self._request_bookmark)
+        try:
+            while True:
+                if not (self._expired or self._bookmark_due):
+                    await self._watcher.wait()
+                # All changes up to this version are queued, and more may come while we send.
+                version = self._store.committed_rv
+                async for queued in slices(self._watcher.drain(), PARSED_SLICE_SIZE):
+                    yield b"".join(self._event_line(*each) for each in queued)
+                if self._expired or self._watcher.closed:
+                    return
+                if self._bookmark_due:
+                    if self._options.bookmarks:
+                        yield self._renderer.bookmark(version)
+                    self._bookmark_due = False
+                    next_bookmark.cancel()
+                    next_bookmark = loop.call_later(BOOKMARK_INTERVAL, self._request_bookmark)
+        finally:
+            next_bookmark.cancel()
+
+    def _event_line(self, event_type: str, event: WatchEvent) -> bytes:
+        line = self._renderer.line(event_type, event, first=self._first)
+        self._first = False
+        return line

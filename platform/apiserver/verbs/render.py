@@ -1,0 +1,192 @@
+"""Answers with objects: plain, as tables, as metadata alone, in JSON or YAML.
+
+Whatever needs no reshaping goes out as the stored bytes.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+import msgspec
+
+from ..errors.status import bad_request
+from ..http import offload, yaml_process
+from ..http.negotiation import PLAIN_JSON, OutputFormat
+from ..http.requests import YAML, Json, Response
+from ..kinds.info import KindInfo
+from ..printing import tables
+from ..storage.slices import PARSED_SLICE_SIZE, SLICE_SIZE, slices
+from ..storage.stored_objects import WatchEvent, in_version, watch_line
+
+_META = "meta.k8s.io/v1"
+_PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": _META}
+
+
+class Renderer(msgspec.Struct, frozen=True, kw_only=True):
+    """Shows stored objects of one kind in one form."""
+
+    kind: KindInfo
+    output_format: OutputFormat = PLAIN_JSON
+    include: str = ""
+    """What table rows carry of their objects: Metadata (also ``""``), Object or None."""
+
+    def check(self) -> None:
+        """Refuse what cannot be shown.
+
+        Raises:
+            StatusError: 400.
+        """
+        if self.output_format.as_kind == "Table" and self.include not in (
+            "",
+            "None",
+            "Metadata",
+            "Object",
+        ):
+            text = (
+                "Unable to convert to Table as requested: includeObject: Invalid value: "
+                f"\"{self.include}\": must be 'Metadata', 'Object', 'None', or empty"
+            )
+            raise bad_request(text)
+
+    def render_object(self, data: bytes, *, status: int = 200) -> Response:
+        """An answer with one object."""
+        self.check()
+        body = self._transform(data)
+        if self.output_format.yaml:
+            return _yaml_response(body, status=status)
+        return Response(status=status, body=body + b"\n")
+
+    def render_list(self, objects: Sequence[bytes], metadata: Json) -> Response:
+        """An answer with a list of objects, in pieces if there are many of them."""
+        self.check()
+        plain = self.output_format.as_kind == "" and not self.output_format.yaml
+        if len(objects) > (SLICE_SIZE if plain else PARSED_SLICE_SIZE):
+            made = self._yaml_list_chunks if self.output_format.yaml else self._list_chunks
+            return Response(
+                stream=made(objects, metadata), content_type=self.output_format.content_type
+            )
+        body = self._list_head(metadata) + b",".join(map(self._item, objects)) + b"]}"
+        return _yaml_response(body) if self.output_format.yaml else Response(body=body + b"\n")
+
+    async def _list_chunks(self, objects: Sequence[bytes], metadata: Json) -> AsyncGenerator[bytes]:
+        yield self._list_head(metadata)
+        between = b""
+        async for part in slices(
+            objects, PARSED_SLICE_SIZE if self.output_format.as_kind else SLICE_SIZE
+        ):
+            yield between + b",".join(map(self._item, part))
+            between = b","
+        yield b"]}\n"
+
+    async def _yaml_list_chunks(
+        self, objects: Sequence[bytes], metadata: Json
+    ) -> AsyncGenerator[bytes]:
+        """The same in YAML: its keys in order, the list among them as it comes."""
+        whole = msgspec.json.decode(self._list_head(metadata) + b"]}")
+        (key,) = (key for key, value in whole.items() if value == [])
+        before = {each: value for each, value in whole.items() if each < key}
+        after = {each: value for each, value in whole.items() if each > key}
+        yield yaml_process.from_json(msgspec.json.encode(before)) + f"{key}:\n".encode()
+        async with aclosing(offload.yaml_items(map(self._item_line, objects))) as pieces:
+            async for piece in pieces:
+                yield piece
+        if after:
+            yield yaml_process.from_json(msgspec.json.encode(after))
+
+    def _item_line(self, data: bytes) -> bytes:
+        return self._item(data) + b"\n"
+
+    def _item(self, data: bytes) -> bytes:
+        """One object in a list."""
+        if self.output_format.as_kind == "Table":
+            return msgspec.json.encode(self._row(data))
+        if self.output_format.as_kind:
+            metadata = msgspec.json.decode(data)["metadata"]
+            return msgspec.json.encode({**_PARTIAL, "metadata": metadata})
+        return self._in_version(data)
+
+    def line(self, event_type: str, event: WatchEvent, *, first: bool) -> bytes:
+        """The line of a watch stream for *event*; *first* tables name their columns."""
+        kind = self.kind
+        as_stored = kind.storage_version in ("", kind.resource.version) and not kind.stored_as
+        if self.output_format == PLAIN_JSON and as_stored:
+            return event.line(event_type)
+        return watch_line(event_type, self.object(event.object_for(event_type), first=first))
+
+    def object(self, data: bytes, *, first: bool = False) -> bytes:
+        """One object of a watch stream."""
+        return self._transform(data, columns=first)
+
+    def bookmark(self, version: int, *, initial_end: bool = False, first: bool = False) -> bytes:
+        """The line that says how far a watch stream has come."""
+        metadata: Json = {"resourceVersion": str(version)}
+        if initial_end:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        resource = self.kind.resource
+        obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+        if self.output_format.as_kind == "Table":
+            row: Json = {"cells": [], "object": {**_PARTIAL, "metadata": metadata}}
+            obj = self._table([row], {"resourceVersion": str(version)}, columns=first)
+        elif self.output_format.as_kind:
+            obj = {**_PARTIAL, "metadata": metadata}
+        return watch_line("BOOKMARK", msgspec.json.encode(obj))
+
+    def _in_version(self, data: bytes) -> bytes:
+        if self.kind.conversion is not None:
+            return msgspec.json.encode(self.kind.from_stored(msgspec.json.decode(data)))
+        return in_version(data, self.kind.resource.api_version)
+
+    def _transform(self, data: bytes, *, columns: bool = True) -> bytes:
+        if not self.output_format.as_kind:
+            return self._in_version(data)
+        if self.output_format.as_kind == "Table":
+            version = msgspec.json.decode(data)["metadata"].get("resourceVersion", "")
+            metadata = {"resourceVersion": version} if version else {}
+            return msgspec.json.encode(self._table([self._row(data)], metadata, columns=columns))
+        return msgspec.json.encode({**_PARTIAL, "metadata": msgspec.json.decode(data)["metadata"]})
+
+    def _row(self, data: bytes) -> Json:
+        obj = msgspec.json.decode(self._in_version(data))
+        row: Json = {"cells": tables.cells(self.kind, obj, datetime.now(UTC))}
+        if self.include == "Object":
+            row["object"] = obj
+        elif self.include == "None":
+            row["object"] = None
+        else:
+            row["object"] = {**_PARTIAL, "metadata": obj["metadata"]}
+        return row
+
+    def _table(self, rows: list[Json], metadata: Json, *, columns: bool = True) -> Json:
+        return {
+            "kind": "Table",
+            "apiVersion": _META,
+            "metadata": metadata,
+            "columnDefinitions": tables.column_definitions(self.kind) if columns else None,
+            "rows": rows,
+        }
+
+    def _list_head(self, metadata: Json) -> bytes:
+        """A list up to its first item."""
+        if self.output_format.as_kind == "Table":
+            empty = self._table([], metadata)
+        elif self.output_format.as_kind:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": _META}
+            empty = {**head, "metadata": metadata, "items": []}
+        else:
+            resource = self.kind.resource
+            if self.kind.custom:
+                metadata = {"continue": "", **metadata}
+            head = {"kind": self.kind.list_kind, "apiVersion": resource.api_version}
+            empty = {**head, "metadata": metadata, "items": []}
+        return msgspec.json.encode(empty).removesuffix(b"]}")
+
+
+def _yaml_response(data: bytes, *, status: int = 200) -> Response:
+    """An answer in YAML, made by a process of its own if it is large."""
+    if len(data) > offload.YAML_OFFLOAD_THRESHOLD:
+        return Response(status=status, stream=_yaml_stream(data), content_type=YAML)
+    return Response(status=status, body=yaml_process.from_json(data), content_type=YAML)
+
+
+async def _yaml_stream(data: bytes) -> AsyncGenerator[bytes]:
+    yield await offload.json_to_yaml(data)

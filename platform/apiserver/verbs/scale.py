@@ -1,0 +1,104 @@
+"""The ``/scale`` of a kind: how many replicas are wanted and how many there are."""
+
+from typing import Any
+
+import msgspec
+
+from ..errors.fields import invalid as invalid_field
+from ..errors.status import bad_request, invalid
+from ..http.bodies import get_object
+from ..http.requests import Json, Request
+from ..kinds.info import KindInfo
+from . import patch_bodies
+from .writes import UpdateFunc
+
+_BUILT_IN = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+}
+
+
+def get_scale(kind: KindInfo, obj: Json) -> bytes:
+    """The Scale of an object."""
+    return msgspec.json.encode(_scale(kind, obj)) + b"\n"
+
+
+def _scale(kind: KindInfo, obj: Json) -> Json:
+    paths = kind.scale_paths or _BUILT_IN
+    metadata = obj["metadata"]
+    shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status: Json = {"replicas": _get_path(obj, paths["statusReplicasPath"]) or 0}
+    selector = _selector(kind, obj)
+    if selector:
+        status["selector"] = selector
+    wanted = _get_path(obj, paths["specReplicasPath"])
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: metadata[key] for key in shown if key in metadata},
+        "spec": {"replicas": wanted} if wanted else {},
+        "status": status,
+    }
+
+
+def desired_replicas(kind: KindInfo, obj: Json) -> int:
+    """How many replicas an object asks for."""
+    return int(_get_path(obj, (kind.scale_paths or _BUILT_IN)["specReplicasPath"]) or 0)
+
+
+def update_scale(kind: KindInfo, body: Json) -> UpdateFunc:
+    """The change that a sent Scale asks for."""
+
+    def change(obj: Json) -> Json:
+        return _with_replicas(kind, obj, body)
+
+    return change
+
+
+def patch_scale(request: Request, kind: KindInfo) -> UpdateFunc:
+    """The change that a patch of the Scale asks for.
+
+    Raises:
+        StatusError: 400, 413 or 415; the change itself raises 400, 413 or 422.
+    """
+    patch = patch_bodies.read_patch(request, kind)
+
+    def change(obj: Json) -> Json:
+        return _with_replicas(kind, obj, patch(_scale(kind, obj)))
+
+    return change
+
+
+def _with_replicas(kind: KindInfo, obj: Json, body: Json) -> Json:
+    replicas = get_object(body, "spec").get("replicas", 0)
+    if not isinstance(replicas, int):
+        raise bad_request("spec.replicas of a Scale is a whole number")
+    if replicas < 0:
+        text = "must be greater than or equal to 0"
+        error = invalid_field("spec.replicas", replicas, text)
+        raise invalid(kind.resource, obj["metadata"]["name"], [error])
+    version = get_object(body, "metadata").get("resourceVersion")
+    metadata = {**obj["metadata"], "resourceVersion": version} if version else obj["metadata"]
+    path = (kind.scale_paths or _BUILT_IN)["specReplicasPath"].strip(".").split(".")
+    changed: Json = _set_path({**obj, "metadata": metadata}, path, replicas)
+    return changed
+
+
+def _set_path(value: Any, path: list[str], replicas: int) -> Any:
+    if not path:
+        return replicas
+    inside = value if isinstance(value, dict) else {}
+    return {**inside, path[0]: _set_path(inside.get(path[0]), path[1:], replicas)}
+
+
+def _get_path(obj: Any, path: str) -> Any:
+    for key in path.strip(".").split("."):
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj
+
+
+def _selector(kind: KindInfo, obj: Json) -> str:
+    if path := kind.scale_paths.get("labelSelectorPath"):
+        return str(_get_path(obj, path) or "")
+    labels = _get_path(obj, ".spec.selector.matchLabels") or {}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -1,0 +1,301 @@
+"""Parts without many flags as commands of their own: the API server, the agent, the REST API.
+
+Every command imports its part when it runs, so that none pays for the others at start.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import logs
+from .flag_groups import (
+    ClusterFlags,
+    EndpointFlags,
+    FlagError,
+    HttpLimits,
+    LogFormat,
+    LogLevel,
+    Version,
+)
+from .manager import Telemetry, exit_on_error, new_client, parse_http_limits, run_components
+from .process import SHUTDOWN_TIMEOUT, on_termination, run
+
+if TYPE_CHECKING:
+    from ..agent.settings import AgentSettings
+    from ..api.server import KeyPairFiles
+    from ..httpserver.limits import Limits
+    from .health import Endpoint
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Credentials.", show_default="$KUBECONFIG, ~/.kube/config, or in-cluster"),
+]
+ListenFd = Annotated[
+    int | None, typer.Option(help="A listening socket that the parent process hands down.")
+]
+Address = Annotated[str, typer.Option(help="HOST:PORT to listen on.")]
+MetricsAddress = Annotated[
+    str, typer.Option(help="[HOST]:PORT of /metrics; all addresses without a host.")
+]
+
+
+def _bind_or_inherit(fd: int | None, address: str) -> socket.socket:
+    """The socket that is handed down, or one at *address*; else the command ends with a line."""
+    from .health import split_host_port
+
+    if fd is not None:
+        return socket.socket(fileno=fd)
+    with exit_on_error(OSError, ValueError):
+        host, port = split_host_port(address)
+        try:
+            return _listen(host, port)
+        except OSError as error:
+            raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket; of IPv4 and IPv6 where *host* is empty or ``::``, as Go programs do."""
+    if host in ("", "::") and socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    if not host:
+        return socket.create_server(("", port))
+    found = {info[0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    family = socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
+    return socket.create_server((host, port), family=family)
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    """Whether only processes of this machine can reach *listener*."""
+    if listener.family == socket.AF_UNIX:
+        return True
+    address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def apiserver(
+    data_dir: Annotated[Path, typer.Option(help="Keeps everything that lasts.")],
+    listen_address: Address = "127.0.0.1:7443",
+    listen_fd: ListenFd = None,
+    http_limits: HttpLimits = "",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+    version: Version = False,
+) -> None:
+    """Run the embedded Kubernetes API server."""
+    from ..admission.settings import JOB_PLUGINS, AdmissionSettings
+    from ..admission.webhooks import webhooks
+    from ..apiserver.server import Settings, serve
+    from ..job_ctrl.plugins import entry_points
+    from ..model import crds
+
+    logs.configure(log_format=log_format, level=log_level)
+    with exit_on_error(ValueError):
+        limits = parse_http_limits(http_limits)
+    listener = _bind_or_inherit(listen_fd, listen_address)
+    bound = listener.getsockname()[0]
+    host = "127.0.0.1" if bound in ("0.0.0.0", "::") else bound
+
+    async def main(ready: asyncio.Event) -> None:
+        rules = AdmissionSettings(job_plugins=JOB_PLUGINS | entry_points.names(), queue_gates=True)
+        settings = Settings(
+            data_dir=data_dir,
+            host=host,
+            listener=listener,
+            webhooks=webhooks(rules),
+            crds=crds.load(),
+            limits=limits,
+        )
+        await serve(settings, ready=ready)
+
+    with exit_on_error(OSError), listener:
+        run(main)
+
+
+def _endpoints(
+    telemetry: Telemetry, metrics_address: str, http_limits: str
+) -> "tuple[list[Endpoint], Limits]":
+    """Where metrics are served, and the limits of all listeners; or the command ends."""
+    with exit_on_error(ValueError):
+        flags = EndpointFlags(listen_address=metrics_address, http_limits=http_limits)
+        return telemetry.endpoints(flags, metrics_port=0), parse_http_limits(http_limits)
+
+
+def agent(
+    data_dir: Annotated[Path, typer.Option(help="Keeps pods and their logs.")],
+    kubeconfig: Kubeconfig = None,
+    simulate: Annotated[int, typer.Option(min=0, help="Pretend this many nodes.")] = 0,
+    cpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="CPUs that each node offers.", show_default="at least 16; simulated: 32"
+        ),
+    ] = None,
+    pki_dir: Annotated[
+        Path | None, typer.Option(help="agent.crt, agent.key and ca.crt of the log server.")
+    ] = None,
+    end_pods: Annotated[
+        bool, typer.Option("--end-pods", help="End all pods at SIGTERM; else they run on.")
+    ] = False,
+    metrics_address: MetricsAddress = "",
+    http_limits: HttpLimits = "",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+    version: Version = False,
+) -> None:
+    """Run pods as processes of this machine, or pretend to."""
+    from ..agent.service import Agent
+    from ..kube.client.events import EventRecorder
+    from ..kube.errors import ConfigError
+    from ..machinery.clock import SystemClock
+    from .health import CannotListenError, serve_endpoints
+
+    logs.configure(log_format=log_format, level=log_level)
+    instruments = Telemetry()
+    doors, limits = _endpoints(instruments, metrics_address, http_limits)
+    settings = _agent_settings(data_dir, simulate, cpus=cpus, pki_dir=pki_dir)
+    settings = replace(settings, limits=limits, listener_metrics=instruments.listener_metrics)
+    _prepare_files(settings)
+    cluster = ClusterFlags(kubeconfig=kubeconfig)
+
+    async def main(ready: asyncio.Event) -> None:
+        async with (
+            serve_endpoints(doors),
+            new_client(cluster, "agent", metrics=instruments.client_metrics) as client,
+        ):
+            recorder = EventRecorder(client, component="kubelet")
+            part = Agent(client, settings=settings, clock=SystemClock(), recorder=recorder)
+            task = asyncio.current_task()
+
+            def stop() -> None:
+                if ready.is_set() or task is None:
+                    # In the place of being cancelled: pods end in order, and their ends are told.
+                    part.stop(stop_pods=end_pods)
+                else:
+                    task.cancel()
+
+            on_termination(
+                stop, timeout=None if end_pods else SHUTDOWN_TIMEOUT
+            )  # pods get their own grace
+            await run_components(recorder, part, ready=ready)
+
+    with exit_on_error(CannotListenError, ConfigError):
+        run(main)
+
+
+def _prepare_files(settings: "AgentSettings") -> None:
+    """Make the agent's folders; end the command where others control them or its key."""
+    from ..agent.pods.records import make_dirs
+    from ..kube.private_files import read_credential
+
+    with exit_on_error(OSError):
+        make_dirs(settings.data_dir)
+        if settings.serving is not None:
+            read_credential(settings.serving.key)
+
+
+def _agent_settings(
+    data_dir: Path, simulate: int, *, cpus: int | None, pki_dir: Path | None
+) -> "AgentSettings":
+    from ..agent.settings import AgentSettings, ServingFiles, SimulationSettings
+
+    simulation = SimulationSettings(nodes=simulate) if simulate else None
+    settings = AgentSettings(data_dir=data_dir, simulation=simulation)
+    if cpus is not None:
+        settings = replace(settings, cpus=cpus)
+        if simulation is not None:
+            settings = replace(settings, simulation=replace(simulation, cpus=cpus))
+    if pki_dir is None:
+        return settings
+    serving = ServingFiles(
+        certificate=pki_dir / "agent.crt",
+        key=pki_dir / "agent.key",
+        client_ca=pki_dir / "ca.crt",
+    )
+    return replace(settings, serving=serving)
+
+
+def _key_pair(
+    listener: socket.socket, certificate: Path | None, key: Path | None, *, insecure: bool
+) -> "KeyPairFiles | None":
+    """The certificate that *listener* is to serve, if any.
+
+    Raises:
+        FlagError: half of it is missing, or bearer tokens would cross a network in plain text.
+    """
+    from ..api.server import KeyPairFiles
+
+    if bool(certificate) != bool(key):
+        raise FlagError("--tls-cert-file and --tls-private-key-file need each other")
+    if certificate and key:
+        if insecure:
+            raise FlagError("--insecure has no effect with --tls-cert-file: leave one of them out")
+        return KeyPairFiles(certificate=certificate, key=key)
+    if not (insecure or _is_loopback(listener)):
+        host, port = listener.getsockname()[:2]
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise FlagError(
+            f"cannot serve plain HTTP on {where}, which is not loopback: bearer tokens could be"
+            " read on the network; set --tls-cert-file and --tls-private-key-file, or --insecure"
+        )
+    return None
+
+
+def api(
+    kubeconfig: Kubeconfig = None,
+    store: Annotated[
+        str,
+        typer.Option(help="SQLAlchemy URL of the history.", envvar="BATHOLITH_STORE"),
+    ] = "sqlite:///batholith-api.db",
+    listen_address: Address = "127.0.0.1:7480",
+    listen_fd: ListenFd = None,
+    tls_cert_file: Annotated[
+        Path | None, typer.Option(help="Certificate to serve; read again when it changes.")
+    ] = None,
+    tls_private_key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve plain HTTP though not on loopback.")
+    ] = False,
+    metrics_address: MetricsAddress = "",
+    http_limits: HttpLimits = "",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "INFO",
+    version: Version = False,
+) -> None:
+    """Serve the REST command API, with /livez and /readyz."""
+    from ..api.server import ApiSettings, CertificateFilesError, serve
+    from ..kube.errors import ConfigError
+    from ..machinery.clock import SystemClock
+    from ..store.database import StoreError
+    from .health import CannotListenError, serve_endpoints
+
+    logs.configure(log_format=log_format, level=log_level)
+    instruments = Telemetry()
+    doors, limits = _endpoints(instruments, metrics_address, http_limits)
+    listener = _bind_or_inherit(listen_fd, listen_address)
+
+    async def main(ready: asyncio.Event) -> None:
+        async with (
+            serve_endpoints(doors),
+            new_client(
+                ClusterFlags(kubeconfig=kubeconfig), "api", metrics=instruments.client_metrics
+            ) as client,
+        ):
+            await serve(client, settings, clock=SystemClock(), ready=ready)
+
+    errors = (CannotListenError, CertificateFilesError, ConfigError, FlagError, StoreError)
+    with exit_on_error(*errors), listener:
+        pair = _key_pair(listener, tls_cert_file, tls_private_key_file, insecure=insecure)
+        settings = ApiSettings(
+            store_url=store,
+            listener=listener,
+            certificate=pair,
+            limits=limits,
+            listener_metrics=instruments.listener_metrics,
+        )
+        run(main)

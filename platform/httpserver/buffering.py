@@ -1,0 +1,290 @@
+"""Limits in front of a server that has none of its own: uvicorn's or aiohttp's.
+
+A :class:`BufferingConnection` reads a request to its end before the server gets to know of it, and
+then hands it on as one piece with a length. So a request that is cut off is never carried out, the
+server needs no memory for requests that do not end, and its parser cannot read them in another way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from .limits import Limits
+from .listener import LimitedConnection, Listener, Phase
+from .metrics import ListenerMetrics
+
+MAX_HEADER_SIZE = 64 * 1024
+"""Bytes of a request's header."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_DROPPED_HEADERS = frozenset(
+    (b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te")
+)
+"""Headers about how a request is sent, which is decided here."""
+
+ErrorContent = Callable[[int], tuple[str, bytes]]
+"""Content type and body of a refusal."""
+
+
+class BufferingListener(Listener):
+    """All connections of a server behind."""
+
+    backend_factory: Callable[[], asyncio.Protocol]
+    """Makes the protocols of the server behind; to be set before listening."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        body_limit: int,
+        client_cert_required: bool = False,
+        limits: Limits | None = None,
+        metrics: ListenerMetrics | None = None,
+        error_content: ErrorContent | None = None,
+        time: Callable[[], float] | None = None,
+    ) -> None:
+        """Prepare to listen.
+
+        Args:
+            body_limit: bytes that a request's body may have.
+            proves: whether the TLS handshake asks for a certificate.
+            describe: what clients read that are refused; plain text by default.
+        """
+        super().__init__(name=name, limits=limits, metrics=metrics, time=time)
+        self.body_limit = body_limit
+        self.client_cert_required = client_cert_required
+        self._error_content = error_content
+        self._by_backend: dict[asyncio.BaseProtocol, BufferingConnection] = {}
+
+    def create_connection(self) -> "BufferingConnection":
+        """The protocol of a new connection."""
+        return BufferingConnection(self)
+
+    def error_content(self, status: int) -> tuple[str, bytes]:
+        """See `Listener.describe`."""
+        return self._error_content(status) if self._error_content else super().error_content(status)
+
+    def set_backend(
+        self, backend: asyncio.BaseProtocol, connection: "BufferingConnection | None"
+    ) -> None:
+        """Take note that *inner* serves *front*, or nothing any more."""
+        if connection is None:
+            self._by_backend.pop(backend, None)
+        else:
+            self._by_backend[backend] = connection
+
+    def on_response_sent(self, backend: asyncio.BaseProtocol) -> None:
+        """The server behind has answered a request."""
+        front = self._by_backend.get(backend)
+        if front is not None:
+            front.on_response_sent()
+
+
+class BufferingConnection(LimitedConnection):
+    """One connection; the methods whose names begin with ``on_`` are called by the parser."""
+
+    listener: BufferingListener
+    transport: asyncio.Transport
+
+    def __init__(self, listener: BufferingListener) -> None:
+        super().__init__(listener)
+        self._parser = HttpRequestParser(self)
+        self._backend: asyncio.Protocol | None = None
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._size = 0
+        self._in_header = self._in_body = False
+        self._complete_requests: deque[bytes] = deque()
+        """Requests that wait for the one that is being answered."""
+        self._responding = False
+        self._discard_input = False
+        self._rejection_status = 0
+
+    # -- told by the transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection, and tell the server behind."""
+        super().connection_lost(exc)
+        self._complete_requests.clear()
+        inner, self._backend = self._backend, None
+        if inner is not None:
+            self.listener.set_backend(inner, None)
+            inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell the server behind."""
+        super().pause_writing()
+        if self._backend is not None:
+            self._backend.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the server behind."""
+        super().resume_writing()
+        if self._backend is not None:
+            self._backend.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        if self._discard_input:
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._discard_input = True  # the request is served as it is; what follows is of no use
+        except HttpParserError:
+            self.listener.count_rejection("malformed")
+            self.reject(400)
+        if self._in_header:
+            self._size += len(data)
+            if self._size > MAX_HEADER_SIZE:
+                self.listener.count_rejection("header_too_large")
+                self.reject(431)
+        self._forward_next()
+        self._update_phase()
+
+    def eof_received(self) -> bool | None:
+        """Refuse a request whose rest will not come; nothing of it is carried out."""
+        if not self._discard_input and (self._in_header or self._in_body):
+            self.listener.count_rejection("truncated")
+            self.reject(400)
+        return self._backend.eof_received() if self._backend is not None else None
+
+    # -- told by the parser
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url, self._headers, self._body, self._size = b"", [], [], 0
+        self._in_header = True
+
+    def on_url(self, chunk: bytes) -> None:
+        """Part of the request's line."""
+        self._url += chunk
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, or a trailer, which nobody here reads."""
+        if self._in_header:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """What comes now is the body."""
+        self._in_header, self._in_body, self._size = False, True, 0
+        headers = {name.lower(): value for name, value in self._headers}
+        sent = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        if sent and self._parser.should_upgrade():
+            # The parser would take the body for another protocol's.
+            self.listener.count_rejection("malformed")
+            self.reject(400)
+        elif int(headers.get(b"content-length", b"0")) > self.listener.body_limit:
+            self._reject_body()
+        elif headers.get(b"expect", b"").lower() == b"100-continue" and not self._responding:
+            self.transport.write(_CONTINUE)
+
+    def on_body(self, chunk: bytes) -> None:
+        """Part of the body."""
+        if self._discard_input:
+            return
+        self._size += len(chunk)
+        self._body.append(chunk)
+        if self._size > self.listener.body_limit:
+            self._reject_body()
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._in_body = False
+        if self._discard_input:
+            return
+        parser = self._parser
+        lines = [
+            b"%b %b HTTP/%b\r\n"
+            % (parser.get_method(), self._url, parser.get_http_version().encode())
+        ]
+        sized = False
+        for name, value in self._headers:
+            kind = name.lower()
+            sized = sized or kind in (b"content-length", b"transfer-encoding")
+            if kind not in _DROPPED_HEADERS:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        if sized:
+            lines.append(b"content-length: %d\r\n" % self._size)
+        self._complete_requests.append(b"".join((*lines, b"\r\n", *self._body)))
+        self._headers, self._body = [], []
+
+    def _reject_body(self) -> None:
+        self.listener.count_rejection("body_too_large")
+        self.reject(413)
+
+    # -- the server behind
+
+    def on_response_sent(self) -> None:
+        """The server behind has answered."""
+        self._responding = False
+        if self._rejection_status or self._complete_requests:
+            # It may still write the end of its answer, in this turn of the loop.
+            self.listener.call_soon(self._resume)
+        self._update_phase()
+
+    def _resume(self) -> None:
+        if self.transport.is_closing():
+            return
+        self.transport.resume_reading()
+        self._forward_next()
+        if self._rejection_status and not (self._responding or self._complete_requests):
+            self._send_rejection()
+        else:
+            self._update_phase()
+
+    def _forward_next(self) -> None:
+        """Hand on the next request, if none is being answered."""
+        if self._responding:
+            if self._complete_requests:
+                self.transport.pause_reading()
+            return
+        if not self._complete_requests:
+            return
+        inner = self._backend
+        if inner is None:
+            inner = self._backend = self.listener.backend_factory()
+            self.listener.set_backend(inner, self)
+            inner.connection_made(self.transport)
+        self._responding = True
+        inner.data_received(self._complete_requests.popleft())
+
+    def reject(self, status: int) -> None:
+        """Drop what has come of a request, answer *status* when its turn comes, and close."""
+        if self._rejection_status:
+            return
+        self._discard_input, self._rejection_status = True, status
+        self._in_header = self._in_body = False
+        self._headers, self._body = [], []
+        if status == 429:
+            self._complete_requests.clear()
+        if not (self._responding or self._complete_requests):
+            self._send_rejection()
+
+    def _send_rejection(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(self.listener.rejection_response(self._rejection_status))
+            self.half_close()
+
+    def _update_phase(self) -> None:
+        """Begin the phase that the connection is in now, and tell how much it holds."""
+        if self._responding:
+            phase = Phase.RESPONDING
+        elif self._in_header:
+            phase = Phase.HEADER
+        elif self._in_body:
+            phase = Phase.BODY
+        elif self._backend is None:
+            return  # not even the first request has begun
+        else:
+            phase = Phase.IDLE
+        if phase is not self.phase and self.phase is not Phase.CLOSING:
+            self.enter_phase(phase)
+        held = sum(map(len, self._complete_requests))
+        if self._in_header or self._in_body:
+            held += self._size
+        if held != self.buffered_bytes:
+            self.listener.set_buffered_bytes(self, held)

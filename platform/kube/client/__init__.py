@@ -1,0 +1,1 @@
+"""Typed API client: credentials, retries, flow control, codec, watch decoding, leases, events."""

@@ -1,0 +1,214 @@
+"""Who we are, on the wire: the TLS context and the ``Authorization`` header.
+
+Tokens that live in files or come from credential plugins are looked at again every minute, and
+at once after the server has refused one.
+"""
+
+import asyncio
+import base64
+import logging
+import ssl
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import ConfigError
+from ..private_files import read_credential
+from ..timing import Timing
+from .config import Credentials
+
+log = logging.getLogger(__name__)
+
+REFRESH_INTERVAL = 60.0
+"""Seconds for which a token from a file or a plugin is taken to be good."""
+
+
+class CredentialSource(Protocol):
+    """Gives the ``Authorization`` header; empty when there is none."""
+
+    async def header(self) -> str:
+        """The header's value now."""
+        ...
+
+    def invalidate(self) -> None:
+        """The server refused the header: look again before the next use."""
+        ...
+
+
+class StaticCredentials:
+    """A header that never changes."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    async def header(self) -> str:
+        """The header's value."""
+        return self._value
+
+    def invalidate(self) -> None:
+        """Nothing to look up again."""
+
+
+class TokenFileSource:
+    """A bearer token in a file that someone replaces while we run."""
+
+    def __init__(self, path: str, timing: Timing) -> None:
+        self._path = Path(path)
+        self._timing = timing
+        self._value = ""
+        self._valid_until = float("-inf")
+
+    async def header(self) -> str:
+        """The token as last read, at most a minute ago; the old one if the file is unreadable."""
+        now = self._timing.monotonic()
+        if now >= self._valid_until:
+            self._value = self._read_token() or self._value
+            self._valid_until = now + REFRESH_INTERVAL
+        return self._value
+
+    def invalidate(self) -> None:
+        """Read the file again next time."""
+        self._valid_until = float("-inf")
+
+    def _read_token(self) -> str:
+        try:
+            token = read_credential(self._path).decode().strip()
+        except OSError as error:
+            if not self._value:
+                why = error.strerror or error
+                raise ConfigError(f"cannot read token {self._path}: {why}") from error
+            log.warning("token file unreadable, keeping the old token", extra={"error": str(error)})
+            return ""
+        return f"Bearer {token}" if token else ""
+
+
+class ExecCredentialSource:
+    """Credentials of an ``exec`` or OIDC user, fetched by the official client's loader."""
+
+    def __init__(self, loader: Any, configuration: Any, timing: Timing) -> None:
+        self._loader = loader
+        self._configuration = configuration
+        self._timing = timing
+        self._valid_until = timing.monotonic() + REFRESH_INTERVAL
+        self._refresh_lock = asyncio.Lock()
+
+    async def header(self) -> str:
+        """The plugin's token; the plugin itself says when it must be run again."""
+        if self._timing.monotonic() >= self._valid_until:
+            async with self._refresh_lock:
+                if self._timing.monotonic() >= self._valid_until:
+                    await self._refresh()
+                    self._valid_until = self._timing.monotonic() + REFRESH_INTERVAL
+        return str(self._configuration.api_key.get("BearerToken", ""))
+
+    def invalidate(self) -> None:
+        """Ask the loader again next time."""
+        self._valid_until = float("-inf")
+
+    async def _refresh(self) -> None:
+        """Have the plugin asked; what it fails with is no reason to end."""
+        try:
+            await self._loader.load_and_set(self._configuration)
+        except Exception as error:
+            log.warning("credential plugin failed, keeping the token", extra={"error": str(error)})
+
+
+async def resolve_credentials(
+    credentials: Credentials, timing: Timing
+) -> tuple[Credentials, CredentialSource]:
+    """Turn credentials into a header source, running a credential plugin if one is named.
+
+    Returns the credentials too: a plugin may have added a client certificate.
+
+    Raises:
+        ConfigError: the plugin or the token file gives nothing.
+    """
+    if credentials.plugin is not None:
+        return await _from_plugin(credentials, credentials.plugin, timing)
+    if credentials.token:
+        return credentials, StaticCredentials(f"Bearer {credentials.token}")
+    if credentials.token_file:
+        identity = TokenFileSource(credentials.token_file, timing)
+        await identity.header()
+        return credentials, identity
+    if credentials.username:
+        pair = f"{credentials.username}:{credentials.password}".encode()
+        return credentials, StaticCredentials(f"Basic {base64.b64encode(pair).decode()}")
+    return credentials, StaticCredentials("")
+
+
+async def _from_plugin(
+    credentials: Credentials, plugin: tuple[str, str], timing: Timing
+) -> tuple[Credentials, CredentialSource]:
+    # Imported here alone: 200 ms and 50 MB that nobody else should pay.
+    from kubernetes.aio import config
+    from kubernetes.aio.client import Configuration
+
+    path, context = plugin
+    configuration = Configuration()
+    try:
+        loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=path,
+            context=context,
+            client_configuration=configuration,
+            persist_config=True,
+        )
+    except Exception as error:
+        raise ConfigError(f"{path}: credentials of context {context!r}: {error}") from error
+    cert = configuration.cert_file or ""
+    if not cert and not configuration.api_key.get("BearerToken"):
+        raise ConfigError(f"{path}: the credential plugin of context {context!r} gave nothing")
+    if cert:
+        credentials = replace(
+            credentials,
+            cert_file=cert,
+            key_file=configuration.key_file or "",
+            cert_data=b"",
+            key_data=b"",
+        )
+    return credentials, ExecCredentialSource(loader, configuration, timing)
+
+
+def tls_context(credentials: Credentials) -> ssl.SSLContext | None:
+    """Build the TLS settings for ``https`` servers; None for ``http``.
+
+    Raises:
+        ConfigError: a certificate or key cannot be read.
+    """
+    if not credentials.server.startswith("https://"):
+        return None
+    try:
+        context = _verifying_context(credentials)
+        _load_client_cert(context, credentials)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"certificates for {credentials.server}: {error}") from error
+    return context
+
+
+def _verifying_context(credentials: Credentials) -> ssl.SSLContext:
+    if credentials.ca_data:
+        context = ssl.create_default_context(cadata=credentials.ca_data.decode("ascii"))
+    else:
+        context = ssl.create_default_context(cafile=credentials.ca_file or None)
+    if credentials.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    # Older cluster CAs lack the key usage extension, which newer Pythons demand by default.
+    context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
+    return context
+
+
+def _load_client_cert(context: ssl.SSLContext, credentials: Credentials) -> None:
+    """Load the client certificate; data go through a private folder, for OpenSSL reads files."""
+    if not (credentials.cert_data or credentials.cert_file):
+        return
+    with tempfile.TemporaryDirectory(prefix="batholith-") as folder:
+        cert, key = Path(credentials.cert_file), Path(credentials.key_file)
+        if credentials.cert_data:
+            cert = Path(folder, "cert.pem")
+            cert.write_bytes(credentials.cert_data)
+        if credentials.key_data:
+            key = Path(folder, "key.pem")
+            key.write_bytes(credentials.key_data)
+        context.load_cert_chain(cert, key)

@@ -1,0 +1,373 @@
+"""The one door to a Kubernetes API: typed reads, writes, lists and watches.
+
+Bodies are structs, dicts or ready bytes; answers are read as the *view* that the caller names: a
+struct of the fields it needs, ``dict``, or :class:`msgspec.Raw` for the bytes. Errors are those of
+:mod:`.errors`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar, overload
+
+import msgspec
+
+from ...model.names import Resource
+from ..metrics import ClientMetrics
+from ..timing import Timing
+from . import codec
+from .codec import ListScope, ObjectList
+from .config import Credentials
+from .flowcontrol import TokenBucketRateLimiter
+from .transport import ApiRequest, ClientOptions, Transport
+from .watch_decoder import Bookmark, LineSplitter, WatchDecoder, WatchEvent
+
+T = TypeVar("T")
+
+Lines = Sequence[bytes]
+"""Whole lines of a watch that came in one read."""
+
+WATCH_IDLE_TIMEOUT = 90.0
+"""Seconds of silence after which a watch is taken for dead; servers send a bookmark a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchType:
+    """How the body of a patch is meant."""
+
+    content_type: str
+    field_manager: str = ""
+    force: bool = False
+
+    MERGE: ClassVar["PatchType"]
+    STRATEGIC: ClassVar["PatchType"]
+    JSON: ClassVar["PatchType"]
+
+    @classmethod
+    def apply(cls, field_manager: str, *, force: bool = False) -> "PatchType":
+        """Server-side apply as *field_manager*; *force* takes fields from other managers."""
+        return cls("application/apply-patch+yaml", field_manager, force)
+
+
+PatchType.MERGE = PatchType("application/merge-patch+json")
+PatchType.STRATEGIC = PatchType("application/strategic-merge-patch+json")
+PatchType.JSON = PatchType("application/json-patch+json")
+
+
+class Client:
+    """A user of one API server. Open it with ``async with``; it is safe for many tasks."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        user_agent: str,
+        limiter: TokenBucketRateLimiter | None = None,
+        timeout: float = 30,
+        options: ClientOptions | None = None,
+    ) -> None:
+        self._transport = Transport(
+            credentials,
+            user_agent=user_agent,
+            limiter=limiter,
+            timeout=timeout,
+            options=options or ClientOptions(),
+        )
+        self._background = False
+
+    async def __aenter__(self) -> Self:
+        """Open the connection pool.
+
+        Raises:
+            ConfigError: the credentials cannot be used.
+        """
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        await self._transport.__aexit__(kind, error, trace)
+
+    @property
+    def metrics(self) -> ClientMetrics:
+        """Where this client's figures are kept."""
+        return self._transport.options.metrics
+
+    @property
+    def timing(self) -> Timing:
+        """The clock of this client."""
+        return self._transport.options.timing
+
+    def background(self) -> "Client":
+        """The same client and pool, but its requests stand behind those of all others."""
+        twin = Client.__new__(Client)
+        twin._transport = self._transport
+        twin._background = True
+        return twin
+
+    async def get(self, resource: Resource, name: str, *, namespace: str = "", view: type[T]) -> T:
+        """Read one object."""
+        path = codec.object_path(resource, name, namespace=namespace)
+        return codec.decode(await self._send("GET", path), view)
+
+    async def get_path(self, path: str, *, view: type[T]) -> T:
+        """Read any path, such as ``/version`` or a pod's log; the query must be encoded."""
+        return codec.decode(await self._send("GET", path), view)
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        view: type[T],
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+    ) -> ObjectList[T]:
+        """List objects: all of them by default, else the first *limit*."""
+        scope = ListScope(
+            resource=resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+        items: list[T] = []
+        version, more = "", ""
+        async for page in self.list_pages(scope, size=limit or 500):
+            items += [codec.decode(bytes(raw), view) for raw in page.items]
+            version, more = page.resource_version, page.continue_token
+            if limit:
+                break
+        return ObjectList(items, version, more)
+
+    async def list_pages(
+        self, scope: ListScope, *, size: int = 500
+    ) -> AsyncIterator[ObjectList[msgspec.Raw]]:
+        """List in pages whose items are still bytes; all pages show the same moment.
+
+        Raises:
+            GoneError: the pages took longer than the server keeps history; start again.
+        """
+        token = ""
+        while True:
+            path = scope.path(limit=size, **{"continue": token})
+            page = codec.decode_page(await self._send("GET", path))
+            token = page.metadata.continue_
+            yield ObjectList(page.items or (), page.metadata.resource_version, token)
+            if not token:
+                return
+
+    @overload
+    async def create(
+        self, resource: Resource, body: object, *, namespace: str = ""
+    ) -> msgspec.Raw: ...
+    @overload
+    async def create(
+        self, resource: Resource, body: object, *, namespace: str = "", view: type[T]
+    ) -> T: ...
+    async def create(
+        self,
+        resource: Resource,
+        body: object,
+        *,
+        namespace: str = "",
+        view: type[Any] = msgspec.Raw,
+    ) -> Any:
+        """Create an object; a struct or dict without kind is given that of *resource*."""
+        path = codec.collection_path(resource, namespace)
+        return codec.decode(
+            await self._send("POST", path, codec.encode_object(body, resource)), view
+        )
+
+    @overload
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        kind: PatchType = PatchType.MERGE,
+    ) -> msgspec.Raw: ...
+    @overload
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        kind: PatchType = PatchType.MERGE,
+        view: type[T],
+    ) -> T: ...
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        kind: PatchType = PatchType.MERGE,
+        view: type[Any] = msgspec.Raw,
+    ) -> Any:
+        """Change an object by a merge patch, or as *kind* says.
+
+        A ``metadata.resourceVersion`` in the body makes the change conditional.
+        """
+        path = codec.object_path(resource, name, namespace=namespace, subresource=subresource)
+        applied = bool(kind.field_manager)
+        data = codec.encode_object(body, resource) if applied else codec.encode(body)
+        query = codec.with_query(path, fieldManager=kind.field_manager, force=kind.force)
+        return codec.decode(await self._send("PATCH", query, data, kind.content_type), view)
+
+    @overload
+    async def replace(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> msgspec.Raw: ...
+    @overload
+    async def replace(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        view: type[T],
+    ) -> T: ...
+    async def replace(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        view: type[Any] = msgspec.Raw,
+    ) -> Any:
+        """Replace a whole object. Never with a view: fields that it lacks would be lost."""
+        path = codec.object_path(resource, name, namespace=namespace, subresource=subresource)
+        return codec.decode(
+            await self._send("PUT", path, codec.encode_object(body, resource)), view
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace_period: int | None = None,
+        propagation: str = "",
+    ) -> None:
+        """Delete an object, if it still has *uid* and *resource_version* (where given).
+
+        Args:
+            resource: the kind.
+            name: the object's name.
+            namespace: its namespace, unless the kind is cluster-scoped.
+            uid: precondition; another uid gives ConflictError.
+            resource_version: precondition, likewise.
+            grace_period: seconds that a pod may take to end; None leaves it to the pod.
+            propagation: ``Background``, ``Foreground`` or ``Orphan``.
+        """
+        given = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {field: value for field, value in given.items() if value}
+        options: dict[str, object] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if preconditions:
+            options["preconditions"] = preconditions
+        if grace_period is not None:
+            options["gracePeriodSeconds"] = grace_period
+        if propagation:
+            options["propagationPolicy"] = propagation
+        path = codec.object_path(resource, name, namespace=namespace)
+        await self._send("DELETE", path, codec.encode(options))
+
+    @overload
+    async def post(self, path: str, body: object) -> msgspec.Raw: ...
+    @overload
+    async def post(self, path: str, body: object, *, view: type[T]) -> T: ...
+    async def post(self, path: str, body: object, *, view: type[Any] = msgspec.Raw) -> Any:
+        """POST to any path: ``pods/x/binding``, token reviews; the body must name its kind."""
+        return codec.decode(await self._send("POST", path, codec.encode(body)), view)
+
+    async def watch(
+        self,
+        resource: Resource,
+        *,
+        view: type[T],
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str = "",
+    ) -> AsyncIterator[WatchEvent[T]]:
+        """Yield changes after *resource_version* (by default an ADDED for each object first).
+
+        Ends when the server ends it; :class:`.cache.Informer` is what goes on from there.
+        """
+        scope = ListScope(
+            resource=resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+        reader = WatchDecoder(view)
+        path = scope.path(watch=True, resourceVersion=resource_version)
+        async with self.watch_lines(path) as batches:
+            async for lines in batches:
+                for line in lines:
+                    event = reader.decode(line)
+                    if not isinstance(event, Bookmark):
+                        yield event
+
+    @asynccontextmanager
+    async def watch_lines(
+        self, path: str, *, idle_timeout: float = WATCH_IDLE_TIMEOUT
+    ) -> AsyncIterator[AsyncIterator[Lines]]:
+        """Open the watch at *path*; the block gets its lines, as many at a time as came together.
+
+        Raises:
+            ApiError, ConnectionLostError: also out of the iteration.
+        """
+        async with self._transport.stream(
+            ApiRequest("GET", path), idle_timeout=idle_timeout
+        ) as pieces:
+            yield _lines(pieces())
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        return await self._transport.send(
+            ApiRequest(method, path, body, content_type, self._background)
+        )
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
+    cutter = LineSplitter()
+    async for piece in chunks:
+        if lines := cutter.feed(piece):
+            yield lines
+
+
+__all__ = ["Client", "ClientOptions", "ListScope", "ObjectList", "PatchType", "WatchEvent"]

@@ -1,0 +1,329 @@
+"""One HTTP connection pool to one API server: sends requests, maps failures, retries what may be.
+
+A *fence* may hold writes back: it is asked before a connection is sought for one, and once more
+when one is there and nothing but the write itself is left to do.
+
+What may be sent again: anything that the server turned away with 429 and ``Retry-After`` (it has
+not been carried out), and a GET whose connection broke. Nothing else: a write whose connection
+broke may have taken effect, and only the caller knows how to find out.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from .. import errors
+from ..http import tunnel
+from ..http.http1 import Exchange
+from ..http.pool import ConnectionPool, Origin, Route
+from ..http.request_heads import RequestHeadBuilder
+from ..metrics import ClientMetrics
+from ..timing import Timing
+from .auth import CredentialSource, StaticCredentials, resolve_credentials, tls_context
+from .config import Credentials
+from .flowcontrol import InFlightLimiter, TokenBucketRateLimiter
+
+log = logging.getLogger(__name__)
+
+INITIAL_BACKOFF = 0.1
+"""Seconds before a broken GET is sent again; doubled each time, and up to twice that by chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """Settings of a client that have good defaults."""
+
+    max_connections: int = 0
+    """Upper bound of the connection pool, 0 for none. Below the number of requests under way
+    each wait costs more than a connection; bound *writes_in_flight* instead."""
+
+    max_writes_in_flight: int = 64
+    """Upper bound of POST, PUT, PATCH and DELETE under way; 0 for none."""
+
+    keepalive: float = 60.0
+    """Seconds after which an idle connection is closed."""
+
+    max_attempts: int = 10
+    """How often a request may be sent that the server turns away with 429 and Retry-After."""
+
+    max_read_attempts: int = 3
+    """How often a GET may be sent whose connection breaks."""
+
+    fence: Callable[[], None] | None = None
+    """Called before each POST, PUT, PATCH and DELETE goes out; what it raises, the caller gets:
+    :class:`.errors.NotLeaderError` when somebody else may lead by now."""
+
+    metrics: ClientMetrics = field(default_factory=ClientMetrics)
+    timing: Timing = field(default_factory=Timing)
+
+
+class ApiRequest(msgspec.Struct, frozen=True):
+    """One request: *path* begins with a slash and carries its query, already encoded."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    content_type: str = "application/json"
+    background: bool = False
+
+    @property
+    def path_only(self) -> str:
+        """The path without its query: what an error is about."""
+        return self.path.partition("?")[0]
+
+
+class _ApiResponse(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+    retry_after: str | None
+
+
+class Transport:
+    """The pool and everything that all requests share; open it with ``async with``."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        user_agent: str,
+        limiter: TokenBucketRateLimiter | None,
+        timeout: float,
+        options: ClientOptions,
+    ) -> None:
+        self.options = options
+        self.limiter = limiter
+        self._credentials = credentials
+        self._user_agent = user_agent
+        self._timeout = timeout
+        self._origin = Origin.parse(credentials.server)
+        self._proxy = Origin.parse(credentials.proxy) if credentials.proxy else None
+        if self._proxy is not None:
+            tunnel.validate_proxy(self._proxy)
+        self._server_label = f"(server {self._origin.authority})"
+        self._metrics = options.metrics.for_host(self._origin.authority)
+        self._in_flight = InFlightLimiter(options.max_writes_in_flight)
+        self._pool: ConnectionPool | None = None
+        self._head_builder = RequestHeadBuilder(prefix="", headers=())
+        self._credential_source: CredentialSource = StaticCredentials("")
+
+    async def __aenter__(self) -> Self:
+        """Fetch credentials and open the (still empty) pool."""
+        options = self.options
+        credentials, self._credential_source = await resolve_credentials(
+            self._credentials, options.timing
+        )
+        route = Route(
+            origin=self._origin,
+            tls=tls_context(credentials),
+            server_name=credentials.tls_server_name,
+            proxy=self._proxy,
+        )
+        self._head_builder = self._new_head_builder(credentials)
+        self._pool = ConnectionPool(
+            route, limit=options.max_connections, keepalive=options.keepalive
+        )
+        return self
+
+    def _new_head_builder(self, credentials: Credentials) -> RequestHeadBuilder:
+        origin = self._origin
+        headers = [
+            ("Host", origin.authority),
+            ("User-Agent", self._user_agent),
+            ("Accept", "application/json"),
+            *credentials.impersonate,
+        ]
+        if self._proxy is None or origin.scheme == "https":
+            return RequestHeadBuilder(prefix=origin.path, headers=headers)
+        if user := tunnel.proxy_authorization(self._proxy):
+            headers.append(("Proxy-Authorization", user))
+        return RequestHeadBuilder(prefix=f"http://{origin.authority}{origin.path}", headers=headers)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection; running requests fail."""
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    async def send(self, request: ApiRequest) -> bytes:
+        """Send one request and return the body of its good answer.
+
+        Raises:
+            ApiError: the server refused.
+            ConnectionLostError: there was no complete answer in time.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                answer = await self._send_once(request)
+            except errors.ConnectionLostError as error:
+                await self._retry_after_disconnect(request, error, attempt)
+                continue
+            self._metrics.count_response(request.method, str(answer.status))
+            if answer.status < 300:
+                return answer.body
+            await self._retry_after_throttling(request, answer, attempt)
+
+    async def _retry_after_disconnect(
+        self, request: ApiRequest, error: errors.ConnectionLostError, attempt: int
+    ) -> None:
+        """Wait if the request may be sent again; raise otherwise. A timeout has had its time."""
+        self._metrics.count_response(request.method, "<error>")
+        late = isinstance(error, errors.RequestTimeoutError)
+        if late or request.method != "GET" or attempt >= self.options.max_read_attempts:
+            raise error
+        self._metrics.count_retry(request.method, "<error>")
+        timing = self.options.timing
+        await timing.sleep(INITIAL_BACKOFF * 2 ** (attempt - 1) * (1 + timing.random()))
+
+    async def _retry_after_throttling(
+        self, request: ApiRequest, response: _ApiResponse, attempt: int
+    ) -> None:
+        """Wait if the request may be sent again; raise otherwise."""
+        error = errors.from_response(
+            response.status, response.body, retry_after=response.retry_after
+        )
+        if response.status == 401:
+            self._credential_source.invalidate()
+        if (
+            response.status != 429
+            or error.retry_after is None
+            or attempt >= self.options.max_attempts
+        ):
+            raise error
+        self._metrics.count_retry(request.method, "429")
+        await self.options.timing.sleep(error.retry_after)
+
+    async def _send_once(self, request: ApiRequest) -> _ApiResponse:
+        await self._wait_for_rate_limit(request)
+        if request.method == "GET":
+            return await self._exchange(request)
+        await self._in_flight.acquire(background=request.background)
+        try:
+            if self.options.fence is not None:
+                self.options.fence()
+            return await self._exchange(request)
+        finally:
+            self._in_flight.release()
+
+    async def _wait_for_rate_limit(self, request: ApiRequest) -> None:
+        if self.limiter is not None:
+            waited = await self.limiter.wait(background=request.background)
+            self._metrics.observe_limiter_wait(request.method, waited)
+
+    async def _exchange(self, request: ApiRequest) -> _ApiResponse:
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._timeout):
+                exchange = await self._start_exchange(request)
+                try:
+                    await exchange.response_ready
+                except asyncio.CancelledError:
+                    exchange.abort()
+                    raise
+            return _ApiResponse(exchange.status, exchange.body(), exchange.retry_after)
+        except TimeoutError as error:
+            what = f"{request.method} {request.path_only}"
+            text = f"{what}: no answer in {self._timeout:g} s {self._server_label}"
+            raise errors.RequestTimeoutError(text) from error
+        except (errors.ConnectionLostError, OSError) as error:
+            text = f"{request.method} {request.path_only}: {error} {self._server_label}"
+            raise errors.ConnectionLostError(text) from error
+        finally:
+            self._metrics.observe_duration(request.method, time.perf_counter() - started)
+
+    async def _start_exchange(self, api_request: ApiRequest, *, streamed: bool = False) -> Exchange:
+        """Put a request on a connection; nothing is waited for once it is on its way."""
+        pool = self._pool
+        if pool is None:
+            raise RuntimeError("the client is used outside its `async with` block")
+        request = self._head_builder.encode(
+            api_request.method,
+            api_request.path,
+            authorization=await self._credential_source.header(),
+            body=api_request.body,
+            content_type=api_request.content_type,
+        )
+        connection = pool.idle_connection() or await pool.acquire()
+        try:
+            if api_request.method != "GET" and self.options.fence is not None:
+                self.options.fence()
+        except BaseException:
+            pool.release(connection)
+            raise
+        return connection.send(request, streamed=streamed, bodiless=api_request.method == "HEAD")
+
+    @asynccontextmanager
+    async def stream(
+        self, request: ApiRequest, *, idle_timeout: float
+    ) -> AsyncIterator[Callable[[], AsyncIterator[bytes]]]:
+        """Open a long answer; the block gets a function that yields its pieces as they come.
+
+        A piece is whatever one read gave; silence of *inactivity* seconds breaks the stream.
+
+        Raises:
+            ApiError, ConnectionLostError: as :meth:`send`, also out of the iteration.
+        """
+        await self._wait_for_rate_limit(request)
+        exchange = await self._open_stream(request, idle_timeout)
+        try:
+            self._metrics.count_response(request.method, str(exchange.status))
+            if exchange.status >= 300:
+                if exchange.status == 401:
+                    self._credential_source.invalidate()
+                whole = [piece async for piece in _body_chunks(exchange, request, idle_timeout)]
+                raise errors.from_response(
+                    exchange.status, b"".join(whole), retry_after=exchange.retry_after
+                )
+            yield lambda: _body_chunks(exchange, request, idle_timeout)
+        finally:
+            exchange.abort()
+
+    async def _open_stream(self, request: ApiRequest, idle_timeout: float) -> Exchange:
+        """Wait for the head of a long answer."""
+        try:
+            async with asyncio.timeout(idle_timeout):
+                exchange = await self._start_exchange(request, streamed=True)
+                try:
+                    await exchange.response_ready
+                except asyncio.CancelledError:
+                    exchange.abort()
+                    raise
+                return exchange
+        except TimeoutError as error:
+            text = f"{request.path_only}: silent for {idle_timeout:g} s {self._server_label}"
+            raise errors.RequestTimeoutError(text) from error
+        except (errors.ConnectionLostError, OSError) as error:
+            self._metrics.count_response(request.method, "<error>")
+            raise errors.ConnectionLostError(
+                f"{request.path_only}: {error} {self._server_label}"
+            ) from error
+
+
+async def _body_chunks(
+    exchange: Exchange, request: ApiRequest, idle_timeout: float
+) -> AsyncIterator[bytes]:
+    """Read to the end; our own slowness between two reads is no silence."""
+    try:
+        while True:
+            async with asyncio.timeout(idle_timeout):
+                piece = await exchange.read()
+            if not piece:
+                return
+            yield piece
+    except TimeoutError as error:
+        raise errors.RequestTimeoutError(f"{request.path_only}: the stream fell silent") from error
+    except errors.ConnectionLostError as error:
+        raise errors.ConnectionLostError(f"{request.path_only}: {error}") from error

@@ -1,0 +1,1 @@
+"""HTTP/1.1 over asyncio: connection pool, request encoding, response parsing, proxies."""

@@ -1,0 +1,1 @@
+"""Informers: a local copy of one resource, kept by list and watch."""

@@ -1,0 +1,54 @@
+"""Indexes of a cache: groups of objects by values that a function finds in them."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Generic, TypeVar
+
+from ...model.meta import HasMeta
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=HasMeta)
+
+
+class Index(Generic[T]):
+    """Keeps groups current as single objects come, change and go."""
+
+    def __init__(self, name: str, index_func: Callable[[T], Iterable[str]]) -> None:
+        self._name = name
+        self.index_func = index_func
+        self._groups: dict[str, dict[str, T]] = {}
+
+    def get(self, value: str) -> Collection[T]:
+        """The objects of a group; a live view, not to be held over an ``await``."""
+        group = self._groups.get(value)
+        return () if group is None else group.values()
+
+    def update(self, key: str, old: T | None, new: T | None) -> None:
+        """Move the object *key* from the groups of *old* to those of *new*."""
+        before = () if old is None else self._index_values(old)
+        after = () if new is None else self._index_values(new)
+        for value in before:
+            if value not in after:
+                group = self._groups[value]
+                del group[key]
+                if not group:
+                    del self._groups[value]
+        if new is not None:
+            for value in after:
+                self._groups.setdefault(value, {})[key] = new
+
+    def groups(self) -> dict[str, set[str]]:
+        """The keys of each group."""
+        return {value: set(group) for value, group in self._groups.items()}
+
+    def _index_values(self, obj: T) -> tuple[str, ...]:
+        """The object's values, each once; none if the function fails, which is logged."""
+        try:
+            return tuple(dict.fromkeys(self.index_func(obj)))
+        except Exception:
+            log.exception(
+                "an index function failed",
+                extra={"index": self._name, "key": obj.metadata.key},
+            )
+            return ()

@@ -1,0 +1,45 @@
+"""The kubeconfig by which kubectl and everything else finds the embedded cluster."""
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from ..kube.client.config import OWN_USER_PREFIX
+from .files import write_private
+
+CLUSTER_NAME = "batholith"
+"""Of the cluster, the context and (with the user's name behind it) the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAccess:
+    """How one user reaches the cluster."""
+
+    server: str
+    """``https://host:port``."""
+    ca: bytes
+    """PEM."""
+    user: str
+    token: str
+
+
+def write(path: Path, access: ClusterAccess) -> None:
+    """Write a kubeconfig with one cluster, one user and one context; mode 0600."""
+    user = f"{OWN_USER_PREFIX}{access.user}"
+    cluster = {
+        "server": access.server,
+        "certificate-authority-data": base64.b64encode(access.ca).decode(),
+    }
+    context = {"cluster": CLUSTER_NAME, "user": user, "namespace": "default"}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": CLUSTER_NAME, "cluster": cluster}],
+        "users": [{"name": user, "user": {"token": access.token}}],
+        "contexts": [{"name": CLUSTER_NAME, "context": context}],
+        "current-context": CLUSTER_NAME,
+    }
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(path, yaml.safe_dump(document, sort_keys=False).encode())

@@ -1,0 +1,74 @@
+"""``lift_gates``: pods that wait at the gate of their queue are let in when it has room for them.
+
+A cluster that grows on demand looks at pods for which no node has room. Those that only wait for
+their queue shall not count there, and are gated until then.
+
+1. Admitted gangs with such pods are taken in the order of their queues, then their own.
+2. Whoever has been let in already and is not placed yet counts as if it were.
+3. A gang that is not ready is let in up to its minimum at least, or not at all and is told why.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..framework.statement import MissingMembers
+from ..plugins.extension_points import Rejection
+from ..state.gangs import Diagnosis, Gang, QueueInfo, Task, add_amounts, sum_amounts
+
+if TYPE_CHECKING:
+    from ..framework.session import Session
+
+
+def remove_gates(session: "Session") -> None:
+    """Let pods in whose queue has room for them."""
+    gangs = [
+        gang
+        for gang in session.cache.pending_gangs.values()
+        if gang.gated_by_queue and not gang.is_pending and not session.can_skip(gang)
+    ]
+    queue_of = session.cache.queue_of
+    for gang in sorted(
+        gangs, key=lambda each: (session.queue_order(queue_of(each)), session.job_order(each))
+    ):
+        _remove_gates_of_gang(session, gang, queue_of(gang))
+
+
+def _remove_gates_of_gang(session: "Session", gang: Gang, queue: QueueInfo) -> None:
+    tasks = [task for task in session.tasks(gang, gated_by_queue=True) if not task.ungated]
+    if not tasks:
+        return
+    invalid = session.job_valid(gang)
+    if invalid:
+        session.reject(gang, Diagnosis(invalid.reason, invalid.message))
+        return
+    ungated_request = sum_amounts(session.cache.gangs[key].ungated_request for key in queue.gangs)
+    add_amounts(queue.allocated, ungated_request)
+    fitting, rejection = _tasks_within_limits(session, queue, tasks)
+    add_amounts(queue.allocated, ungated_request, -1)
+    missing = MissingMembers(gang)
+    for task in (*gang.pending_tasks.values(), *gang.gated_by_queue.values()):
+        if not task.gates or task.ungated:
+            missing.consume(task.role, 1)
+    for task in fitting:
+        missing.consume(task.role, 1)
+    if fitting and missing.satisfied:
+        session.remove_gates(gang, fitting)
+    elif rejection and (gang.awaits_ungating() or not gang.pending_tasks):
+        session.reject(gang, Diagnosis(rejection.reason, rejection.message))
+
+
+def _tasks_within_limits(
+    session: "Session", queue: QueueInfo, tasks: list[Task]
+) -> tuple[list[Task], Rejection | None]:
+    """Those of *tasks* that *queue* has room for, and why it has none for the first other."""
+    fitting: list[Task] = []
+    rejection: Rejection | None = None
+    for task in tasks:
+        eq_class = task.eq_class
+        if eq_class.best_effort or session.allocatable_count(queue, eq_class) > 0:
+            add_amounts(queue.allocated, eq_class.request)
+            fitting.append(task)
+        elif rejection is None:
+            rejection = session.queue_rejection(queue, eq_class)
+    for task in fitting:
+        add_amounts(queue.allocated, task.eq_class.request, -1)
+    return fitting, rejection

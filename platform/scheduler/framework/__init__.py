@@ -1,0 +1,1 @@
+"""Scheduling framework: session, statements, plugins by extension point, feasibility, scores."""

@@ -1,0 +1,90 @@
+"""Who may go where, leaving amounts aside: one mask for all shapes that ask the same of nodes.
+
+A mask is worked out once and then only for columns whose node changed in a way that filters see;
+a heartbeat or a pod costs nothing here.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..plugins.extension_points import FilterPlugin
+from ..state.equivalence import EquivalenceClass
+from ..state.node_matrix import NodeMatrix
+from ..state.resources import BoolVector, IntVector
+
+FEASIBLE, NO_NODE = 0, 1
+"""Codes of a :class:`FeasibilityMask` that stand for no reason of a filter."""
+
+_MAX_ENTRIES = 2_000
+"""Masks remembered; beyond that all are forgotten."""
+
+
+@dataclass(slots=True)
+class FeasibilityMask:
+    """For each column whether it may be used, and why not."""
+
+    codes: IntVector
+    feasible: BoolVector
+    position: int = 0
+    evaluated: int = field(default=0)
+    """Columns looked at so far; those beyond are new."""
+
+
+class FeasibilityCache:
+    """All masks over one snapshot, under one set of filters."""
+
+    def __init__(self, node_matrix: NodeMatrix, filters: Sequence[FilterPlugin]) -> None:
+        """Watch *snapshot*; *filters* are asked in order, the first refusal counts."""
+        self.reasons = ["", "no such node"]
+        self._codes: dict[str, int] = {}
+        self._node_matrix = node_matrix
+        self._filters = tuple(filters)
+        self._masks: dict[bytes, FeasibilityMask] = {}
+
+    def get(self, eq_class: EquivalenceClass) -> FeasibilityMask:
+        """The mask of *shape* as the nodes are now; to be read, and soon."""
+        mask = self._masks.get(eq_class.constraints_key)
+        if mask is None:
+            if len(self._masks) >= _MAX_ENTRIES:
+                self._masks.clear()
+            mask = self._masks[eq_class.constraints_key] = FeasibilityMask(
+                np.zeros(0, np.int64), np.zeros(0, np.bool_)
+            )
+        self._update(mask, eq_class)
+        return mask
+
+    def _update(self, mask: FeasibilityMask, eq_class: EquivalenceClass) -> None:
+        log = self._node_matrix.node_changes
+        if mask.position == log.position and len(mask.codes) == self._node_matrix.columns:
+            return
+        changed = log.since(mask.position)
+        mask.position = log.position
+        missing = self._node_matrix.columns - len(mask.codes)
+        if missing:
+            mask.codes = np.concatenate([mask.codes, np.full(missing, NO_NODE)])
+        known = len(self._node_matrix.node_infos)
+        evaluate_all = changed is None or not mask.evaluated
+        node_indexes: Iterable[int] = range(known) if evaluate_all else dict.fromkeys(changed or ())
+        for node_index in node_indexes:
+            mask.codes[node_index] = self._evaluate(eq_class, node_index)
+        mask.evaluated = known
+        mask.feasible = mask.codes == FEASIBLE
+
+    def _evaluate(self, eq_class: EquivalenceClass, node_index: int) -> int:
+        node_info = self._node_matrix.node_infos[node_index]
+        if node_info is None:
+            return NO_NODE
+        for plugin in self._filters:
+            reason = plugin.filter_node(eq_class, node_info)
+            if reason:
+                return self._reason_code(reason)
+        return FEASIBLE
+
+    def _reason_code(self, reason: str) -> int:
+        code = self._codes.get(reason)
+        if code is None:
+            code = self._codes[reason] = len(self.reasons)
+            self.reasons.append(reason)
+        return code

@@ -1,0 +1,203 @@
+"""Where the next pods of one shape go: always to the best node that still has room.
+
+The result is that of a loop which scores all nodes before each pod and takes the best, ties going
+to the node whose name comes first. What makes it fast: only the node that a pod was put on can
+change its score, and the scores of *that* node for its next pods are worked out in one go. So a
+batch costs one look at all nodes and a handful of operations a pod.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..plugins.extension_points import ScorePlugin, Scores, StaticScorePlugin
+from ..state.equivalence import EquivalenceClass
+from ..state.node_matrix import NodeInfo, NodeMatrix
+from ..state.resources import IntVector
+from .feasibility import FeasibilityMask
+
+_SCORE_RESOLUTION = 2**16
+"""Scores that differ by less than one part of this are equal."""
+
+_TIE_BITS = 20
+_MAX_SCORE = 2**42
+_MAX_CAPACITY = 2**31
+_MIN_STEPS, _MAX_STEPS, _MAX_TOTAL_STEPS = 4, 128, 1024
+"""How far ahead one look goes: steps for a node, and steps over all nodes."""
+
+_FULL_KEY = -1
+"""The key of a node that takes no more."""
+
+
+class Placer:
+    """Places pods of one shape on a snapshot during one cycle, while others do too."""
+
+    def __init__(
+        self,
+        node_matrix: NodeMatrix,
+        eq_class: EquivalenceClass,
+        mask: FeasibilityMask,
+        *,
+        scorers: Sequence[ScorePlugin] = (),
+        static_scorers: Sequence[StaticScorePlugin] = (),
+    ) -> None:
+        """Look at all nodes once."""
+        self._node_matrix = node_matrix
+        self._eq_class = eq_class
+        self._feasible = mask.feasible
+        self._scorers = scorers
+        self._request = eq_class.request_vector(node_matrix.resource_index)
+        self._tie_breakers = node_matrix.tie_breakers()
+        self._static_scores = self._compute_static_scores(static_scorers)
+        self._position = node_matrix.usage_changes.position
+        self._capacity = np.zeros(0, np.int64)
+        self._keys = np.zeros(0, np.int64)
+        self._next_keys: dict[int, list[int]] = {}
+        """Keys of a column after further pods, last first."""
+        self._stale_index: int | None = None
+        """A column whose key is from before the last pod."""
+        self._rescore_all()
+
+    def capacity(self) -> int:
+        """How many more pods fit on all nodes together."""
+        self._refresh()
+        return int(self._capacity.sum())
+
+    def allocate(self, count: int) -> list[int]:
+        """Put up to *count* pods on nodes and charge them; returns a column for each pod."""
+        self._refresh()
+        chosen: list[int] = []
+        allocated = 0
+        keys, ahead = self._keys, self._next_keys
+        while len(chosen) < count:
+            node_index = int(keys.argmax())
+            if keys[node_index] < 0:
+                break
+            chosen.append(node_index)
+            upcoming = ahead.get(node_index)
+            if upcoming:
+                keys[node_index] = upcoming.pop()
+            elif len(chosen) == count:
+                self._stale_index = node_index
+            else:
+                self._allocate(chosen[allocated:])
+                allocated = len(chosen)
+                self._compute_next_keys(node_index, count - allocated)
+        self._allocate(chosen[allocated:])
+        return chosen
+
+    def rollback(self, node_indexes: Sequence[int]) -> None:
+        """Undo a placement."""
+        self._node_matrix.release(self._request, node_indexes)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _allocate(self, node_indexes: Sequence[int]) -> None:
+        """Charge pods whose effect on the keys is known already."""
+        self._node_matrix.allocate(self._request, node_indexes)
+        np.subtract.at(self._capacity, node_indexes, 1)
+        self._position = self._node_matrix.usage_changes.position
+
+    def _refresh(self) -> None:
+        """Follow what has been changed by anybody but :meth:`listen` since the last look."""
+        log = self._node_matrix.usage_changes
+        if self._position != log.position:
+            changed = log.since(self._position)
+            self._position = log.position
+            if changed is None or len(changed) > self._node_matrix.columns:
+                self._rescore_all()
+            else:
+                self._rescore(sorted(set(changed)))
+        if self._stale_index is not None:
+            self._compute_next_keys(self._stale_index, 1)
+            self._stale_index = None
+
+    def _rescore(self, columns: list[int]) -> None:
+        node_indexes = np.array(columns, np.int64)
+        capacity = self._node_matrix.capacity(self._request, node_indexes)
+        capacity[~self._feasible[node_indexes]] = 0
+        allocatable = self._node_matrix.allocatable[:, node_indexes]
+        keys = self._compute_keys(
+            node_indexes, allocatable, allocatable - self._node_matrix.idle[:, node_indexes]
+        )
+        keys[capacity == 0] = _FULL_KEY
+        self._capacity[node_indexes] = np.minimum(capacity, _MAX_CAPACITY)
+        self._keys[node_indexes] = keys
+        for node_index in columns:
+            self._next_keys.pop(node_index, None)
+            self._stale_index = None if self._stale_index == node_index else self._stale_index
+
+    def _rescore_all(self) -> None:
+        capacity = np.minimum(self._node_matrix.capacity(self._request), _MAX_CAPACITY)
+        self._capacity = np.where(self._feasible, capacity, 0)
+        self._keys = np.full(self._node_matrix.columns, _FULL_KEY, np.int64)
+        self._next_keys = {}
+        self._stale_index = None
+        node_indexes = np.flatnonzero(self._capacity)
+        if len(node_indexes):
+            allocatable = self._node_matrix.allocatable[:, node_indexes]
+            used = allocatable - self._node_matrix.idle[:, node_indexes]
+            self._keys[node_indexes] = self._compute_keys(node_indexes, allocatable, used)
+
+    def _compute_next_keys(self, node_index: int, count: int) -> None:
+        """Work out the next keys of *slot*, whose own is used up, and of those likely to follow."""
+        nodes = len(self._keys)
+        steps = min(max(2 * count // nodes, _MIN_STEPS), _MAX_STEPS)
+        node_indexes = [node_index]
+        if count > 1:
+            node_indexes += self._best_candidates(_MAX_TOTAL_STEPS // steps, excluded=node_index)
+        columns = np.array(node_indexes, np.int64)
+        more = np.tile(np.arange(1, steps + 1), (len(node_indexes), 1))
+        more[0] -= 1
+        spread, after = np.repeat(columns, steps), more.ravel()
+        allocatable = self._node_matrix.allocatable[:, spread]
+        used = allocatable - self._node_matrix.idle[:, spread] + self._request[:, None] * after
+        keys = self._compute_keys(spread, allocatable, used)
+        keys[after >= self._capacity[spread]] = _FULL_KEY
+        for column, upcoming in zip(
+            node_indexes, keys.reshape(-1, steps)[:, ::-1].tolist(), strict=True
+        ):
+            self._next_keys[column] = upcoming
+        self._keys[node_index] = self._next_keys[node_index].pop()
+
+    def _best_candidates(self, count: int, *, excluded: int) -> list[int]:
+        """The *count* columns with the highest keys of whom nothing further is known."""
+        keys = self._keys
+        found = (
+            np.argpartition(keys, -count)[-count:] if count < len(keys) else np.arange(len(keys))
+        )
+        return [
+            node_index
+            for node_index in found.tolist()
+            if keys[node_index] >= 0
+            and node_index != excluded
+            and not self._next_keys.get(node_index)
+        ]
+
+    def _compute_keys(
+        self, node_indexes: IntVector, allocatable: IntVector, used: IntVector
+    ) -> IntVector:
+        """One number a column that is larger for the better one; never the same for two."""
+        scores = self._static_scores[node_indexes]
+        for scorer in self._scorers:
+            scores = scores + scorer.score(self._request, allocatable, used)
+        fine = np.minimum(np.maximum(scores * _SCORE_RESOLUTION, 0), _MAX_SCORE).astype(np.int64)
+        keys: IntVector = (fine << _TIE_BITS) + self._tie_breakers[node_indexes]
+        return keys
+
+    def _compute_static_scores(self, static_scorers: Sequence[StaticScorePlugin]) -> Scores:
+        """Points that do not depend on amounts, for all columns."""
+        scores = np.zeros(self._node_matrix.columns)
+        node_indexes = np.flatnonzero(self._feasible)
+        node_infos = self._node_matrix.node_infos
+        nodes: list[NodeInfo] = []
+        for scorer in static_scorers:
+            nodes = nodes or [
+                found
+                for node_index in node_indexes
+                if (found := node_infos[node_index]) is not None
+            ]
+            node_scores = scorer.static_score(self._eq_class, nodes)
+            if node_scores is not None:
+                scores[node_indexes] += node_scores
+        return scores

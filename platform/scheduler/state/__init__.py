@@ -1,0 +1,1 @@
+"""The scheduler's model of the cluster: nodes, gangs, queues, PVCs."""

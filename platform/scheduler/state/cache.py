@@ -1,0 +1,386 @@
+"""The scheduler's picture of the cluster, kept up event by event.
+
+It ties the parts together: a pod becomes a task of its gang and a charge on its node, a gang counts
+in its queue. Events are applied between cycles only, so whoever decides sees a snapshot that stands
+still without any copy. What may let a gang in that was refused before (room freed, a node or queue
+changed) raises :attr:`Cluster.capacity_generation`; gangs refused since the last one need not be
+asked again.
+"""
+
+from collections.abc import Collection, Iterable
+
+from ...model import names
+from ...model.pod import FINISHED
+from ...model.podgroup import PodGroup, PodGroupPhase
+from ...model.queue import Queue as QueueObject
+from .core_types import Node, PersistentVolumeClaim, Pod, PriorityClass
+from .equivalence import EquivalenceCache, EquivalenceClass
+from .gangs import Gang, QueueInfo, Task, TaskStatus, add_amounts, positive_difference, sum_amounts
+from .node_matrix import NodeMatrix
+from .pvcs import PVCTracker
+from .resources import Amounts, IntVector
+
+
+class SchedulerCache:
+    """Nodes, gangs and queues as the last events left them, and our own placements on top."""
+
+    def __init__(
+        self,
+        *,
+        gang_scheduler_names: Collection[str] = (names.SCHEDULER_NAME,),
+        pod_scheduler_names: Collection[str] = (),
+        default_queue: str = names.DEFAULT_QUEUE,
+        queue_gates: bool = False,
+    ) -> None:
+        """Serve pods whose ``schedulerName`` is one of *gang_names* as gangs, those of
+        *single_names* one by one; *queue_gates* says that the gate of queues is ours to lift.
+        """
+        self.node_matrix = NodeMatrix()
+        self.eq_classes = EquivalenceCache()
+        self.pvcs = PVCTracker()
+        self.gangs: dict[str, Gang] = {}
+        self.queues: dict[str, QueueInfo] = {}
+        self.capacity_generation = 0
+        self.pending_gangs: dict[str, Gang] = {}
+        """Gangs with something to do: to be admitted, or with tasks to be let in or placed."""
+        self._gang_scheduler_names = frozenset(gang_scheduler_names)
+        self._pod_scheduler_names = frozenset(pod_scheduler_names)
+        self._default_queue = default_queue
+        self._queue_gates = queue_gates
+        self._priority_classes: dict[str, PriorityClass] = {}
+        self._tasks: dict[str, tuple[Gang, Task]] = {}
+        self._other_pods: dict[str, tuple[int, EquivalenceClass]] = {}
+        self._changed_gangs: dict[str, Gang] = {}
+        self._dirty_gangs: dict[str, Gang] = {}
+        self._queue_contributions: dict[str, tuple[str, tuple[Amounts, ...]]] = {}
+        self._changed_queues: set[str] = set()
+        self._last_cycle_generation = -1
+
+    # -- events --------------------------------------------------------------------------------
+
+    def update_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod came, changed or went. Our placement stands until the pod names its node."""
+        if new is None:
+            if old is not None:
+                self._remove_pod(old.metadata.uid)
+                self.capacity_generation += 1
+            return
+        known = self._tasks.get(new.metadata.uid)
+        if known and (_is_stale_update(known[1], new) or self._update_in_place(*known, new)):
+            return
+        self._remove_pod(new.metadata.uid)
+        gang = self._gang_of(new)
+        if gang is not None:
+            self._add_task(gang, self._new_task(new, self.eq_classes.get(new.spec)))
+        elif new.spec.node_name and new.status.phase not in FINISHED:
+            eq_class = self.eq_classes.get(new.spec)
+            node_index = self.node_matrix.add_pod(
+                new.spec.node_name, self._request_vector(eq_class)
+            )
+            self._other_pods[new.metadata.uid] = (node_index, eq_class)
+
+    def update_node(self, old: Node | None, new: Node | None) -> None:
+        """A node came, changed or went."""
+        if new is not None:
+            self.capacity_generation += self.node_matrix.update_node(new)
+        elif old is not None:
+            self.node_matrix.remove_node(old.metadata.name)
+            self.capacity_generation += 1
+
+    def update_pvc(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> None:
+        """A claim came, changed or went: gangs that mount it are tried again."""
+        for uid in self.pvcs.update(old, new):
+            gang = self._tasks[uid][0]
+            gang.version += 1
+            self.mark_changed(gang)
+
+    def update_podgroup(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        """A PodGroup came, changed or went."""
+        podgroup = new or old
+        if podgroup is None:
+            return
+        key = podgroup.metadata.key
+        if new is None and key not in self.gangs:
+            return
+        gang = self._get_or_create_gang(key)
+        self.capacity_generation += gang.set_podgroup(new)
+        self.mark_changed(gang)
+
+    def update_queue(self, old: QueueObject | None, new: QueueObject | None) -> None:
+        """A queue came, changed or went."""
+        name = (new or old or QueueObject()).metadata.name
+        queue = self.queue_named(name)
+        known = queue.object
+        queue.object = new
+        if new is None and not queue.gangs:
+            del self.queues[name]
+        if (
+            known is None
+            or new is None
+            or (known.spec, known.status.state) != (new.spec, new.status.state)
+        ):
+            self.capacity_generation += 1
+        if new is not None and known is None:
+            self._changed_queues.add(name)
+
+    def update_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        """A priority class came, changed or went; rare, so every gang is looked at."""
+        if old is not None:
+            self._priority_classes.pop(old.metadata.name, None)
+        if new is not None:
+            self._priority_classes[new.metadata.name] = new
+        for gang in self.gangs.values():
+            gang.priority = self._priority(gang)
+
+    # -- our own doing -------------------------------------------------------------------------
+
+    def assume(self, gang: Gang, allocations: Iterable[tuple[Task, int]]) -> None:
+        """Give tasks of *gang* the columns that have been charged for them."""
+        for task, node_index in allocations:
+            gang.update_task_status(task, TaskStatus.BINDING)
+            task.node_index = node_index
+            task.node = self.node_matrix.names[node_index]
+        self.mark_changed(gang)
+        self.refresh()
+
+    def forget(self, uid: str) -> Gang | None:
+        """The cluster refused our placement of the pod: its room is free again.
+
+        Returns its gang, or ``None`` if the pod is not (any more) one that we placed.
+        """
+        gang, task = self._tasks.get(uid, (None, None))
+        if gang is None or task is None or task.status is not TaskStatus.BINDING:
+            return None
+        self.node_matrix.remove_pod(task.node_index, self._request_vector(task.eq_class))
+        gang.update_task_status(task, TaskStatus.PENDING)
+        gang.version += 1
+        task.node, task.node_index = "", -1
+        self.capacity_generation += 1
+        self.mark_changed(gang)
+        return gang
+
+    def mark_ungated(self, gang: Gang, tasks: Iterable[Task]) -> None:
+        """*tasks* of *gang* have been let in by their queue."""
+        for task in tasks:
+            gang.mark_ungated(task)
+
+    def mark_enqueued(self, gang: Gang) -> None:
+        """*gang* has been admitted to its queue."""
+        gang.phase = PodGroupPhase.INQUEUE
+        self.mark_changed(gang)
+        self.refresh()
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def task(self, uid: str) -> Task | None:
+        """The task of the pod with *uid*."""
+        known = self._tasks.get(uid)
+        return known[1] if known else None
+
+    def queue_named(self, name: str) -> QueueInfo:
+        """The queue called *name*, made up if nobody has told of it."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = QueueInfo(name)
+        return queue
+
+    def queue_of(self, gang: Gang) -> QueueInfo:
+        """The queue that *gang* stands in."""
+        return self.queue_named("" if gang.single else gang.queue_name or self._default_queue)
+
+    def refresh(self) -> None:
+        """Bring sums and lists up to what touched gangs are now."""
+        while self._dirty_gangs:
+            gang = self._dirty_gangs.popitem()[1]
+            self._update_queue_sums(gang)
+            is_new = gang.is_pending and gang.podgroup is not None
+            if gang.pending_tasks or gang.gated_by_queue or is_new:
+                self.pending_gangs[gang.key] = gang
+            else:
+                self.pending_gangs.pop(gang.key, None)
+            if gang.podgroup is None and not gang.tasks:
+                self.gangs.pop(gang.key, None)
+
+    def has_changes(self) -> bool:
+        """Whether anything happened that a cycle could make something of."""
+        changes = bool(self._changed_gangs or self._changed_queues or self._dirty_gangs)
+        changes, self._last_cycle_generation = (
+            changes or self._last_cycle_generation != self.capacity_generation,
+            self.capacity_generation,
+        )
+        return changes
+
+    def pending_task_count(self) -> int:
+        """How many tasks a cycle would try to place."""
+        return sum(
+            len(gang.pending_tasks) + len(gang.gated_by_queue)
+            for gang in self.pending_gangs.values()
+            if gang.last_attempt != (self.capacity_generation, gang.version)
+        )
+
+    def pop_changed_gangs(self) -> list[Gang]:
+        """Gangs that changed since the last call."""
+        changed = list(self._changed_gangs.values())
+        self._changed_gangs.clear()
+        return changed
+
+    def pop_changed_queues(self) -> set[str]:
+        """Queues whose allocation may have changed since the last call, ancestors included."""
+        changed: set[str] = set()
+        for name in self._changed_queues:
+            changed.update(self._with_ancestors(name))
+        self._changed_queues.clear()
+        return changed
+
+    def subtree_allocated(self, name: str) -> Amounts:
+        """What tasks take in queue *name* and in all queues below it."""
+        return sum_amounts(
+            queue.allocated
+            for queue in self.queues.values()
+            if name in self._with_ancestors(queue.name)
+        )
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _gang_of(self, pod: Pod) -> Gang | None:
+        meta, name = pod.metadata, pod.spec.scheduler_name
+        if name in self._pod_scheduler_names:
+            return self._get_or_create_gang(f"{meta.namespace}/pod:{meta.uid}", single=True)
+        group = meta.annotations.get(names.GROUP_NAME)
+        if name in self._gang_scheduler_names and group:
+            return self._get_or_create_gang(f"{meta.namespace}/{group}")
+        return None
+
+    def _get_or_create_gang(self, key: str, *, single: bool = False) -> Gang:
+        gang = self.gangs.get(key)
+        if gang is None:
+            gang = self.gangs[key] = Gang(key, single=single)
+        return gang
+
+    def _update_in_place(self, gang: Gang, task: Task, pod: Pod) -> bool:
+        """Follow a pod whose change moves no room and asks for nothing else: the usual one."""
+        eq_class = self.eq_classes.get(pod.spec)
+        if self._gang_of(pod) is not gang or eq_class is not task.eq_class:
+            return False
+        now = self._new_task(pod, eq_class)
+        if task.node_index < 0:
+            if not now.has_same_scheduling_fields(task):
+                return False
+            task.reported_condition = now.reported_condition
+        elif task.node != now.node or not now.status.on_node:
+            return False
+        elif now.status is not task.status:
+            gang.update_task_status(task, now.status)
+            self.mark_changed(gang)
+        return True
+
+    def _new_task(self, pod: Pod, eq_class: EquivalenceClass) -> Task:
+        return Task(pod, eq_class, queue_gates=self._queue_gates)
+
+    def _add_task(self, gang: Gang, task: Task) -> None:
+        request = self._request_vector(
+            task.eq_class
+        )  # makes its resources known before the next cycle
+        if task.node and task.status.on_node:
+            task.node_index = self.node_matrix.add_pod(task.node, request)
+        gang.add_task(task)
+        self.pvcs.add_task(task)
+        self._tasks[task.uid] = (gang, task)
+        self.mark_changed(gang)
+
+    def _remove_pod(self, uid: str) -> None:
+        other = self._other_pods.pop(uid, None)
+        if other is not None:
+            self.node_matrix.remove_pod(other[0], self._request_vector(other[1]))
+            self.capacity_generation += 1
+        known = self._tasks.pop(uid, None)
+        if known is None:
+            return
+        gang, task = known
+        self.pvcs.remove_task(task)
+        if task.node_index >= 0:
+            self.node_matrix.remove_pod(task.node_index, self._request_vector(task.eq_class))
+            self.capacity_generation += 1
+        gang.remove_task(task)
+        self.mark_changed(gang)
+
+    def _request_vector(self, eq_class: EquivalenceClass) -> IntVector:
+        return eq_class.request_vector(self.node_matrix.resource_index)
+
+    def mark_changed(self, gang: Gang) -> None:
+        """Note that something about *gang* has changed."""
+        self._changed_gangs[gang.key] = gang
+        self._dirty_gangs[gang.key] = gang
+
+    def _update_queue_sums(self, gang: Gang) -> None:
+        """Replace what *gang* counted for in its queue by what it counts for now."""
+        before = self._queue_contributions.pop(gang.key, None)
+        if before is not None:
+            self._add_to_queue(self.queue_named(before[0]), before[1], -1)
+            self.queue_named(before[0]).gangs.discard(gang.key)
+        is_deleted = gang.podgroup is None and not gang.tasks
+        queue = self.queue_of(gang)
+        if not is_deleted:
+            gang.priority = self._priority(gang)
+            counts = (gang.allocated.copy(), gang.requested.copy(), *_reserved_and_elastic(gang))
+            self._queue_contributions[gang.key] = (queue.name, counts)
+            self._add_to_queue(queue, counts, 1)
+            queue.gangs.add(gang.key)
+        then = (before[0], before[1][0]) if before else ("", {})
+        now = ("", {}) if is_deleted else (queue.name, gang.allocated)
+        if then != now:
+            self._changed_queues.update({then[0], now[0]} - {""})
+
+    @staticmethod
+    def _add_to_queue(queue: QueueInfo, counts: tuple[Amounts, ...], sign: int) -> None:
+        sums = (queue.allocated, queue.requested, queue.reserved, queue.elastic)
+        for into, what in zip(sums, counts, strict=True):
+            add_amounts(into, what, sign)
+
+    def _priority(self, gang: Gang) -> int:
+        if gang.single:
+            return max((task.priority for task in gang.tasks.values()), default=0)
+        named = gang.podgroup.spec.priority_class_name if gang.podgroup else ""
+        if named in self._priority_classes:
+            return self._priority_classes[named].value
+        return next(
+            (each.value for each in self._priority_classes.values() if each.global_default), 0
+        )
+
+    def _with_ancestors(self, name: str) -> list[str]:
+        """*name* and its ancestors; a cycle ends where it closes."""
+        found: list[str] = []
+        while name and name not in found:
+            found.append(name)
+            queue = self.queues.get(name)
+            parent = queue.object.spec.parent if queue and queue.object else ""
+            name = parent or (names.ROOT_QUEUE if name != names.ROOT_QUEUE else "")
+        return found
+
+
+def _is_stale_update(task: Task, pod: Pod) -> bool:
+    """Whether *pod* is as it was before our placement of *task*."""
+    unplaced = not pod.spec.node_name and not pod.metadata.deletion_timestamp
+    return task.status is TaskStatus.BINDING and unplaced
+
+
+def _reserved_and_elastic(gang: Gang) -> tuple[Amounts, Amounts]:
+    """What an admitted *gang* still needs to reach its minimum, and has beyond it."""
+    started = gang.counts.allocated >= gang.min_member
+    is_reserving = gang.phase == PodGroupPhase.INQUEUE or (
+        gang.phase == PodGroupPhase.RUNNING and started
+    )
+    gang.min_request = _min_request(gang)
+    reserved = positive_difference(gang.min_request, gang.allocated) if is_reserving else {}
+    elastic = positive_difference(gang.allocated, gang.min_resources) if gang.min_resources else {}
+    return reserved, elastic
+
+
+def _min_request(gang: Gang) -> Amounts:
+    return (
+        positive_difference(gang.min_resources, gang.gated_request)
+        if gang.gated_request
+        else gang.min_resources
+    )

@@ -1,0 +1,77 @@
+"""The claims that pods mount: a pod is not placed before all of them are bound."""
+
+from .core_types import PersistentVolumeClaim
+from .gangs import Task
+
+_UNBOUND = (
+    'persistentvolumeclaim "{}" is not bound; delayed binding (WaitForFirstConsumer) is not '
+    "supported yet"
+)
+
+
+class PVCTracker:
+    """Claims as the last events left them, and the tasks that mount them."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._pvcs: dict[str, PersistentVolumeClaim] = {}
+        self._tasks_by_pvc: dict[str, set[str]] = {}
+        """Uids of tasks by ``namespace/name`` of the claim."""
+
+    def update(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> frozenset[str]:
+        """Take in a claim that came, changed or went; returns the tasks that this may help."""
+        known = new or old
+        if known is None:
+            return frozenset()
+        key = known.metadata.key
+        if new is None:
+            self._pvcs.pop(key, None)
+        else:
+            self._pvcs[key] = new
+        same = (
+            old is not None and new is not None and _relevant_fields(old) == _relevant_fields(new)
+        )
+        return frozenset() if same else frozenset(self._tasks_by_pvc.get(key, ()))
+
+    def add_task(self, task: Task) -> None:
+        """A pod came."""
+        for name, _ in task.pvcs:
+            self._tasks_by_pvc.setdefault(f"{task.namespace}/{name}", set()).add(task.uid)
+
+    def remove_task(self, task: Task) -> None:
+        """A pod went."""
+        for name, _ in task.pvcs:
+            key = f"{task.namespace}/{name}"
+            task_uids = self._tasks_by_pvc.get(key, set())
+            task_uids.discard(task.uid)
+            if not task_uids:
+                self._tasks_by_pvc.pop(key, None)
+
+    def blocking_reason(self, task: Task) -> str:
+        """Which claim keeps *task* from being placed, and why; empty if none does."""
+        for name, own in task.pvcs:
+            pvc = self._pvcs.get(f"{task.namespace}/{name}")
+            if pvc is None:
+                return f'persistentvolumeclaim "{name}" not found'
+            if own and all(each.uid != task.uid for each in pvc.metadata.owner_references):
+                return f'persistentvolumeclaim "{name}" was not made for pod "{task.name}"'
+            if text := _blocking_reason(pvc):
+                return text
+        return ""
+
+
+def _blocking_reason(pvc: PersistentVolumeClaim) -> str:
+    name = pvc.metadata.name
+    if pvc.metadata.deletion_timestamp:
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    if pvc.status.phase == "Lost":
+        return f'persistentvolumeclaim "{name}" has lost its volume "{pvc.spec.volume_name}"'
+    if pvc.status.phase != "Bound" or not pvc.spec.volume_name:
+        return _UNBOUND.format(name)
+    return ""
+
+
+def _relevant_fields(pvc: PersistentVolumeClaim) -> tuple[object, ...]:
+    return pvc.metadata.uid, pvc.metadata.owner_references, _blocking_reason(pvc)

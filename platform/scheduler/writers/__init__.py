@@ -1,0 +1,1 @@
+"""Writes of the scheduler: bindings, statuses, scheduling gates."""

@@ -1,0 +1,233 @@
+"""What the cluster shall be told of a gang: the status of its PodGroup, and why its pods wait.
+
+Pure: it looks at a gang as a cycle left it and says what ought to stand there; whether and when
+that is written is the business of ``scribe``.
+
+The phase follows Volcano with one exception: pods that are being bound keep a started group
+Running, as pods that are being deleted do; neither starts one. A group short of members is
+given a moment before its conditions and pods say so: the missing pods are just being created.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from ...model.podgroup import PodGroup, PodGroupCondition, PodGroupPhase, PodGroupStatus
+from ..plugins.gang import NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_TASKS, SCHEDULING_GATED
+from ..state.gangs import Diagnosis, Gang, MemberArrival, Task, TaskStatus
+
+SCHEDULED, UNSCHEDULABLE = "Scheduled", "Unschedulable"
+SCHEDULABLE = "Schedulable"
+READY = "tasks in gang are ready to be scheduled"
+MEMBER_GRACE_PERIOD, MAX_MEMBER_GRACE_PERIOD = 1.0, 10.0
+"""Seconds without a new member after which something is made of a group that lacks some: at first,
+and where a busy server explains the gap, or they have been coming in for so long that it may."""
+
+GRACE_PERIOD_FRACTION = 0.25
+"""The grace as a share of the time for which members have been coming in."""
+
+CONDITION_INTERVAL = 1.0
+"""Seconds between two looks at what each single pod of a gang is to be told."""
+
+_MISSING_MEMBER_REASONS = (NOT_ENOUGH_TASKS, NOT_ENOUGH_PODS_OF_TASK, SCHEDULING_GATED)
+_STARTED_PHASES = (PodGroupPhase.RUNNING, PodGroupPhase.UNKNOWN, PodGroupPhase.COMPLETED)
+_PLACED_STATUSES = (TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class PodScheduledCondition:
+    """Why one pod waits: the PodScheduled=False condition that it ought to have."""
+
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupReport:
+    """What ought to stand in the cluster about one gang."""
+
+    key: str
+    podgroup: PodGroup | None
+    status: PodGroupStatus
+    """Conditions without times; those of ``group`` that say the same keep theirs."""
+
+    pod_conditions: tuple[PodScheduledCondition, ...] = ()
+    requeue_after: float | None = None
+    """Seconds after which the gang is to be looked at again, whatever happens."""
+
+
+def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupReport:
+    """Say what ought to stand about *gang*; moves its phase, and remembers what was said.
+
+    *now* is a steady clock's; it only measures how long members have been missing. *busy* says
+    that much is going on in the cluster, so that those of a new gang may come slowly.
+    """
+    slow = busy and gang.phase not in _STARTED_PHASES
+    left = _remaining_grace_period(
+        gang, now, MAX_MEMBER_GRACE_PERIOD if slow else MEMBER_GRACE_PERIOD
+    )
+    diagnosis = None if left else gang.diagnosis
+    if not gang.single and gang.podgroup is not None:
+        gang.phase = next_phase(gang)
+    status = PodGroupStatus(
+        phase=gang.phase,
+        conditions=_podgroup_conditions(gang, diagnosis),
+        running=gang.counts[TaskStatus.RUNNING],
+        succeeded=gang.counts[TaskStatus.SUCCEEDED],
+        failed=gang.counts[TaskStatus.FAILED],
+    )
+    gang.last_status = status
+    pod_conditions: tuple[PodScheduledCondition, ...] = ()
+    if diagnosis:
+        left = max(gang.conditions_updated_at + CONDITION_INTERVAL - now, 0.0)
+        if not left:
+            gang.conditions_updated_at = now
+            pod_conditions = tuple(_pod_conditions(gang, diagnosis))
+    return PodGroupReport(gang.key, gang.podgroup, status, pod_conditions, left or None)
+
+
+def _remaining_grace_period(gang: Gang, now: float, grace_period: float) -> float:
+    """Seconds for which nothing is to be made of missing members: they are coming in.
+
+    At least *grace* after the last one.
+    """
+    if gang.is_pending or not _is_missing_members(gang.diagnosis):
+        gang.member_arrival = MemberArrival()
+        return 0.0
+    arrival = gang.member_arrival
+    if arrival.next_count <= gang.counts.valid:
+        since = now if arrival.next_count == 0 else arrival.missing_since
+        gang.member_arrival = arrival = MemberArrival(
+            gang.counts.valid + 1, last_arrival=now, missing_since=since
+        )
+    fraction = GRACE_PERIOD_FRACTION * (arrival.last_arrival - arrival.missing_since)
+    grace_period = min(max(grace_period, fraction), MAX_MEMBER_GRACE_PERIOD)
+    return max(grace_period - (now - arrival.last_arrival), 0.0)
+
+
+def next_phase(gang: Gang) -> str:
+    """Return the phase that follows the present one of *gang*.
+
+    A gang whose members run and that is short of others is Unknown; one that lost all of them is
+    Pending and has to be admitted again.
+    """
+    counts = gang.counts
+    if counts[TaskStatus.RUNNING] and not gang.is_ready() and not gang.is_terminating():
+        return PodGroupPhase.UNKNOWN
+    count = sum(counts[status] for status in _PLACED_STATUSES)
+    if gang.phase in _STARTED_PHASES:
+        count += gang.releasing + counts[TaskStatus.BINDING]
+    if gang.tasks and count and count >= gang.min_member:
+        done = count == counts.completed and not counts[TaskStatus.BINDING]
+        return PodGroupPhase.COMPLETED if done else PodGroupPhase.RUNNING
+    return PodGroupPhase.INQUEUE if gang.phase == PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
+
+
+def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
+    """Why *gang* waits, in the words that Volcano's users know."""
+    missing = max(gang.min_member - gang.counts.ready - len(diagnosis.fitting_uids), 0)
+    head = f"{missing}/{gang.min_member} tasks in gang unschedulable"
+    if diagnosis.message:
+        return f"{head}: {diagnosis.message}"
+    counts = [
+        f"{count} {status.name.capitalize()}"
+        for status in TaskStatus
+        if (count := gang.counts[status])
+    ]
+    status_counts = ", ".join(sorted([*counts, f"{gang.min_member} minAvailable"]))
+    reasons = Counter(_pod_reason(task, diagnosis) for task in gang.pending_tasks.values())
+    pending = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+    parts = [f"{head}: pod group is not ready, {status_counts}"]
+    parts += [f"; Pending: {pending}"] if pending else []
+    first_error = next(iter(diagnosis.fit_errors.values()), None)
+    parts += (
+        [f". Origin reason is {first_error.task_name}: {first_error.message}"]
+        if first_error
+        else []
+    )
+    return "".join(parts)
+
+
+def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
+    return diagnosis is not None and diagnosis.reason in _MISSING_MEMBER_REASONS
+
+
+def _podgroup_conditions(gang: Gang, diagnosis: Diagnosis | None) -> tuple[PodGroupCondition, ...]:
+    """The conditions as they stand, with those replaced that are true now; none ever goes."""
+    conditions = {condition.type: condition for condition in gang.last_status.conditions}
+    if gang.tasks and gang.is_ready():
+        conditions[SCHEDULED] = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
+    elif diagnosis:
+        conditions[UNSCHEDULABLE] = PodGroupCondition(
+            type=UNSCHEDULABLE,
+            status="True",
+            reason=diagnosis.reason,
+            message=unschedulable_message(gang, diagnosis),
+        )
+    return tuple(conditions.values())
+
+
+def _pod_conditions(gang: Gang, diagnosis: Diagnosis) -> Iterator[PodScheduledCondition]:
+    for task in gang.pending_tasks.values():
+        reason, message = _pod_reason(task, diagnosis), _pod_message(gang, task, diagnosis)
+        yield PodScheduledCondition(task.namespace, task.name, task.uid, reason, message)
+
+
+def _pod_reason(task: Task, diagnosis: Diagnosis) -> str:
+    return SCHEDULABLE if task.uid in diagnosis.fitting_uids else UNSCHEDULABLE
+
+
+def _pod_message(gang: Gang, task: Task, diagnosis: Diagnosis) -> str:
+    """Numbers only for the pod that was tried: the others' text need not follow every change."""
+    if diagnosis.message:
+        return diagnosis.message
+    if task.uid in diagnosis.fitting_uids:
+        return f"fits, but waits for the other pods that {gang.name} needs to start"
+    fit_error = diagnosis.fit_errors.get(task.role)
+    if fit_error is None:
+        fit_error = next(iter(diagnosis.fit_errors.values()), None)
+    if fit_error is None:
+        return f"waits until {gang.name} can start"
+    if fit_error.uid == task.uid:
+        return fit_error.message
+    return f"not tried, since {fit_error.task_name} found no place: see there"
+
+
+def with_transition_times(
+    desired: PodGroupStatus, observed: PodGroupStatus, *, now: datetime, transition: str
+) -> tuple[PodGroupCondition, ...]:
+    """The conditions of *wanted* with times: those that say what they said keep theirs."""
+    before = {condition.type: condition for condition in observed.conditions}
+    at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return tuple(
+        before[each.type]
+        if each.type in before and condition_key(each) == condition_key(before[each.type])
+        else PodGroupCondition(
+            type=each.type,
+            status=each.status,
+            reason=each.reason,
+            message=each.message,
+            transition_id=transition,
+            last_transition_time=at,
+        )
+        for each in desired.conditions
+    )
+
+
+def condition_key(condition: PodGroupCondition) -> tuple[str, str, str, str]:
+    """What *condition* says, its times aside."""
+    return condition.type, condition.status, condition.reason, condition.message
+
+
+def is_equal_status(left: PodGroupStatus, right: PodGroupStatus) -> bool:
+    """Whether two statuses say the same, times aside."""
+    return _without_times(left) == _without_times(right)
+
+
+def _without_times(status: PodGroupStatus) -> tuple[object, ...]:
+    conditions = [condition_key(each) for each in status.conditions]
+    return status.phase, conditions, status.running, status.succeeded, status.failed

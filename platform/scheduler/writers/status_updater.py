@@ -1,0 +1,411 @@
+"""Writes what is decided into PodGroups, pods and queues, and no more than is needed.
+
+Of each object only the latest word is kept. A new phase or a new kind of condition goes out at
+once; what only refreshes numbers or a text waits until the last write is a moment old, so that a
+thousand pods starting one after the other are not a thousand writes of their group. What says
+nothing new is not written at all. Every write names the version of the object that it is based on:
+what comes late, from a leader that leads no more, does not take effect.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...kube.client.client import Client, PatchType
+from ...kube.client.events import EventType
+from ...kube.errors import ApiError, ConflictError, NotFoundError, ServerError, TooManyRequestsError
+from ...machinery.change_rate import ChangeRate
+from ...machinery.clock import Clock
+from ...machinery.controller import RequeueError, ShardedQueue, WorkerSettings, run_workers
+from ...machinery.event_recorder import Recorder
+from ...machinery.rate_limiters import ExponentialFailureRateLimiter
+from ...model import names
+from ...model.base import ApiStruct
+from ...model.log_fields import object_fields
+from ...model.meta import ObjectMeta, ObjectReference
+from ...model.podgroup import PodGroup, PodGroupPhase, PodGroupStatus
+from ...model.queue import Queue
+from ..state.resources import Amounts, amounts, to_resource_list
+from .pod_versions import PodVersions
+from .podgroup_status import (
+    SCHEDULED,
+    UNSCHEDULABLE,
+    PodGroupReport,
+    PodScheduledCondition,
+    condition_key,
+    is_equal_status,
+    with_transition_times,
+)
+
+log = logging.getLogger(__name__)
+
+_PODGROUP_PREFIX, _POD_PREFIX, _QUEUE_PREFIX = "group:", "pod:", "queue:"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIntervals:
+    """Seconds between two writes that only refresh one object."""
+
+    podgroup: float = 1.0
+    podgroup_max: float = 30.0
+    """The same at most while much is going on."""
+    pod: float = 10.0
+    queue: float = 1.0
+
+
+@dataclass(slots=True)
+class _PodGroupState:
+    """The latest word on a PodGroup, and what stands there."""
+
+    report: PodGroupReport
+    observed: PodGroupStatus
+    version: str
+    uid: str
+    written_at: float = float("-inf")
+    stale_since: float | None = None
+    """Since when something else stands there, if that may wait."""
+
+
+@dataclass(slots=True)
+class _PodState:
+    condition: PodScheduledCondition
+    observed_condition: tuple[str, str] | None
+    written_at: float = float("-inf")
+
+
+@dataclass(slots=True)
+class _QueueState:
+    allocated: Amounts
+    observed: Mapping[str, str | int | float]
+    version: str
+    uid: str
+    written_at: float = float("-inf")
+
+
+class _WrittenObject(ApiStruct, frozen=True):
+    """An object after our write, as far as the next one asks."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class StatusUpdater:
+    """The one writer of PodGroup status, PodScheduled conditions and what queues have allocated."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        recorder: Recorder | None,
+        clock: Clock,
+        pod_versions: PodVersions | None = None,
+        max_in_flight: int = 16,
+        write_intervals: WriteIntervals | None = None,
+        change_rate: ChangeRate | None = None,
+    ) -> None:
+        """Keep *at_once* writes under way at most.
+
+        *standing* knows the versions of pods, and *bustle* how much is going on.
+        """
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._pod_versions = pod_versions or PodVersions()
+        self._write_intervals = write_intervals or WriteIntervals()
+        self._change_rate = change_rate or ChangeRate(clock)
+        self._podgroups: dict[str, _PodGroupState] = {}
+        self._pods: dict[str, _PodState] = {}
+        self._queues: dict[str, _QueueState] = {}
+        self._report_count = 0
+        # One shard for all workers: a slow write must not delay the status of another object.
+        self._worker_settings = WorkerSettings(workers_per_shard=max_in_flight)
+        self.queue = ShardedQueue(
+            name="statuses",
+            limiter=ExponentialFailureRateLimiter(0.05, 30.0),
+            clock=clock,
+            log_fields=self._log_fields,
+        )
+
+    async def run(self) -> None:
+        """Write until cancelled; what is due then is written first."""
+        await run_workers(self.queue, self._write, settings=self._worker_settings)
+
+    # -- what ought to stand -------------------------------------------------------------------
+
+    def submit(
+        self, report: PodGroupReport, observed_conditions: Mapping[str, tuple[str, str] | None]
+    ) -> None:
+        """Have *report* written; *told* says by uid what its pods have been told already."""
+        self._report_count += 1
+        if report.podgroup is None:
+            self._podgroups.pop(report.key, None)
+        else:
+            self._submit_podgroup(report, report.podgroup)
+        for condition in report.pod_conditions:
+            state = self._pods.get(condition.uid)
+            if state is None:
+                state = self._pods[condition.uid] = _PodState(
+                    condition, observed_conditions.get(condition.uid)
+                )
+            state.condition = condition
+            if state.observed_condition != (condition.reason, condition.message):
+                is_new = (
+                    state.observed_condition is None
+                    or state.observed_condition[0] != condition.reason
+                )
+                self._schedule(
+                    _POD_PREFIX + condition.uid,
+                    state.written_at,
+                    0 if is_new else self._write_intervals.pod,
+                )
+
+    def set_allocated(self, queue: Queue, allocated: Amounts) -> None:
+        """Have *amounts_now* written as what *queue* has allocated."""
+        name = queue.metadata.name
+        state = self._queues.get(name)
+        if state is None:
+            meta = queue.metadata
+            state = self._queues[name] = _QueueState(
+                allocated, queue.status.allocated, meta.resource_version, meta.uid
+            )
+        state.allocated = allocated
+        self._schedule_queue(name, state)
+
+    def observe_queue(self, queue: Queue) -> None:
+        """The queue has changed, perhaps by somebody else who wrote what it has allocated."""
+        meta = queue.metadata
+        state = self._queues.get(meta.name)
+        if state is None:
+            return
+        if meta.uid != state.uid or _is_newer(meta.resource_version, state.version):
+            state.version, state.uid = meta.resource_version, meta.uid
+            state.observed = queue.status.allocated
+            self._schedule_queue(meta.name, state)
+
+    def _schedule_queue(self, name: str, state: _QueueState) -> None:
+        if _desired(state) != state.observed:
+            self._schedule(_QUEUE_PREFIX + name, state.written_at, self._write_intervals.queue)
+
+    def forget_pod(self, uid: str) -> None:
+        """The pod is placed or gone: nothing is to be said of it any more."""
+        self._pods.pop(uid, None)
+
+    def forget_queue(self, name: str) -> None:
+        """The queue is gone."""
+        self._queues.pop(name, None)
+
+    def _submit_podgroup(self, report: PodGroupReport, podgroup: PodGroup) -> None:
+        state = self._podgroups.get(report.key)
+        if state is None or state.uid != podgroup.metadata.uid:
+            state = self._podgroups[report.key] = _PodGroupState(
+                report, podgroup.status, podgroup.metadata.resource_version, podgroup.metadata.uid
+            )
+        version = podgroup.metadata.resource_version
+        if state.report.podgroup is not podgroup and _is_newer(version, state.version):
+            state.version, state.observed = version, podgroup.status  # perhaps another's word
+        state.report = report
+        if not is_equal_status(report.status, state.observed):
+            self.queue.add_after(_PODGROUP_PREFIX + report.key, self._remaining_delay(state))
+
+    def _remaining_delay(self, state: _PodGroupState) -> float:
+        """Seconds that the latest word on a group may still wait."""
+        if _is_significant(state.report.status, state.observed):
+            return 0.0
+        if state.stale_since is None:
+            state.stale_since = self._clock.monotonic()
+        since, intervals = max(state.stale_since, state.written_at), self._write_intervals
+        return self._change_rate.remaining_delay(
+            since, min_delay=intervals.podgroup, max_delay=intervals.podgroup_max
+        )
+
+    def _schedule(self, key: str, written_at: float, interval: float) -> None:
+        left = written_at + interval - self._clock.monotonic()
+        self.queue.add_after(key, max(left, 0.0))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    async def _write(self, key: str) -> float | None:
+        kind, _, rest = key.partition(":")
+        try:
+            if kind + ":" == _PODGROUP_PREFIX:
+                return await self._write_podgroup(rest)
+            if kind + ":" == _POD_PREFIX:
+                await self._write_pod(rest)
+            else:
+                await self._write_queue(rest)
+        except ConflictError as error:
+            # Queues have another writer, too: nobody's fault.
+            raise RequeueError("the object has changed meanwhile") from error
+        except (ServerError, TooManyRequestsError):
+            raise  # tried again, with what ought to stand then
+        except ApiError as error:
+            # The object is gone or takes no such word: the next event about it decides.
+            level = logging.DEBUG if isinstance(error, NotFoundError) else logging.INFO
+            log.log(level, "status not written", extra={**self._log_fields(key), "why": str(error)})
+        return None
+
+    def _log_fields(self, key: str) -> dict[str, str]:
+        """How the log names what *key* is about."""
+        kind, _, rest = key.partition(":")
+        podgroup = self._podgroups.get(rest)
+        if (
+            kind + ":" == _PODGROUP_PREFIX
+            and podgroup is not None
+            and podgroup.report.podgroup is not None
+        ):
+            return object_fields("podgroup", podgroup.report.podgroup.metadata)
+        pod = self._pods.get(rest)
+        if kind + ":" == _POD_PREFIX and pod is not None:
+            return {"pod": f"{pod.condition.namespace}/{pod.condition.name}"}
+        return {kind: rest}
+
+    async def _write_podgroup(self, key: str) -> float | None:
+        """Write a group's status, unless it may still wait: seconds until then."""
+        state = self._podgroups.get(key)
+        if state is None or is_equal_status(state.report.status, state.observed):
+            return None
+        left = self._remaining_delay(state)
+        if left > 0:
+            return left
+        desired, before = state.report.status, state.observed
+        conditions = with_transition_times(
+            desired,
+            before,
+            now=self._clock.now(),
+            transition=f"{state.uid[:8]}-{self._report_count}",
+        )
+        status: dict[str, object] = {
+            "phase": desired.phase,
+            "running": desired.running or None,
+            "succeeded": desired.succeeded or None,
+            "failed": desired.failed or None,
+        }
+        if conditions:
+            status["conditions"] = conditions
+        body = {"metadata": _preconditions(state.uid, state.version), "status": status}
+        namespace, _, name = key.rpartition("/")
+        new = await self._client.patch(
+            names.PODGROUPS, name, body, namespace=namespace, view=PodGroup
+        )
+        if _is_newer(new.metadata.resource_version, state.version):
+            state.version = new.metadata.resource_version
+            state.observed = PodGroupStatus(
+                phase=desired.phase,
+                conditions=conditions,
+                running=desired.running,
+                succeeded=desired.succeeded,
+                failed=desired.failed,
+            )
+        if desired.phase != before.phase:
+            phases = {"phase": desired.phase, "was": before.phase}
+            log.info("gang phase", extra={**object_fields("podgroup", new.metadata), **phases})
+        state.written_at, state.stale_since = self._clock.monotonic(), None
+        self._record_events(state, before)
+        return None
+
+    def _record_events(self, state: _PodGroupState, before: PodGroupStatus) -> None:
+        """Events for what is new: that the group can start, or why it cannot."""
+        podgroup = state.report.podgroup
+        if podgroup is None:
+            return
+        regarding = ObjectReference(
+            api_version=names.PODGROUPS.api_version,
+            kind=names.PODGROUPS.kind,
+            namespace=podgroup.metadata.namespace,
+            name=podgroup.metadata.name,
+            uid=podgroup.metadata.uid,
+        )
+        had = {condition_key(each) for each in before.conditions}
+        for condition in state.observed.conditions:
+            if condition.type == UNSCHEDULABLE and condition_key(condition) not in had:
+                self._record(regarding, "Warning", UNSCHEDULABLE, condition.message)
+        started = (PodGroupPhase.RUNNING, PodGroupPhase.COMPLETED)
+        if state.observed.phase in started and before.phase not in started:
+            self._record(regarding, "Normal", SCHEDULED, "pod group is ready")
+
+    async def _write_pod(self, uid: str) -> None:
+        state = self._pods.get(uid)
+        if state is None or state.observed_condition == (
+            state.condition.reason,
+            state.condition.message,
+        ):
+            return
+        desired = state.condition
+        key = f"{desired.namespace}/{desired.name}"
+        pod, version = self._pod_versions.lister(key), self._pod_versions.version(key, uid)
+        if pod is None or not version or pod.spec.node_name:
+            return
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": desired.reason,
+            "message": desired.message,
+            "lastTransitionTime": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        with self._pod_versions.write_in_progress(uid):
+            new = await self._client.patch(
+                names.PODS,
+                desired.name,
+                {"metadata": _preconditions(uid, version), "status": {"conditions": [condition]}},
+                namespace=desired.namespace,
+                subresource="status",
+                kind=PatchType.STRATEGIC,
+                view=_WrittenObject,
+            )
+            self._pod_versions.record_write(uid, new.metadata.resource_version)
+        state.observed_condition = (desired.reason, desired.message)
+        state.written_at = self._clock.monotonic()
+        regarding = ObjectReference(
+            api_version="v1", kind="Pod", namespace=desired.namespace, name=desired.name, uid=uid
+        )
+        self._record(regarding, "Warning", "FailedScheduling", desired.message)
+
+    async def _write_queue(self, name: str) -> None:
+        state = self._queues.get(name)
+        if state is None or _desired(state) == state.observed:
+            return
+        desired = _desired(state)
+        allocated = dict.fromkeys(state.observed, None) | desired
+        body = {
+            "metadata": _preconditions(state.uid, state.version),
+            "status": {"allocated": allocated},
+        }
+        new = await self._client.patch(
+            names.QUEUES, name, body, subresource="status", view=_WrittenObject
+        )
+        state.written_at = self._clock.monotonic()
+        if _is_newer(new.metadata.resource_version, state.version):
+            state.version, state.observed = new.metadata.resource_version, desired
+        # Else another wrote after us, and the watch was faster than our answer.
+
+    def _record(
+        self, regarding: ObjectReference, kind: EventType, reason: str, message: str
+    ) -> None:
+        if self._recorder is not None:
+            self._recorder.record(regarding, type=kind, reason=reason, message=message)
+
+
+def _desired(state: _QueueState) -> dict[str, str | int | float]:
+    """What ought to stand; the same amounts in other words are left as they are."""
+    if state.observed and amounts(state.observed) == {"cpu": 0, "memory": 0} | state.allocated:
+        return dict(state.observed)
+    return dict(to_resource_list({"cpu": 0, "memory": 0} | state.allocated))
+
+
+def _is_significant(desired: PodGroupStatus, observed: PodGroupStatus) -> bool:
+    """Whether *wanted* says more than other numbers.
+
+    That all have their places is none: the phase, once they are bound, will say it.
+    """
+    kinds = {(each.type, each.reason) for each in desired.conditions if each.type != SCHEDULED}
+    had = {(each.type, each.reason) for each in observed.conditions}
+    return desired.phase != observed.phase or not kinds <= had
+
+
+def _is_newer(version: str, other: str) -> bool:
+    """Whether *version* of an object came after the *other*."""
+    return int(version or 0) > int(other or 0)
+
+
+def _preconditions(uid: str, version: str) -> dict[str, str]:
+    """Metadata that makes a patch apply to this object in this version and no other."""
+    return {"uid": uid, "resourceVersion": version}

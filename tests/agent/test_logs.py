@@ -1,0 +1,218 @@
+"""Reading logs, and who is allowed to."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.polling import DEFAULT_TIMEOUT, wait_for
+
+from batholith.agent.runtime import logs
+from batholith.agent.runtime.logs import LogOptions, punch_log_head, read
+from batholith.agent.server import LogServer, LogUnavailableError
+from batholith.agent.settings import ServingFiles
+from batholith.httpserver.metrics import ListenerMetrics
+from batholith.local import pki
+from batholith.machinery.clock import SystemClock
+from batholith.machinery.testing import FakeClock, run_ready_tasks
+
+LINES = (
+    "2026-01-01T00:00:01.000000001Z stdout F one\n"
+    "2026-01-01T00:00:02.000000001Z stderr F two\n"
+    "2026-01-01T00:00:03.000000001Z stdout P thr\n"
+    "2026-01-01T00:00:03.500000001Z stdout F ee\n"
+    "2026-01-01T00:00:04.000000001Z stdout F \n"
+)
+
+
+async def text(path: Path, options: LogOptions) -> str:
+    pieces = read(path, options, is_finished=lambda: True, clock=SystemClock())
+    return b"".join([piece async for piece in pieces]).decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (LogOptions(), "one\ntwo\nthree\n\n"),
+        (LogOptions(tail=2), "three\n\n"),
+        (LogOptions(tail=0), ""),
+        (LogOptions(tail=99), "one\ntwo\nthree\n\n"),
+        (LogOptions(stream="stderr"), "two\n"),
+        (LogOptions(limit=6), "one\ntw"),
+        (LogOptions(since=datetime(2026, 1, 1, 0, 0, 3, tzinfo=UTC)), "three\n\n"),
+        (
+            LogOptions(timestamps=True, tail=2),
+            "2026-01-01T00:00:03.000000001Z three\n2026-01-01T00:00:04.000000001Z \n",
+        ),
+    ],
+)
+async def test_a_log_is_read_as_asked(tmp_path: Path, options: LogOptions, expected: str) -> None:
+    path = tmp_path / "0.log"
+    path.write_text(LINES)
+    assert await text(path, options) == expected
+
+
+@given(
+    lines=st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n\r"), max_size=9)),
+    count=st.integers(0, 12),
+)
+def test_the_tail_is_the_end_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, lines: Sequence[str], count: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "0.log"
+    entries = "".join(f"2026-01-01T00:00:01.000000001Z stdout F {line}\n" for line in lines)
+    path.write_bytes(entries.encode())
+    whole = asyncio.run(text(path, LogOptions()))
+    tail = asyncio.run(text(path, LogOptions(tail=count)))
+    assert whole == "".join(f"{line}\n" for line in lines)
+    assert tail == "".join(f"{line}\n" for line in (lines[-count:] if count else []))
+
+
+async def test_a_log_that_grows_too_long_loses_its_head(tmp_path: Path) -> None:
+    path, page = tmp_path / "0.log", 4096
+    lines = [f"2026-01-01T00:00:01.000000001Z stdout F line {n}\n" for n in range(20_000)]
+    path.write_text("".join(lines))
+    size = path.stat().st_size
+    assert not punch_log_head(path, min_kept_bytes=size)
+    with path.open("rb") as reader:
+        reader.seek(size - 1)
+        if not punch_log_head(path, min_kept_bytes=64 * page):
+            pytest.skip("this file system drops no part of a file")
+        assert reader.read() == b"\n", "who reads on does not notice"
+    assert path.stat().st_size == size
+    assert path.stat().st_blocks * 512 < 70 * page
+    kept = (await text(path, LogOptions())).splitlines()
+    assert 64 * page * 0.9 < len("".join(lines[-len(kept) :])) < 66 * page
+    assert kept == [f"line {n}" for n in range(20_000 - len(kept), 20_000)]
+    assert (await text(path, LogOptions(tail=3))).splitlines() == kept[-3:]
+    assert (await text(path, LogOptions(tail=30_000))).splitlines() == kept
+    assert not punch_log_head(path, min_kept_bytes=64 * page)
+    assert not punch_log_head(tmp_path / "none.log")
+
+
+async def test_a_followed_log_goes_on_until_its_run_is_over(tmp_path: Path) -> None:
+    path, clock, over = tmp_path / "0.log", FakeClock(), False
+    path.write_text(LINES)
+    got: list[bytes] = []
+
+    async def follow() -> None:
+        options = LogOptions(follow=True, tail=1)
+        async for piece in read(path, options, is_finished=lambda: over, clock=clock):
+            got.append(piece)  # noqa: PERF401 - looked at while it grows
+
+    following = asyncio.create_task(follow())
+    await run_ready_tasks()
+    with path.open("a") as file:
+        file.write("2026-01-01T00:00:05.000000001Z stdout F new\n")
+        file.flush()
+        await clock.advance(1)
+        assert b"".join(got) == b"\nnew\n"
+        over = True
+        file.write("2026-01-01T00:00:06.000000001Z stdout F last\n")
+        file.flush()
+    await clock.advance(1)
+    await following
+    assert b"".join(got) == b"\nnew\nlast\n"
+
+
+@dataclass
+class SingleLogSource:
+    """Holds a single log."""
+
+    path: Path
+
+    def is_finished(self) -> bool:
+        return True
+
+    def find_log(self, pod: str, container: str, *, previous: bool) -> "SingleLogSource":
+        if (pod, container) != ("default/p", "c"):
+            raise LogUnavailableError(404, f"no container {container} in {pod}")
+        return self
+
+
+async def test_only_the_cluster_s_own_client_is_answered(tmp_path: Path) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    stranger = pki.ensure(tmp_path / "other")
+    (tmp_path / "0.log").write_text(LINES)
+    server = LogServer(SingleLogSource(tmp_path / "0.log"), SystemClock())
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    async with server.running(files, port=0) as port:
+        url = f"https://127.0.0.1:{port}/containerLogs/default/p"
+        assert await request_log(f"{url}/c?tailLines=2", own, own.client) == (200, "three\n\n")
+        assert (await request_log(f"{url}/d", own, own.client))[0] == 404
+        assert (await request_log(f"{url}/c?tailLines=x", own, own.client))[0] == 400
+        for pair in (None, stranger.client):
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await request_log(f"{url}/c", own, pair)
+
+
+class OpenLogSource(SingleLogSource):
+    """A log to which nothing is added."""
+
+    def is_finished(self) -> bool:
+        return False
+
+
+async def test_a_log_is_followed_no_more_when_its_reader_hangs_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    (tmp_path / "0.log").write_text(LINES)
+    ended, read_on = asyncio.Event(), logs.read
+
+    async def read(*about: Any, **more: Any) -> AsyncIterator[bytes]:
+        async for piece in read_on(*about, **more):
+            yield piece
+        ended.set()
+
+    monkeypatch.setattr(logs, "decode_job", read)
+    server = LogServer(OpenLogSource(tmp_path / "0.log"), SystemClock())
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    async with server.running(files, port=0) as port, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{port}/containerLogs/default/p/c?follow=true"
+        answer = await session.get(url, ssl=context)
+        assert await answer.content.readline() == b"one\n"
+        answer.close()
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
+            await ended.wait()
+
+
+async def request_log(url: str, own: pki.Pki, pair: pki.KeyPair | None) -> tuple[int, str]:
+    context = ssl.create_default_context(cafile=str(own.ca))
+    if pair:
+        context.load_cert_chain(pair.certificate, pair.key)
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_request_for_a_log_that_is_cut_off_is_not_answered(tmp_path: Path) -> None:
+    own = pki.ensure(tmp_path / "pki")
+    (tmp_path / "0.log").write_text(LINES)
+    files = ServingFiles(certificate=own.agent.certificate, key=own.agent.key, client_ca=own.ca)
+    context = ssl.create_default_context(cafile=str(own.ca))
+    context.load_cert_chain(own.client.certificate, own.client.key)
+    source, figures = SingleLogSource(tmp_path / "0.log"), ListenerMetrics()
+    found: list[str] = []
+
+    class Source(SingleLogSource):
+        def find_log(self, pod: str, container: str, *, previous: bool) -> SingleLogSource:
+            found.append(container)
+            return source
+
+    server = LogServer(Source(source.path), SystemClock())
+    async with server.running(files, port=0, metrics=figures) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        path = b"/containerLogs/default/p/c"
+        writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx" % path)
+        writer.close()
+        await wait_for(lambda: figures.rejections["agent", "truncated"] == 1)
+    assert found == []

@@ -1,0 +1,125 @@
+"""Nodes of an agent of their own: how they show themselves, and each level of the sandbox."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent import container, manifest
+from support.agent_cluster import NODE, agent_cluster
+from support.api_servers import ServerFactory
+
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.model.names import CONFIGMAPS, LEASES, NODES, SECRETS
+
+Json = dict[str, Any]
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+async def test_a_container_sees_its_environment_volumes_and_names(
+    servers: ServerFactory, tmp_path: Path, level: IsolationLevel
+) -> None:
+    found = detect_isolation(level)
+    if found.isolation is not level:
+        pytest.skip("; ".join(found.reasons))
+    script = (
+        'R=$BATHOLITH_ROOT; echo "$GREETING $POD_IP $TASK"; cat $R/etc/volcano/worker.host; echo;'
+        "cat $R/secret/key; echo; cat $R/info/name; echo; cat $R/one; echo; pwd; hostname"
+    )
+    env = [
+        {"name": "WHO", "value": "world"},
+        {"name": "GREETING", "value": "hello-$(WHO)"},
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "TASK", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "worker.host"}}},
+    ]
+    mounts = [
+        {"name": "m", "mountPath": "/etc/volcano"},
+        {"name": "m", "mountPath": "/one", "subPath": "worker.host"},
+        {"name": "s", "mountPath": "/secret"},
+        {"name": "d", "mountPath": "/info"},
+    ]
+    items = [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]
+    volumes = [
+        {"name": "m", "configMap": {"name": "m"}},
+        {"name": "s", "secret": {"secretName": "s"}},
+        {"name": "d", "downwardAPI": {"items": items}},
+    ]
+    async with agent_cluster(servers, tmp_path) as w, w.agent(sandbox=level):
+        data = {"worker.host": "p.job"}
+        await w.create({"metadata": {"name": "m"}, "data": data}, CONFIGMAPS)
+        await w.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaA=="}}, SECRETS)
+        one = container("sh", "-c", script, env=env, volumeMounts=mounts, workingDir="/place/here")
+        await w.run(manifest("p", one, restartPolicy="Never", volumes=volumes))
+        pod = await w.phase("p", "Succeeded", "Failed")
+        assert pod["status"]["phase"] == "Succeeded", pod["status"]
+        lines = (await w.logs("p")).splitlines()
+        assert lines[:5] == [
+            f"hello-world {pod['status']['podIP']} p.job",
+            "p.job",
+            "hush",
+            "p",
+            "p.job",
+        ]
+        assert lines[5].endswith("/place/here")
+        if level is IsolationLevel.PLAIN:
+            assert "BATHOLITH_ROOT" in (await w.wait_event("p", "NoSandbox"))["message"]
+        else:
+            assert lines[5:] == ["/place/here", "p"]
+
+
+async def test_the_node_says_what_it_has_and_that_it_lives(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with agent_cluster(servers, tmp_path, cpus=16, memory="64Gi") as w, w.agent():
+        node = await w.client.get(NODES, NODE, view=dict)
+        assert node["status"]["allocatable"]["cpu"] == "16"
+        assert node["status"]["allocatable"]["memory"] == "64Gi"
+        assert node["metadata"]["labels"]["kubernetes.io/hostname"] == NODE
+        ready = [c for c in node["status"]["conditions"] if c["type"] == "Ready"]
+        assert ready[0]["status"] == "True"
+        assert node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] > 0
+        lease = await w.client.get(LEASES, NODE, namespace="kube-node-lease", view=dict)
+        assert lease["spec"]["holderIdentity"] == NODE
+
+
+async def test_a_new_node_takes_no_pods_until_its_agent_says_that_it_is_ready(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    own = {"key": "dedicated", "value": "x", "effect": "NoSchedule"}
+    async with agent_cluster(servers, tmp_path) as w:
+        body = {"metadata": {"name": NODE}, "spec": {"taints": [own]}}
+        made = await w.client.create(NODES, body, view=dict)
+        not_ready = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+        assert made["spec"]["taints"] == [own, not_ready]
+        async with w.agent():
+            node = await w.client.get(NODES, NODE, view=dict)
+            assert node["spec"]["taints"] == [own]
+
+
+@pytest.mark.parametrize("servers", ["real"], indirect=True)  # the embedded one gives no tokens
+async def test_a_pod_may_call_the_api_by_its_service_account(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    """The volume that the server's admission adds: token, authority, namespace."""
+    script = f'cd "$BATHOLITH_ROOT{ACCOUNT}" && cat namespace && echo && cat ca.crt && cat token'
+    async with agent_cluster(servers, tmp_path) as w, w.agent():
+        await w.run(manifest("p", container("sh", "-c", script), restartPolicy="Never"))
+        assert (await w.phase("p", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+        log = await w.logs("p")
+        namespace, _, rest = log.partition("\n")
+        authority, end, token = rest.partition("-----END CERTIFICATE-----\n")
+        assert namespace == "default"
+        assert (authority + end).encode() == w.server.ca
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        who = await w.server.request("POST", path, body, token=token.strip())
+        user = who.body["status"]["userInfo"]
+        assert user["username"] == "system:serviceaccount:default:default"
+        assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
+
+
+async def test_a_node_tells_what_it_lacks(servers: ServerFactory, tmp_path: Path) -> None:
+    async with agent_cluster(servers, tmp_path) as w, w.agent(sandbox=IsolationLevel.PLAIN):
+        event = await w.wait_event(NODE, "WeakIsolation")
+    assert event["type"] == "Warning"
+    assert event["message"].startswith("there is no sandbox: pods ")

@@ -1,0 +1,485 @@
+"""Pods on a real node, as users see them through the API."""
+
+import asyncio
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from support.agent import container, manifest
+from support.agent_cluster import NODE, AgentCluster, agent_cluster, bind_pvc
+from support.api_servers import ServerFactory, add_namespace
+from support.polling import DEFAULT_TIMEOUT, wait_for
+
+from batholith.agent.pods.records import PodDir
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.model.names import (
+    CONFIGMAPS,
+    PERSISTENTVOLUMECLAIMS,
+    SECRETS,
+    SERVICES,
+)
+
+Json = dict[str, Any]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(
+    servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[AgentCluster]:
+    """One server and one agent for all tests of this module."""
+    async with agent_cluster(servers, tmp_path_factory.mktemp("world")) as made, made.agent():
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(shared: AgentCluster) -> AgentCluster:
+    """The shared cluster, in a namespace of the test's own."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    await add_namespace(shared.server, name)
+    return replace(shared, namespace=name)
+
+
+def shell(script: str, *, name: str = "c", **more: Any) -> Json:
+    return container("sh", "-c", script, name=name, **more)
+
+
+def ended(pod: Json, at: int = 0) -> Json:
+    """How a container ended; a server may leave out a code of 0."""
+    return {"exitCode": 0, **pod["status"]["containerStatuses"][at]["state"]["terminated"]}
+
+
+def pod_dirs(cluster: AgentCluster) -> list[Path]:
+    """What is on disk for the pods of the test."""
+    held = PodDir.all(cluster.settings.data_dir)
+    return [folder.path for folder, record in held if record.namespace == cluster.namespace]
+
+
+async def test_pods_end_as_their_containers_do(cluster: AgentCluster) -> None:
+    await cluster.run(manifest("good", shell("exit 0"), restartPolicy="Never"))
+    await cluster.run(
+        manifest("bad", shell("exit 3"), shell("exit 0", name="d"), restartPolicy="Never")
+    )
+    await cluster.run(manifest("none", container("no-such-program"), restartPolicy="Never"))
+    good = await cluster.phase("good", "Succeeded", "Failed")
+    assert (good["status"]["phase"], ended(good)["reason"]) == ("Succeeded", "Completed")
+    bad = await cluster.phase("bad", "Succeeded", "Failed")
+    assert (bad["status"]["phase"], ended(bad)["exitCode"]) == ("Failed", 3)
+    assert ended(bad, 1)["exitCode"] == 0
+    none = await cluster.phase("none", "Succeeded", "Failed")
+    assert (ended(none)["exitCode"], ended(none)["reason"]) == (128, "StartError")
+    event = await cluster.wait_event("none", "Failed")
+    assert "no-such-program" in event["message"]
+
+
+async def test_a_failing_container_is_restarted_until_it_succeeds(cluster: AgentCluster) -> None:
+    script = "n=$(cat /data/n 2>/dev/null || echo 0); echo $((n+1)) > /data/n; test $n = 2"
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    pod = manifest(
+        "p",
+        shell(script, volumeMounts=mounts),
+        restartPolicy="OnFailure",
+        volumes=[{"name": "data", "emptyDir": {}}],
+    )
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
+        pod["spec"]["containers"][0]["command"][2] = script.replace("/data", "$BATHOLITH_ROOT/data")
+    await cluster.run(pod)
+    done = await cluster.phase("p", "Succeeded", "Failed")
+    assert done["status"]["phase"] == "Succeeded"
+    assert done["status"]["containerStatuses"][0]["restartCount"] == 2
+
+
+async def test_images_without_a_command_behave_as_their_kind(cluster: AgentCluster) -> None:
+    await cluster.run(manifest("web", container(image="nginx")))
+    await cluster.run(manifest("box", container(image="busybox:latest"), restartPolicy="Never"))
+    assert (await cluster.phase("box", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+    web = await cluster.phase("web", "Running")
+    conditions = {c["type"]: c["status"] for c in web["status"]["conditions"]}
+    assert conditions["Ready"] == "True"
+    assert web["status"]["podIP"].startswith("127.")
+
+
+async def test_a_container_that_takes_too_much_memory_is_killed(cluster: AgentCluster) -> None:
+    take = "import sys, time; x = b'1' * (int(sys.argv[1]) << 20); print('up'); time.sleep(60)"
+    limits = {"limits": {"memory": "128Mi"}}
+    for name, amount in (("greedy", "256"), ("modest", "8")):
+        one = container("python3", "-u", "-c", take, amount, resources=limits)
+        await cluster.run(manifest(name, one, restartPolicy="Never"))
+    greedy = await cluster.phase("greedy", "Succeeded", "Failed")
+    assert (ended(greedy)["exitCode"], ended(greedy)["reason"]) == (137, "OOMKilled")
+    assert "memory" in (await cluster.wait_event("greedy", "OOMKilling"))["message"]
+    await cluster.phase("modest", "Running")
+    await cluster.wait_log("modest", "up")
+    await cluster.delete("modest", grace=0)
+
+
+async def test_a_container_that_keeps_failing_is_said_to_wait(cluster: AgentCluster) -> None:
+    await cluster.run(manifest("p", shell("exit 1")))
+    made = await cluster.pod("p")
+    event = await cluster.wait_event("p", "BackOff")
+    where = f"p_{cluster.namespace}({made['metadata']['uid']})"
+    assert event["message"] == f"Back-off restarting failed container c in pod {where}"
+    assert event["type"] == "Warning"
+    await cluster.delete("p", grace=0)
+
+
+async def test_a_missing_config_map_keeps_a_pod_waiting_until_it_comes(
+    cluster: AgentCluster,
+) -> None:
+    volumes = [{"name": "m", "configMap": {"name": "late"}}]
+    await cluster.run(manifest("p", shell("exit 0"), restartPolicy="Never", volumes=volumes))
+    event = await cluster.wait_event("p", "FailedMount")
+    assert event["type"] == "Warning"
+    assert 'configmap "late" not found' in event["message"]
+    waiting = await cluster.wait_pod("p", lambda pod: pod["status"].get("containerStatuses"))
+    state = waiting["status"]["containerStatuses"][0]["state"]
+    assert state["waiting"]["reason"] == "ContainerCreating"
+    assert waiting["status"]["phase"] == "Pending"
+    await cluster.create({"metadata": {"name": "late"}, "data": {}}, CONFIGMAPS)
+    await cluster.phase("p", "Succeeded")
+
+
+async def test_a_missing_key_in_the_environment_is_a_configuration_error(
+    cluster: AgentCluster,
+) -> None:
+    env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "no", "key": "k"}}}]
+    await cluster.run(manifest("p", shell("exit 0", env=env)))
+    pod = await cluster.wait_pod(
+        "p",
+        lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
+    )
+    waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["message"] == 'secret "no" not found'
+
+
+async def test_a_pod_runs_as_the_user_that_it_asks_for(cluster: AgentCluster) -> None:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
+        pytest.skip("without a sandbox pods run as the agent's user")
+    script = "id -un; id -u; id -g; pwd -P; cd; pwd; touch mine && ls; id -un 0"
+    somebody = shell(script)
+    other = shell("id -u; id -g", name="d", securityContext={"runAsUser": 0, "runAsGroup": 7})
+    shared = {"runAsUser": 4321, "runAsGroup": 1234}
+    pod = manifest("p", somebody, other, restartPolicy="Never", securityContext=shared)
+    await cluster.run(pod)
+    await cluster.phase("p", "Succeeded")
+    shown = ["pod", "4321", "1234", "/", "/home/pod", "mine", "root"]
+    assert (await cluster.logs("p", "?container=c")).split() == shown
+    assert (await cluster.logs("p", "?container=d")).split() == ["0", "7"]
+
+
+async def test_a_pod_that_must_not_be_root_is_not(cluster: AgentCluster) -> None:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
+        pytest.skip("without a sandbox pods run as the agent's user")
+    never = {"runAsNonRoot": True}
+    await cluster.run(
+        manifest("some", shell("id -u"), restartPolicy="Never", securityContext=never)
+    )
+    root = shell("id -u", securityContext={"runAsUser": 0})
+    await cluster.run(manifest("root", root, restartPolicy="Never", securityContext=never))
+    await cluster.phase("some", "Succeeded")
+    assert await cluster.logs("some") == "1000\n"
+    pod = await cluster.wait_pod(
+        "root",
+        lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
+    )
+    waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
+    assert "breaks non-root policy" in waiting["message"]
+
+
+async def test_init_containers_go_first_and_their_failure_is_the_pod_s(
+    cluster: AgentCluster,
+) -> None:
+    inits = [shell("echo one", name="i1"), shell("exit 4", name="i2")]
+    await cluster.run(manifest("p", shell("exit 0"), restartPolicy="Never", initContainers=inits))
+    pod = await cluster.phase("p", "Succeeded", "Failed")
+    assert pod["status"]["phase"] == "Failed"
+    first, second = pod["status"]["initContainerStatuses"]
+    assert first["state"]["terminated"]["reason"] == "Completed"
+    assert second["state"]["terminated"]["exitCode"] == 4
+    assert await cluster.logs("p", "?container=i1") == "one\n"
+
+
+async def test_logs_can_be_narrowed_and_followed(cluster: AgentCluster) -> None:
+    script = "for i in 1 2 3; do echo line $i; done; echo bad >&2; sleep 0.3; echo last"
+    await cluster.run(manifest("p", shell(script), restartPolicy="Never"))
+    await cluster.phase("p", "Running", "Succeeded")
+    whole = (await cluster.logs("p", "?follow=true")).splitlines(keepends=True)
+    # Two streams have no order but that in which they were read.
+    assert [line for line in whole if line != "bad\n"] == [
+        "line 1\n", "line 2\n", "line 3\n", "last\n",
+    ]  # fmt: skip
+    assert len(whole) == 5
+    assert await cluster.logs("p", "?tailLines=2") == "".join(whole[-2:])
+    assert await cluster.logs("p", "?tailLines=0") == ""
+    assert await cluster.logs("p", "?limitBytes=8") == "".join(whole)[:8]
+    assert await cluster.logs("p", "?sinceTime=2100-01-01T00:00:00Z") == ""
+    stamped = (await cluster.logs("p", "?timestamps=true&tailLines=1")).split(" ", 1)
+    assert stamped[1] == whole[-1]
+    assert stamped[0].endswith("Z")
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/p/log?previous=true"
+    refused = await cluster.server.request("GET", path)
+    assert refused.status == 400
+    assert "previous terminated container" in refused.body["message"]
+
+
+async def test_the_run_before_keeps_its_log(cluster: AgentCluster) -> None:
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    script = (
+        "R=$BATHOLITH_ROOT; echo run; test -f $R/data/x && sleep 60; touch $R/data/x; echo first"
+    )
+    volumes = [{"name": "data", "emptyDir": {}}]
+    await cluster.run(manifest("p", shell(script, volumeMounts=mounts), volumes=volumes))
+    await cluster.wait_pod(
+        "p",
+        lambda pod: (
+            pod["status"].get("phase") == "Running"
+            and pod["status"]["containerStatuses"][0]["restartCount"] == 1
+        ),
+    )
+    assert await cluster.logs("p", "?previous=true") == "run\nfirst\n"
+
+
+async def test_a_deleted_pod_is_asked_first_and_killed_when_its_grace_is_over(
+    cluster: AgentCluster,
+) -> None:
+    kind = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"
+    deaf = "trap '' TERM; echo up; while :; do sleep 0.02; done"
+    for name, script in (("kind", kind), ("deaf", deaf)):
+        await cluster.run(manifest(name, shell(script), restartPolicy="Never"))
+    ends: dict[str, Json] = {}
+
+    for name, grace in (("kind", 60), ("deaf", 1)):
+        runs = await cluster.phase(name, "Running")
+        await cluster.wait_log(name, "up")
+        await cluster.delete(name, grace=grace)
+        await cluster.wait_pod_deleted(name)
+        since = runs["metadata"]["resourceVersion"]
+        ends[name] = await cluster.phase(name, "Succeeded", "Failed", since=since)
+    assert (ends["kind"]["status"]["phase"], ended(ends["kind"])["exitCode"]) == (
+        "Succeeded",
+        0,
+    )
+    assert (ends["deaf"]["status"]["phase"], ended(ends["deaf"])["exitCode"]) == ("Failed", 137)
+    await wait_for(lambda: not pod_dirs(cluster))
+
+
+async def test_a_pod_that_is_removed_by_force_is_killed_in_the_background(
+    cluster: AgentCluster,
+) -> None:
+    await cluster.run(manifest("p", shell("echo up; sleep 60")))
+    await cluster.phase("p", "Running")
+    await cluster.delete("p", grace=0)
+    await cluster.wait_pod_deleted("p")
+    await wait_for(lambda: not pod_dirs(cluster))
+
+
+async def test_a_deadline_ends_a_pod(cluster: AgentCluster) -> None:
+    await cluster.run(manifest("p", shell("sleep 60"), activeDeadlineSeconds=1))
+    pod = await cluster.phase("p", "Succeeded", "Failed")
+    assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+async def test_peers_find_one_another_by_name_as_they_come(cluster: AgentCluster) -> None:
+    """Three pods behind a headless service, as the svc plugin makes it."""
+    names = [f"job-w-{number}" for number in range(3)]
+    script = (
+        "H=${BATHOLITH_HOSTS:-/etc/hosts};"
+        + "".join(f"until grep -qw {name}.job $H; do sleep 0.02; done;" for name in names)
+        + f"grep -w {names[2]}.job.{cluster.namespace}.svc.cluster.local $H | cut -f1; sleep 60"
+    )
+    service = {
+        "metadata": {"name": "job"},
+        "spec": {
+            "clusterIP": "None",
+            "selector": {"volcano.sh/job-name": "job"},
+            "ports": [{"port": 1}],
+        },
+    }
+    await cluster.create(service, SERVICES)
+    for name in names:
+        pod = manifest(name, shell(script), restartPolicy="Never", hostname=name, subdomain="job")
+        pod["metadata"]["labels"] = {"volcano.sh/job-name": "job"}
+        await cluster.run(pod)
+        await cluster.phase(name, "Running")
+    addresses = [(await cluster.pod(name))["status"]["podIP"] for name in names]
+    assert len(set(addresses)) == 3
+    for name in names:
+        assert set((await cluster.wait_log(name, "127.")).split()) == {addresses[2]}
+
+
+async def test_a_name_bound_later_runs_too(cluster: AgentCluster) -> None:
+    await cluster.create(manifest("p", shell("exit 0"), restartPolicy="Never"))
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+    }
+    await cluster.client.post(f"/api/v1/namespaces/{cluster.namespace}/pods/p/binding", binding)
+    await cluster.phase("p", "Succeeded")
+
+
+async def test_a_pod_that_finds_its_port_taken_is_told_of_another_address(
+    cluster: AgentCluster,
+) -> None:
+    """Pods share the machine's network; each has an address of its own there."""
+    env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    listen = (
+        "import os, socket, sys; s = socket.socket();"
+        "s.bind((os.environ['IP'] if sys.argv[1] == 'own' else '', int(sys.argv[2]))); s.listen()"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for name in ("all", "own"):
+            one = container("python3", "-c", listen, name, port, env=env)
+            await cluster.run(manifest(name, one, restartPolicy="Never"))
+        pod = await cluster.phase("all", "Succeeded", "Failed")
+        assert pod["status"]["phase"] == "Failed"
+        event = await cluster.wait_event("all", "PortTaken")
+        assert event["message"].endswith(pod["status"]["podIP"])
+        assert (await cluster.phase("own", "Succeeded", "Failed"))["status"]["phase"] == "Succeeded"
+
+
+async def test_a_claim_keeps_its_files_from_pod_to_pod_until_it_is_deleted(
+    cluster: AgentCluster,
+) -> None:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    claim = {"metadata": {"name": "data"}, "spec": spec}
+    mounts = [{"name": "d", "mountPath": "/d"}]
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+
+    async def run(name: str) -> None:
+        script = f"ls $BATHOLITH_ROOT/d; touch $BATHOLITH_ROOT/d/{name}"
+        one = shell(script, volumeMounts=mounts)
+        await cluster.run(manifest(name, one, restartPolicy="Never", volumes=volumes))
+
+    await run("first")
+    event = await cluster.wait_event("first", "FailedMount")
+    assert 'persistentvolumeclaim "data" not found' in event["message"]
+    await cluster.create(claim, PERSISTENTVOLUMECLAIMS)
+    await bind_pvc(cluster, "data")
+    await cluster.phase("first", "Succeeded")
+    await run("second")
+    await cluster.phase("second", "Succeeded")
+    assert await cluster.logs("second") == "first\n"
+    base = cluster.settings.data_dir / "volumes"
+    assert len(list(base.glob(f"{cluster.namespace}_*"))) == 1
+    # On the real server nobody takes its protection off.
+    free = {"metadata": {"finalizers": None}}
+    await cluster.client.patch(PERSISTENTVOLUMECLAIMS, "data", free, namespace=cluster.namespace)
+    await cluster.client.delete(PERSISTENTVOLUMECLAIMS, "data", namespace=cluster.namespace)
+    await wait_for(lambda: not list(base.glob(f"{cluster.namespace}_*")))
+    await cluster.create(claim, PERSISTENTVOLUMECLAIMS)
+    await bind_pvc(cluster, "data")
+    await run("third")
+    await cluster.phase("third", "Succeeded")
+    assert await cluster.logs("third") == ""
+
+
+async def test_secrets_stay_out_of_logs_and_reach(
+    cluster: AgentCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    env = [{"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}]
+    await cluster.create({"metadata": {"name": "s"}, "data": {"key": "aHVzaC1odXNo"}}, SECRETS)
+    await cluster.run(
+        manifest("p", shell("test $WORD = hush-hush", env=env), restartPolicy="Never")
+    )
+    await cluster.phase("p", "Succeeded")
+    (folder,) = pod_dirs(cluster)
+    assert os.stat(folder).st_mode & 0o077 == 0
+    assert "hush-hush" not in caplog.text
+
+
+async def test_last_words_become_the_termination_message(cluster: AgentCluster) -> None:
+    if detect_isolation().isolation is IsolationLevel.PLAIN:
+        pytest.skip("without a sandbox the message file is out of reach")
+    own = shell("echo gave up > /dev/termination-log; exit 2")
+    log = shell(
+        "echo from the log; exit 2",
+        name="log",
+        terminationMessagePolicy="FallbackToLogsOnError",
+    )
+    await cluster.run(manifest("p", own, log, restartPolicy="Never"))
+    pod = await cluster.phase("p", "Succeeded", "Failed")
+    assert [ended(pod, 0)["message"], ended(pod, 1)["message"]] == ["gave up\n", "from the log"]
+
+
+async def test_a_condition_that_holds_loses_the_reason_why_it_did_not(
+    cluster: AgentCluster,
+) -> None:
+    probe = {"exec": {"command": ["test", "-e", "/tmp/ok"]}, "periodSeconds": 1}
+    await cluster.run(
+        manifest("p", shell("sleep 0.5; touch /tmp/ok; sleep 60", readinessProbe=probe))
+    )
+
+    def told(pod: Json) -> dict[str, Json]:
+        return {each["type"]: each for each in pod["status"].get("conditions") or ()}
+
+    def is_ready(value: str) -> Callable[[Json], bool]:
+        return lambda pod: told(pod).get("Ready", {}).get("status") == value
+
+    waiting = told(await cluster.wait_pod("p", is_ready("False")))
+    assert waiting["Ready"]["reason"] == "ContainersNotReady"
+    ready = told(await cluster.wait_pod("p", is_ready("True")))
+    for kind in ("Ready", "ContainersReady", "Initialized"):
+        assert "reason" not in ready[kind], ready[kind]
+        assert "message" not in ready[kind], ready[kind]
+    await cluster.delete("p", grace=0)
+
+
+async def test_a_followed_log_ends_with_its_pod(cluster: AgentCluster) -> None:
+    await cluster.run(manifest("p", shell("echo on; exec sleep 60")))
+    await cluster.phase("p", "Running")
+    url = f"{cluster.server.url}/api/v1/namespaces/{cluster.namespace}/pods/p/log?follow=true"
+    who = {"Authorization": f"Bearer {cluster.server.tokens['admin']}"}
+    async with (
+        asyncio.timeout(DEFAULT_TIMEOUT),
+        cluster.server.session.get(url, headers=who) as log,
+    ):
+        assert await log.content.readline() == b"on\n"
+        await cluster.delete("p", grace=0)
+        assert await log.content.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("image", "command"), [("nginx", []), ("nginx", ["nginx"]), ("busybox", [])]
+)
+async def test_a_pod_says_that_it_runs_no_program_of_its_image(
+    cluster: AgentCluster, image: str, command: list[str]
+) -> None:
+    if command and shutil.which(command[0]):
+        pytest.skip("nginx is installed: it is run, not stood in for")
+    await cluster.run(manifest("p", shell("true", name="own"), container(*command, image=image)))
+
+    def sign(pod: Json) -> Json:
+        found = pod["status"].get("conditions") or ()
+        return next((each for each in found if each["type"] == "batholith.io/Placeholder"), {})
+
+    shown = sign(await cluster.wait_pod("p", sign))
+    assert (shown["status"], shown["reason"]) == ("True", "ProgramNotRun")
+    assert f"c ({image})" in shown["message"]
+    assert "own" not in shown["message"]
+    event = await cluster.wait_event("p", "Placeholder")
+    assert event["type"] == "Warning"
+    assert f"image {image}" in event["message"]
+    await cluster.delete("p", grace=0)
+
+
+async def test_a_pod_with_a_program_has_no_such_sign(cluster: AgentCluster) -> None:
+    await cluster.run(manifest("p", shell("exit 0"), restartPolicy="Never"))
+    pod = await cluster.phase("p", "Succeeded")
+    assert "batholith.io/Placeholder" not in {c["type"] for c in pod["status"]["conditions"]}

@@ -1,0 +1,281 @@
+"""What comes at once, in between or unforeseen costs no pod, and leaves no process behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent import container, manifest
+from support.agent_cluster import FAST, NODE
+from support.fake_apiserver import FakeApi, Object
+from support.polling import wait_for
+
+from batholith.agent.pods.records import PodDir
+from batholith.agent.runtime import shim
+from batholith.agent.runtime.logs import punch_log_head
+from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
+from batholith.agent.service import Agent
+from batholith.agent.settings import AgentSettings
+from batholith.kube.client.client import Client
+from batholith.kube.client.events import EventType
+from batholith.machinery.event_recorder import Recorder
+from batholith.model import times
+from batholith.model.meta import ObjectReference
+from batholith.model.names import PODS
+
+
+@dataclass(slots=True)
+class AgentNode:
+    """A plain node without sandboxes, and the API that it serves."""
+
+    api: FakeApi
+    settings: AgentSettings
+
+    def run(self, name: str, script: str, *, more: Object | None = None, **spec: Any) -> None:
+        """Create a pod of one container that is bound to the node."""
+        made = manifest(name, container("sh", "-c", script, **(more or {})), **spec)
+        placed = {"nodeName": NODE, "terminationGracePeriodSeconds": 5, **made["spec"]}
+        self.api.put(PODS, name, spec=placed)
+
+    def request_delete(self, name: str, *, grace: int) -> None:
+        """Delete a pod as a server does that waits for the node."""
+        gone_by = times.format(datetime.fromtimestamp(datetime.now(UTC).timestamp() + grace, UTC))
+        going = {"deletionTimestamp": gone_by, "deletionGracePeriodSeconds": grace}
+        self.api.put(PODS, name, metadata=going)
+
+    def last_status(self, name: str) -> Object:
+        """The pod's status as it was told last, even if the pod is gone."""
+        told = [obj for _, _, obj in self.api.states if obj["metadata"]["name"] == name]
+        status: Object = told[-1].get("status", {})
+        return status
+
+    def phase(self, name: str) -> object:
+        return self.last_status(name).get("phase")
+
+    def container(self, name: str) -> Object:
+        """What is told of the pod's container."""
+        (told,) = self.last_status(name).get("containerStatuses") or [{}]
+        status: Object = told
+        return status
+
+    @property
+    def pod_dirs(self) -> list[PodDir]:
+        return [folder for folder, _ in PodDir.all(self.settings.data_dir)]
+
+    @asynccontextmanager
+    async def agent(
+        self, recorder: Recorder | None = None
+    ) -> AsyncIterator[tuple[Agent, asyncio.Task[None]]]:
+        """An agent, and the task that runs it, for the length of the block at most."""
+        async with Client(self.api.credentials, user_agent="t") as client:
+            made = Agent(client, settings=self.settings, recorder=recorder)
+            ready = asyncio.Event()
+            running = asyncio.create_task(made.run(ready=ready))
+            try:
+                await wait_for(lambda: ready.is_set() or running.done())
+                yield made, running
+            finally:
+                running.cancel()
+                with suppress(asyncio.CancelledError):
+                    await running
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[AgentNode]:
+    settings = AgentSettings(
+        data_dir=tmp_path / "agent",
+        node_name=NODE,
+        back_off=FAST,
+        sandbox=IsolationLevel.PLAIN,
+        host_paths=(str(tmp_path),),
+    )
+    async with FakeApi() as api:
+        yield AgentNode(api, settings)
+    for path in (settings.data_dir / "pods").iterdir():
+        while kill_tagged(path.name):
+            continue
+
+
+def running(folder: PodDir) -> Iterator[int]:
+    """The shims of a pod that live."""
+    for name in folder.containers():
+        yield from filter(None, (run.shim_pid() for run in folder.runs(name)))
+
+
+async def test_news_of_a_pod_that_come_together_start_it_once(
+    node: AgentNode, tmp_path: Path
+) -> None:
+    async with node.agent():
+        node.run("p", f"echo run >> {tmp_path}/log; sleep 0.3", restartPolicy="Never")
+        node.api.put(PODS, "p", metadata={"labels": {"a": "b"}})
+        await wait_for(lambda: node.phase("p") in ("Succeeded", "Failed"))
+    assert node.phase("p") == "Succeeded"
+    assert (tmp_path / "log").read_text() == "run\n"
+
+
+async def test_a_pod_that_comes_and_goes_at_once_is_not_run_for_nobody(node: AgentNode) -> None:
+    async with node.agent():
+        node.run("p", "sleep 600")
+        node.api.remove(PODS, "p")
+        node.run("q", "true", restartPolicy="Never")
+        await wait_for(lambda: node.phase("q") == "Succeeded")
+        await wait_for(lambda: len(node.pod_dirs) == 1)
+
+
+async def test_a_pod_that_goes_while_its_worker_is_down_leaves_no_process(node: AgentNode) -> None:
+    node.run("p", "sleep 600")
+    async with node.agent():
+        await wait_for(lambda: node.phase("p") == "Running")
+    (folder,) = node.pod_dirs
+    (shim_pid,) = running(folder)
+    damaged = folder.path / "containers" / "c" / "1"
+    damaged.mkdir()
+    (damaged / shim.LAUNCH).write_text("{")
+    (damaged / shim.CLAIM).write_text('{"pid": 1, "start": 0, "boot": "another"}')
+    async with node.agent():
+        node.api.remove(PODS, "p")
+        await wait_for(lambda: not folder.path.exists())
+        await wait_for(lambda: shim.start_time(shim_pid) is None)
+
+
+class FailOnceRecorder:
+    """A recorder that fails where it must not, the first time that it is told of *reason*."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def record(
+        self,
+        regarding: ObjectReference,
+        *,
+        type: EventType,  # noqa: A002 - the word of the API
+        reason: str,
+        message: str,
+    ) -> None:
+        if reason == self.reason:
+            self.reason = ""
+            raise RuntimeError("as planned")
+
+
+@pytest.mark.parametrize("reason", ["Started", "BackOff"])
+async def test_a_fault_in_whatever_a_pod_s_worker_does_costs_no_pod(
+    node: AgentNode, reason: str
+) -> None:
+    broken = FailOnceRecorder(reason)
+    node.run("p", "exit 1")
+    async with node.agent(broken):
+        await wait_for(lambda: node.container("p").get("restartCount", 0) >= 3)
+    assert broken.reason == ""
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        {"tcpSocket": {"host": "a..b", "port": 1}},
+        {"httpGet": {"host": "127.0.0.1", "httpHeaders": [{"name": "X", "value": "a\nb"}]}},
+    ],
+    ids=["host", "header"],
+)
+async def test_a_probe_that_cannot_be_made_has_failed(node: AgentNode, probe: Object) -> None:
+    if "httpGet" in probe:  # some server must be there: a header is looked at only then
+        port = int(node.api.credentials.server.rpartition(":")[2])
+        probe = {"httpGet": {**probe["httpGet"], "port": port}}
+    probe = {**probe, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 100}
+    node.run("p", "sleep 600", more={"livenessProbe": probe})
+    async with node.agent():
+        await wait_for(lambda: node.container("p").get("restartCount"))
+
+
+@pytest.mark.parametrize(
+    ("odd", "code"),
+    [
+        ("mkdir $R/termination-log", 3),
+        ("mkfifo $R/termination-log", 3),
+        ("mkdir $R/exit.json", 137),
+    ],
+)
+async def test_a_container_may_leave_anything_where_we_look_for_its_end(
+    node: AgentNode, odd: str, code: int
+) -> None:
+    node.run("p", f"R=$BATHOLITH_ROOT/..; {odd}; exit 3", restartPolicy="Never")
+    async with node.agent():
+        await wait_for(lambda: node.phase("p") == "Failed")
+    assert node.container("p")["state"]["terminated"]["exitCode"] == code
+
+
+def test_what_is_no_file_where_a_log_should_be_is_not_trimmed(tmp_path: Path) -> None:
+    (tmp_path / "0.log").mkdir()
+    assert not punch_log_head(tmp_path / "0.log")
+
+
+async def test_pods_that_come_while_the_agent_ends_its_pods_are_left_to_the_next(
+    node: AgentNode,
+) -> None:
+    node.run("p", "trap '' TERM; while :; do sleep 0.1; done", terminationGracePeriodSeconds=2)
+    async with node.agent() as (agent, life):
+        await wait_for(lambda: node.phase("p") == "Running")
+        agent.stop(stop_pods=True)
+        node.run("q", "sleep 600")
+        await life
+    assert not [pid for folder in node.pod_dirs for pid in running(folder)]
+    async with node.agent():
+        await wait_for(lambda: node.phase("q") == "Running")
+
+
+async def test_a_container_whose_end_is_hurried_is_asked_after_its_hook(
+    node: AgentNode, tmp_path: Path
+) -> None:
+    hook = {"exec": {"command": ["sh", "-c", f"touch {tmp_path}/asked; sleep 1"]}}
+    script = f"trap 'exit 7' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    node.run("p", script, more={"lifecycle": {"preStop": hook}})
+    async with node.agent():
+        await wait_for((tmp_path / "up").exists)
+        node.request_delete("p", grace=600)
+        await wait_for((tmp_path / "asked").exists)
+        node.request_delete("p", grace=300)
+        await wait_for(lambda: "d/p" not in node.api.objects(PODS))
+    assert node.container("p")["state"]["terminated"]["exitCode"] == 7
+
+
+async def test_the_last_that_is_told_of_a_pod_is_how_its_sidecars_ended(node: AgentNode) -> None:
+    sidecar = container(
+        "sh", "-c", "trap 'sleep 1; exit 5' TERM; while :; do sleep 0.05; done", name="s"
+    )
+    sidecar["restartPolicy"] = "Always"
+    node.run("p", "exit 0", restartPolicy="Never", initContainers=[sidecar])
+
+    def ended() -> object:
+        (told,) = node.last_status("p").get("initContainerStatuses") or [{"state": {}}]
+        return told["state"].get("terminated")
+
+    async with node.agent():
+        await wait_for(ended)
+    assert node.phase("p") == "Succeeded"
+
+
+async def test_a_memory_limit_holds_though_another_s_folder_is_gone(node: AgentNode) -> None:
+    take = "exec python3 -c 'import time; x = b\"1\" * (256 << 20); time.sleep(600)'"
+    limit = {"resources": {"limits": {"memory": "64Mi"}}}
+    node.run("a", f"until test -f $BATHOLITH_ROOT/../go; do sleep 0.05; done; {take}", more=limit)
+    async with node.agent():
+        await wait_for(lambda: node.phase("a") == "Running")
+        (folder,) = node.pod_dirs
+        (run,) = folder.runs("c")
+        (run.path / "out-of-memory").symlink_to(run.path / "no" / "such" / "folder")
+        (run.path / "go").touch()
+        node.run("b", take, more=limit, restartPolicy="Never")
+        await wait_for(lambda: node.phase("b") == "Failed")
+    assert node.container("b")["state"]["terminated"]["reason"] == "OOMKilled"
+
+
+async def test_a_pod_whose_status_is_forbidden_can_still_go(node: AgentNode) -> None:
+    async with node.agent():
+        node.run("p", "sleep 600")
+        await wait_for(lambda: node.phase("p") == "Running")
+        node.api.inject_fault(403, method="PATCH", path="/status", times=1000)
+        node.request_delete("p", grace=1)
+        await wait_for(lambda: "d/p" not in node.api.objects(PODS))

@@ -1,0 +1,289 @@
+"""What a pod shows and what it needs next, told by events alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.agent import BACKOFF, START, PodStatusSimulator, after, container, decode_pod, manifest
+
+from batholith.agent.state.pod_actions import (
+    DeadlineExceeded,
+    FinalizePod,
+    StartContainer,
+    StopContainer,
+)
+from batholith.agent.state.status import (
+    BackOff,
+    Event,
+    Exited,
+    PodTermination,
+    ProbeFailed,
+    ProbeResult,
+    Started,
+    StartFailed,
+    phase_of,
+    state_from_status,
+)
+from batholith.model.pod import FINISHED
+
+
+def conditions(story: PodStatusSimulator) -> dict[str, str]:
+    return {one["type"]: one["status"] for one in story.status()["conditions"]}
+
+
+def terminated_state(
+    code: int, *, name: str = "c", begin: float = 0, end: float = 1
+) -> tuple[Event, Event]:
+    return Started(name, after(begin)), Exited(name, after(end), code)
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "phase"),
+    [
+        ("Never", 0, "Succeeded"),
+        ("Never", 3, "Failed"),
+        ("OnFailure", 0, "Succeeded"),
+        ("OnFailure", 3, "Running"),
+        ("Always", 0, "Running"),
+        ("Always", 3, "Running"),
+    ],
+)
+def test_the_phase_after_the_end_follows_the_restart_policy(
+    policy: str, code: int, phase: str
+) -> None:
+    story = PodStatusSimulator(decode_pod(manifest(restartPolicy=policy)), *terminated_state(code))
+    assert story.status()["phase"] == phase
+
+
+def test_a_pod_is_pending_until_each_container_ran_and_running_while_one_does() -> None:
+    story = PodStatusSimulator(decode_pod(manifest("p", container(name="a"), container(name="b"))))
+    assert story.status()["phase"] == "Pending"
+    story.apply(Started("a", START))
+    assert story.status()["phase"] == "Pending"
+    story.apply(Started("b", START), Exited("a", after(1), 0))
+    assert story.status()["phase"] == "Running"
+
+
+def test_a_finished_container_says_how_it_ended() -> None:
+    status = PodStatusSimulator(
+        decode_pod(manifest(restartPolicy="Never")), *terminated_state(143)
+    ).status()
+    shown = status["containerStatuses"][0]
+    assert shown["state"] == {
+        "terminated": {
+            "exitCode": 143,
+            "reason": "Error",
+            "startedAt": "2026-01-02T03:04:05Z",
+            "finishedAt": "2026-01-02T03:04:06Z",
+        }
+    }
+    assert (shown["ready"], shown["restartCount"]) == (False, 0)
+    conditions = {c["type"]: (c["status"], c.get("reason")) for c in status["conditions"]}
+    assert conditions["Ready"] == ("False", "PodFailed")
+    assert conditions["Initialized"] == ("True", None)
+    assert status["podIP"] == "127.64.0.9"
+
+
+def test_restarts_come_at_once_then_after_10_20_40_up_to_300_seconds() -> None:
+    story = PodStatusSimulator(decode_pod(manifest(restartPolicy="OnFailure")))
+    time, waits = 0.0, []
+    for _ in range(8):
+        story.apply(*terminated_state(1, begin=time, end=time + 1))
+        time += 1
+        due = story.next_actions(time)
+        wait = (due.wake_at - after(time)).total_seconds() if due.wake_at else 0.0
+        assert bool(due.actions) == (wait == 0)
+        waits.append(wait)
+        time += wait
+    assert waits == [0, 10, 20, 40, 80, 160, 300, 300]
+    shown = story.status()["containerStatuses"][0]
+    assert shown["restartCount"] == 7
+    assert shown["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    assert shown["state"]["waiting"]["message"].startswith("back-off 5m0s restarting failed")
+    assert shown["lastState"]["terminated"]["exitCode"] == 1
+
+
+def test_a_long_run_starts_the_back_off_afresh() -> None:
+    story = PodStatusSimulator(
+        decode_pod(manifest()), *terminated_state(1), *terminated_state(1, begin=1, end=2)
+    )
+    assert not story.next_actions(2).actions
+    story.apply(*terminated_state(1, begin=12, end=612))
+    assert story.next_actions(612).actions == (StartContainer("c"),)
+
+
+def test_init_containers_run_in_order_before_the_others() -> None:
+    inits = [container(name="i1"), container(name="i2")]
+    story = PodStatusSimulator(decode_pod(manifest(initContainers=inits, restartPolicy="Never")))
+    assert story.next_actions().actions == (StartContainer("i1"),)
+    assert story.status()["containerStatuses"][0]["state"]["waiting"]["reason"] == "PodInitializing"
+    story.apply(*terminated_state(0, name="i1"))
+    assert story.next_actions(1).actions == (StartContainer("i2"),)
+    assert story.status()["phase"] == "Pending"
+    story.apply(*terminated_state(0, name="i2"))
+    assert story.next_actions(1).actions == (StartContainer("c"),)
+
+
+def test_a_failed_init_container_fails_the_pod_only_where_nothing_restarts() -> None:
+    inits = [container(name="i")]
+    never = PodStatusSimulator(
+        decode_pod(manifest(restartPolicy="Never", initContainers=inits)),
+        *terminated_state(1, name="i"),
+    )
+    assert (never.status()["phase"], never.next_actions(1).actions) == ("Failed", (FinalizePod(),))
+    always = PodStatusSimulator(
+        decode_pod(manifest(initContainers=inits)), *terminated_state(1, name="i")
+    )
+    assert (always.status()["phase"], always.next_actions(1).actions) == (
+        "Pending",
+        (StartContainer("i"),),
+    )
+
+
+def test_a_sidecar_starts_first_stays_up_and_is_stopped_last() -> None:
+    sidecar = container(name="s", restartPolicy="Always")
+    pod = decode_pod(manifest(initContainers=[sidecar], restartPolicy="Never"))
+    story = PodStatusSimulator(pod)
+    assert story.next_actions().actions == (StartContainer("s"),)
+    story.apply(Started("s", START))
+    assert story.next_actions().actions == (StartContainer("c"),)
+    story.apply(*terminated_state(0))
+    assert story.status()["phase"] == "Succeeded"
+    assert story.next_actions(1).actions == (StopContainer("s", after(31)),)
+    story.apply(Exited("s", after(2), 143))
+    assert story.status()["phase"] == "Succeeded"
+    assert story.next_actions(2).actions == (FinalizePod(),)
+
+
+def test_a_sidecar_lets_others_start_once_its_own_start_went_well() -> None:
+    probed = {"exec": {"command": ["true"]}}
+    side = container(name="side", restartPolicy="Always", startupProbe=probed)
+    pod = decode_pod(manifest("p", container("x"), initContainers=[side]))
+    story = PodStatusSimulator(pod, Started("side", START, started=False, ready=False))
+    assert story.next_actions().actions == ()
+    assert story.status()["initContainerStatuses"][0]["started"] is False
+    story.apply(ProbeResult("side", started=True, ready=False))
+    assert story.next_actions().actions == (StartContainer("c"),)
+    assert conditions(story)["Initialized"] == "True"
+
+
+def test_a_container_is_ready_as_its_probe_says_and_only_while_it_runs() -> None:
+    story = PodStatusSimulator(
+        decode_pod(manifest()), Started("c", START, started=False, ready=False)
+    )
+    assert story.status()["phase"] == "Running"
+    assert conditions(story)["Ready"] == "False"
+    story.apply(ProbeResult("c", started=True, ready=True))
+    assert conditions(story)["Ready"] == "True"
+    story.apply(Exited("c", after(1), 1), ProbeResult("c", started=True, ready=True))
+    assert conditions(story)["Ready"] == "False"
+
+
+def test_a_container_that_is_unwell_is_stopped_once_and_starts_afresh() -> None:
+    story = PodStatusSimulator(
+        decode_pod(manifest()), Started("c", START), ProbeFailed("c", after(30))
+    )
+    story.apply(ProbeFailed("c", after(60)))
+    assert story.next_actions().actions == (StopContainer("c", after(30)),)
+    story.apply(Exited("c", after(2), 143))
+    assert story.next_actions(2).actions == (StartContainer("c"),)
+    story.apply(Started("c", after(3)))
+    assert story.next_actions(3).actions == ()
+
+
+def test_a_deadline_ends_the_pod_for_its_reason() -> None:
+    story = PodStatusSimulator(decode_pod(manifest(activeDeadlineSeconds=5)), Started("c", START))
+    assert story.next_actions(4).wake_at == after(5)
+    (expire,) = story.next_actions(5).actions
+    assert isinstance(expire, DeadlineExceeded)
+    story.apply(expire.termination)
+    assert story.next_actions(5).actions == (StopContainer("c", after(35)),)
+    story.apply(Exited("c", after(6), 0))
+    assert (story.status()["phase"], story.status()["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (143, "Failed")])
+def test_a_deleted_pod_ends_by_its_exit_codes_whatever_its_policy(code: int, phase: str) -> None:
+    story = PodStatusSimulator(
+        decode_pod(manifest()), Started("c", START), PodTermination(at=after(1), grace_period=30)
+    )
+    assert story.status()["phase"] == "Running"
+    assert story.next_actions(1).actions == (StopContainer("c", after(31)),)
+    story.apply(Exited("c", after(2), code))
+    assert story.status()["phase"] == phase
+    assert story.next_actions(2).actions == (FinalizePod(),)
+
+
+def test_a_second_deletion_may_shorten_the_grace_but_not_lengthen_it() -> None:
+    story = PodStatusSimulator(
+        decode_pod(manifest()), Started("c", START), PodTermination(at=after(1), grace_period=30)
+    )
+    story.apply(PodTermination(at=after(3), grace_period=1))
+    assert story.next_actions(3).actions == (StopContainer("c", after(4)),)
+    story.apply(PodTermination(at=after(3), grace_period=90))
+    assert story.next_actions(3).actions == (StopContainer("c", after(4)),)
+
+
+def test_a_pod_deleted_before_it_ran_fails_and_says_that_nothing_was_found() -> None:
+    story = PodStatusSimulator(decode_pod(manifest()), PodTermination(at=after(1), grace_period=30))
+    assert story.next_actions(1).actions == (FinalizePod(),)
+    status = story.status()
+    assert status["phase"] == "Failed"
+    shown = status["containerStatuses"][0]["state"]["terminated"]
+    assert (shown["exitCode"], shown["reason"]) == (137, "ContainerStatusUnknown")
+
+
+def test_what_keeps_a_container_from_starting_is_shown() -> None:
+    blocked = StartFailed("c", "CreateContainerConfigError", 'configmap "x" not found')
+    waiting = PodStatusSimulator(decode_pod(manifest()), blocked).status()["containerStatuses"][0][
+        "state"
+    ]
+    assert waiting == {
+        "waiting": {"reason": "CreateContainerConfigError", "message": 'configmap "x" not found'}
+    }
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    text = manifest() | {
+        "status": {
+            "conditions": [
+                {"type": "Ready", "status": "False", "lastTransitionTime": "2025-01-01T00:00:00Z"},
+                {
+                    "type": "Initialized",
+                    "status": "False",
+                    "lastTransitionTime": "2025-01-01T00:00:00Z",
+                },
+            ]
+        }
+    }
+    times = {
+        c["type"]: c["lastTransitionTime"]
+        for c in PodStatusSimulator(decode_pod(text)).status()["conditions"]
+    }
+    assert times["Ready"] == "2025-01-01T00:00:00Z"
+    assert times["Initialized"] == "2026-01-02T03:20:45Z"
+
+
+@given(
+    policy=st.sampled_from(["Always", "OnFailure", "Never"]),
+    codes=st.lists(st.sampled_from([0, 1]), min_size=1, max_size=6),
+)
+def test_what_is_shown_is_enough_to_go_on_from(policy: str, codes: list[int]) -> None:
+    """Phase, restart count and whether a start is due survive the way through the API."""
+    story = PodStatusSimulator(decode_pod(manifest(restartPolicy=policy)))
+    for code in codes:
+        if phase_of(story.pod, story.state) in FINISHED:
+            break
+        story.apply(*terminated_state(code))
+    shown = story.status()
+    again = PodStatusSimulator(decode_pod(manifest(restartPolicy=policy) | {"status": shown}))
+    again.state = state_from_status(again.pod)
+    assert again.status()["phase"] == shown["phase"]
+    assert again.next_actions(2000).actions == story.next_actions(2000).actions
+    counts = [s.status()["containerStatuses"][0]["restartCount"] for s in (story, again)]
+    assert counts[0] == counts[1]
+
+
+@given(st.integers(1, 200))
+def test_the_back_off_never_shrinks_nor_exceeds_its_cap(streak: int) -> None:
+    back_off = BackOff(initial_delay=10, max_delay=300)
+    assert back_off.delay(streak) <= back_off.delay(streak + 1) <= BACKOFF.max_delay

@@ -1,0 +1,180 @@
+"""No part of the agent ends unseen: what fails is counted and goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.agent import container, manifest
+from support.agent_cluster import FAST, NODE
+from support.fake_apiserver import FakeApi
+from support.polling import wait_for
+
+from batholith.agent.node_status import NodeStatusManager
+from batholith.agent.pods.containers import PodContainers
+from batholith.agent.pods.pod_worker import PodWorker
+from batholith.agent.pods.records import PodDir
+from batholith.agent.runtime import logs
+from batholith.agent.runtime.runs import IsolationLevel, kill_tagged
+from batholith.agent.service import Agent
+from batholith.agent.settings import AgentSettings, SimulationSettings
+from batholith.agent.simulated import simulator
+from batholith.kube.client.client import Client
+from batholith.kube.supervision import TASK_RESTARTS
+from batholith.machinery.clock import SystemClock
+from batholith.model.names import LEASES, PODS
+
+FAULTS = [RuntimeError, asyncio.CancelledError]
+
+
+class FastClock(SystemClock):
+    """Does not wait long."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.02))
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as made:
+        yield made
+
+
+@pytest.fixture
+async def node(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Starts an agent, which ends with the test."""
+    running: list[asyncio.Task[None]] = []
+    settings = AgentSettings(
+        data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, sandbox=IsolationLevel.PLAIN
+    )
+    async with Client(api.credentials, user_agent="t") as client:
+
+        async def start(simulation: SimulationSettings | None = None) -> None:
+            chosen = AgentSettings(
+                data_dir=settings.data_dir,
+                node_name=NODE,
+                back_off=FAST,
+                sandbox=IsolationLevel.PLAIN,
+                simulation=simulation,
+            )
+            ready = asyncio.Event()
+            agent = Agent(client, settings=chosen, clock=FastClock())
+            running.append(asyncio.create_task(agent.run(ready=ready)))
+            await wait_for(lambda: ready.is_set() or running[0].done())
+
+        yield start
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    for path in (tmp_path / "agent/pods").glob("*"):
+        while kill_tagged(path.name):
+            continue
+
+
+def run(api: FakeApi, name: str, script: str, node: str = NODE) -> None:
+    spec = manifest(name, container("sh", "-c", script), restartPolicy="Never")["spec"]
+    api.put(PODS, name, spec={**spec, "nodeName": node})
+
+
+def phase(api: FakeApi, name: str) -> object:
+    return api.objects(PODS)[f"d/{name}"].get("status", {}).get("phase")
+
+
+def renewed(api: FakeApi) -> object:
+    (lease,) = api.objects(LEASES).values()
+    return lease["spec"]["renewTime"]
+
+
+class FailOnce:
+    """Fails at its first call, and is then what it was."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
+        self.error: BaseException | None = None
+        self.calls = 0
+        real = getattr(place, name)
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            self.calls += 1
+            if self.error is not None:
+                fault, self.error = self.error, None
+                raise fault
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(place, name, call)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["error", "cancelled inside"])
+@pytest.mark.parametrize(
+    ("place", "name", "task"),
+    [
+        (NodeStatusManager, "_beat", "node heartbeat"),
+        (logs, "trim", "log trimming"),
+        (PodContainers, "check_memory", "memory guard"),
+        (PodWorker, "_step", "pod worker"),
+    ],
+)
+async def test_what_keeps_the_node_goes_on_after_a_fault(
+    api: FakeApi,
+    node: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    place: object,
+    name: str,
+    task: str,
+    fault: type[BaseException],
+) -> None:
+    once = FailOnce(monkeypatch, place, name)
+    await node()
+    run(api, "p", "sleep 600")
+    await wait_for(lambda: phase(api, "p") == "Running")
+    counted, once.error = TASK_RESTARTS[task], fault("as planned")
+    if name == "_step":
+        api.put(PODS, "p", metadata={"labels": {"a": "b"}})
+    await wait_for(lambda: once.error is None)
+    await wait_for(lambda: TASK_RESTARTS[task] == counted + 1)
+    calls, before = once.calls, renewed(api)
+    await wait_for(lambda: once.calls > calls)
+    await wait_for(lambda: renewed(api) != before)
+    run(api, "q", "true")
+    await wait_for(lambda: phase(api, "q") == "Succeeded")
+
+
+async def test_a_removal_that_fails_is_done_again(
+    api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    once = FailOnce(monkeypatch, PodDir, "remove")
+    await node()
+    run(api, "p", "true")
+    await wait_for(lambda: phase(api, "p") == "Succeeded")
+    (folder,) = (tmp_path / "agent/pods").iterdir()
+    once.error = OSError("as planned")
+    api.remove(PODS, "p")
+    await wait_for(lambda: not folder.exists())
+    assert once.calls == 2
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["error", "cancelled inside"])
+async def test_pretended_pods_go_on_after_a_fault_of_a_writer(
+    api: FakeApi,
+    node: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: type[BaseException],
+) -> None:
+    once = FailOnce(monkeypatch, simulator.Simulator, "_write_one")
+    await node(SimulationSettings(nodes=1, writers=1))
+    counted, once.error = TASK_RESTARTS["status writer"], fault("as planned")
+    run(api, "p", "true", "sim-0")
+    await wait_for(lambda: phase(api, "p") == "Succeeded")
+    assert TASK_RESTARTS["status writer"] == counted + 1
+
+
+async def test_a_pretended_pod_that_fails_stops_no_other(
+    api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = FailOnce(monkeypatch, simulator.Simulator, "_happen")
+    await node(SimulationSettings(nodes=1))
+    counted, once.error = TASK_RESTARTS["simulated pod"], RuntimeError("as planned")
+    for name in ("p", "q"):
+        run(api, name, "true", "sim-0")
+    await wait_for(lambda: "Succeeded" in (phase(api, "p"), phase(api, "q")))
+    assert TASK_RESTARTS["simulated pod"] == counted + 1

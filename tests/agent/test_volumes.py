@@ -1,0 +1,210 @@
+"""Volumes: what lies in them, and that no path leads out."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.agent import container, decode_pod, manifest
+
+from batholith.agent.runtime.rootfs import Mount
+from batholith.agent.state.environment import (
+    ClaimVolume,
+    ContainerConfigError,
+    PodRuntimeInfo,
+    ResolvedSources,
+)
+from batholith.agent.volumes.volumes import (
+    MountedVolume,
+    VolumeError,
+    VolumePaths,
+    container_mounts,
+    link_mounts,
+    make_sub_path,
+    references_of,
+    set_up_volumes,
+)
+
+SOURCES = ResolvedSources(
+    config_maps={"m": {"a": b"1", "b": b"2"}, "gone": None},
+    secrets={"s": {"key": b"hush"}},
+    claims={
+        "c": ClaimVolume(uid="u1", handle="u1"),
+        "gone": None,
+        "waits": ClaimVolume(error='persistentvolumeclaim "waits" is Pending'),
+        "host": ClaimVolume(uid="u2", host_path="/etc"),
+        "kept": ClaimVolume(uid="u3", handle="u0"),
+    },
+)
+
+
+def make(base: Path, *volumes: dict[str, Any], host_paths: tuple[str, ...] = ()) -> dict[str, Path]:
+    places = VolumePaths(pod_dir=base / "pod", pvc_root=base / "claims", host_paths=host_paths)
+    pod = decode_pod(manifest(volumes=[{"name": f"v{i}", **v} for i, v in enumerate(volumes)]))
+    made = set_up_volumes(
+        pod, paths=places, sources=SOURCES, info=PodRuntimeInfo(pod_ip="127.64.0.1")
+    )
+    return {name: volume.path for name, volume in made.items()}
+
+
+def files(folder: Path) -> dict[str, str]:
+    """What a container sees in *folder*, save the machinery behind it."""
+    seen = {}
+    for place, below, names in os.walk(folder, followlinks=True):
+        below[:] = [name for name in below if not name.startswith("..")]
+        for name in names:
+            path = Path(place) / name
+            seen[str(path.relative_to(folder))] = path.read_text()
+    return seen
+
+
+def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
+    made = make(
+        tmp_path,
+        {"configMap": {"name": "m"}},
+        {"configMap": {"name": "m", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}},
+        {"secret": {"secretName": "s", "defaultMode": 0o600}},
+        {"emptyDir": {}},
+        {"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        {
+            "projected": {
+                "sources": [
+                    {"secret": {"name": "s"}},
+                    {"configMap": {"name": "m", "items": [{"key": "a", "path": "sub/a"}]}},
+                ]
+            }
+        },
+        {"persistentVolumeClaim": {"claimName": "c"}},
+    )
+    assert [files(folder) for folder in made.values()] == [
+        {"a": "1", "b": "2"}, {"x/y": "2"}, {"key": "hush"}, {}, {"n": "p"},
+        {"key": "hush", "sub/a": "1"}, {},
+    ]  # fmt: skip
+    assert stat.S_IMODE((made["v0"] / "a").stat().st_mode) == 0o644
+    assert stat.S_IMODE((made["v1"] / "x/y").stat().st_mode) == 0o400
+    assert stat.S_IMODE((made["v2"] / "key").stat().st_mode) == 0o600
+    assert made["v6"] == tmp_path / "claims" / "default_c_u1"
+
+
+@pytest.mark.parametrize(
+    ("volume", "words"),
+    [
+        ({"configMap": {"name": "gone"}}, 'configmap "gone" not found'),
+        ({"configMap": {"name": "m", "items": [{"key": "q", "path": "q"}]}}, "non-existent key: q"),
+        ({"configMap": {"name": "m", "items": [{"key": "a", "path": "../a"}]}}, "'..'"),
+        ({"hostPath": {"path": "/etc"}}, "not among the permitted folders"),
+        ({"persistentVolumeClaim": {"claimName": "gone"}}, 'claim "gone" not found'),
+        ({"persistentVolumeClaim": {"claimName": "waits"}}, '"waits" is Pending'),
+        ({"persistentVolumeClaim": {"claimName": "host"}}, "not among the permitted folders"),
+        ({"persistentVolumeClaim": {"claimName": "kept"}}, "no folder 'u0' on this node"),
+        ({"nfs": {"server": "x"}}, "does not know the volume's type"),
+    ],
+)
+def test_a_volume_that_cannot_be_made_says_why(
+    tmp_path: Path, volume: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(VolumeError, match=words):
+        make(tmp_path, volume)
+
+
+def test_what_is_optional_may_be_missing(tmp_path: Path) -> None:
+    made = make(
+        tmp_path,
+        {"configMap": {"name": "gone", "optional": True}},
+        {"configMap": {"name": "m", "optional": True, "items": [{"key": "q", "path": "q"}]}},
+    )
+    assert [files(folder) for folder in made.values()] == [{}, {}]
+
+
+def test_a_host_path_must_be_permitted(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "out").symlink_to("/etc")
+    permitted = (str(tmp_path / "open"),)
+    made = make(tmp_path, {"hostPath": {"path": str(tmp_path / "open")}}, host_paths=permitted)
+    assert made["v0"] == tmp_path / "open"
+    with pytest.raises(VolumeError, match="permitted"):
+        make(tmp_path, {"hostPath": {"path": str(tmp_path / "open/out")}}, host_paths=permitted)
+
+
+def test_a_retained_folder_is_mounted_by_the_claim_that_its_volume_is_bound_to(
+    tmp_path: Path,
+) -> None:
+    old = tmp_path / "claims" / "default_before_u0"
+    old.mkdir(parents=True)
+    assert make(tmp_path, {"persistentVolumeClaim": {"claimName": "kept"}}) == {"v0": old}
+
+
+def test_a_pod_s_needs_are_all_that_it_names() -> None:
+    env = [
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m1", "key": "k"}}},
+        {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}},
+    ]
+    sources = [{"serviceAccountToken": {"path": "token", "audience": "me"}}]
+    pod = decode_pod(
+        manifest(
+            "p",
+            container(env=env, envFrom=[{"secretRef": {"name": "s2"}}]),
+            volumes=[
+                {"name": "a", "secret": {"secretName": "s3"}},
+                {"name": "b", "projected": {"sources": sources}},
+            ],
+        )
+    )
+    needs = references_of(pod)
+    assert needs.config_maps == {"m1"}
+    assert needs.secrets == {"s1", "s2", "s3"}
+    assert needs.tokens == {("me", 3600)}
+
+
+def test_a_sub_path_is_a_part_of_its_volume_and_is_made_if_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    mounts = [
+        {"name": "v", "mountPath": "/a", "subPath": "file"},
+        {"name": "v", "mountPath": "/b/", "subPathExpr": "dir/$(NAME)", "readOnly": True},
+    ]
+    pod = decode_pod(manifest("p", container(volumeMounts=mounts)))
+    found = container_mounts(pod.spec.containers[0], {"v": MountedVolume(tmp_path)}, {"NAME": "p"})
+    assert found == [
+        Mount(str(tmp_path), "/a", sub_path="file"),
+        Mount(str(tmp_path), "/b", read_only=True, sub_path="dir/p"),
+    ]
+    assert (tmp_path / "dir/p").is_dir()
+
+
+def test_a_sub_path_through_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "link").symlink_to("/etc")
+    with pytest.raises(ContainerConfigError, match="leads out"):
+        make_sub_path(str(tmp_path / "v"), "link/passwd", owner=None)
+
+
+@given(st.lists(st.sampled_from(["..", "a", ".", "", "b"]), max_size=6).map("/".join))
+def test_no_name_leads_out_of_its_folder(name: str) -> None:
+    with tempfile.TemporaryDirectory() as base:
+        volume = Path(base) / "volume"
+        volume.mkdir()
+        try:
+            make_sub_path(str(volume), name, owner=None)
+        except ContainerConfigError:
+            assert name.startswith("/") or ".." in name.split("/")
+        else:
+            assert (volume / name).is_dir()
+        assert os.listdir(base) == ["volume"]
+
+
+def test_without_a_sandbox_mounts_are_links_below_the_root(tmp_path: Path) -> None:
+    pod, root = tmp_path / "pod", tmp_path / "pod" / "root"
+    (pod / "v").mkdir(parents=True)
+    root.mkdir()
+    mounts = [Mount(str(pod / "v"), "/etc/volcano"), Mount(str(pod / "v"), "/etc/volcano/in")]
+    link_mounts(root, mounts, pod=pod)
+    (pod / "v" / "file").write_text("x")
+    assert (root / "etc/volcano/file").read_text() == "x"
+    outside = [Mount(str(tmp_path), "/host"), Mount(str(pod / "v"), "/host/below")]
+    with pytest.raises(ContainerConfigError, match="/host/below"):
+        link_mounts(root, outside, pod=pod)
+    assert not (tmp_path / "below").exists()

@@ -1,0 +1,66 @@
+"""Callers are presented to the authorizers of the cluster with all that the authenticator said."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from batholith.api.auth import AccessAttributes, AccessReviewer
+from batholith.api.problems import ProblemError
+from batholith.apiserver.http.auth import ANONYMOUS, Authenticator, User
+from batholith.apiserver.http.reviews import review
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
+from batholith.machinery.clock import SystemClock
+from batholith.model.names import JOBS, TOKENREVIEWS
+
+POD = "authentication.kubernetes.io/pod-name"
+ADA = User(name="ada", uid="u-1", groups=("builders",), extra={POD: ("ci-0",), "example.org/n": ()})
+ATTRIBUTES = AccessAttributes(verb="list", resource=JOBS, namespace="default")
+
+
+@asynccontextmanager
+async def access_reviewer(allowed: Mapping[str, Any]) -> AsyncIterator[AccessReviewer]:
+    """A gate before a cluster whose authorizer lets in who shows all of *allowed*."""
+    known = Authenticator({"token": ADA})
+
+    async def serve_review(request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["kind"] == "TokenReview":
+            found = review(TOKENREVIEWS, body, namespace="", user=ANONYMOUS, authenticator=known)
+            return web.json_response(found, status=201)
+        shown = body["spec"]
+        may = all(shown.get(key) == value for key, value in allowed.items())
+        return web.json_response({**body, "status": {"allowed": may}}, status=201)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", serve_review)
+    async with TestServer(app) as server:
+        credentials = Credentials(server=str(server.make_url("")).rstrip("/"))
+        async with Client(credentials, user_agent="tests") as client:
+            yield AccessReviewer(client, clock=SystemClock())
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        {"user": "ada"},
+        {"uid": "u-1"},
+        {"groups": ["builders", "system:authenticated"]},
+        {"extra": {POD: ["ci-0"], "example.org/n": []}},
+    ],
+    ids=["user", "uid", "groups", "extra"],
+)
+async def test_the_authorizer_sees_what_the_token_review_told(allowed: Mapping[str, Any]) -> None:
+    async with access_reviewer(allowed) as there:
+        await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
+
+
+async def test_who_shows_something_else_is_refused() -> None:
+    async with access_reviewer({"extra": {POD: ["ci-1"]}}) as there:
+        with pytest.raises(ProblemError) as caught:
+            await there.authorize(await there.authenticate("Bearer token"), ATTRIBUTES)
+        assert caught.value.status == 403

@@ -1,0 +1,132 @@
+"""What every cluster has from its start, and gets back."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.api_servers import INITIAL_NAMESPACES, ServerFactory
+from support.embedded_apiserver import MAPS, MERGE, EmbeddedServer, config_map, embedded_server
+from support.polling import wait_until_true
+
+from batholith.model import names
+
+Json = dict[str, Any]
+SERVICE = "/api/v1/namespaces/default/services/kubernetes"
+ENDPOINTS = "/api/v1/namespaces/default/endpoints/kubernetes"
+SLICE = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path) as running:
+        yield running
+
+
+async def test_a_new_cluster_has_the_service_of_its_api(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path) as server:
+        service = await server.get(SERVICE)
+        assert service["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
+        (port,) = service["spec"]["ports"]
+        assert (port["name"], port["protocol"]) == ("https", "TCP")
+        assert port["targetPort"] == int(server.url.rpartition(":")[2])
+        del service["spec"]["ports"]
+        address = service["spec"].pop("clusterIP")
+        assert service["spec"] == {
+            "type": "ClusterIP",
+            "clusterIPs": [address],
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "None",
+        }
+        assert service["status"] == {"loadBalancer": {}}
+        found = await server.get(names.NAMESPACES.path())
+        assert [each["metadata"]["name"] for each in found["items"]] == sorted(INITIAL_NAMESPACES)
+
+
+async def test_the_service_leads_to_the_server(server: EmbeddedServer) -> None:
+    spec = (await server.get(SERVICE))["spec"]
+    address = f"{spec['clusterIP']}:{spec['ports'][0]['port']}"
+    assert server.url == f"https://{address}"
+    (subset,) = (await server.get(ENDPOINTS))["subsets"]
+    assert address == f"{subset['addresses'][0]['ip']}:{subset['ports'][0]['port']}"
+    slice_ = await server.get(SLICE)
+    assert slice_["metadata"]["labels"] == {"kubernetes.io/service-name": "kubernetes"}
+    (endpoint,) = slice_["endpoints"]
+    assert endpoint["conditions"] == {"ready": True}
+    assert address == f"{endpoint['addresses'][0]}:{slice_['ports'][0]['port']}"
+
+
+@pytest.mark.parametrize("path", [SERVICE, ENDPOINTS, SLICE])
+async def test_what_leads_to_the_server_comes_back(server: EmbeddedServer, path: str) -> None:
+    before = await server.get(path)
+    assert (await server.request("DELETE", path)).status == 200
+
+    async def there() -> bool:
+        return (await server.request("GET", path)).status == 200
+
+    await wait_until_true(there)
+    after = await server.get(path)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert _content(after) == _content(before)
+
+
+async def test_a_change_of_the_service_is_undone(server: EmbeddedServer) -> None:
+    before = await server.get(SERVICE)
+    body = {"spec": {"ports": [{"name": "https", "port": 1}]}}
+    assert (await server.request("PATCH", SERVICE, body, content_type=MERGE)).status == 200
+
+    async def restored() -> bool:
+        return bool(_content(await server.get(SERVICE)) == _content(before))
+
+    await wait_until_true(restored)
+
+
+async def test_what_is_as_it_should_be_is_not_written(server: EmbeddedServer) -> None:
+    body = {"metadata": {"labels": {"a": "b"}}}
+    said = await server.request("PATCH", SERVICE, body, content_type=MERGE)
+    for name in "abc":
+        await server.create(MAPS, config_map(name))
+    assert (await server.get(SERVICE))["metadata"] == said.body["metadata"]
+
+
+async def test_a_restart_at_another_port_is_told(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with embedded_server(tmp_path) as server:
+
+            async def told(url: str = server.url) -> bool:
+                (port,) = (await server.get(SERVICE))["spec"]["ports"]
+                return url.endswith(f":{port['port']}")
+
+            await wait_until_true(told)
+
+
+async def test_a_namespace_of_the_system_comes_back(server: EmbeddedServer) -> None:
+    path = names.NAMESPACES.path("", "kube-node-lease")
+    before = (await server.get(path))["metadata"]["uid"]
+    assert (await server.request("DELETE", path)).status == 200
+
+    async def anew() -> bool:
+        answer = await server.request("GET", path)
+        return answer.status == 200 and answer.body["metadata"]["uid"] != before
+
+    await wait_until_true(anew)
+
+
+async def test_the_authority_is_told_as_it_is(server: EmbeddedServer) -> None:
+    path = f"{MAPS}/kube-root-ca.crt"
+    assert (await server.request("GET", path)).body["data"] == {"ca.crt": server.ca.decode()}
+    body = {"data": {"ca.crt": "another"}}
+    assert (await server.request("PATCH", path, body, content_type=MERGE)).status == 200
+
+    async def restored() -> bool:
+        return bool((await server.get(path))["data"] == {"ca.crt": server.ca.decode()})
+
+    await wait_until_true(restored)
+
+
+def _content(obj: Json) -> Json:
+    return {key: value for key, value in obj.items() if key != "metadata"}

@@ -1,0 +1,109 @@
+"""JSON paths and regular expressions of definitions."""
+
+import re
+from typing import Any
+
+import pytest
+
+from batholith.apiserver.custom import jsonpath
+from batholith.apiserver.custom.go_regex import compile_go
+
+OBJ = {
+    "spec": {"a.b": 1, "list": [{"n": "x", "v": 1}, {"n": "y", "v": True}]},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Other"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        (".spec.list[0].n", ["x"]),
+        ("spec.list[-1].v", [True]),
+        ("{.spec.list[*].n}", ["x", "y"]),
+        (r".spec.a\.b", [1]),
+        (".spec['a.b']", [1]),
+        ('.status.conditions[?(@.type=="Ready")].status', ["True"]),
+        (".spec.list[?(@.v == true)].n", ["y"]),
+        (".spec.list[?(@.n != 'x')].n", ["y"]),
+        (".status.conditions[?(@.status)].type", ["Ready"]),
+        (".spec.nope.deeper", []),
+        (".spec.list[7]", []),
+        ("", [OBJ]),
+    ],
+)
+def test_paths_find_values(path: str, values: list[Any]) -> None:
+    assert jsonpath.find(path, OBJ) == values
+
+
+@pytest.mark.parametrize("path", [".a[", ".a[x]", ".a..[b", "[?(x)]"])
+def test_what_is_no_path_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="not a JSON path"):
+        jsonpath.find(path, {})
+
+
+def test_simple_paths_are_lists_of_fields() -> None:
+    assert jsonpath.fields(".spec.replicas") == ("spec", "replicas")
+    with pytest.raises(ValueError, match="only fields"):
+        jsonpath.fields(".spec.list[0]")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("^a$", "a", "a\n"),
+        (r"\Aa\z", "a", "ba"),
+        ("^[[:alpha:]_]+$", "ab_", "a1"),
+        (r"^\d+$", "12", "١"),
+        (r"^\Qa.b\E$", "a.b", "axb"),
+        ("^[]a]$", "]", "b"),
+        ("^[^]a]$", "b", "]"),
+        ("^[a-z[&]+$", "a[&", "A"),
+        (r"^\x{41}$", "A", "a"),
+        ("b", "abc", "ac"),
+        (r"^[\w$]+$", "a$", "a-"),
+        ("^(?P<x>a|b)$", "b", "c"),
+        (r"^\p{L}+$", "äß", "a1"),
+    ],
+)
+def test_patterns_mean_what_they_mean_in_go(pattern: str, yes: str, no: str) -> None:
+    search = compile_go(pattern)
+    assert search(yes)
+    assert not search(no)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(", "missing closing ): `(`"),
+        ("[a", "missing closing ]: `[a`"),
+        ("a**", "invalid nested repetition operator: `**`"),
+        ("(?=x)", "invalid or unsupported Perl syntax: `(?=`"),
+        (r"(a)\1", r"invalid escape sequence: `\1`"),
+        (r"\C", r"invalid escape sequence: `\C`"),
+        ("a{1001}", "invalid repeat count: `{1001}`"),
+        ("*", "missing argument to repetition operator: `*`"),
+        ("a\\", "trailing backslash at end of expression: ``"),
+        ("[b-a]", "invalid character class range: `b-a`"),
+    ],
+)
+def test_patterns_that_go_refuses_are_refused_in_its_words(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"error parsing regexp: {why}")):
+        compile_go(pattern)
+
+
+def test_a_pattern_that_would_backtrack_is_matched_all_the_same() -> None:
+    # Ever longer with each further "a", for an engine that backtracks: by now, for ages.
+    assert not compile_go("^(a+)+$")("a" * 100_000 + "b")
+
+
+@pytest.mark.parametrize(
+    "path", ["[?(@{blanks}x", "[?(@a=={blanks}x", ".a[{blanks}x", "['{blanks}"]
+)
+def test_a_path_full_of_blanks_is_refused_at_once(path: str) -> None:
+    with pytest.raises(ValueError, match="not a JSON path"):
+        jsonpath.find(path.format(blanks=" " * 8000), {})
+
+
+def test_a_path_has_an_end() -> None:
+    with pytest.raises(ValueError, match="longer than 8192"):
+        jsonpath.find(".a" * 4097, {})

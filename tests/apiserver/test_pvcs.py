@@ -1,0 +1,250 @@
+"""Claims on the embedded server: what they are bound to, and why one waits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import MERGE, Server, embedded_server
+from support.polling import wait_until_true
+
+from batholith.model.names import (
+    DIR_PROVISIONER,
+    DIR_STORAGE_CLASS,
+    EVENTS,
+    PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
+    STORAGECLASSES,
+)
+
+Json = dict[str, Any]
+CLAIMS = PERSISTENTVOLUMECLAIMS.path("default")
+VOLUMES = PERSISTENTVOLUMES.path()
+
+
+def claim(name: str = "c", size: str = "1Gi", **spec: Any) -> Json:
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    return {"metadata": {"name": name}, "spec": {**wanted, **spec}}
+
+
+def volume(name: str, size: str = "1Gi", **spec: Any) -> Json:
+    rest = {"accessModes": ["ReadWriteOnce"], "hostPath": {"path": f"/data/{name}"}}
+    return {"metadata": {"name": name}, "spec": {"capacity": {"storage": size}, **rest, **spec}}
+
+
+async def wait_phase(server: Server, path: str, phase: str) -> Json:
+    found: Json = {}
+
+    async def is_in_phase() -> bool:
+        found.update(await server.get(path))
+        return bool(found["status"].get("phase") == phase)
+
+    await wait_until_true(is_in_phase)
+    return found
+
+
+async def wait_event_message(server: Server, name: str, reason: str) -> str:
+    """The message of an event about a claim, once it is there."""
+    messages: list[str] = []
+
+    async def event_exists() -> bool:
+        events = (await server.get(EVENTS.path("default")))["items"]
+        about = [e for e in events if (e["involvedObject"]["name"], e["reason"]) == (name, reason)]
+        messages[:] = [each["message"] for each in about]
+        return bool(messages)
+
+    await wait_until_true(event_exists)
+    return messages[-1]
+
+
+async def wait_deleted(server: Server, path: str) -> None:
+    async def is_deleted() -> bool:
+        return (await server.request("GET", path)).status == 404
+
+    await wait_until_true(is_deleted)
+
+
+async def test_a_claim_is_bound_when_it_is_made(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(CLAIMS, claim(size="2Gi"))
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        made = await server.get(f"{VOLUMES}/{bound['spec']['volumeName']}")
+        assert bound["status"] == {
+            "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"},
+        }  # fmt: skip
+        assert bound["spec"]["storageClassName"] == DIR_STORAGE_CLASS
+        assert made["spec"]["claimRef"]["uid"] == bound["metadata"]["uid"]
+        assert made["spec"]["csi"]["driver"] == DIR_PROVISIONER
+        assert made["status"]["phase"] == "Bound"
+        await server.request("DELETE", f"{CLAIMS}/c")
+        await wait_deleted(server, f"{VOLUMES}/{made['metadata']['name']}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "words"),
+    [
+        ({"storageClassName": "none"}, "ProvisioningFailed", '"none" not found'),
+        ({"storageClassName": ""}, "FailedBinding", "no storage class is set"),
+        ({"volumeName": "none"}, "FailedBinding", 'volume "none" not found'),
+        ({"selector": {"matchLabels": {"a": "b"}}}, "ProvisioningFailed", "spec.selector"),
+        ({"volumeMode": "Block"}, "ProvisioningFailed", "block"),
+        ({"accessModes": ["ReadWriteOncePod"]}, "ProvisioningFailed", "ReadWriteOncePod"),
+        (
+            {"dataSource": {"kind": "PersistentVolumeClaim", "name": "other"}},
+            "ProvisioningFailed",
+            "spec.dataSource",
+        ),
+    ],
+)
+async def test_a_claim_that_cannot_be_bound_says_why(
+    spec: Json, reason: str, words: str, tmp_path: Path
+) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(CLAIMS, claim(**spec))
+        assert words in await wait_event_message(server, "c", reason)
+        found = await server.get(f"{CLAIMS}/c")
+        assert found["status"] == {"phase": "Pending"}
+        assert (await server.get(VOLUMES))["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "reason", "words"),
+    [
+        ({"provisioner": "ex.io/p"}, "ExternalProvisioning", 'provisioner "ex.io/p"'),
+        (
+            {"provisioner": DIR_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"},
+            "ProvisioningFailed",
+            "WaitForFirstConsumer",
+        ),
+        (
+            {"provisioner": DIR_PROVISIONER, "parameters": {"a": "b"}},
+            "ProvisioningFailed",
+            "parameters",
+        ),
+    ],
+)
+async def test_a_class_that_cannot_be_served_leaves_its_claims_pending(
+    more: Json, reason: str, words: str, tmp_path: Path
+) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(STORAGECLASSES.path(), {"metadata": {"name": "x"}, **more})
+        await server.create(CLAIMS, claim(storageClassName="x"))
+        assert words in await wait_event_message(server, "c", reason)
+        assert (await server.get(f"{CLAIMS}/c"))["status"] == {"phase": "Pending"}
+
+
+async def test_a_pending_claim_is_bound_when_its_class_comes(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(CLAIMS, claim(storageClassName="late"))
+        await wait_event_message(server, "c", "ProvisioningFailed")
+        late = {"metadata": {"name": "late"}, "provisioner": DIR_PROVISIONER}
+        await server.create(STORAGECLASSES.path(), {**late, "reclaimPolicy": "Retain"})
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        await server.request("DELETE", f"{CLAIMS}/c")
+        await wait_phase(server, f"{VOLUMES}/{bound['spec']['volumeName']}", "Released")
+
+
+async def test_the_smallest_volume_that_fits_is_taken(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(VOLUMES, volume("small", "1Gi"))
+        await server.create(VOLUMES, volume("large", "9Gi"))
+        await server.create(VOLUMES, volume("right", "3Gi"))
+        await server.create(VOLUMES, volume("classy", "2Gi", storageClassName="other"))
+        await server.create(VOLUMES, volume("shared", "2Gi", accessModes=["ReadOnlyMany"]))
+        await server.create(CLAIMS, claim(size="2Gi", storageClassName=""))
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        assert bound["spec"]["volumeName"] == "right"
+        assert bound["status"]["capacity"] == {"storage": "3Gi"}
+        await wait_phase(server, f"{VOLUMES}/right", "Bound")
+        await wait_phase(server, f"{VOLUMES}/large", "Available")
+        await server.create(CLAIMS, claim("d", "8Gi", storageClassName="", volumeName="right"))
+        assert "already bound" in await wait_event_message(server, "d", "FailedBinding")
+        await server.create(CLAIMS, claim("e", "8Gi", storageClassName="", volumeName="small"))
+        assert "too small" in await wait_event_message(server, "e", "VolumeMismatch")
+
+
+async def test_a_volume_that_cannot_be_deleted_fails_and_says_so(tmp_path: Path) -> None:
+    policy = {"persistentVolumeReclaimPolicy": "Delete"}
+    async with embedded_server(tmp_path) as server:
+        await server.create(VOLUMES, volume("v", **policy))
+        await server.create(CLAIMS, claim(storageClassName="", volumeName="v"))
+        await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        await server.request("DELETE", f"{CLAIMS}/c")
+        failed = await wait_phase(server, f"{VOLUMES}/v", "Failed")
+        assert "hostPath" in failed["status"]["message"]
+
+
+async def test_a_claim_whose_volume_is_gone_is_lost(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(CLAIMS, claim())
+        bound = await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        await server.request("DELETE", f"{VOLUMES}/{bound['spec']['volumeName']}")
+        await wait_phase(server, f"{CLAIMS}/c", "Lost")
+
+
+async def test_a_claim_that_an_older_version_served_keeps_its_folder(tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(CLAIMS, claim(storageClassName="none"))
+        path = f"{CLAIMS}/c/status"
+        body = {"status": {"phase": "Bound"}}  # as agents once wrote it
+        await server.request("PATCH", path, body, content_type=MERGE)
+
+        async def adopted() -> bool:
+            return "volumeName" in (await server.get(f"{CLAIMS}/c"))["spec"]
+
+        await wait_until_true(adopted)
+        found = await server.get(f"{CLAIMS}/c")
+        made = await server.get(f"{VOLUMES}/{found['spec']['volumeName']}")
+        assert made["spec"]["csi"]["volumeHandle"] == found["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("lost", ["claim", "volume"])
+async def test_a_binding_that_a_crash_cut_short_is_completed(lost: str, tmp_path: Path) -> None:
+    async with embedded_server(tmp_path) as server:
+        await server.create(VOLUMES, volume("v"))
+        waits = await server.create(CLAIMS, claim(storageClassName="none"))
+        await wait_event_message(server, "c", "ProvisioningFailed")
+        about = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "c"}
+        about["uid"] = waits["metadata"]["uid"] if lost == "claim" else "another"
+        half = {"claimRef": about, "storageClassName": "none"}
+        await server.request("PATCH", f"{VOLUMES}/v", {"spec": half}, content_type=MERGE)
+        if lost == "claim":
+            await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        await wait_phase(server, f"{VOLUMES}/v", "Bound" if lost == "claim" else "Released")
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "words"),
+    [
+        (
+            {"resources": {"requests": {"storage": "2Gi"}}},
+            403,
+            'persistentvolumeclaims "c" is forbidden: only dynamically provisioned pvc can be '
+            "resized and the storageclass that provisions the pvc must support resize",
+        ),
+        (
+            {"resources": {"requests": {"storage": "1Mi"}}},
+            422,
+            "requests.storage: Forbidden: field can not be less than status.capacity",
+        ),
+        ({"volumeName": "other"}, 422, "spec: Forbidden: spec is immutable after creation"),
+        ({"storageClassName": "other"}, 422, "spec: Forbidden: spec is immutable after creation"),
+        ({"resources": {"requests": {"storage": "1024Mi"}}}, 200, ""),
+    ],
+    ids=["larger", "smaller", "volume", "class", "same size"],
+)
+async def test_a_bound_claim_cannot_be_changed(
+    spec: Json, status: int, words: str, servers: ServerFactory, tmp_path: Path
+) -> None:
+    async with servers.start(tmp_path) as server:
+        await server.create(CLAIMS, claim(volumeName="v", storageClassName="static"))
+        await server.create(VOLUMES, volume("v", storageClassName="static"))
+        if servers.name == "real":  # nothing binds claims there
+            bound = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
+            await server.request(
+                "PATCH", f"{CLAIMS}/c/status", {"status": bound}, content_type=MERGE
+            )
+        await wait_phase(server, f"{CLAIMS}/c", "Bound")
+        answer = await server.request("PATCH", f"{CLAIMS}/c", {"spec": spec}, content_type=MERGE)
+        assert answer.status == status, answer.body
+        assert words in answer.body.get("message", "")

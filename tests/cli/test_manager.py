@@ -1,0 +1,86 @@
+"""Parts that share a process: they begin, and end, together and in order."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from support.fake_apiserver import FakeApi
+
+from batholith.cli.manager import ComponentExitedError, run_components
+from batholith.kube.client.client import Client
+from batholith.kube.client.events import EventRecorder
+from batholith.machinery.testing import run_ready_tasks
+from batholith.model.meta import ObjectReference
+from batholith.model.names import EVENTS
+
+
+@dataclass
+class FakeComponent:
+    """Needs some turns of the loop to end, and has something to say then."""
+
+    recorder: EventRecorder
+    name: str
+    shutdown_iterations: int = 1
+    events: list[str] = field(default_factory=list)
+    error: Exception | None = None
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        assert ready is not None
+        ready.set()
+        try:
+            if self.error is not None:
+                raise self.error
+            await asyncio.Event().wait()
+        finally:
+            try:
+                for _ in range(self.shutdown_iterations):
+                    await run_ready_tasks()
+                self.events.append("ended in order")
+            except asyncio.CancelledError:
+                self.events.append("cut short")
+                raise
+            about = ObjectReference(api_version="v1", kind="Pod", namespace="d", name=self.name)
+            self.recorder.record(about, type="Normal", reason="Ended", message=self.name)
+
+
+async def test_a_stop_lets_each_part_end_in_order_and_its_last_words_be_told() -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+        recorder = EventRecorder(client, component="tests")
+        parts = [
+            FakeComponent(recorder, "one"),
+            FakeComponent(recorder, "two", shutdown_iterations=5),
+        ]
+        ready = asyncio.Event()
+        running = asyncio.create_task(run_components(recorder, *parts, ready=ready))
+        await ready.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert [part.events for part in parts] == [["ended in order"]] * 2
+        assert {event["message"] for event in api.objects(EVENTS).values()} == {"one", "two"}
+
+
+async def test_a_part_that_fails_ends_the_others_and_is_told_of_once() -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+        recorder = EventRecorder(client, component="tests")
+        well = FakeComponent(recorder, "one")
+        ill = FakeComponent(recorder, "two", error=RuntimeError("ill"))
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(RuntimeError, match="ill"), flatten_subgroups=True
+        ):
+            await run_components(recorder, well, ill, ready=asyncio.Event())
+        assert well.events == ["ended in order"]
+
+
+class ExitingComponent:
+    """Ends as if it had been told to."""
+
+    async def run(self, *, ready: asyncio.Event | None = None) -> None:
+        raise asyncio.CancelledError
+
+
+async def test_a_part_that_ends_as_if_it_had_been_told_to_ends_the_process() -> None:
+    async with FakeApi() as api, Client(api.credentials, user_agent="tests") as client:
+        recorder = EventRecorder(client, component="tests")
+        with pytest.RaisesGroup(pytest.RaisesExc(ComponentExitedError), flatten_subgroups=True):
+            await run_components(recorder, ExitingComponent(), ready=asyncio.Event())

@@ -1,0 +1,124 @@
+"""Nobody runs the controllers or the scheduler beside Volcano's without meaning to."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.components import component, kubeconfig
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+from support.fake_apiserver import FakeApi
+from support.polling import wait_until_equal
+from support.volcano_objects import NAMES, deployment
+
+from batholith.cli.volcano_check import (
+    CONTROLLERS,
+    DEPLOYMENTS,
+    SCHEDULER,
+    Deployment,
+    running_deployments,
+)
+from batholith.model import crds
+
+Json = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "image docker.io/volcanosh/vc-controller-manager:v1.15.0, 1 replica"),
+        ({"app": "x", "name": "x", "replicas": 3}, "v1.15.0, 3 replicas"),
+        ({"image": "mirror:5000/a/vc-controller-manager-arm64@sha256:00"}, "arm64@sha256:00"),
+        ({"image": "corp/batch:7", "args": ["/usr/bin/vc-controller-manager", "-v=3"]}, "runs vc-"),
+        ({"image": "corp/batch:7"}, "label app=volcano-controller"),
+        ({"replicas": 0}, ""),
+        ({"image": "corp/batch:7", "app": "batch"}, ""),
+        ({"image": "registry/batholith:0.1"}, ""),
+        ({"image": "docker.io/volcanosh/vc-scheduler:v1.15.0", "app": "volcano-scheduler"}, ""),
+    ],
+)
+def test_what_counts_as_volcanos_controllers(changes: Json, told: str) -> None:
+    one = msgspec.convert(deployment(**changes), Deployment)
+    found = running_deployments([one], CONTROLLERS, host="node-1")
+    assert bool(found) is bool(told)
+    assert told in "".join(found)
+
+
+def test_a_deployment_of_volcano_that_runs_ourselves_is_none() -> None:
+    """Its image was replaced by ours, which may be called anything."""
+    one = msgspec.convert(deployment(image="corp/batch:7"), Deployment)
+    assert not running_deployments([one], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
+    assert running_deployments([one], CONTROLLERS, host="volcano-controllers")
+    old = msgspec.convert(deployment(), Deployment)
+    assert running_deployments([old], CONTROLLERS, host="volcano-controllers-5d4f8c7b9-x2x7k")
+
+
+def test_replicas_that_are_not_given_are_one() -> None:
+    body = deployment("scheduler")
+    del body["spec"]["replicas"]
+    assert running_deployments([msgspec.convert(body, Deployment)], SCHEDULER, host="here")
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    async with embedded_server(tmp_path / "server", crds=crds.load()) as running:
+        yield running
+
+
+async def install(server: EmbeddedServer, body: Json) -> None:
+    async with server.client() as client:
+        await client.create(DEPLOYMENTS, body, namespace="volcano-system")
+
+
+@pytest.mark.parametrize("role", ["controllers", "scheduler"])
+async def test_it_refuses_in_a_line_that_says_what_to_do(server: EmbeddedServer, role: str) -> None:
+    await install(server, deployment(role))
+    async with component(role, "--kubeconfig", str(server.kubeconfig)) as one:
+        assert await one.wait_exit() == 1
+        *_, line = one.text.splitlines()
+    assert f"Deployment {NAMES[role]} in volcano-system" in line
+    assert "Scale it to 0 first" in line
+    assert "--force-beside-volcano" in line
+    assert "Traceback" not in one.text
+
+
+@pytest.mark.parametrize("role", ["controllers", "scheduler"])
+async def test_it_starts_when_volcano_is_scaled_down_or_it_is_forced(
+    server: EmbeddedServer, role: str
+) -> None:
+    config = ["--kubeconfig", str(server.kubeconfig)]
+    await install(server, deployment(role))
+    async with component(role, *config, "--force-beside-volcano") as one:
+        await one.wait_ready()
+    async with server.client() as client:
+        scaled = {"spec": {"replicas": 0}}
+        await client.patch(DEPLOYMENTS, NAMES[role], scaled, namespace="volcano-system")
+    async with component(role, *config) as one:
+        await one.wait_ready()
+
+
+async def test_without_the_right_to_look_it_says_so_and_starts(tmp_path: Path) -> None:
+    async with FakeApi() as api:
+        config = kubeconfig(tmp_path / "config", api.credentials)
+        api.put(DEPLOYMENTS, NAMES["controllers"], **deployment())
+        api.inject_fault(403, watch=False)
+        async with component("controllers", "--kubeconfig", str(config)) as one:
+            await one.wait_ready()
+    [warning] = [entry for entry in one.log if entry["level"] == "WARNING"]
+    assert warning["looked_for"] == "vc-controller-manager"
+
+
+@pytest.mark.parametrize("status", [503, 401], ids=["starting", "does not know us"])
+async def test_it_waits_for_a_server_that_is_not_there_yet(tmp_path: Path, status: int) -> None:
+    async with FakeApi() as api:
+        config = kubeconfig(tmp_path / "config", api.credentials)
+        api.inject_fault(status, watch=False)
+        async with component(
+            "controllers", "--kubeconfig", str(config), "--healthz-address=127.0.0.1:0"
+        ) as one:
+            await one.wait_line("waiting for the API server")
+            assert (await one.get("health", "/livez"))[0] == 200
+            await one.wait_ready()
+            # It is ready when it may lead or stand by; that somebody leads comes a little later.
+            await wait_until_equal(lambda: one.get("health", "/readyz"), (200, "ok"))

@@ -1,0 +1,99 @@
+"""The examples of the training guide, as users run them: on `batholith up`, by their own programs.
+
+Nothing is pretended: PyTorch's processes meet over gloo, and MPI's ranks are started over ssh.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from support.embedded_cluster import EmbeddedCluster, embedded_cluster
+
+from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
+from batholith.agent.state.environment import SEARCH_PATH
+from batholith.model.job import Job, JobPhase
+from batholith.model.names import CONFIGMAPS, JOBS, PODS
+
+pytestmark = pytest.mark.timeout(500)  # a loaded machine takes its time to import PyTorch
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+KINDS = {resource.kind: resource for resource in (CONFIGMAPS, JOBS)}
+ENDED = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.ABORTED, JobPhase.TERMINATED)
+NO_SANDBOX = "without a sandbox pods cannot look one another up by name"
+
+
+def interpreters(module: str) -> Iterator[str]:
+    """The machine's Pythons that have *module*, as pods look for them."""
+    asked = f"import importlib.util as i, sys; sys.exit(i.find_spec({module!r}) is None)"
+    for folder in SEARCH_PATH.split(":"):
+        found = shutil.which("python3", path=folder)
+        if found and subprocess.run([found, "-c", asked]).returncode == 0:
+            yield found
+
+
+def require(what: str, *programs: str, module: str) -> str:
+    """A Python that has *module*; skip if something is not there that pods need.
+
+    Fails instead where ``BATHOLITH_REQUIRE`` names *what*.
+    """
+    python = next(interpreters(module), "")
+    problems = [
+        f"{program} is not installed"
+        for program in programs
+        if shutil.which(program, path=SEARCH_PATH) is None
+    ]
+    problems += [] if python else [f"no python3 has the module {module}"]
+    problems += [NO_SANDBOX] if detect_isolation().isolation is IsolationLevel.PLAIN else []
+    if problems and what in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+        pytest.fail(f"{what} is required: {'; '.join(problems)}")
+    if problems:
+        pytest.skip("; ".join(problems))
+    return python
+
+
+async def run(cluster: EmbeddedCluster, example: str, *, python: str) -> dict[str, str]:
+    """Apply an example, and see its job to its end; what the pods that are left have printed."""
+    text = (EXAMPLES / example).read_text().replace("python3 ", f"{python} ")
+    for body in yaml.safe_load_all(text.replace("python3,", f"{python},")):
+        await cluster.client.create(KINDS[body["kind"]], body, namespace="default")
+    try:
+        async with asyncio.timeout(300):
+            phase = await final_phase(cluster)
+    except TimeoutError:
+        phase = "(still at it)"
+    pods = (await cluster.client.list(PODS, namespace="default", view=dict)).items
+    names = [pod["metadata"]["name"] for pod in pods]
+    said = {name: await cluster.log(name) for name in names}
+    assert phase == JobPhase.COMPLETED, said
+    return said
+
+
+async def final_phase(cluster: EmbeddedCluster) -> str:
+    """The last phase of the only job."""
+    async for event in cluster.client.watch(JOBS, namespace="default", view=Job):
+        phase = event.object.status.state.phase
+        if phase in ENDED:
+            return phase
+    raise AssertionError("the watch ended")
+
+
+async def test_a_pytorch_job_trains_over_gloo(tmp_path: Path) -> None:
+    python = require("torch", module="torch")
+    async with embedded_cluster(tmp_path / "data") as cluster:
+        said = await run(cluster, "pytorch.yaml", python=python)
+    ranks = ("pytorch-master-0", "pytorch-worker-0", "pytorch-worker-1")
+    assert said.keys() == set(ranks)
+    for rank, name in enumerate(ranks):
+        assert f"rank {rank} of 3: y = 3.00 x -1.00" in said[name], said
+
+
+async def test_an_mpi_job_runs_its_ranks_on_its_workers_over_ssh(tmp_path: Path) -> None:
+    python = require("mpi", "mpiexec", "ssh", "sshd", module="mpi4py")
+    async with embedded_cluster(tmp_path / "data") as cluster:
+        said = await run(cluster, "mpi.yaml", python=python)
+    assert "2 ranks, on mpi-worker-0 and mpi-worker-1, add up to 3" in said["mpi-master-0"], said

@@ -1,0 +1,496 @@
+"""What the reference's job controller gets wrong, by the numbers of its list, and ours does not."""
+
+from typing import Any
+
+import pytest
+from support.job_simulator import JobSimulator
+from support.jobs import job, job_view, pod_info, task
+
+from batholith.job_ctrl import pod_tracker, podgroups, policies, status
+from batholith.job_ctrl.core_types import ContainerState, ContainerStatus, PodStatus, Terminated
+from batholith.job_ctrl.core_types import Pod as PodView
+from batholith.job_ctrl.decide import decide
+from batholith.job_ctrl.effects import CreatePods, DeletePods, SetStatus
+from batholith.job_ctrl.pod_tracker import LifecycleEvent, PodTracker
+from batholith.model.job import JobEvent, JobState, JobStatus
+from batholith.model.meta import ObjectMeta, OwnerReference
+from batholith.model.pod import PodPhase as P
+
+
+def lifecycle_policy(event: str, action: str, **fields: object) -> dict[str, object]:
+    return {"action": action, "event": event, **fields}
+
+
+def running_job(*tasks: dict[str, object], **spec: Any) -> JobSimulator:
+    """A world whose job runs with all its pods."""
+    world = JobSimulator(job(*tasks, **spec))
+    world.run_until_stable()
+    world.admit()
+    world.run_until_stable()
+    run_all(world)
+    assert world.phases[-1] == "Running"
+    return world
+
+
+def run_all(world: JobSimulator) -> None:
+    """The kubelet starts what waits."""
+    for name, pod in list(world.pods.items()):
+        if pod.phase is P.PENDING:
+            world.report_pod(name.removeprefix("j-"), P.RUNNING)
+    world.run_until_stable()
+
+
+def status_of(world: JobSimulator) -> JobStatus:
+    assert world.job is not None
+    return world.job.status
+
+
+def pod_creations(world: JobSimulator) -> dict[str, int]:
+    """How often each pod was made, whatever the version."""
+    total: dict[str, int] = {}
+    for (name, _), count in world.created.items():
+        total[name] = total.get(name, 0) + count
+    return total
+
+
+# Counting and status.
+
+
+def test_quirk_1_what_is_left_after_a_kill_is_counted() -> None:
+    world = running_job(task("t", 3))
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
+    world.send_command("AbortJob")
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    assert (status_of(world).succeeded, status_of(world).running) == (1, 0)
+    assert status_of(world).task_status_count["t"].phase == {"Succeeded": 1}
+
+
+def test_quirk_2_the_time_of_transition_is_that_of_the_phase() -> None:
+    world = running_job(task("t", 2), minAvailable=1)
+    moment = status_of(world).state.last_transition_time
+    world.monotonic_now += 100
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
+    assert status_of(world).succeeded == 1
+    assert status_of(world).state.last_transition_time == moment
+
+
+def test_quirk_3_a_job_that_is_over_writes_nothing_more() -> None:
+    world = running_job(task("t", 1))
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
+    version = status_of(world).version
+    world.crash()
+    world.run_until_stable()  # the world refuses a write that changes nothing
+    assert status_of(world).version == version
+
+
+def test_quirk_4_empty_and_absent_are_the_same_in_a_status() -> None:
+    bare = JobStatus(state=JobState(phase="Pending"), min_available=2)
+    seen = job_view(job(status=bare))
+    assert (
+        not status.merge_patch({"taskStatusCount": {}}, {"taskStatusCount": {}})
+        and status.update_counts(seen) == bare
+    )
+
+
+def test_quirk_5_a_pod_that_must_go_is_counted_once() -> None:
+    world = running_job(task("t", 2), minAvailable=1)
+    patched = job(task("t", 1), status=status_of(world))
+    world.job = patched
+    world.run_until_stable()
+    assert (status_of(world).running, status_of(world).terminating) == (1, 1)
+    world.finish_deletions()
+    world.run_until_stable()
+    assert (status_of(world).running, status_of(world).terminating) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("action", "phase", "failed", "terminating"),
+    [
+        ("RestartPod", "Restarting", 0, 1),
+        ("RestartTask", "Restarting", 0, 3),
+        ("RestartPartition", "Restarting", 0, 2),
+        ("RestartJob", "Restarting", 0, 4),
+        ("AbortJob", "Aborting", 1, 3),
+        ("TerminateJob", "Terminating", 1, 3),
+        ("CompleteJob", "Completing", 1, 3),
+    ],
+)
+def test_a_job_enters_a_phase_with_the_pods_that_go_for_it_counted_as_terminating(
+    action: str, phase: str, failed: int, terminating: int
+) -> None:
+    """As the reference does: clients wait for it. Asking the pods to go costs no further write."""
+    partitions = {"totalPartitions": 2, "partitionSize": 2}
+    world = running_job(
+        task("t", 3, partitionPolicy=partitions),
+        task("u", 1),
+        policies=[lifecycle_policy("PodFailed", action)],
+    )
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    while status_of(world).state.phase != phase:
+        assert world.step()
+    entered = status_of(world)
+    assert (entered.failed, entered.terminating) == (failed, terminating)
+    assert entered.running + entered.failed + entered.terminating == 4
+    world.run_until_stable()
+    assert sum(pod.terminating for pod in world.pods.values()) == terminating
+    assert status_of(world) == entered
+
+
+def test_quirk_7_a_new_job_s_status_names_its_plugins_at_once() -> None:
+    (effect,) = decide(job_view(job(plugins={"svc": []}), podgroup=None))
+    assert isinstance(effect, SetStatus)
+    assert effect.status.controlled_resources == {"plugin-svc": "svc"}
+
+
+# Retries and state.
+
+
+@pytest.mark.parametrize(
+    ("action", "end"),
+    [("AbortJob", "Aborted"), ("TerminateJob", "Terminated"), ("CompleteJob", "Completed")],
+)
+def test_quirk_9_a_restarting_job_can_be_stopped(action: str, end: str) -> None:
+    world = running_job()
+    world.send_command("RestartJob")
+    world.run_until_stable()
+    assert world.phases[-1] == "Restarting"
+    world.send_command(action)
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    assert world.phases[-1] == end
+
+
+def test_quirk_10_a_job_may_be_suspended_as_often_as_one_likes() -> None:
+    world = running_job(maxRetry=1)
+    for _ in range(5):
+        for action in ("AbortJob", "ResumeJob"):
+            world.send_command(action)
+            world.run_until_stable()
+            world.finish_deletions()
+            world.run_until_stable()
+        world.admit()
+        world.run_until_stable()
+        run_all(world)
+    assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
+
+
+@pytest.mark.parametrize("action", ["RestartTask", "RestartPod", "RestartPartition"])
+def test_quirk_11_a_command_that_names_no_target_changes_nothing(action: str) -> None:
+    world = running_job()
+    before = status_of(world)
+    world.send_command(action)
+    world.run_until_stable()
+    assert status_of(world) == before
+    assert world.has_plugin_objects
+
+
+@pytest.mark.parametrize("action", ["RestartTask", "RestartPod"])
+def test_quirks_12_and_g3_restarting_a_part_keeps_what_plugins_made(action: str) -> None:
+    world = running_job(
+        task("t", 2),
+        plugins={"svc": [], "ssh": []},
+        policies=[lifecycle_policy("PodFailed", action)],
+    )
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    while world.step():
+        assert world.has_plugin_objects
+    assert "plugin-ssh" in status_of(world).controlled_resources
+
+
+def test_quirk_13_no_pod_is_made_before_what_plugins_bring_is_there() -> None:
+    world = running_job(plugins={"ssh": []})
+    world.send_command("RestartJob")
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    world.admit()
+    world.crash()  # so that the objects have to be looked after again
+    effects = decide(world.job_view())
+    kinds = [type(effect).__name__ for effect in effects]
+    assert kinds.index("EnsureObjects") < kinds.index("CreatePods")
+
+
+@pytest.mark.parametrize("dies_after", range(1, 7))
+def test_quirk_16_a_restart_is_not_lost_when_a_step_of_it_fails(dies_after: int) -> None:
+    world = running_job(task("t", 2), policies=[lifecycle_policy("PodFailed", "RestartJob")])
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    for _ in range(dies_after):
+        world.step()
+    world.crash()
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    assert (status_of(world).retry_count, status_of(world).version) == (1, 1)
+    assert "Restarting" in world.phases
+
+
+# Versions, events, races.
+
+
+def test_quirk_18_what_happened_unseen_is_answered_and_running_pods_are_not_called_pending() -> (
+    None
+):
+    late = lifecycle_policy("PodPending", "AbortJob", timeout="1s")
+    world = running_job(task("t", 2), policies=[late, lifecycle_policy("PodFailed", "RestartJob")])
+    world.crash()
+    world.monotonic_now += 60
+    world.run_until_stable()
+    assert world.phases[-1] == "Running"
+    failed = world.pods["j-t-0"]
+    world.pods["j-t-0"] = pod_info(
+        "t-0", P.FAILED, uid=failed.uid, version=failed.version, exit_code=1
+    )
+    world.crash()
+    world.run_until_stable()
+    assert world.phases[-1] == "Restarting"
+
+
+def test_quirk_19_an_unknown_gang_is_answered_after_a_restart_too() -> None:
+    of = job(policies=[lifecycle_policy("Unknown", "AbortJob")], status=JobStatus(version=7))
+    seen = LifecycleEvent(event_type=JobEvent.JOB_UNKNOWN, owner="uid-j")
+    answer = policies.match_policy(of, seen, PodTracker().counts(7, keep_finished=True))
+    assert answer is not None and answer.action == "AbortJob"
+
+
+def test_quirk_21_scaling_down_is_no_eviction() -> None:
+    world = running_job(task("t", 3), policies=[lifecycle_policy("PodEvicted", "RestartJob")])
+    world.job = job(
+        task("t", 2),
+        policies=[lifecycle_policy("PodEvicted", "RestartJob")],
+        status=status_of(world),
+    )
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
+    assert sorted(world.pods) == ["j-t-0", "j-t-1"]
+
+
+def test_quirk_22_a_pod_that_fails_because_it_was_deleted_was_evicted() -> None:
+    both = [lifecycle_policy("PodFailed", "RestartJob"), lifecycle_policy("PodEvicted", "AbortJob")]
+    world = running_job(task("t", 2), policies=both)
+    pod = world.pods["j-t-0"]
+    books = world.pod_tracker
+    for phase in (P.RUNNING, P.FAILED):
+        books.update(
+            pod_info("t-0", phase, uid=pod.uid, leaving=True, exit_code=143 * (phase is P.FAILED))
+        )
+    assert not [one for one in books.events if one.event_type is JobEvent.POD_FAILED]
+    world.evict("t-0")
+    world.run_until_stable()
+    assert world.phases[-1] in ("Aborting", "Aborted")
+
+
+def test_quirk_24_a_pod_of_an_older_version_is_removed() -> None:
+    now = JobStatus(state=JobState(phase="Running"), version=2, min_available=1)
+    seen = job_view(job(task("t", 1), status=now), pod_info("t-0", version=1), podgroup="Running")
+    assert any(
+        isinstance(effect, DeletePods) and effect.pods[0].version == 1 for effect in decide(seen)
+    )
+
+
+def pod_of(kind: str, group: str, *, first: int = 0, second: int = 0) -> PodView:
+    """A pod of two containers that ended so, owned by a *kind* of *group*."""
+    owner = OwnerReference(
+        api_version=f"{group}/v1alpha1", kind=kind, name="j", uid="u", controller=True
+    )
+    ended = tuple(
+        ContainerStatus(state=ContainerState(terminated=Terminated(exit_code=code)))
+        for code in (first, second)
+    )
+    notes = {
+        "volcano.sh/job-name": "j", "volcano.sh/task-spec": "t", "volcano.sh/job-version": "0",
+    }  # fmt: skip
+    meta = ObjectMeta(name="j-t-0", uid="p", annotations=notes, owner_references=(owner,))
+    return PodView(metadata=meta, status=PodStatus(phase="Failed", container_statuses=ended))
+
+
+def test_quirk_23_the_exit_code_is_that_of_the_container_that_failed() -> None:
+    read = pod_tracker.parse_pod(pod_of("Job", "batch.volcano.sh", first=0, second=3))
+    assert read is not None and read.exit_code == 3
+
+
+def test_quirk_28_jobs_of_other_groups_are_none_of_ours() -> None:
+    assert pod_tracker.parse_pod(pod_of("Job", "batch")) is None
+
+
+def test_quirk_29_pods_of_an_earlier_job_count_nowhere_and_hold_only_their_names() -> None:
+    of = job(task("t", 2), status=JobStatus(state=JobState(phase="Pending"), min_available=2))
+    seen = job_view(of, pod_info("t-0", owner="uid-before"))
+    assert seen.pod_counts.in_phase(P.RUNNING) == 0
+    creations = [one for one in decide(seen) if isinstance(one, CreatePods)]
+    assert creations == [CreatePods({"t": (1,)})]
+
+
+def test_quirk_30_a_dependency_that_there_is_not_holds_nothing_up() -> None:
+    of = job(
+        task("t", 1, dependsOn={"name": ["nosuch"]}),
+        status=JobStatus(state=JobState(phase="Pending"), min_available=1),
+    )
+    assert CreatePods({"t": (0,)}) in decide(job_view(of))
+
+
+def test_quirk_31_partitions_count_for_members_and_resources_alike() -> None:
+    cut = {"totalPartitions": 4, "partitionSize": 2, "minPartitions": 2}
+    cpu = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}
+    of = job(task("t", 8, partitionPolicy=cut, minAvailable=None, template=cpu), minAvailable=4)
+    gang = podgroups.desired_spec(of, priorities={})
+    assert gang.min_task_member == {"t": 4}
+    assert gang.min_resources is not None and gang.min_resources["cpu"] == "4"
+
+
+# Delayed actions.
+
+
+def test_quirk_34_a_lost_pod_comes_back_while_a_policy_waits() -> None:
+    slow = lifecycle_policy("PodEvicted", "RestartJob", timeout="10s")
+    world = running_job(task("t", 2), policies=[slow])
+    world.evict("t-0")
+    world.run_until_stable()
+    assert pod_creations(world) == {"t-0": 2, "t-1": 1}
+
+
+def test_quirk_35_an_expired_timer_looks_again_before_it_acts() -> None:
+    world = running_job(
+        task("t", 2), policies=[lifecycle_policy("PodFailed", "RestartJob", timeout="10s")]
+    )
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    assert world.requeue_after == [10.0]
+    world.evict("t-0")
+    world.run_until_stable()
+    run_all(world)  # its replacement runs
+    world.monotonic_now += 11
+    world.run_until_stable()
+    assert (world.phases[-1], status_of(world).retry_count) == ("Running", 0)
+
+
+def test_quirk_36_a_pod_that_ends_without_having_run_was_not_pending_too_long() -> None:
+    world = JobSimulator(
+        job(task("t", 1), policies=[lifecycle_policy("PodPending", "AbortJob", timeout="10s")])
+    )
+    world.run_until_stable()
+    world.admit()
+    world.run_until_stable()
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.monotonic_now += 11
+    world.run_until_stable()
+    assert world.phases[-1] == "Completed"
+
+
+# Seen in the recordings.
+
+
+def test_quirk_37_what_is_done_later_is_told_when_it_is_done() -> None:
+    world = running_job(
+        task("t", 2, policies=[lifecycle_policy("PodFailed", "TerminateJob", timeout="1m")]),
+        minAvailable=1,
+    )
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    for _ in range(3):
+        world.run_until_stable()
+        assert world.requeue_after == [60.0]
+        assert "ExecuteAction" not in world.events
+    world.monotonic_now += 60
+    world.run_until_stable()
+    assert world.events.count("ExecuteAction") == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "phases"),
+    [("TerminateJob", ["Terminating", "Terminated"]), ("AbortJob", ["Aborting", "Aborted"])],
+)
+def test_quirk_38_a_delayed_action_does_what_it_says(action: str, phases: list[str]) -> None:
+    world = running_job(
+        task("t", 3), policies=[lifecycle_policy("PodFailed", action, timeout="5s")]
+    )
+    before = pod_creations(world)
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    assert world.phases[-1] == "Running"
+    world.monotonic_now += 6
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    assert world.phases[-2:] == phases
+    assert pod_creations(world) == before
+
+
+def test_quirk_39_retries_are_looked_at_before_anything_is_made() -> None:
+    world = running_job(
+        task("t", 2), maxRetry=1, policies=[lifecycle_policy("PodFailed", "RestartPod")]
+    )
+    before = pod_creations(world)
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    assert world.phases[-1] == "Failed"
+    assert pod_creations(world) == before
+
+
+def test_quirk_40_a_lost_pod_is_judged_before_it_is_replaced() -> None:
+    world = running_job(task("t", 2), policies=[lifecycle_policy("PodEvicted", "AbortJob")])
+    before = pod_creations(world)
+    world.evict("t-0")
+    world.run_until_stable()
+    world.finish_deletions()
+    world.run_until_stable()
+    assert world.phases[-2:] == ["Aborting", "Aborted"]
+    assert pod_creations(world) == before
+
+
+def test_quirk_41_a_podgroup_deleted_by_hand_comes_back_and_counting_goes_on() -> None:
+    world = running_job(task("t", 2), minAvailable=1)
+    world.podgroup = None
+    world.report_pod("t-0", P.SUCCEEDED)
+    world.run_until_stable()
+    assert world.podgroup is not None
+    assert status_of(world).succeeded == 1
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Unknown", ""])
+def test_quirk_42_counting_never_waits_for_the_podgroup(phase: str) -> None:
+    world = running_job(task("t", 3), minAvailable=1)
+    world.admit(phase)
+    world.evict("t-0")
+    world.report_pod("t-1", P.SUCCEEDED)
+    world.run_until_stable()
+    assert status_of(world).succeeded == 1
+    assert pod_creations(world)["t-0"] == 2
+
+
+def test_quirk_43_a_gang_that_can_never_be_whole_again_says_so() -> None:
+    world = running_job(task("t", 2))
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    world.evict("t-1")
+    world.run_until_stable()
+    assert "NotEnoughPods" in world.events
+
+
+def test_quirk_a1_a_policy_for_what_never_happens_is_told_at_once() -> None:
+    updated = lifecycle_policy("JobUpdated", "RestartJob")
+    for spec in ({"policies": [updated]}, {"tasks": [task("t", policies=[updated])]}):
+        world = JobSimulator(job(**spec))
+        world.run_until_stable()
+        assert world.events == ["PolicyCannotFire"]
+    world = JobSimulator(job(policies=[lifecycle_policy("*", "RestartJob")]))
+    world.run_until_stable()
+    assert world.events == []
+
+
+def test_quirk_45_a_policy_that_can_never_fire_is_told() -> None:
+    never = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}}
+    policy = lifecycle_policy("TaskFailed", "RestartTask")
+    world = running_job(task("t", 2, template=never, policies=[policy]), minAvailable=1)
+    assert "PolicyCannotFire" not in world.events
+    world.report_pod("t-0", P.FAILED, exit_code=1)
+    world.run_until_stable()
+    assert "PolicyCannotFire" in world.events

@@ -1,0 +1,380 @@
+"""Random histories of jobs, their controller killed, cut off and lied to on the way.
+
+Whatever happens, the rules of ``support.job_transitions`` hold at each change of the world; and
+whenever the controller has come to a rest, the world is as the jobs and the pods ask for
+(``support.job_invariants``).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.job_invariants import ANY_EVENT, is_incomplete, is_terminating, phase_of_pod, validate
+from support.job_specs import specs
+from support.job_stateful import CREATED_RESOURCES, SETTLE_TIMEOUT, JobWorld
+from support.job_transitions import FINAL, phase_of
+from support.stateful import stateful_settings
+
+from batholith.model.names import COMMANDS, CONFIGMAPS, JOBS, PODGROUPS, PODS, SERVICES
+
+Object = dict[str, Any]
+
+KEYS = ("d/j", "d/j-a", "e/j")
+COMMANDS_SENT = st.sampled_from(
+    ["AbortJob", "ResumeJob", "TerminateJob", "CompleteJob", "RestartJob", "RestartPod"]
+)
+WHICH = st.integers(0, 5)
+PACE = st.sampled_from([None, None, None, 0, 1, 3, 6, 12, 25, 60])
+"""After a step: wait for a rest, or let everybody do only so much."""
+
+
+def _some(*phases: str, leaving: bool | None = None) -> Callable[[Any], bool]:
+    """There is a pod to pick."""
+    return lambda machine: machine._pick(0, *phases, leaving=leaving) is not None
+
+
+def _has_jobs(machine: Any) -> bool:
+    return bool(machine.life.every(JOBS))
+
+
+def _has_unfinished_jobs(machine: Any) -> bool:
+    """There is a job that is not over."""
+    return machine._about(0) is not None
+
+
+def _has_group(machine: Any) -> bool:
+    return machine._with_group(0) is not None
+
+
+class JobMachine(RuleBasedStateMachine):
+    """A job controller under everything that may happen to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = JobWorld()
+        self.keys: tuple[str, ...] = KEYS
+        """Jobs that this history may have."""
+        self.no_violation = True
+        """Nothing has gone wrong yet that the end would only hide."""
+
+    @initialize(
+        number=st.sampled_from([1, 1, 2, 3]),
+        first=st.lists(specs(), min_size=1, max_size=3),
+        runs=st.sampled_from([True, True, False]),
+    )
+    def begin(self, number: int, first: list[Object], runs: bool) -> None:
+        self.keys = KEYS[:number]
+        for key, spec in zip(self.keys, first, strict=False):
+            self.world.submit(spec, key)
+        self._settle_or_advance(None)
+        if runs:
+            self.world.create_missing_pvcs()
+            self._settle_or_advance(None)
+            self.let_all_run(None)
+
+    def teardown(self) -> None:
+        try:
+            if self.no_violation:
+                self._settle_or_advance(None)
+                self._check_nothing_retained()
+        finally:
+            self.world.close()
+
+    def _settle_or_advance(self, pace: int | None) -> None:
+        self.no_violation = False
+        if pace is None:
+            self.world.api.clear_faults()
+            self.world.run(self.world.run_until_quiet())
+            if self.world.delete_orphans():
+                self.world.run(self.world.run_until_quiet())
+            if is_incomplete(self.world):  # perhaps it waits to try again what was refused before
+                self.world.run(self.world.pass_time(SETTLE_TIMEOUT))
+                self.world.run(self.world.run_until_quiet())
+            validate(self.world)
+        else:
+            self.world.run(self.world.run_iterations(pace))
+        self.no_violation = True
+
+    def _pick(self, which: int, *phases: str, leaving: bool | None = None) -> str | None:
+        """One of the pods in *phases*."""
+        return _pick_by_index(
+            which,
+            [
+                name
+                for name, pod in self.world.objects_by_key(PODS).items()
+                if phase_of_pod(pod) in phases and leaving in (None, is_terminating(pod))
+            ],
+        )
+
+    def _job(self, which: int) -> str:
+        return _pick_by_index(which, list(self.world.objects_by_key(JOBS))) or ""
+
+    def _unfinished_job(self, which: int) -> str | None:
+        jobs = self.world.objects_by_key(JOBS).items()
+        return _pick_by_index(which, [key for key, job in jobs if phase_of(job) not in FINAL])
+
+    def _job_with_podgroup(self, which: int) -> str | None:
+        return _pick_by_index(
+            which, [key for key in self.world.objects_by_key(JOBS) if self.world.group(key)]
+        )
+
+    # The user.
+
+    @precondition(lambda self: len(self.life.every(JOBS)) < len(self.keys))
+    @rule(which=WHICH, spec=specs(), collected=st.booleans(), pace=PACE)
+    def submit(self, which: int, spec: Object, collected: bool, pace: int | None) -> None:
+        if collected:
+            self.world.collect_garbage()
+        free = [key for key in self.keys if key not in self.world.objects_by_key(JOBS)]
+        self.world.submit(spec, free[which % len(free)])
+        self._settle_or_advance(pace)
+
+    @precondition(_has_unfinished_jobs)
+    @rule(which=WHICH, task=WHICH, replicas=st.integers(0, 4), pace=PACE)
+    def scale(self, which: int, task: int, replicas: int, pace: int | None) -> None:
+        if key := self._unfinished_job(which):
+            tasks = [dict(one) for one in self.world.objects_by_key(JOBS)[key]["spec"]["tasks"]]
+            chosen = tasks[task % len(tasks)]
+            least = min(chosen["minAvailable"], replicas)
+            chosen |= {"replicas": replicas, "minAvailable": least}
+            least = min(sum(one["minAvailable"] for one in tasks), len(tasks))
+            self.world.edit(key, tasks=tasks, minAvailable=least)
+        self._settle_or_advance(pace)
+
+    @precondition(_has_unfinished_jobs)
+    @rule(which=WHICH, seldom=st.integers(0, 2), pace=PACE)
+    def suspend_or_clear(self, which: int, seldom: int, pace: int | None) -> None:
+        if key := self._unfinished_job(which):
+            suspended = self.world.objects_by_key(JOBS)[key]["spec"]["suspend"]
+            self.world.edit(key, suspend=not suspended and seldom == 0)
+        self._settle_or_advance(pace)
+
+    @precondition(_has_jobs)
+    @rule(which=WHICH, actions=st.lists(COMMANDS_SENT, min_size=1, max_size=2), pace=PACE)
+    def command(self, which: int, actions: list[str], pace: int | None) -> None:
+        for action in actions:
+            self.world.command(action, self._job(which))
+        self._settle_or_advance(pace)
+
+    @precondition(_has_jobs)
+    @rule(which=WHICH, how=st.sampled_from(["Background", "Foreground", "Orphan"]), pace=PACE)
+    def delete_a_job(self, which: int, how: str, pace: int | None) -> None:
+        self.world.delete_job(self._job(which), how=how)
+        self._settle_or_advance(pace)
+
+    @precondition(_some(*ANY_EVENT))
+    @rule(which=WHICH, force=st.booleans(), pace=PACE)
+    def evict(self, which: int, force: bool, pace: int | None) -> None:
+        if name := self._pick(which, *ANY_EVENT, leaving=None if force else False):
+            self.world.evict(name, force=force)
+        self._settle_or_advance(pace)
+
+    @precondition(_has_group)
+    @rule(which=WHICH, pace=PACE)
+    def delete_a_podgroup(self, which: int, pace: int | None) -> None:
+        if name := self._group(which):
+            self.world.api.force_delete(PODGROUPS, name)
+        self._settle_or_advance(pace)
+
+    @precondition(_has_group)
+    @rule(which=WHICH, number=st.integers(0, 9), pace=PACE)
+    def change_a_podgroup(self, which: int, number: int, pace: int | None) -> None:
+        if name := self._group(which):
+            self.world.put(PODGROUPS, name, spec={"minMember": number, "minTaskMember": {"a": 7}})
+        self._settle_or_advance(pace)
+
+    def _group(self, which: int) -> str | None:
+        key = self._job_with_podgroup(which)
+        return f"{key.partition('/')[0]}/{self.world.group(key)}" if key else None
+
+    @precondition(lambda self: any(self.life.every(kind) for kind in CREATED_RESOURCES))
+    @rule(which=WHICH, kind=st.sampled_from([SERVICES, CONFIGMAPS]), pace=PACE)
+    def delete_what_a_plugin_made(self, which: int, kind: Any, pace: int | None) -> None:
+        if name := _pick_by_index(which, list(self.world.objects_by_key(kind))):
+            self.world.api.force_delete(kind, name)
+        self._settle_or_advance(pace)
+
+    @rule(pace=PACE)
+    def create_missing_pvcs(self, pace: int | None) -> None:
+        self.world.create_missing_pvcs()
+        self._settle_or_advance(pace)
+
+    @precondition(lambda self: bool(self.life.strangers()))
+    @rule(pace=PACE)
+    def delete_orphans(self, pace: int | None) -> None:
+        self._remove_foreign_objects()
+        self._settle_or_advance(pace)
+
+    def _remove_foreign_objects(self) -> None:
+        for kind, name in self.world.foreign_objects():
+            self.world.api.force_delete(kind, name)
+
+    @rule(key=st.sampled_from(KEYS), which=st.sampled_from(["a-0", "a-1", "b-0"]), pace=PACE)
+    def create_conflicting_pod(self, key: str, which: str, pace: int | None) -> None:
+        """Somebody makes a pod with a name that a job may want."""
+        if f"{key}-{which}" not in self.world.objects_by_key(PODS):
+            self.world.put(PODS, f"{key}-{which}", metadata={"labels": {"app": "other"}})
+        self._settle_or_advance(pace)
+
+    @rule(namespace=st.sampled_from("dde"), pace=PACE)
+    def the_quota_is_full_or_not(self, namespace: str, pace: int | None) -> None:
+        self.world.api.full_namespaces ^= {namespace}
+        self._settle_or_advance(pace)
+
+    # The scheduler, the kubelet, the garbage collector.
+
+    @precondition(_has_group)
+    @rule(
+        which=WHICH,
+        phase=st.sampled_from(["Inqueue", "Running", "Pending", "Unknown"]),
+        pace=PACE,
+    )
+    def schedule(self, which: int, phase: str, pace: int | None) -> None:
+        if key := self._job_with_podgroup(which):
+            self.world.admit(phase, key)
+        self._settle_or_advance(pace)
+
+    @precondition(_has_group)
+    @rule(pace=PACE)
+    def let_all_run(self, pace: int | None) -> None:
+        for key in self.world.objects_by_key(JOBS):
+            self.world.admit(job=key)
+        self._settle_or_advance(None)
+        while name := self._pick(0, "Pending", leaving=False):
+            self.world.report_pod(name, "Running")
+        self._settle_or_advance(pace)
+
+    @precondition(_some("Pending", leaving=False))
+    @rule(which=WHICH, pace=PACE)
+    def bind(self, which: int, pace: int | None) -> None:
+        if name := self._pick(which, "Pending", leaving=False):
+            self.world.bind(name)
+        self._settle_or_advance(pace)
+
+    @precondition(_some("Pending", leaving=False))
+    @rule(which=WHICH, pace=PACE)
+    def run(self, which: int, pace: int | None) -> None:
+        if name := self._pick(which, "Pending", leaving=False):
+            self.world.report_pod(name, "Running")
+        self._settle_or_advance(pace)
+
+    @precondition(_some("Running", "Unknown"))
+    @rule(which=WHICH, pace=PACE)
+    def lose_or_find_its_node(self, which: int, pace: int | None) -> None:
+        if name := self._pick(which, "Running", "Unknown"):
+            lost = phase_of_pod(self.world.objects_by_key(PODS)[name]) == "Unknown"
+            self.world.report_pod(name, "Running" if lost else "Unknown")
+        self._settle_or_advance(pace)
+
+    @precondition(_some("Running"))
+    @rule(which=WHICH, code=st.sampled_from([0, 1, 3]), pace=PACE)
+    def end(self, which: int, code: int, pace: int | None) -> None:
+        if name := self._pick(which, "Running"):
+            self.world.report_pod(name, "Failed" if code else "Succeeded", code=code)
+        self._settle_or_advance(pace)
+
+    @precondition(_some("Running", leaving=False))
+    @rule(which=WHICH, restarts=st.integers(1, 3), pace=PACE)
+    def restart_a_container(self, which: int, restarts: int, pace: int | None) -> None:
+        if name := self._pick(which, "Running", leaving=False):
+            status = self.world.objects_by_key(PODS)[name]["status"]["containerStatuses"][0]
+            self.world.report_pod(name, "Running", restarts=status["restartCount"] + restarts)
+        self._settle_or_advance(pace)
+
+    @precondition(_some(*ANY_EVENT, leaving=True))
+    @rule(which=WHICH, pace=PACE)
+    def finish_pod_deletion(self, which: int, pace: int | None) -> None:
+        if name := self._pick(which, *ANY_EVENT, leaving=True):
+            self.world.finish_deletion(name)
+        self._settle_or_advance(pace)
+
+    @precondition(_some(*ANY_EVENT, leaving=True))
+    @rule(pace=PACE)
+    def finish_all_pod_deletions(self, pace: int | None) -> None:
+        while name := self._pick(0, *ANY_EVENT, leaving=True):
+            self.world.finish_deletion(name)
+        self._settle_or_advance(pace)
+
+    @rule(pace=PACE)
+    def collect(self, pace: int | None) -> None:
+        self.world.collect_garbage()
+        self._settle_or_advance(pace)
+
+    # What goes wrong, and time.
+
+    @rule(graceful=st.booleans())
+    def the_controller_ends(self, graceful: bool) -> None:
+        self.world.run(self.world.stop() if graceful else self.world.kill())
+
+    @rule(pace=PACE)
+    def the_controller_starts(self, pace: int | None) -> None:
+        self.world.run(self.world.start())
+        self._settle_or_advance(pace)
+
+    @rule(
+        what=st.sampled_from([408, 409, 429, 500, "drop", "lost", "done 504"]),
+        times=st.integers(1, 4),
+        method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
+        path=st.sampled_from(["", "/pods", "/podgroups", "/jobs", "/status", "/commands"]),
+        pace=st.sampled_from([0, 3, 12, 60]),
+    )
+    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
+        self.world.api.inject_fault(what, times=times, method=method, path=path)
+        self._settle_or_advance(pace)
+
+    @rule(resource=st.sampled_from([COMMANDS, JOBS, PODGROUPS, PODS]))
+    def a_watch_is_late(self, resource: Any) -> None:
+        self.world.api.hold_watches(resource)
+
+    @rule(lag=st.sampled_from([1, 4, 15]))
+    def answers_are_slow(self, lag: int) -> None:
+        self.world.api.response_lag = lag
+
+    @rule(forget=st.booleans(), pace=PACE)
+    def watches_end(self, forget: bool, pace: int | None) -> None:
+        (self.world.api.break_watches if forget else self.world.api.end_watches)()
+        self._settle_or_advance(pace)
+
+    @rule(seconds=st.sampled_from([0.5, 3, 15, 45, 400]), pace=PACE)
+    def time_passes(self, seconds: float, pace: int | None) -> None:
+        self.world.run(self.world.pass_time(seconds))
+        self._settle_or_advance(pace)
+
+    @rule()
+    def a_new_controller_finds_nothing_to_do(self) -> None:
+        """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
+        self._settle_or_advance(None)
+        waiting = self.world.clock.timer_count
+        before = self.world.transitions.controller_writes
+        self.world.run(self.world.kill())
+        self._settle_or_advance(None)
+        assert waiting or self.world.transitions.controller_writes == before
+
+    # What must be so.
+
+    @invariant()
+    def each_change_kept_the_rules(self) -> None:
+        """INV-EX-1, INV-OW-1, -2 and -4, INV-SH-1, INV-VC-1, -2, -4, -6 and -7; ends are final."""
+        assert self.world.transitions.violations == []
+
+    def _check_nothing_retained(self) -> None:
+        """INV-VC-3: nothing is remembered of jobs that are gone with all that they had."""
+        life = self.world
+        for key in life.objects_by_key(JOBS):
+            life.delete_job(key)
+        self._settle_or_advance(None)
+        while life.objects_by_key(PODS) or life.objects_by_key(PODGROUPS):
+            life.collect_garbage()
+            self._remove_foreign_objects()
+            self.finish_all_pod_deletions(None)
+        assert life.controller is not None
+        assert life.controller.statistics() == {"cases": 0, "queued": 0}
+
+
+def _pick_by_index(which: int, names: list[str]) -> str | None:
+    return names[which % len(names)] if names else None
+
+
+TestJobMachine = JobMachine.TestCase
+TestJobMachine.settings = stateful_settings(steps=30)

@@ -1,0 +1,673 @@
+"""The watch cache against a server that really keeps history, and really loses it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from support.fake_apiserver import FakeApi
+from support.loop_time import LoopTime
+from support.polling import wait_for
+
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.client.config import Credentials
+from batholith.kube.informer.informer import EventHandler, Informer
+from batholith.kube.informer.reflector import InformerOptions, Reflector
+from batholith.kube.informer.relist import Relist
+from batholith.kube.metrics import ClientMetrics
+from batholith.kube.supervision import TASK_RESTARTS
+from batholith.kube.timing import Timing
+from batholith.model.base import ApiStruct
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import NODES, PODS
+
+
+class Spec(ApiStruct, frozen=True):
+    node_name: str = ""
+
+
+class Pod(ApiStruct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: Spec = Spec()
+
+
+ObservedEvents = tuple[Pod | None, Pod | None]
+
+
+class InformerFollower:
+    """A cache that runs, and everything that its handler heard."""
+
+    def __init__(self, api: FakeApi, client: Client, pauses: list[float], **options: Any) -> None:
+        self.api = api
+        self.delays = pauses
+        self.events: list[ObservedEvents] = []
+        self.informer = Informer(
+            client,
+            PODS,
+            Pod,
+            indexes={
+                "node": lambda pod: (pod.spec.node_name,) if pod.spec.node_name else (),
+                "space": lambda pod: (pod.metadata.namespace,),
+                "app": lambda pod: pod.metadata.labels.values(),
+            },
+            options=InformerOptions(**options),
+        )
+        self.informer.add_event_handler(lambda old, new: self.events.append((old, new)))
+
+    @property
+    def event_summary(self) -> list[tuple[str, str]]:
+        """What was heard, in short."""
+        names = {(True, False): "came", (False, False): "changed", (False, True): "went"}
+        return [
+            (names[old is None, new is None], (new or old or Pod()).metadata.key)
+            for old, new in self.events
+        ]
+
+    async def wait_caught_up(self) -> None:
+        """Wait until the cache has seen all there is, helped by bookmarks as a server sends."""
+
+        def same() -> bool:
+            self.api.send_bookmarks()
+            return self.informer.resource_version == str(self.api.version)
+
+        await wait_for(same)
+        self.check()
+
+    def check(self) -> None:
+        """The copy is the original (INV-INF-1), and indexes and counts agree with it."""
+        here = {pod.metadata.key: pod.metadata.resource_version for pod in self.informer}
+        there = self.api.objects(PODS).items()
+        assert here == {key: obj["metadata"]["resourceVersion"] for key, obj in there}
+        self.informer.validate()
+
+
+@asynccontextmanager
+async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[InformerFollower]:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0.001)
+
+    timing = Timing(sleep=sleep, random=lambda: 0.0)
+    client = Client(
+        api.credentials, user_agent="t", options=ClientOptions(timing=timing, max_read_attempts=1)
+    )
+    async with client:
+        follower = InformerFollower(api, client, pauses, **options)
+        task = asyncio.create_task(follower.informer.run())
+        try:
+            yield follower
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as api:
+        yield api
+
+
+@pytest.mark.parametrize("streams_lists", [True, False])
+async def test_a_list_and_what_follows_reach_store_indexes_and_handler(
+    api: FakeApi, streams_lists: bool
+) -> None:
+    api.supports_watch_list = streams_lists
+    api.put(PODS, "a", spec={"nodeName": "n1"}, metadata={"labels": {"app": "x"}})
+    api.put(PODS, "b")
+    async with running_informer(api) as follower:
+        cache = follower.informer
+        assert not cache.synced
+        await cache.wait_synced()
+        assert follower.event_summary == [("came", "d/a"), ("came", "d/b")]
+        assert [pod.metadata.name for pod in cache.by_index("node", "n1")] == ["a"]
+        api.put(PODS, "a", spec={"nodeName": "n2"})
+        api.remove(PODS, "b")
+        api.put(PODS, "c", namespace="e")
+        await follower.wait_caught_up()
+        assert follower.event_summary[2:] == [("changed", "d/a"), ("went", "d/b"), ("came", "e/c")]
+        assert list(cache.by_index("node", "n1")) == []
+        assert [pod.metadata.name for pod in cache.by_index("node", "n2")] == ["a"]
+        assert [pod.metadata.name for pod in cache.by_index("space", "e")] == ["c"]
+        assert [pod.metadata.name for pod in cache.by_index("app", "x")] == ["a"]
+        assert len(cache) == 2
+        assert "d/a" in cache
+        assert cache.get("d/b") is None
+    assert api.count("GET") == (0 if streams_lists else 1)
+
+
+async def test_a_server_that_never_ends_a_streamed_list_is_listed_in_pages(api: FakeApi) -> None:
+    api.hang_lists = True
+    for number in range(7):
+        api.put(PODS, f"p{number}")
+    async with running_informer(api, list_patience=0.05, page_size=3) as follower:
+        await follower.informer.wait_synced()
+        follower.check()
+    assert api.count("GET") == 3
+
+
+async def test_a_namesake_with_another_uid_goes_and_comes(api: FakeApi) -> None:
+    first = api.put(PODS, "a")["metadata"]["uid"]
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+        api.drop_watches()
+        api.remove(PODS, "a")
+        second = api.put(PODS, "a")["metadata"]["uid"]
+        api.forget_history()
+        await follower.wait_caught_up()
+        assert follower.event_summary == [("came", "d/a"), ("went", "d/a"), ("came", "d/a")]
+        uids = [(new or old or Pod()).metadata.uid for old, new in follower.events]
+        assert uids == [first, first, second]
+
+
+async def test_a_relist_tells_only_the_differences(api: FakeApi) -> None:
+    """INV-INF-3: what went unseen while we were cut off is told as gone."""
+    for name in ("same", "changes", "goes"):
+        api.put(PODS, name)
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+        follower.events.clear()
+        api.drop_watches()
+        api.put(PODS, "changes", x=1)
+        api.remove(PODS, "goes")
+        api.put(PODS, "comes")
+        api.forget_history()
+        await follower.wait_caught_up()
+        assert sorted(follower.event_summary) == [
+            ("came", "d/comes"),
+            ("changed", "d/changes"),
+            ("went", "d/goes"),
+        ]
+        assert follower.informer.stats().lists == 2
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+        for end in (api.end_watches, api.drop_watches):
+            api.put(PODS, "a", x=end.__name__)
+            await wait_for(lambda: follower.informer.resource_version == str(api.version))
+            version = api.version
+            end()
+            api.put(PODS, "a", y=end.__name__)
+            await wait_for(lambda: follower.informer.resource_version == str(api.version))
+            assert api.received[-1].query["resourceVersion"] == str(version)
+        assert follower.informer.stats().lists == 1
+        assert [told for told, _ in follower.event_summary] == ["came"] + ["changed"] * 4
+
+
+async def test_a_bookmark_moves_the_place_to_go_on_from(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+        for number in range(5):
+            api.put(NODES, "n", x=number)  # another kind: no event here, but versions pass
+        await follower.wait_caught_up()
+        api.forget_history()
+        api.end_watches()
+        api.put(PODS, "b")
+        await follower.wait_caught_up()
+        assert follower.informer.stats().lists == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "headers", "times", "lists"),
+    [(500, {}, 1, 2), (410, {}, 1, 2), (429, {}, 3, 1), (429, {"Retry_After": "7"}, 3, 1)],
+)
+async def test_only_what_is_no_mere_delay_lists_anew(
+    api: FakeApi, fault: int, headers: dict[str, Any], times: int, lists: int
+) -> None:
+    api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        await follower.wait_caught_up()
+        api.inject_fault(fault, times=times, watch=True, **headers)
+        api.end_watches()
+        await wait_for(lambda: follower.informer.stats().failures >= 1 and api.watches)
+        api.put(PODS, "a", x=1)
+        await follower.wait_caught_up()
+        assert follower.informer.stats().lists == lists
+        assert follower.event_summary == [("came", "d/a"), ("changed", "d/a")]
+        if headers:
+            assert set(follower.delays) == {7.0}
+
+
+async def test_pauses_between_failures_double(api: FakeApi) -> None:
+    api.inject_fault("drop", times=99)
+    async with running_informer(api) as follower:
+        await wait_for(lambda: len(follower.delays) >= 5)
+        assert follower.delays[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
+
+
+async def test_an_outage_is_told_of_at_its_start_and_at_its_end(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "batholith.kube.informer.reflector")
+    api.inject_fault("drop", times=20)
+    async with running_informer(api) as follower:
+        api.put(PODS, "a")
+        await follower.wait_caught_up()
+        assert len(follower.delays) > 3
+        assert follower.informer.stale_seconds == 0
+    told = [(line.levelname, line.message) for line in caplog.records if "reflector" in line.name]
+    assert told == [
+        ("INFO", "watch broken"),
+        ("WARNING", "watch broken"),
+        ("INFO", "followed again"),
+    ]
+    assert "?" not in vars(caplog.records[0])["error"]
+
+
+async def test_nobody_listening_is_waited_for() -> None:
+    api = FakeApi()
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    options = ClientOptions(timing=Timing(sleep=sleep, random=lambda: 0.0), max_read_attempts=1)
+    server = Credentials(server="http://127.0.0.1:1")
+    async with Client(server, user_agent="t", options=options) as client:
+        follower = InformerFollower(api, client, pauses)
+        task = asyncio.create_task(follower.informer.run())
+        await wait_for(lambda: len(pauses) >= 7)
+        task.cancel()
+    assert pauses[:7] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 1.5])
+    assert not follower.informer.synced
+    assert follower.informer.stale_seconds > 0
+
+
+async def test_a_server_that_ends_watches_at_once_is_not_stormed(api: FakeApi) -> None:
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+
+        # On a busy machine a watch may last long enough to count as a good one: end more of them.
+        def ended_often() -> bool:
+            api.end_watches()
+            return len(follower.delays) >= 3
+
+        await wait_for(ended_often)
+        assert follower.informer.stats().short_watches >= 3
+
+
+async def test_a_silent_connection_is_given_up_and_resumed(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put(PODS, "a")
+    time = LoopTime(monkeypatch)
+    async with running_informer(api, inactivity=1000) as follower:
+        await follower.wait_caught_up()
+        for watches in (2, 3):
+            time.advance(1001)
+            await wait_for(lambda: follower.informer.stats().watches == watches)  # noqa: B023
+            await follower.wait_caught_up()
+        api.put(PODS, "a", x=1)
+        await follower.wait_caught_up()
+        assert follower.informer.stats().lists == 1
+
+
+async def test_an_event_cut_off_in_the_middle_comes_whole_after_resuming(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        await follower.wait_caught_up()
+        api.break_watch_after = 40
+        api.put(PODS, "a", x="y" * 100)
+        await follower.wait_caught_up()
+        assert follower.event_summary == [("came", "d/a"), ("changed", "d/a")]
+
+
+async def test_text_that_is_no_event_lists_anew(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+        api.send_line(b"<html>proxy error</html>\n")
+        await wait_for(lambda: follower.informer.stats().lists == 2)
+        await follower.wait_caught_up()
+        assert follower.event_summary == [("came", "d/a")]
+
+
+@pytest.mark.parametrize("streams_lists", [True, False])
+async def test_an_object_that_does_not_fit_is_left_out_and_counted(
+    api: FakeApi, streams_lists: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.supports_watch_list = streams_lists
+    api.put(PODS, "bad", spec={"nodeName": 7})
+    api.put(PODS, "turns", spec={"nodeName": "n"})
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+        assert list(map(str, follower.event_summary)) == [str(("came", "d/turns"))]
+        api.put(PODS, "turns", spec={"nodeName": 8})
+        api.put(PODS, "good")
+        await wait_for(lambda: "d/good" in follower.informer)
+        assert follower.informer.stats().undecodable == 2
+        api.drop_watches()
+        api.forget_history()
+        api.put(PODS, "late")
+        api.forget_history()
+        await wait_for(lambda: "d/late" in follower.informer)
+        former = follower.informer.get("d/turns")
+        assert former is not None
+        assert former.spec.node_name == "n"
+        api.remove(PODS, "turns")
+        await wait_for(lambda: "d/turns" not in follower.informer)
+    assert any("unreadable object" in record.message for record in caplog.records)
+
+
+async def test_a_handler_that_fails_harms_nobody_else(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bad(old: Pod | None, new: Pod | None) -> None:
+        raise RuntimeError("a bug")
+
+    api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        follower.informer.add_event_handler(bad)
+        late: list[ObservedEvents] = []
+        follower.informer.add_event_handler(lambda old, new: late.append((old, new)))
+        await follower.informer.wait_synced()
+        api.put(PODS, "b")
+        await follower.wait_caught_up()
+        assert late == follower.events
+        assert follower.informer.stats().handler_errors == 2
+    logged = [record for record in caplog.records if record.message == "a handler failed"]
+    assert {record.__dict__["key"] for record in logged} == {"d/a", "d/b"}
+    assert logged[0].levelno == logging.ERROR
+
+
+async def test_a_late_handler_first_hears_of_all_that_is_there(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    api.put(PODS, "b")
+    async with running_informer(api) as follower:
+        await follower.wait_caught_up()
+        late: list[ObservedEvents] = []
+        handler: EventHandler[Pod] = lambda old, new: late.append((old, new))  # noqa: E731
+        follower.informer.add_event_handler(handler)
+        assert late == [(None, follower.informer.get("d/a")), (None, follower.informer.get("d/b"))]
+        api.remove(PODS, "a")
+        await follower.wait_caught_up()
+        assert len(late) == 3
+
+
+async def test_a_cache_that_ends_frees_its_watch(api: FakeApi) -> None:
+    async with running_informer(api) as follower:
+        await follower.informer.wait_synced()
+        assert api.watches == 1
+
+    def noticed() -> bool:
+        api.put(PODS, "a")  # the server notices when it writes, perhaps not the first time
+        return api.watches == 0
+
+    await wait_for(noticed)
+
+
+async def test_unchanged_objects_are_not_told_again(api: FakeApi) -> None:
+    """INV-INF-5: a repetition of the same version reaches no handler."""
+    obj = api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        await follower.wait_caught_up()
+        for _ in range(3):
+            version = obj["metadata"]["resourceVersion"]
+            uid = obj["metadata"]["uid"]
+            api.send_line(
+                b'{"type":"MODIFIED","object":{"metadata":{"name":"a","namespace":"d",'
+                b'"uid":"%s","resourceVersion":"%s"}}}\n' % (uid.encode(), version.encode())
+            )
+        api.put(PODS, "b")
+        await follower.wait_caught_up()
+        assert follower.event_summary == [("came", "d/a"), ("came", "d/b")]
+
+
+async def test_a_big_list_lets_other_tasks_run(api: FakeApi) -> None:
+    for number in range(3000):
+        api.put(PODS, f"p{number}")
+    api.supports_watch_list = False
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += api.count("GET")
+            await asyncio.sleep(0)
+
+    async with running_informer(api, page_size=5000) as follower:
+        task = asyncio.create_task(other())
+        await follower.informer.wait_synced()
+        task.cancel()
+        follower.check()
+        assert api.count("GET") == 1
+        assert turns >= 2 * (3000 // 200)
+
+
+async def test_several_run_one_cache_until_the_last_of_them_ends(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    async with running_informer(api) as follower:
+        await follower.wait_caught_up()
+        other = asyncio.create_task(follower.informer.run())
+        await asyncio.sleep(0)
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        api.put(PODS, "b")
+        await follower.wait_caught_up()
+        assert follower.informer.stats().watches == 1
+    api.put(PODS, "c")
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert "d/c" not in follower.informer
+
+
+async def test_a_cache_that_is_run_again_goes_on_where_it_was(api: FakeApi) -> None:
+    api.put(PODS, "a")
+    async with Client(api.credentials, user_agent="t") as client:
+        cache = Informer(client, PODS, Pod)
+        for _ in range(2):
+            task = asyncio.create_task(cache.run())
+            await wait_for(lambda: cache.synced and len(cache) == len(api.objects(PODS)))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert cache.stats().lists == 1
+            api.put(PODS, "b")
+
+
+async def test_figures_show_what_the_cache_saw(api: FakeApi) -> None:
+    registry = CollectorRegistry()
+    api.put(PODS, "a")
+    options = ClientOptions(metrics=ClientMetrics(registry))
+    async with Client(api.credentials, user_agent="t", options=options) as client:
+        cache = Informer(client, PODS, Pod)
+        task = asyncio.create_task(cache.run())
+        await cache.wait_synced()
+        task.cancel()
+        assert registry.get_sample_value("batholith_cache_objects", {"name": "pods"}) == 1
+        assert registry.get_sample_value("reflector_lists_total", {"name": "pods"}) == 1
+        assert registry.get_sample_value("batholith_cache_added_total", {"name": "pods"}) == 1
+        silent = "batholith_cache_out_of_touch_seconds"
+        assert registry.get_sample_value(silent, {"name": "pods"}) == 0
+
+
+# Random histories.
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+STEPS = st.one_of(
+    st.tuples(st.just("put"), NAMES),
+    st.tuples(st.just("put"), NAMES),
+    st.tuples(st.just("remove"), NAMES),
+    st.tuples(st.just("drop"), NAMES),
+    st.tuples(st.just("end"), NAMES),
+    st.tuples(st.just("forget"), NAMES),
+    st.tuples(st.just("cut"), NAMES),
+    st.tuples(st.sampled_from(["refuse-500", "refuse-429", "refuse-drop", "refuse-410"]), NAMES),
+    st.tuples(st.just("toggle"), NAMES),
+    st.tuples(st.just("breathe"), NAMES),
+    st.tuples(st.just("wait"), NAMES),
+)
+
+
+async def apply_step(follower: InformerFollower, step: str, name: str) -> None:
+    api = follower.api
+    plain: dict[str, Callable[[], object]] = {
+        "drop": api.drop_watches,
+        "end": api.end_watches,
+        "forget": api.forget_history,
+        "cut": lambda: setattr(api, "break_watch_after", 30),
+        "toggle": lambda: setattr(api, "supports_watch_list", not api.supports_watch_list),
+        "put": lambda: api.put(PODS, name, spec={"nodeName": f"n{api.version % 3}"}),
+        "remove": lambda: api.delete_if_present(PODS, name),
+    }
+    if step in plain:
+        plain[step]()
+    elif step.startswith("refuse"):
+        action = step.removeprefix("refuse-")
+        api.inject_fault(int(action) if action.isdigit() else action)
+    elif step == "breathe":
+        await asyncio.sleep(0.001)
+    else:
+        await follower.wait_caught_up()
+
+
+def check_event_history(follower: InformerFollower) -> None:
+    """INV-INF-2 and INV-INF-3, object by object."""
+    there: dict[str, list[str]] = {}
+    for _, change, obj in follower.api.states:
+        if change != "DELETED":
+            meta = obj["metadata"]
+            there.setdefault(meta["uid"], []).append(meta["resourceVersion"])
+    last: dict[str, Pod] = {}
+    heard: dict[str, list[str]] = {}
+    for old, new in follower.events:
+        key = (new or old or Pod()).metadata.key
+        assert last.get(key) is old  # exactly what was handed over before
+        if new is None:
+            del last[key]
+            continue
+        assert old is None or old.metadata.uid == new.metadata.uid
+        last[key] = new
+        heard.setdefault(new.metadata.uid, []).append(new.metadata.resource_version)
+    assert last == {pod.metadata.key: pod for pod in follower.informer}
+    for uid, versions in heard.items():
+        rest = iter(there[uid])
+        assert all(version in rest for version in versions), "no subsequence of the states"
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(STEPS, max_size=40))
+def test_whatever_happens_the_copy_and_the_story_stay_true(steps: list[tuple[str, str]]) -> None:
+    """INV-INF-1, INV-INF-2, INV-INF-3 under random writes, drops, refusals and lost history."""
+
+    async def run() -> None:
+        async with FakeApi() as api, running_informer(api) as follower:
+            for step, name in steps:
+                await apply_step(follower, step, name)
+            await follower.wait_caught_up()
+            check_event_history(follower)
+
+    asyncio.run(run())
+
+
+WRITES = st.lists(st.tuples(st.sampled_from(["put", "remove"]), NAMES), max_size=8)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(before=WRITES, gap=WRITES, after=WRITES)
+def test_a_drop_and_relist_anywhere_make_no_difference(
+    before: list[tuple[str, str]], gap: list[tuple[str, str]], after: list[tuple[str, str]]
+) -> None:
+    """INV-INF-4: the same store, and the same keys but for what came and went in the gap."""
+
+    async def run() -> None:
+        async with FakeApi() as api, running_informer(api) as follower:
+            for name in "ab":
+                api.put(PODS, name)
+            await follower.wait_caught_up()
+            follower.events.clear()
+            api.states.clear()
+            for step, name in before:
+                await apply_step(follower, step, name)
+            await follower.wait_caught_up()
+            touched = {f"d/{obj['metadata']['name']}" for _, _, obj in api.states}
+            known = set(api.objects(PODS))
+            api.states.clear()
+            api.drop_watches()
+            for step, name in gap:  # suspends nowhere, so nobody can reconnect in between
+                await apply_step(follower, step, name)
+            api.forget_history()
+            gap_keys = {f"d/{obj['metadata']['name']}" for _, _, obj in api.states}
+            touched |= gap_keys & (known | set(api.objects(PODS)))
+            await follower.wait_caught_up()
+            api.states.clear()
+            for step, name in after:
+                await apply_step(follower, step, name)
+            await follower.wait_caught_up()
+            touched |= {f"d/{obj['metadata']['name']}" for _, _, obj in api.states}
+            assert {key for _, key in follower.event_summary} == touched
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a mistake"), asyncio.CancelledError()])
+async def test_a_watch_that_fails_for_any_other_reason_is_started_again(
+    api: FakeApi, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [error]
+    async with running_informer(api) as follower:
+        api.put(PODS, "a")
+        await follower.wait_caught_up()
+        take = Reflector._apply_events
+
+        def failing(self: Reflector[Pod], lines: Sequence[bytes]) -> None:
+            if errors:
+                raise errors.pop()
+            take(self, lines)
+
+        monkeypatch.setattr(Reflector, "_apply_events", failing)
+        before = TASK_RESTARTS["watch pods"]
+        api.put(PODS, "b")
+        await follower.wait_caught_up()
+        assert follower.event_summary == [("came", "d/a"), ("came", "d/b")]
+        assert TASK_RESTARTS["watch pods"] == before + 1
+
+
+async def test_a_handler_that_raises_a_cancellederror_keeps_nothing_from_others(
+    api: FakeApi,
+) -> None:
+    def handler(old: Pod | None, new: Pod | None) -> None:
+        raise asyncio.CancelledError
+
+    async with running_informer(api) as follower:
+        follower.informer.add_event_handler(handler)
+        before = TASK_RESTARTS["watch pods"]
+        api.put(PODS, "a")
+        await follower.wait_caught_up()
+        assert follower.informer.stats().handler_errors == 1
+        assert TASK_RESTARTS["watch pods"] == before
+
+
+async def test_a_list_beside_a_watch_that_is_cancelled_from_inside_is_begun_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [asyncio.CancelledError()]
+    async with running_informer(api) as follower:
+        api.put(PODS, "a")
+        await follower.wait_caught_up()
+        stream = Reflector._watch_list
+
+        async def failing(self: Reflector[Pod], filling: Relist[Pod], *, stay: bool) -> bool:
+            if errors:
+                raise errors.pop()
+            return await stream(self, filling, keep_watching=stay)
+
+        monkeypatch.setattr(Reflector, "_watch_list", failing)
+        api.remove(PODS, "a")
+        api.put(PODS, "b")
+        api.forget_history()
+        api.drop_watches()
+        await follower.wait_caught_up()
+        assert not errors
+        assert {pod.metadata.key for pod in follower.informer} == {"d/b"}

@@ -1,0 +1,289 @@
+"""A cache that lost its place goes on at once, and a list beside tells what it missed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.api_servers import ServerFactory
+from support.fake_apiserver import FakeApi
+from support.fault_proxy import ErrorResponse, HttpProxy
+from support.polling import wait_for
+
+from batholith.kube.client.client import Client, ClientOptions
+from batholith.kube.informer.informer import Informer
+from batholith.kube.informer.reflector import InformerOptions
+from batholith.kube.timing import Timing
+from batholith.model.base import ApiStruct
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import CONFIGMAPS, PODS
+
+
+class Pod(ApiStruct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+@dataclass
+class InformerFollower:
+    """A cache that is followed, and what it told: came, changed or went, and of what."""
+
+    informer: Informer[Pod]
+    events: list[tuple[str, str]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    def on_event(self, old: Pod | None, new: Pod | None) -> None:
+        what = "came" if old is None else "changed" if new is not None else "went"
+        self.events.append((what, (new or old or Pod()).metadata.name))
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(self.informer.run())
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    def matches(self, api: FakeApi) -> bool:
+        """Whether it holds what the server holds, and knows it."""
+        here = {pod.metadata.key: pod.metadata.resource_version for pod in self.informer}
+        there = api.objects(PODS).items()
+        whole = self.informer.resource_version != ""
+        return whole and here == {key: obj["metadata"]["resourceVersion"] for key, obj in there}
+
+
+@asynccontextmanager
+async def running_informer(api: FakeApi, **options: Any) -> AsyncIterator[InformerFollower]:
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(0.001)
+
+    timing = Timing(sleep=sleep, random=lambda: 0.0)
+    made = ClientOptions(timing=timing, max_read_attempts=1)
+    async with Client(api.credentials, user_agent="t", options=made) as client:
+        follower = InformerFollower(Informer(client, PODS, Pod, options=InformerOptions(**options)))
+        follower.informer.add_event_handler(follower.on_event)
+        follower.start()
+        try:
+            await follower.informer.wait_synced()
+            follower.events.clear()
+            yield follower
+        finally:
+            await follower.stop()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeApi]:
+    async with FakeApi() as api:
+        yield api
+
+
+async def expire_resource_version(api: FakeApi) -> None:
+    """Let something be missed, and lists wait."""
+    api.lists.clear()
+    api.drop_watches()
+    api.put(PODS, "changes", x=1)
+    api.remove(PODS, "goes")
+    api.put(PODS, "missed")
+    api.forget_history()
+
+
+def watches_from(api: FakeApi, version: int) -> bool:
+    """Whether a watch has begun there."""
+    return any(seen.query.get("resourceVersion") == str(version) for seen in api.received)
+
+
+def three(api: FakeApi) -> None:
+    for name in ("changes", "goes", "same"):
+        api.put(PODS, name)
+
+
+@pytest.mark.parametrize("says_oldest", [True, False])
+@pytest.mark.parametrize("streams_lists", [True, False])
+async def test_news_come_while_a_list_is_awaited(
+    api: FakeApi, streams_lists: bool, says_oldest: bool
+) -> None:
+    three(api)
+    api.supports_watch_list, api.reports_oldest_version = streams_lists, says_oldest
+    async with running_informer(api) as follower:
+        await expire_resource_version(api)
+        await wait_for(lambda: watches_from(api, api.version))
+        api.put(PODS, "fresh")
+        await wait_for(lambda: "d/fresh" in follower.informer)
+        assert follower.events == [("came", "fresh")]
+        assert follower.informer.synced
+        assert follower.informer.resource_version == ""
+        assert follower.informer.stale_seconds > 0
+        api.lists.set()
+        await wait_for(lambda: follower.matches(api))
+        assert follower.events[1:] == [("went", "goes"), ("changed", "changes"), ("came", "missed")]
+        assert follower.informer.stale_seconds == 0
+        follower.informer.validate()
+        assert follower.informer.stats().lists == 2
+
+
+async def test_what_a_server_still_knows_is_not_missed(api: FakeApi) -> None:
+    """It says from which version on it does, as one does that was started a moment ago."""
+    three(api)
+    async with running_informer(api) as follower:
+        await expire_resource_version(api)
+        api.put(PODS, "since")
+        api.remove(PODS, "same")
+        await wait_for(lambda: len(follower.events) == 2)
+        assert follower.events == [("came", "since"), ("went", "same")]
+        assert api.count("GET") == 0
+        api.lists.set()
+        await wait_for(lambda: follower.matches(api))
+
+
+async def test_a_list_that_breaks_off_is_begun_again_while_the_watch_goes_on(api: FakeApi) -> None:
+    three(api)
+    async with running_informer(api) as follower:
+        await expire_resource_version(api)
+        api.put(PODS, "fresh")
+        await wait_for(lambda: "d/fresh" in follower.informer)
+        api.break_watch_after = 30
+        api.lists.set()
+        await wait_for(lambda: follower.matches(api))
+        assert sorted(follower.events) == [
+            ("came", "fresh"),
+            ("came", "missed"),
+            ("changed", "changes"),
+            ("went", "goes"),
+        ]
+        assert follower.informer.stats().lists == 2
+        followed = [seen for seen in api.received if "resourceVersion" in seen.query]
+        assert len(followed) == 2  # that which was refused, and the one since
+
+
+async def test_a_watch_that_breaks_is_resumed_while_the_list_goes_on(api: FakeApi) -> None:
+    three(api)
+    api.supports_watch_list = False
+    async with running_informer(api) as follower:
+        await expire_resource_version(api)
+        await wait_for(lambda: api.count("GET") == 2)
+        await wait_for(lambda: api.watches == 1)
+        api.put(PODS, "one")
+        await wait_for(lambda: "d/one" in follower.informer)
+        api.drop_watches()
+        api.put(PODS, "two")
+        await wait_for(lambda: "d/two" in follower.informer)
+        api.lists.set()
+        await wait_for(lambda: follower.matches(api))
+        assert api.count("GET") == 2  # the first list, and the one beside
+        assert follower.informer.stats().lists == 2
+
+
+async def test_a_place_lost_again_begins_all_anew(api: FakeApi) -> None:
+    three(api)
+    async with running_informer(api) as follower:
+        await expire_resource_version(api)
+        api.put(PODS, "one")
+        await wait_for(lambda: "d/one" in follower.informer)
+        api.drop_watches()
+        api.remove(PODS, "one")
+        api.put(PODS, "two")
+        api.forget_history()
+        api.lists.set()
+        await wait_for(lambda: follower.matches(api))
+        assert ("went", "one") in follower.events
+        assert ("came", "two") in follower.events
+        follower.informer.validate()
+
+
+async def test_who_obeys_in_order_hears_of_nothing_new_before_what_was_missed(
+    api: FakeApi,
+) -> None:
+    three(api)
+    async with running_informer(api, in_order=True) as follower:
+        await expire_resource_version(api)
+        await wait_for(lambda: api.watches == 1)
+        api.put(PODS, "fresh")
+        api.lists.set()
+        await wait_for(lambda: follower.matches(api))
+        assert [name for what, name in follower.events if what == "came"] == ["missed", "fresh"]
+
+
+async def test_who_is_stopped_before_the_list_came_lists_again(api: FakeApi) -> None:
+    three(api)
+    async with running_informer(api) as follower:
+        await expire_resource_version(api)
+        api.put(PODS, "fresh")
+        await wait_for(lambda: "d/fresh" in follower.informer)
+        await follower.stop()
+        api.lists.set()
+        api.remove(PODS, "fresh")
+        follower.start()
+        await wait_for(lambda: follower.matches(api))
+        assert ("went", "goes") in follower.events
+        assert ("went", "fresh") in follower.events
+
+
+async def test_a_server_put_back_from_a_backup_is_believed(api: FakeApi) -> None:
+    """Its versions are lower than those that are known, and it has what we hold no more."""
+    three(api)
+    api.put(PODS, "missed")
+    async with running_informer(api) as follower:
+        api.drop_watches()
+        for key, obj in api.objects(PODS).items():
+            meta = {**obj["metadata"], "resourceVersion": "7"}
+            api.objects(PODS)[key] = {**obj, "metadata": meta}
+        del api.objects(PODS)["d/goes"]
+        api.history.clear()
+        api.version = 50
+        api.inject_fault(
+            504, watch=True
+        )  # what servers say of a version that they have not reached
+        await wait_for(lambda: follower.matches(api))
+        assert follower.events[0] == ("went", "goes")
+        api.put(PODS, "same", x=1)
+        await wait_for(lambda: follower.matches(api))
+        assert follower.events[-1] == ("changed", "same")
+
+
+async def test_what_happens_while_all_reads_are_refused_is_told_once(
+    servers: ServerFactory, tmp_path: Path
+) -> None:
+    """INV-INF-1, INV-INF-4."""
+    refused: list[str] = []
+
+    def refuse(method: str, path: str) -> ErrorResponse | None:
+        if method != "GET":
+            return None
+        refused.append(path)
+        return ErrorResponse(410, "Expired")
+
+    async with (
+        servers.start(tmp_path) as server,
+        HttpProxy(server.url, ca=server.ca, own=server.pki.server) as proxy,
+        server.client() as user,
+        Client(replace(server.credentials, server=proxy.url), user_agent="t") as client,
+    ):
+        for name in ("changes", "goes", "same"):
+            await user.create(CONFIGMAPS, {"metadata": {"name": name}}, namespace="default")
+        options = InformerOptions(watch_timeout=(1.0, 1.0))
+        cache = Informer(client, CONFIGMAPS, Pod, namespace="default", options=options)
+        follower = InformerFollower(cache)
+        follower.start()
+        await cache.wait_synced()
+        cache.add_event_handler(follower.on_event)
+        follower.events.clear()
+        proxy.fault_policy = refuse
+        await wait_for(lambda: refused)
+        await user.patch(CONFIGMAPS, "changes", {"data": {"k": "v"}}, namespace="default")
+        await user.delete(CONFIGMAPS, "goes", namespace="default")
+        await user.create(CONFIGMAPS, {"metadata": {"name": "comes"}}, namespace="default")
+        proxy.fault_policy = lambda method, path: None
+        await wait_for(lambda: cache.resource_version and len(follower.events) == 3)
+        assert sorted(follower.events) == [
+            ("came", "comes"),
+            ("changed", "changes"),
+            ("went", "goes"),
+        ]
+        there = await client.list(CONFIGMAPS, view=Pod, namespace="default")
+        assert {pod.metadata.key: pod.metadata.resource_version for pod in cache} == {
+            pod.metadata.key: pod.metadata.resource_version for pod in there.items
+        }
+        cache.validate()
+        await follower.stop()

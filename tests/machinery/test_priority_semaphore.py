@@ -1,0 +1,87 @@
+"""Only some go at once, and those who wait go by rank."""
+
+import asyncio
+
+import pytest
+
+from batholith.machinery.priority_semaphore import PrioritySemaphore
+from batholith.machinery.testing import run_ready_tasks
+
+
+class Contenders:
+    """People who go through a door of so many places, each until let out."""
+
+    def __init__(self, slots: int) -> None:
+        self.semaphore = PrioritySemaphore(slots)
+        self.holders: list[str] = []
+        self.released: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def enter(self, name: str, priority: float) -> None:
+        self.released[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._acquire(name, priority))
+        await run_ready_tasks()
+
+    async def leave(self, name: str) -> None:
+        self.released[name].set()
+        await self.tasks[name]
+        await run_ready_tasks()
+
+    async def _acquire(self, name: str, priority: float) -> None:
+        async with self.semaphore.slot(priority):
+            self.holders.append(name)
+            await self.released[name].wait()
+            self.holders.remove(name)
+
+
+async def test_the_smallest_rank_goes_first_and_among_equals_who_came_first() -> None:
+    line = Contenders(1)
+    for name, rank in (("first", 9), ("large", 5), ("small", 1), ("small too", 1)):
+        await line.enter(name, rank)
+    order = []
+    for _ in range(4):
+        order += line.holders
+        await line.leave(line.holders[0])
+    assert order == ["first", "small", "small too", "large"]
+
+
+async def test_no_more_go_than_there_are_places() -> None:
+    line = Contenders(2)
+    for name in "abc":
+        await line.enter(name, 0)
+    assert line.holders == ["a", "b"]
+    await line.leave("b")
+    assert line.holders == ["a", "c"]
+    await line.leave("a")
+    await line.leave("c")
+    await line.enter("d", 0)
+    assert line.holders == ["d"], "places that nobody waited for are free again"
+    await line.leave("d")
+
+
+async def test_whoever_gives_up_takes_no_place() -> None:
+    line = Contenders(1)
+    for name in "abc":
+        await line.enter(name, 0)
+    line.tasks["b"].cancel()
+    await line.leave("a")
+    assert line.holders == ["c"]
+    await line.leave("c")
+
+
+async def test_a_place_given_to_one_who_gives_up_at_that_moment_goes_on() -> None:
+    line = Contenders(1)
+    for name in "abc":
+        await line.enter(name, 0)
+    line.released["a"].set()
+    while line.holders == ["a"]:  # noqa: ASYNC110 - nothing to wait on
+        await asyncio.sleep(0)
+    line.tasks["b"].cancel()
+    await run_ready_tasks()
+    assert line.holders == ["c"]
+    await line.leave("c")
+
+
+def test_there_must_be_a_place() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        PrioritySemaphore(0)

@@ -1,0 +1,212 @@
+"""The work queue against a model of what was added, taken and done."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from batholith.machinery.testing import FakeClock, run_ready_tasks
+from batholith.machinery.workqueue import WorkQueue
+from batholith.machinery.workqueue_stats import WorkQueueStats
+
+KEYS = st.sampled_from(["a", "b", "c", "d"])
+
+
+def make_queue() -> WorkQueue:
+    return WorkQueue(FakeClock(), WorkQueueStats())
+
+
+class WorkQueueMachine(RuleBasedStateMachine):
+    """INV-WQ-1, INV-WQ-2, INV-WQ-3, INV-WQ-5, INV-WQ-6, INV-WQ-7, INV-MX-1, INV-MX-2, INV-MX-3."""
+
+    @initialize()
+    def start(self) -> None:
+        self.stats = WorkQueueStats()
+        self.queue = WorkQueue(FakeClock(), self.stats)
+        self.order: list[str] = []
+        self.processing: dict[str, bool] = {}
+        self.get_count = 0
+        self.done_count = 0
+        self.closed = False
+
+    @rule(key=KEYS)
+    def add(self, key: str) -> None:
+        self.queue.add(key)
+        if self.closed:
+            return
+        if key in self.processing:
+            self.processing[key] = True
+        elif key not in self.order:
+            self.order.append(key)
+
+    @rule()
+    def get(self) -> None:
+        key = self.queue.get_nowait()
+        assert key == (self.order.pop(0) if self.order else None)
+        if key is not None:
+            assert key not in self.processing
+            self.processing[key] = False
+            self.get_count += 1
+
+    @rule(key=KEYS)
+    def done(self, key: str) -> None:
+        self.queue.done(key)
+        if key in self.processing:
+            self.done_count += 1
+            if self.processing.pop(key):
+                self.order.append(key)
+
+    @rule()
+    @precondition(lambda self: self.gets > 3)
+    def shut_down(self) -> None:
+        self.queue.shut_down()
+        self.closed = True
+
+    @invariant()
+    def agrees(self) -> None:
+        self.queue.validate()
+        again = sum(self.processing.values())
+        assert len(self.queue) == len(self.order)
+        assert self.queue.depth == len(self.order) + again
+        assert self.stats.adds - self.get_count == self.queue.depth
+        assert self.stats.queue_duration.count == self.get_count
+        assert self.stats.work_duration.count == self.done_count
+        assert self.queue.idle == (not self.order and not self.processing)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "queue_size"):
+            return
+        for key in list(self.processing):
+            self.done(key)
+        delivered = []
+        while (queued := self.queue.get_nowait()) is not None:
+            delivered.append(queued)
+        assert delivered == self.order  # INV-WQ-7: what was accepted is delivered
+
+
+TestWorkQueueMachine = WorkQueueMachine.TestCase
+TestWorkQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_inv_wq_4_a_key_added_in_work_is_handed_out_once_more() -> None:
+    """INV-WQ-4 and INV-WQ-5."""
+    queue = make_queue()
+    queue.add("a")
+    assert queue.get_nowait() == "a"
+    for _ in range(5):
+        queue.add("a")
+    assert queue.get_nowait() is None
+    queue.done("a")
+    assert queue.get_nowait() == "a"
+    queue.done("a")
+    assert queue.get_nowait() is None
+
+
+def test_done_of_a_key_that_waits_does_not_queue_it_twice() -> None:
+    queue = make_queue()
+    queue.add("a")
+    queue.done("a")
+    assert len(queue) == 1
+    queue.validate()
+
+
+@given(
+    plan=st.lists(st.tuples(KEYS, st.integers(0, 3)), max_size=30),
+    workers=st.integers(1, 4),
+)
+@settings(max_examples=30, deadline=None)
+def test_inv_wq_9_each_last_add_is_followed_by_a_whole_sync(
+    plan: list[tuple[str, int]], workers: int
+) -> None:
+    """INV-WQ-9, INV-WQ-3 and INV-PIPE-2: a sync starts after the last add, and none overlap."""
+
+    async def run() -> None:
+        queue = make_queue()
+        events: list[tuple[str, str]] = []
+        running: Counter[str] = Counter()
+
+        async def work(pause: int) -> None:
+            async for key in queue:
+                running[key] += 1
+                assert running[key] == 1
+                events.append(("start", key))
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+                running[key] -= 1
+                queue.done(key)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(workers):
+                group.create_task(work(number + 1))
+            for key, pause in plan:
+                events.append(("add", key))
+                queue.add(key)
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+            await queue.drain()
+        for key in {key for key, _ in plan}:
+            marks = [what for what, about in events if about == key]
+            last_add = len(marks) - 1 - marks[::-1].index("add")
+            assert "start" in marks[last_add:]
+
+    asyncio.run(run())
+
+
+async def test_inv_wq_7_every_getter_sees_the_end() -> None:
+    """INV-WQ-7: present getters and future ones."""
+    queue = make_queue()
+    waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await run_ready_tasks()
+    queue.shut_down()
+    queue.add("late")
+    assert await asyncio.gather(*waiting) == [None, None, None]
+    assert await queue.get() is None
+
+
+async def test_inv_wq_8_a_drain_waits_for_the_last_done() -> None:
+    """INV-WQ-8, with a key that turned dirty before the shut-down."""
+    queue = make_queue()
+    queue.add("a")
+    queue.add("b")
+    assert await queue.get() == "a"
+    queue.add("a")
+    drained = asyncio.create_task(queue.drain())
+    await run_ready_tasks()
+    queue.add("c")
+    queue.done("a")
+    assert [await queue.get(), await queue.get()] == ["b", "a"]
+    queue.done("b")
+    await run_ready_tasks()
+    assert not drained.done()
+    queue.done("a")
+    await drained
+    assert await queue.get() is None
+
+
+async def test_inv_wq_8_a_plain_shut_down_ends_a_drain_early() -> None:
+    queue = make_queue()
+    queue.add("a")
+    await queue.get()
+    drained = asyncio.create_task(queue.drain())
+    await run_ready_tasks()
+    assert not drained.done()
+    queue.shut_down()
+    await drained
+
+
+async def test_an_idle_queue_is_drained_at_once() -> None:
+    await make_queue().drain()
+
+
+async def test_a_cancelled_getter_passes_its_turn_on() -> None:
+    queue = make_queue()
+    first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await run_ready_tasks()
+    queue.add("a")
+    first.cancel()
+    assert await second == "a"
+    with pytest.raises(asyncio.CancelledError):
+        await first

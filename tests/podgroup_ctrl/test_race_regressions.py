@@ -1,0 +1,69 @@
+"""Small histories that a random machine found, told again step by step."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.podgroup_stateful import PodGroupWorld
+
+from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
+
+
+@pytest.fixture
+def world() -> Iterator[PodGroupWorld]:
+    """Nothing is in it but the server."""
+    made = PodGroupWorld()
+    try:
+        yield made
+        assert made.violations == []
+    finally:
+        made.close()
+
+
+def test_a_pod_that_somebody_else_binds_in_that_moment_stays_bound_to_theirs(
+    world: PodGroupWorld,
+) -> None:
+    world.run(world.run_until_quiet())
+    world.api.hold_watches(PODS)
+    world.pod("d/p", None)
+    world.run(world.run_until_idle())
+    world.api.release_watches()
+    while not world.api.count("POST"):
+        world.run(world.run_iterations(1))
+    world.put(PODS, "d/p", metadata={"annotations": {GROUP_NAME: "theirs"}})
+    world.run(world.run_until_quiet())
+    assert world.objects_by_key(PODS)["d/p"]["metadata"]["annotations"] == {GROUP_NAME: "theirs"}
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize("how", ["hang", "done, hang"])
+def test_a_write_that_is_never_answered_is_cut_off_and_tried_again(
+    world: PodGroupWorld, method: str, how: str
+) -> None:
+    world.run(world.run_until_quiet())
+    world.api.inject_fault(how, method=method)
+    world.pod("d/p", None)
+    world.run(world.pass_time(70))
+    (group,) = world.objects_by_key(PODGROUPS)
+    meta = world.objects_by_key(PODS)["d/p"]["metadata"]
+    assert meta["annotations"] == {GROUP_NAME: group.partition("/")[2]}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x%2f"])
+def test_an_owner_whose_name_cannot_be_is_taken_for_gone(
+    world: PodGroupWorld, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers check no name in a reference."""
+    world.run(world.run_until_quiet())
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": "u"}
+    world.put(
+        PODS,
+        "d/p",
+        metadata={"ownerReferences": [{**owner, "controller": True}]},
+        spec={"schedulerName": "volcano", "containers": [{"name": "main"}]},
+        status={"phase": "Pending"},
+    )
+    world.run(world.run_until_quiet())
+    assert world.objects_by_key(PODGROUPS).keys() == {"d/podgroup-u"}
+    world.api.force_delete(PODS, "d/p")
+    world.run(world.run_until_quiet())
+    assert "will retry" not in caplog.messages

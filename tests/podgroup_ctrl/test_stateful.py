@@ -1,0 +1,119 @@
+"""Random histories of pods that came without a PodGroup, and of those whose they are."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from support.podgroup_stateful import DAEMONSETS, SIZE, STATEFULSETS, PodGroupWorld
+from support.stateful import PACE, ControllerMachine, fault_rule, stateful_settings
+
+from batholith.model.names import GROUP_NAME, PODGROUPS, PODS
+
+KEYS = st.sampled_from(["d/p1", "d/p2", "d/p3", "e/p1", "e/p2"])
+NAMESPACES = st.sampled_from(["d", "d", "e"])
+WHICH = st.integers(0, 7)
+
+
+def _has_pods(machine: Any) -> bool:
+    return bool(machine.world.every(PODS))
+
+
+class PodGroupMachine(ControllerMachine):
+    """A podgroup controller under everything that may happen to it."""
+
+    world: PodGroupWorld
+
+    def __init__(self) -> None:
+        super().__init__(PodGroupWorld())
+
+    def _pod(self, which: int) -> str:
+        pods = list(self.world.objects_by_key(PODS))
+        return pods[which % len(pods)]
+
+    # Users, and the controllers of sets.
+
+    @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]),
+          size=st.integers(0, 3),
+          pace=PACE)  # fmt: skip
+    def make_or_change_a_set(self, space: str, kind: Any, size: int, pace: int | None) -> None:
+        notes = {SIZE: str(size), "volcano.sh/preemptable": "true"}
+        self.world.put(kind, f"{space}/w", metadata={"annotations": notes}, spec={"replicas": 2})
+        self._settle_or_advance(pace)
+
+    @rule(space=NAMESPACES, pace=PACE)
+    def scale_a_set_to_none(self, space: str, pace: int | None) -> None:
+        """As its own controller does: first the number, then the pods."""
+        world = self.world
+        if (there := world.objects_by_key(STATEFULSETS).get(f"{space}/w")) is None:
+            return
+        self._settle_or_advance(None)
+        uid = there["metadata"]["uid"]
+        world.put(STATEFULSETS, f"{space}/w", spec={"replicas": 0})
+        for key, pod in world.objects_by_key(PODS).items():
+            if any(one["uid"] == uid for one in pod["metadata"]["ownerReferences"]):
+                world.api.force_delete(PODS, key)
+        self._settle_or_advance(None)
+        world.run(world.kill())
+        self._settle_or_advance(pace)
+
+    @rule(space=NAMESPACES, kind=st.sampled_from([STATEFULSETS, DAEMONSETS]), pace=PACE)
+    def delete_a_set(self, space: str, kind: Any, pace: int | None) -> None:
+        if f"{space}/w" in self.world.objects_by_key(kind):
+            self.world.api.force_delete(kind, f"{space}/w")
+        self._settle_or_advance(pace)
+
+    @rule(key=KEYS, kind=st.sampled_from([None, STATEFULSETS, STATEFULSETS, DAEMONSETS]), pace=PACE)
+    def make_a_pod(self, key: str, kind: Any, pace: int | None) -> None:
+        if key not in self.world.objects_by_key(PODS):
+            self.world.pod(key, kind)
+        self._settle_or_advance(pace)
+
+    @precondition(_has_pods)
+    @rule(which=WHICH, again=st.booleans(), pace=PACE)
+    def remove_a_pod(self, which: int, again: bool, pace: int | None) -> None:
+        """Perhaps another gets its name at once."""
+        key = self._pod(which)
+        self.world.api.force_delete(PODS, key)
+        if again:
+            self.world.pod(key, STATEFULSETS)
+        self._settle_or_advance(pace)
+
+    @precondition(_has_pods)
+    @rule(which=WHICH, phase=st.sampled_from(["Pending", "Running", "Failed"]), pace=PACE)
+    def report_pod(self, which: int, phase: str, pace: int | None) -> None:
+        self.world.put(PODS, self._pod(which), status={"phase": phase})
+        self._settle_or_advance(pace)
+
+    @precondition(_has_pods)
+    @rule(which=WHICH, group=st.sampled_from([None, "", "of-another"]), pace=PACE)
+    def annotate_manually(self, which: int, group: str | None, pace: int | None) -> None:
+        notes = {"annotations": {GROUP_NAME: group}}
+        self.world.put(PODS, self._pod(which), metadata=notes)
+        self._settle_or_advance(pace)
+
+    @precondition(lambda self: self.world.every(PODGROUPS))
+    @rule(which=WHICH, pace=PACE)
+    def delete_a_podgroup(self, which: int, pace: int | None) -> None:
+        groups = list(self.world.objects_by_key(PODGROUPS))
+        self.world.api.force_delete(PODGROUPS, groups[which % len(groups)])
+        self._settle_or_advance(pace)
+
+    @rule(pace=PACE)
+    def collect(self, pace: int | None) -> None:
+        self.world.collect_garbage()
+        self._settle_or_advance(pace)
+
+    # What goes wrong, and time.
+
+    @fault_rule("", "/pods", "/podgroups", "/statefulsets")
+    def requests_fail(self, what: int | str, times: int, method: str, path: str, pace: int) -> None:
+        self.world.api.inject_fault(what, times=times, method=method, path=path)
+        self._settle_or_advance(pace)
+
+    @rule(resource=st.sampled_from([PODS, PODGROUPS]))
+    def a_watch_is_late(self, resource: Any) -> None:
+        self.world.api.hold_watches(resource)
+
+
+TestPodGroupMachine = PodGroupMachine.TestCase
+TestPodGroupMachine.settings = stateful_settings(steps=25)

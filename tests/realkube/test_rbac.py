@@ -1,0 +1,586 @@
+"""The rights of the manifests are the least: all that the parts need, and nothing that none uses.
+
+Every part runs as a process with the arguments of its Deployment and the token of its
+ServiceAccount, through whatever makes it use its rights. The audit log then says what it asked for.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from support.embedded_apiserver import MERGE
+from support.fault_proxy import ErrorResponse, FaultKind, HttpProxy
+from support.kubectl import Kubectl, needs_kubectl
+from support.manifests import NAMESPACE, Json, Objects, kustomized
+from support.rbac import (
+    ComponentProcesses,
+    Permission,
+    forbidden_requests,
+    granted_permissions,
+    redirected,
+    service_account,
+    used_permissions,
+)
+from support.realkube import (
+    WORKLOADS,
+    RealKubeOptions,
+    RealServer,
+    free_ports,
+    real_server,
+    require_realkube,
+)
+
+from batholith.model.names import (
+    COMMANDS,
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    NETWORKPOLICIES,
+    NODES,
+    PERSISTENTVOLUMECLAIMS,
+    PODGROUPS,
+    PODS,
+    QUEUES,
+    SECRETS,
+    SERVICES,
+    Resource,
+)
+
+pytestmark = pytest.mark.timeout(900)  # a whole life of all parts, in a dozen processes
+
+COMPONENTS = ("controllers", "scheduler", "admission", "api")
+TEST_NAMESPACE = "default"
+OPTIONS = RealKubeOptions(
+    controllers=(*WORKLOADS, "daemonset"),
+    audit=True,
+    flags=(
+        # The strictest of what a cluster may ask of those who own objects.
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+        # Servers before 1.34 give no list as the head of a watch: then both rights are used.
+        "--feature-gates=WatchList=false",
+    ),
+)
+SLOW_ELECTION = ("--leader-elect-lease-duration=120s", "--leader-elect-renew-deadline=80s")
+"""No replica loses its Lease because the machine is busy; those that end in order release it."""
+
+REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
+BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
+
+SERVER_SIDE_PERMISSIONS = "/finalizers"
+"""End of the resources whose rights the API server itself looks up when an owned object is made. No
+request shows them, so the test takes them away and sees what is refused then."""
+
+
+async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Path) -> None:
+    needs_kubectl()
+    require_realkube()
+    found = kustomized()
+    async with (
+        real_server(tmp_path, OPTIONS) as server,
+        _components(server, found, tmp_path) as life,
+    ):
+        await life.run_job()
+        await life.run_failing_jobs()
+        await life.run_queues()
+        await life.run_workloads()
+        await life.run_failures()
+        await life.run_failovers()
+        assert forbidden_requests(server.kube.audit()) == []
+        await life.run_without_lookup_rights()
+        with contextlib.suppress(AssertionError):  # what was not used is shown below
+
+            async def all_used() -> bool:
+                seen = server.kube.audit()
+                return not any(
+                    right.verb != "watch"
+                    for part in COMPONENTS
+                    for right in _unused_permissions(found, seen, part)
+                )
+
+            await _wait_until_true(all_used, "all rights are used")
+        await life.components.stop()  # a watch is written down at its end
+        log = server.kube.audit()
+    assert {part: _unused_permissions(found, log, part) for part in COMPONENTS} == {
+        part: [] for part in COMPONENTS
+    }
+
+
+def _unused_permissions(found: Objects, log: Sequence[Json], component: str) -> list[Permission]:
+    did = used_permissions(log, component)
+    return sorted(
+        right
+        for right in granted_permissions(found, component)
+        if not right.resource.endswith(SERVER_SIDE_PERMISSIONS) and not any(map(right.covers, did))
+    )
+
+
+@asynccontextmanager
+async def _components(
+    server: RealServer, found: Objects, folder: Path
+) -> AsyncIterator["RbacScenario"]:
+    """The manifests applied, two replicas of what has a leader, and nodes."""
+    kubectl = Kubectl(server, folder)
+    ports = dict(zip(("webhooks", "other webhooks", "rest"), free_ports(3), strict=True))
+    url = f"https://127.0.0.1:{ports['webhooks']}"
+    await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
+    proxy = HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server)
+    rest = aiohttp.ClientSession(f"http://127.0.0.1:{ports['rest']}")
+    async with proxy, rest:
+        parts = ComponentProcesses(found, kubectl, folder, url=proxy.url)
+        life = RbacScenario(server, proxy, parts, rest)
+        try:
+            for port in (ports["webhooks"], ports["other webhooks"]):
+                health = {":11251": 0, ":8081": 0, "8443": port}
+                await parts.start("admission", f"--webhook-url={url}", *SLOW_ELECTION, ports=health)
+            for part in ("controllers", "scheduler", "controllers", "scheduler"):
+                await parts.start(part, *SLOW_ELECTION, ports={":11251": 0, ":8081": 0})
+            store = {"BATHOLITH_STORE": f"sqlite:///{folder / 'history.db'}"}
+            await parts.start("api", ports={":7480": ports["rest"], ":8081": 0}, environment=store)
+            simulated = ("--simulate=2", f"--data-dir={folder / 'agent'}")
+            await parts.run(
+                "agent", "agent", *simulated, f"--kubeconfig={server.kubeconfig_of('agent')}"
+            )
+            await life.wait_started()
+            yield life
+        except BaseException:
+            # What a failed test is understood by.
+            print(await kubectl("get", "pods,podgroups,queues,events", "-A", "-o=wide"))  # noqa: T201
+            for each in parts.running:
+                print(f"== {each.name}\n{each.log.read_text()[-3000:]}")  # noqa: T201
+            raise
+        finally:
+            await parts.stop()
+
+
+@dataclass(slots=True)
+class RbacScenario:
+    """What goes on in a cluster, as far as it asks one right or another of some part."""
+
+    server: RealServer
+    proxy: HttpProxy
+    """What the parts take for the API server."""
+    components: ComponentProcesses
+    rest: aiohttp.ClientSession
+
+    async def wait_started(self) -> None:
+        """The default queue is open, webhooks answer, there are nodes."""
+        await self._wait_until(QUEUES.path(name="default"), _has_message("Open"))
+        await _wait_until_true(self._nodes_are_ready, "nodes are ready")
+        await _wait_until_true(self._webhooks_answer, "webhooks answer")
+        await _wait_until_true(self._rest_answers, "REST answers")
+
+    async def run_job(self) -> None:
+        """With plugins and volumes; scaled, suspended and resumed, and removed by its time."""
+        await self._create(
+            PERSISTENTVOLUMECLAIMS,
+            "there",
+            {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        )
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        volumes = [
+            {"mountPath": "/there", "volumeClaimName": "there"},
+            {"mountPath": "/mine", "volumeClaim": claim},
+        ]
+        plugins: Json = {"env": [], "svc": [], "ssh": []}
+        job = JOBS.path(TEST_NAMESPACE, "gang")
+        await self._job("gang", "sleep 3600", replicas=2, plugins=plugins, volumes=volumes)
+        await self._bind_claims(2)
+        await self._wait_until(job, _has_message("Running"))
+        grown = (("/spec/tasks/0/replicas", 3), ("/spec/minAvailable", 2))
+        await self._patch(job, [{"op": "replace", "path": at, "value": to} for at, to in grown])
+        await self._wait_until(job, lambda it: it["status"].get("running") == 3)
+        await self._command("gang", "suspend")
+        await self._wait_until(job, _is_in("Aborted"))
+        await self._command("gang", "resume")
+        await self._wait_until(job, _is_in("Running"))
+        assert (await self._get(f"/v1/namespaces/{TEST_NAMESPACE}/jobs"))["items"]
+        for kind in (SERVICES, NETWORKPOLICIES):
+            await self._check_recreated(kind.path(TEST_NAMESPACE, "gang"))
+        await self._job("brief", "exit 0", ttlSecondsAfterFinished=1)
+        await self._wait_deleted(JOBS.path(TEST_NAMESPACE, "brief"))
+
+    async def _bind_claims(self, count: int) -> None:
+        """Bind so many claims, as a controller of volumes would, which does not run here."""
+        place = PERSISTENTVOLUMECLAIMS.path(TEST_NAMESPACE)
+        await self._wait_until(place, lambda it: len(it["items"]) == count)
+        for each in (await self.server.get(place))["items"]:
+            path = PERSISTENTVOLUMECLAIMS.path(TEST_NAMESPACE, each["metadata"]["name"])
+            bound: Json = {"status": {"phase": "Bound"}}
+            for where, change in ((path, {"spec": {"volumeName": "v"}}), (f"{path}/status", bound)):
+                answer = await self.server.request("PATCH", where, change, content_type=MERGE)
+                assert answer.status == 200, answer.body
+
+    async def _check_recreated(self, path: str) -> None:
+        """Somebody deletes an object, and there is another one."""
+        uid = (await self.server.get(path))["metadata"]["uid"]
+        await self.server.request("DELETE", path)
+
+        async def is_recreated() -> bool:
+            seen = await self.server.request("GET", path)
+            return seen.status == 200 and seen.body["metadata"]["uid"] != uid
+
+        await _wait_until_true(is_recreated, f"{path} comes back")
+
+    async def run_failing_jobs(self) -> None:
+        """Fits nowhere, a claim that is not there, a name that is taken, a Command for nobody."""
+        await self._job("picky", "exit 0", where={"no": "such-node"})
+        await self._wait_until(PODGROUPS.path(TEST_NAMESPACE), _has_message("Unschedulable"))
+        await self._wait_until(
+            PODS.path(TEST_NAMESPACE), lambda it: "PodScheduled" in _text(it, "picky-t-0")
+        )
+        for cordoned in (True, False):  # so that the first reason is told a second time
+            change = {"spec": {"unschedulable": cordoned}}
+            node = NODES.path(name="sim-0")
+            await self.server.request("PATCH", node, change, content_type=MERGE)
+            await self._wait_until(PODS.path(TEST_NAMESPACE), _reports_cordon(cordoned))
+        await self._create(PODS, "taken-t-0", _pod_spec("sleep 3600"))
+        await self._job("taken", "exit 0")
+        nowhere = [{"mountPath": "/n", "volumeClaimName": "nowhere"}]
+        await self._job("waits", "exit 0", volumes=nowhere)
+        await self._wait_until(_EVENTS.path(TEST_NAMESPACE), _repeated)
+        await self._send_command("AbortJob", JOBS, "nobody")
+        refused_job = await self.server.request(
+            "POST", JOBS.path(TEST_NAMESPACE), _job("lost", queue="no")
+        )
+        assert refused_job.status == 403 or "queue" in str(refused_job.body), refused_job
+        assert refused_job.status != 201
+
+    async def run_queues(self) -> None:
+        """A parent that is closed closes its child; a Command for no queue is forgotten."""
+        for name, parent in (("parent", "root"), ("child", "parent")):
+            await self._create(QUEUES, name, {"weight": 1, "parent": parent})
+            await self._wait_until(QUEUES.path(name=name), _has_message("Open"))
+        await self._send_command("CloseQueue", QUEUES, "parent")
+        await self._wait_until(QUEUES.path(name="child"), _has_message("Closed"))
+        await self._send_command("CloseQueue", QUEUES, "nobody")
+        await self._wait_until(COMMANDS.path(TEST_NAMESPACE), lambda it: not it["items"])
+
+    async def run_workloads(self) -> None:
+        """Gangs of pods that no job made; a ReplicaSet that wants no pods loses its PodGroup."""
+        for owner in await self._owners("gang"):
+            await self._wait_until(PODGROUPS.path(TEST_NAMESPACE), _has_message(owner))
+            await self._wait_until(PODS.path(TEST_NAMESPACE), _has_message(owner))
+        sets = REPLICASETS.path(TEST_NAMESPACE, "gang-replicaset")
+        uid = (await self.server.get(sets))["metadata"]["uid"]
+        await self._patch(sets, [{"op": "replace", "path": "/spec/replicas", "value": 0}])
+        await self._wait_deleted(PODGROUPS.path(TEST_NAMESPACE, f"podgroup-{uid}"))
+
+    async def _owners(self, name: str) -> list[str]:
+        """A pod, and one owner of pods of each kind; the names of the PodGroups to come."""
+        found = []
+        for kind in (PODS, REPLICASETS, STATEFULSETS, DAEMONSETS, BATCH_JOBS):
+            labels = {"app": f"{name}-{kind.kind.lower()}"}
+            pod = _pod_spec("sleep 3600")
+            spec: Json = {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            }
+            if kind is STATEFULSETS:
+                spec["serviceName"] = "none"
+            if kind is BATCH_JOBS:
+                spec = {"template": {"spec": pod | {"restartPolicy": "Never"}}}
+            made = await self._create(kind, labels["app"], pod if kind is PODS else spec)
+            found.append(f"podgroup-{made['metadata']['uid']}")
+        return found
+
+    async def run_without_lookup_rights(self) -> None:
+        """Each of these rights is missed: what belongs to somebody can then not be made."""
+        for part, kinds in (("controllers", 6), ("api", 1)):
+            path = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "", namespaced=False)
+            role = await self.server.get(path.path(name=f"batholith-{part}"))
+            left = [
+                rule
+                for rule in role["rules"]
+                if SERVER_SIDE_PERMISSIONS not in str(rule["resources"])
+            ]
+            taken = [rule for rule in role["rules"] if rule not in left]
+            assert sum(len(rule["resources"]) for rule in taken) == kinds
+            assert not await self._wait_forbidden(part, taken[0])
+            answer = await self.server.request("PUT", path.path(name=role["metadata"]["name"]),
+                                               role | {"rules": left})  # fmt: skip
+            assert answer.status == 200, answer.body
+            # The role is seen as a whole: what held for one of its rules holds for all.
+            await _wait_until_true(
+                partial(self._wait_forbidden, part, taken[0]), f"{part} may do less"
+            )
+        await self._job("minus", "exit 0")
+        missed = {("podgroups", name) for name in await self._owners("minus")}
+        uid = (await self.server.get(JOBS.path(TEST_NAMESPACE, "minus")))["metadata"]["uid"]
+        missed.add(("podgroups", f"minus-{uid}"))
+
+        async def all_missed() -> bool:
+            lines = [line for line in self.server.kube.audit() if _was_forbidden(line)]
+            return missed <= {
+                (it["objectRef"]["resource"], it["objectRef"]["name"]) for it in lines
+            }
+
+        await _wait_until_true(all_missed, "all were refused")
+        refused_command = await self._send_command_by_rest("gang", "suspend")
+        assert refused_command.status == 403, await refused_command.text()
+
+    async def _wait_forbidden(self, component: str, rule: Json) -> bool:
+        """Whether the server has heard that a part may not do what a rule allowed."""
+        kind = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "", namespaced=False)
+        resource, _, below = rule["resources"][0].partition("/")
+        asked = {"group": rule["apiGroups"][0], "resource": resource, "subresource": below}
+        asked |= {"verb": rule["verbs"][0], "namespace": TEST_NAMESPACE}
+        spec = {"user": service_account(component), "resourceAttributes": asked}
+        body = {"apiVersion": kind.api_version, "kind": "SubjectAccessReview", "spec": spec}
+        return not (await self.server.create(kind.path(), body))["status"]["allowed"]
+
+    async def run_failures(self) -> None:
+        """Answers are lost, caches are late, a Secret is damaged, a Command has to wait."""
+        await self._lose_responses()
+        await self._delay_cache()
+        await self._damage_secret()
+        await self._delay_command()
+
+    async def _lose_responses(self) -> None:
+        """A PodGroup is said to be there, and goes; a pod is bound, which nobody hears of."""
+        fates: dict[str, FaultKind | ErrorResponse] = {
+            "podgroups": ErrorResponse(409, "AlreadyExists"),
+            "binding": FaultKind.DROP_RESPONSE,
+        }
+
+        def judge(method: str, path: str) -> FaultKind | ErrorResponse | None:
+            what = path.rpartition("/")[2].partition("?")[0]
+            return fates.pop(what, None) if method == "POST" else None
+
+        self.proxy.fault_policy = judge
+        await self._job("unheard", "exit 0")
+        await self._wait_until(JOBS.path(TEST_NAMESPACE, "unheard"), _has_message("Completed"))
+        assert not fates
+        self.proxy.fault_policy = lambda method, path: None
+
+    async def _delay_cache(self) -> None:
+        """A PodGroup comes before the cache of the webhooks knows its namespace."""
+        self.proxy.hold(responses=True)
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}}
+        await self.server.create(NAMESPACES.path(), space)
+        group = {
+            "apiVersion": PODGROUPS.api_version,
+            "kind": PODGROUPS.kind,
+            "metadata": {"name": "early"},
+            "spec": {"minMember": 1},
+        }
+        making = asyncio.create_task(self.server.create(PODGROUPS.path("late"), group))
+        wanted = Permission("", "namespaces", "get", "late")
+
+        async def asked() -> bool:
+            return wanted in used_permissions(self.server.kube.audit(), "admission")
+
+        await _wait_until_true(asked, "the webhook asks for the namespace")
+        self.proxy.release()
+        await making
+
+    async def _damage_secret(self) -> None:
+        path = SECRETS.path(NAMESPACE, "batholith-admission-secret")
+        damage = {"data": {"tls.key": "AA=="}}
+        await self.server.request("PATCH", path, damage, content_type=MERGE)
+        await self._wait_until(path, lambda it: it["data"]["tls.key"] != "AA==")
+
+    async def _delay_command(self) -> None:
+        """Somebody asks for the outcome while the controllers are held up."""
+        controllers = [each for each in self.components.running if each.name == "controllers"]
+        for each in controllers:
+            each.signal(signal.SIGSTOP)
+        answer = await self._send_command_by_rest("gang", "restart")
+        assert (await self._get(answer.headers["Location"]))["state"] == "Issued"
+        for each in controllers:
+            each.signal(signal.SIGCONT)
+        await self._wait_until(
+            JOBS.path(TEST_NAMESPACE, "gang"), lambda it: it["status"].get("retryCount") == 1
+        )
+
+    async def run_failovers(self) -> None:
+        """The leader of each part ends, another takes over, and a new one stands by."""
+        for part, lease in (
+            ("controllers", "vc-controller-manager"),
+            ("scheduler", "volcano"),
+            ("admission", "batholith-admission"),
+        ):
+            before = await self._holder(lease)
+            (leader,) = (each for each in self.components.running if each.uses_identity(before))
+            assert leader.name == part
+            assert await leader.stop() == 0
+            await self._wait_until(LEASES.path(NAMESPACE, lease), _has_other_holder(before))
+            await self.components.run(part, *leader.arguments)
+        await _wait_until_true(self._webhooks_answer, "webhooks answer")
+
+    # Words.
+
+    async def _nodes_are_ready(self) -> bool:
+        """Two are; whoever saw them ready would take their taint off, which nobody does here."""
+        nodes = (await self.server.get(NODES.path()))["items"]
+        tainted = [node["metadata"]["name"] for node in nodes if "taints" in node["spec"]]
+        for name in tainted:
+            without = {"spec": {"taints": None}}
+            path = NODES.path(name=name)
+            await self.server.request("PATCH", path, without, content_type=MERGE)
+        return len(nodes) == 2 and not tainted
+
+    async def _webhooks_answer(self) -> bool:
+        answer = await self.server.request(
+            "POST", JOBS.path(TEST_NAMESPACE) + "?dryRun=All", _job("any")
+        )
+        return answer.status == 201
+
+    async def _rest_answers(self) -> bool:
+        try:
+            async with self.rest.get("/readyz") as answer:
+                return answer.status == 200
+        except aiohttp.ClientConnectorError:
+            return False
+
+    async def _holder(self, lease: str) -> str:
+        return str((await self.server.get(LEASES.path(NAMESPACE, lease)))["spec"]["holderIdentity"])
+
+    async def _create(self, resource: Resource, name: str, spec: Json) -> Json:
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        return await self.server.create(resource.path(TEST_NAMESPACE), body)
+
+    async def _job(self, name: str, does: str, *, where: Json | None = None, **spec: Any) -> None:
+        await self.server.create(JOBS.path(TEST_NAMESPACE), _job(name, does, where=where, **spec))
+
+    async def _send_command(self, action: str, resource: Resource, name: str) -> None:
+        """A Command, which somebody carries out or drops."""
+        target = {"apiVersion": resource.api_version, "kind": resource.kind, "name": name}
+        body = {
+            "apiVersion": COMMANDS.api_version,
+            "kind": COMMANDS.kind,
+            "metadata": {"name": f"{action.lower()}-{name}"},
+            "target": target | {"uid": "none", "controller": True},
+            "action": action,
+        }
+        await self.server.create(COMMANDS.path(TEST_NAMESPACE), body)
+        await self._wait_deleted(COMMANDS.path(TEST_NAMESPACE, f"{action.lower()}-{name}"))
+
+    async def _command(self, job: str, action: str) -> None:
+        """The same by REST, followed to its outcome."""
+        answer = await self._send_command_by_rest(job, action)
+        assert answer.status == 202, await answer.text()
+        at = answer.headers["Location"]
+
+        async def done() -> bool:
+            return bool((await self._get(at))["state"] == "Executed")
+
+        await _wait_until_true(done, f"{action} is carried out")
+
+    async def _send_command_by_rest(self, job: str, action: str) -> aiohttp.ClientResponse:
+        at = f"/v1/namespaces/{TEST_NAMESPACE}/jobs/{job}/commands"
+        answer = await self.rest.post(at, json={"action": action}, headers=self._bearer)
+        await answer.read()
+        return answer
+
+    async def _get(self, path: str) -> Any:
+        async with self.rest.get(path, headers=self._bearer) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.json()
+
+    @property
+    def _bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.server.tokens['admin']}"}
+
+    async def _patch(self, path: str, patch: list[Json]) -> None:
+        kind = "application/json-patch+json"
+        answer = await self.server.request("PATCH", path, patch, content_type=kind)
+        assert answer.status == 200, answer.body
+
+    async def _wait_until(self, path: str, true: Callable[[Any], object]) -> None:
+        async def holds() -> bool:
+            answer = await self.server.request("GET", path)
+            return answer.status == 200 and bool(true(answer.body))
+
+        await _wait_until_true(holds, f"at {path}")
+
+    async def _wait_deleted(self, path: str) -> None:
+        async def is_deleted() -> bool:
+            return (await self.server.request("GET", path)).status == 404
+
+        await _wait_until_true(is_deleted, f"{path} is gone")
+
+
+async def _wait_until_true(ask: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Ask now and again: seven processes share the machine."""
+    try:
+        async with asyncio.timeout(200):
+            while not await ask():  # noqa: ASYNC110 - the world offers no event to wait for
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what}") from None
+
+
+_EVENTS = Resource("", "v1", "events", "Event")
+
+
+def _has_message(word: str) -> Any:
+    return lambda it: f'"{word}"' in json.dumps(it)
+
+
+def _is_in(phase: str) -> Any:
+    return lambda it: it.get("status", {}).get("state", {}).get("phase") == phase
+
+
+def _has_other_holder(holder: str) -> Any:
+    return lambda it: it["spec"].get("holderIdentity") not in ("", None, holder)
+
+
+def _text(listed: Json, prefix: str) -> str:
+    """Those objects of a list whose names begin with *prefix*, as text."""
+    return json.dumps([it for it in listed["items"] if it["metadata"]["name"].startswith(prefix)])
+
+
+def _reports_cordon(cordoned: bool) -> Callable[[Any], bool]:
+    return lambda it: ("unschedulable" in _text(it, "picky-t-0")) == cordoned
+
+
+def _was_forbidden(line: Json) -> bool:
+    code = line.get("responseStatus", {}).get("code")
+    return bool(code == 403 and line["user"]["username"] == service_account("controllers"))
+
+
+def _repeated(listed: Json) -> bool:
+    return any((it.get("count") or 1) > 1 and "volcano" in str(it) for it in listed["items"])
+
+
+def _pod_spec(does: str, where: Json | None = None) -> Json:
+    container = {
+        "name": "main",
+        "image": "busybox",
+        "command": ["sh", "-c", does],
+        "resources": {"requests": {"cpu": "100m"}},
+    }
+    return {"schedulerName": "volcano", "nodeSelector": where or {}, "containers": [container]}
+
+
+def _job(name: str, does: str = "exit 0", *, where: Json | None = None, **spec: Any) -> Json:
+    replicas = spec.pop("replicas", 1)
+    template = {"spec": _pod_spec(does, where) | {"restartPolicy": "Never"}}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "minAvailable": 1,
+            "schedulerName": "volcano",
+            "tasks": [{"name": "t", "replicas": replicas, "template": template}],
+        }
+        | spec,
+    }

@@ -1,0 +1,110 @@
+"""Builders that read like manifests, and a server's shelf of objects, for tests of admission."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from batholith.admission import AdmissionSettings, webhooks
+from batholith.model.admission import AdmissionRequest, DeniedError, Json
+from batholith.model.names import JOBS, NAMESPACES, PODGROUPS, QUEUES, Resource
+
+RESOURCES = {"Job": JOBS, "Queue": QUEUES, "PodGroup": PODGROUPS}
+
+
+class ObjectReaderStub:
+    """What a server holds; it begins with the two queues that every cluster has."""
+
+    def __init__(self, *objects: Json) -> None:
+        self.objects: dict[tuple[Resource, str, str], Json] = {}
+        for each in (queue("root"), queue("default", parent="root"), *objects):
+            self.put(each)
+
+    def put(self, obj: Json) -> None:
+        resource = RESOURCES.get(obj["kind"], NAMESPACES)
+        metadata = obj["metadata"]
+        self.objects[resource, metadata.get("namespace", ""), metadata["name"]] = obj
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        return self.objects.get((resource, namespace, name))
+
+    def list(self, resource: Resource) -> Iterable[Json]:
+        return [obj for (held, _, _), obj in self.objects.items() if held == resource]
+
+
+def container(**fields: Any) -> Json:
+    return {"name": "main", "image": "busybox:1.36"} | fields
+
+
+def task(name: str = "t", replicas: int = 1, *, pod: Json | None = None, **fields: Any) -> Json:
+    spec = {"containers": [container()]} | (pod or {})
+    return {"name": name, "replicas": replicas, "template": {"spec": spec}} | fields
+
+
+def job(*tasks: Json, name: str = "j", **spec: Any) -> Json:
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"queue": "default", "tasks": list(tasks) or [task()]} | spec,
+    }
+
+
+def queue(name: str, *, state: str = "Open", annotations: Any = None, **spec: Any) -> Json:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": spec,
+        "status": {"state": state},
+    }
+
+
+def admit(
+    obj: Json | None,
+    reader: ObjectReaderStub | None = None,
+    *,
+    old: Json | None = None,
+    settings: AdmissionSettings | None = None,
+) -> Json:
+    """Let admission see a write; gives the object as it would be stored, or raises DeniedError."""
+    subject = obj if obj is not None else old
+    assert subject is not None
+    operation = "DELETE" if obj is None else "CREATE" if old is None else "UPDATE"
+    for hook in webhooks(settings or AdmissionSettings()):
+        if hook.resource.kind != subject["kind"] or operation not in hook.operations:
+            continue
+        review = AdmissionRequest(
+            operation=operation,
+            namespace=subject["metadata"].get("namespace", ""),
+            name=subject["metadata"]["name"],
+            object=obj,
+            old_object=old,
+        )
+        untouched = copy.deepcopy(obj)
+        if hook.mutate:
+            changed = hook.mutate(review, reader or ObjectReaderStub())
+            assert obj == untouched, "a rule has changed what it was given"
+            obj = changed
+        if hook.validate:
+            hook.validate(review, reader or ObjectReaderStub())
+    return obj or {}
+
+
+def denial(
+    obj: Json | None,
+    reader: ObjectReaderStub | None = None,
+    *,
+    old: Json | None = None,
+    settings: AdmissionSettings | None = None,
+) -> str:
+    """The text with which admission refuses a write."""
+    with pytest.raises(DeniedError) as denied:
+        admit(obj, reader, old=old, settings=settings)
+    return str(denied.value)
+
+
+def stored_spec(stored: Json) -> Json:
+    spec: Json = stored["spec"]
+    return spec

@@ -1,0 +1,202 @@
+"""A server and an agent for the length of a test, and what tests do with pods."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from support.api_servers import ServerFactory
+from support.embedded_apiserver import Server
+from support.polling import DEFAULT_TIMEOUT
+
+from batholith.agent.pods.records import PodDir
+from batholith.agent.runtime.runs import kill_tagged
+from batholith.agent.service import Agent
+from batholith.agent.settings import AgentSettings, ServingFiles
+from batholith.agent.state.status import BackOff
+from batholith.kube.client.client import Client
+from batholith.kube.client.events import EventRecorder
+from batholith.kube.errors import NotFoundError
+from batholith.machinery.clock import Clock
+from batholith.model.names import (
+    DIR_PROVISIONER,
+    DIR_STORAGE_CLASS,
+    EVENTS,
+    PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
+    PODS,
+    STORAGECLASSES,
+    Resource,
+)
+
+Json = dict[str, Any]
+
+NODE = "here"
+FAST = BackOff(initial_delay=0.05, max_delay=0.2)
+
+
+def make_world_writable(folder: Path) -> Path:
+    """A folder of the machine that pods may write, whoever they are there; made if need be."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    return folder
+
+
+@dataclass(slots=True)
+class AgentCluster:
+    """A cluster of one agent, as its user sees it."""
+
+    server: Server
+    client: Client
+    settings: AgentSettings
+    namespace: str = "default"
+
+    async def create(self, body: Mapping[str, Any], resource: Resource = PODS) -> Json:
+        """Create an object in its namespace."""
+        placed = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
+        return await self.client.create(resource, placed, namespace=self.namespace, view=dict)
+
+    async def run(self, body: Mapping[str, Any]) -> Json:
+        """Create a pod that is bound to the node."""
+        spec = {"nodeName": NODE, "terminationGracePeriodSeconds": 5, **body["spec"]}
+        return await self.create({**body, "spec": spec})
+
+    async def pod(self, name: str) -> Json:
+        """A pod as it is now."""
+        return await self.client.get(PODS, name, namespace=self.namespace, view=dict)
+
+    async def wait_pod(
+        self, name: str, holds: Callable[[Json], object], *, since: str = ""
+    ) -> Json:
+        """The pod, once it is as wanted; after the version *since*, or now."""
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
+            async for event in self.client.watch(
+                PODS,
+                namespace=self.namespace,
+                view=dict,
+                field_selector=f"metadata.name={name}",
+                resource_version=since,
+            ):
+                seen = {"status": {}, **event.object}
+                if event.type != "DELETED" and holds(seen):
+                    return seen
+        raise AssertionError("the watch ended")
+
+    async def phase(self, name: str, *wanted: str, since: str = "") -> Json:
+        """The pod, once it is in one of these phases; or when it first was, after *since*."""
+        return await self.wait_pod(
+            name, lambda pod: pod["status"].get("phase") in wanted, since=since
+        )
+
+    async def delete(self, name: str, *, grace: int | None = None) -> None:
+        """Ask for a pod's end."""
+        await self.client.delete(PODS, name, namespace=self.namespace, grace_period=grace)
+
+    async def wait_pod_deleted(self, name: str) -> None:
+        """Wait until the pod is gone from the API."""
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
+            while True:
+                try:
+                    await self.pod(name)
+                except NotFoundError:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def logs(self, name: str, query: str = "") -> str:
+        """A pod's log through the API server."""
+        answer = await self.server.request(
+            "GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}/log{query}"
+        )
+        assert answer.status == 200, answer.body
+        return str(answer.body)
+
+    async def wait_log(self, name: str, words: str) -> str:
+        """A pod's log, once *words* are in it."""
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
+            while True:
+                text = await self.logs(name)
+                if words in text:
+                    return text
+                await asyncio.sleep(0.02)
+
+    async def wait_event(self, name: str, reason: str, words: str = "") -> Json:
+        """An event about a pod with *words* in its message, once it is there."""
+        async with asyncio.timeout(DEFAULT_TIMEOUT):
+            while True:
+                found = await self.client.list(EVENTS, namespace=self.namespace, view=dict)
+                for event in found.items:
+                    about = (event["involvedObject"]["name"], event["reason"])
+                    if about == (name, reason) and words in event["message"]:
+                        return event
+                await asyncio.sleep(0.05)
+
+    @asynccontextmanager
+    async def agent(self, *, clock: Clock | None = None, **changes: Any) -> AsyncIterator[Agent]:
+        """An agent of this node for the length of the block; its pods outlive it."""
+        settings = replace(self.settings, **changes)
+        async with self.server.client("agent") as client:
+            recorder = EventRecorder(client.background(), component="batholith-agent")
+            agent = Agent(client, settings=settings, recorder=recorder, clock=clock)
+            ready = asyncio.Event()
+            tasks = [
+                asyncio.create_task(agent.run(ready=ready)),
+                asyncio.create_task(recorder.run()),
+            ]
+            waiting = asyncio.create_task(ready.wait())
+            try:
+                await asyncio.wait({waiting, tasks[0]}, return_when=asyncio.FIRST_COMPLETED)
+                if tasks[0].done():
+                    tasks[0].result()
+                yield agent
+            finally:
+                for task in (waiting, *tasks):
+                    task.cancel()
+                await asyncio.gather(waiting, *tasks, return_exceptions=True)
+
+    def kill_leftover_pods(self) -> None:
+        """Kill everything that pods of this test left running."""
+        for _, record in PodDir.all(self.settings.data_dir):
+            while kill_tagged(record.uid):
+                continue
+
+
+@asynccontextmanager
+async def agent_cluster(
+    servers: ServerFactory, tmp_path: Path, **changes: Any
+) -> AsyncIterator[AgentCluster]:
+    """A server with a client; agents come by `World.agent`."""
+    async with servers.start(tmp_path / "server") as server, server.client() as client:
+        pki = server.pki
+        serving = ServingFiles(
+            certificate=pki.agent.certificate, key=pki.agent.key, client_ca=pki.ca
+        )
+        settings = AgentSettings(
+            data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, serving=serving
+        )
+        made = AgentCluster(server, client, replace(settings, **changes))
+        try:
+            yield made
+        finally:
+            made.kill_leftover_pods()
+
+
+async def bind_pvc(cluster: AgentCluster, name: str) -> None:
+    """Bind a claim as the embedded server does; the real one runs no controller of volumes."""
+    claims, space = PERSISTENTVOLUMECLAIMS, cluster.namespace
+    claim = await cluster.client.get(claims, name, namespace=space, view=dict)
+    with suppress(NotFoundError):
+        await cluster.client.get(STORAGECLASSES, DIR_STORAGE_CLASS, view=dict)
+        return
+    volume = f"pvc-{claim['metadata']['uid']}"
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Gi"},
+        "persistentVolumeReclaimPolicy": "Delete",
+        "csi": {"driver": DIR_PROVISIONER, "volumeHandle": claim["metadata"]["uid"]},
+    }
+    await cluster.client.create(PERSISTENTVOLUMES, {"metadata": {"name": volume}, "spec": spec})
+    await cluster.client.patch(claims, name, {"spec": {"volumeName": volume}}, namespace=space)
+    status = {"status": {"phase": "Bound"}}
+    await cluster.client.patch(claims, name, status, namespace=space, subresource="status")

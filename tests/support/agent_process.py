@@ -1,0 +1,32 @@
+"""An agent as a process of its own, to be killed: `python -m support.agent_process SETTINGS`."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from batholith.agent.service import Agent
+from batholith.agent.settings import AgentSettings
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
+
+
+async def main(given: dict[str, str]) -> None:
+    credentials = Credentials(server=given["server"], ca_file=given["ca"], token=given["token"])
+    settings = AgentSettings(
+        data_dir=Path(given["data"]),
+        node_name=given["node"],
+        host_paths=(given["shared"],),
+    )
+    async with Client(credentials, user_agent="batholith-tests") as client:
+        ready = asyncio.Event()
+        agent = asyncio.create_task(Agent(client, settings=settings).run(ready=ready))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({agent, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await agent
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))

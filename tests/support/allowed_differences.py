@@ -1,0 +1,175 @@
+"""Where we differ from the recordings on purpose, and why; told to users in docs/differences.md."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+LEFT_OUT = {
+    **dict.fromkeys(("cronjob", "cronjob-refused"), "CronJobs are not there yet"),
+    **dict.fromkeys(
+        ("jobflow", "jobflow-delete", "jobflow-fails", "jobflow-refused"),
+        "JobFlows are not there yet",
+    ),
+    **dict.fromkeys(("preempt", "reclaim"), "the scheduler takes nothing from others yet"),
+}  # fmt: skip
+"""Recorded scenarios that are not replayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedDifference:
+    """One difference that stays."""
+
+    reason: str
+    """What we do; a line of the table in docs/differences.md."""
+
+    scenarios: tuple[str, ...]
+    """Names, or patterns of names, of recordings."""
+
+    paths: tuple[str, ...]
+    """Patterns of places in a life."""
+
+    def covers(self, scenario: str, path: str) -> bool:
+        """Whether a difference at *place* is this one."""
+        return _matches(scenario, self.scenarios) and _matches(path, self.paths)
+
+
+def _matches(text: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+ALLOWED = (
+    AllowedDifference(
+        reason="Which pods run of those that do not all fit is chance.",
+        scenarios=("gang-elastic-partly",),
+        paths=("/final/pods/j-t-*", "/pods/j-t-*"),
+    ),
+    AllowedDifference(
+        reason="Resuming a job uses up none of its retries.",
+        scenarios=("command-abort-resume",),
+        paths=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
+    ),
+    AllowedDifference(
+        reason="A PodGroup that somebody deletes is made again.",
+        scenarios=("podgroup-deleted",),
+        paths=("/groups/*", "/final/groups/*"),
+    ),
+    AllowedDifference(
+        reason=(
+            "A PodGroup short of a member is Unknown at once"
+            " and Running once the missing pods are placed."
+        ),
+        scenarios=(
+            "pod-deleted-no-policy",
+            "policy-podevicted-restartpod",
+            "policy-podevicted-restarttask",
+            "policy-podfailed-restart*",
+            "policy-unknown",
+            "scale-up-min",
+            "unknown-no-policy",
+        ),
+        paths=("/groups/*",),
+    ),
+    AllowedDifference(
+        reason="A policy for JobUnknown acts when the PodGroup has been Unknown for a second.",
+        scenarios=("policy-unknown",),
+        paths=("/events/Job/+PodGroupPending",),
+    ),
+    AllowedDifference(
+        reason="The PodGroup of a restarted job waits for admission like any other.",
+        scenarios=("command-restartjob",),
+        paths=("/groups/*",),
+    ),
+    AllowedDifference(
+        reason="A PodGroup whose pods are only on their way is not called unschedulable.",
+        scenarios=("policy-podevicted-restart*", "policy-podfailed-restart*"),
+        paths=(
+            "/events/Job/-PodGroupPending",
+            "/events/Pod/-FailedScheduling",
+            "/events/PodGroup/-Unschedulable",
+            "/final/groups/*/conditions*",
+        ),
+    ),
+    AllowedDifference(
+        reason="A job whose retries are used up fails at once and keeps its last pods.",
+        scenarios=("policy-podfailed-restartpod", "policy-podfailed-restarttask"),
+        paths=(
+            "/final/jobs/j/counts",
+            "/final/jobs/j/tasks",
+            "/final/pods/j-bad-0",
+            "/made/Pod",
+            "/pods/j-bad-0",
+        ),
+    ),
+    AllowedDifference(
+        reason="A gang that its queue does not admit is told why.",
+        scenarios=("command-abort-pending", "gang-too-big", "queue-capability"),
+        paths=("/events/Job/+PodGroupPending", "/final/groups/*/conditions"),
+    ),
+    AllowedDifference(
+        reason="A plugin's argument that is not known is complained about.",
+        scenarios=("plugin-ssh-no-root",),
+        paths=("/events/Job/+PluginError",),
+    ),
+    AllowedDifference(
+        reason="The script by which PyTorch's workers wait is another one, and is always served.",
+        scenarios=("plugin-pytorch-wait", "*pytorch*"),
+        paths=("/made/Pod/?/spec/initContainers/0/*",),
+    ),
+    AllowedDifference(
+        reason="A task keeps the `replicas: 0` that was written.",
+        scenarios=("zero-replicas",),
+        paths=("*/spec/tasks/0/replicas",),
+    ),
+    AllowedDifference(
+        reason="Pods that are waited for are not made again and again.",
+        scenarios=("policy-pending-timeout",),
+        paths=("/made/Pod", "/pods/*"),
+    ),
+    AllowedDifference(
+        reason="Claims are bound to folders that the agent keeps.",
+        scenarios=("volumes-claim", "volumes-name"),
+        paths=("/events/*", "/final/*", "/groups/*", "/jobs/*", "/pods/*", "*/finalizers"),
+    ),
+    AllowedDifference(
+        reason="The scheduler sees a gang start at once, not a second later.",
+        scenarios=("*",),
+        paths=("/events/PodGroup/+Scheduled",),
+    ),
+    AllowedDifference(
+        reason="A pod that ended by itself is kept, even if the job ended in the same moment.",
+        scenarios=("*-job-tensorflow-dist-mnist", "*mpi-example", "*tf-*", "kubecon2019-horovod*"),
+        paths=("/pods/*",),
+    ),
+    AllowedDifference(
+        reason="A policy is carried out even if all other pods have ended in the same moment.",
+        scenarios=("paddlepaddle*",),
+        paths=("/jobs/*",),
+    ),
+    AllowedDifference(
+        reason="The scheduler sees a gang end at once, not a second later.",
+        scenarios=("task-min-available",),
+        paths=("/events/PodGroup/+Unschedulable",),
+    ),
+    AllowedDifference(
+        reason="An annotation in a pod template that has no effect is complained about.",
+        scenarios=("batch-job", "deployment-template"),
+        paths=("/events/Pod/+GroupMinMemberIgnored",),
+    ),
+    AllowedDifference(
+        reason="A gang whose pods are not all there is said to lack pods, not resources.",
+        scenarios=("statefulset",),
+        paths=("/final/groups/*/conditions/0/2",),
+    ),
+    AllowedDifference(
+        reason="What plugins make beside the pods has the label `volcano.sh/job-name`.",
+        scenarios=("*",),
+        paths=tuple(
+            f"/made/{kind}/?/metadata/labels"
+            for kind in ("ConfigMap", "NetworkPolicy", "Secret", "Service")
+        ),
+    ),
+    AllowedDifference(
+        reason="Host names that will not resolve are complained about.",
+        scenarios=("task-fields",),
+        paths=("/events/Job/+PluginError",),
+    ),
+)

@@ -1,0 +1,170 @@
+"""The two API servers that behaviour is tested on: the embedded one and a real kube-apiserver.
+
+Whoever asks for the fixture `servers` runs twice, once on each. `Servers.start` gives a test a
+server that holds nothing but what every cluster has from the start: the embedded one is a new one
+each time, the real one is started once and brought back to its beginnings each time.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from pathlib import Path
+from typing import Any
+
+from support.embedded_apiserver import MERGE, Server, embedded_server
+from support.polling import wait_until_true
+from support.realkube import CONTROLLERS, RealKube, RealKubeOptions, server_view
+from support.webhooks import serve_webhooks
+
+from batholith.model import crds as definitions
+from batholith.model import names
+from batholith.model.admission import Webhook
+from batholith.model.names import CONFIGMAPS, CRDS, NAMESPACES, NODES, SERVICEACCOUNTS
+
+Json = dict[str, Any]
+
+OWN_NAMESPACE = "volcano-system"
+INITIAL_NAMESPACES = (
+    "default", "kube-node-lease", "kube-public", "kube-system", OWN_NAMESPACE,
+)  # fmt: skip
+
+
+class ServerFactory(ABC):
+    """Where the server of a test comes from."""
+
+    name: str
+    concurrent: bool
+    """Whether several may run at a time."""
+
+    @abstractmethod
+    def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AbstractAsyncContextManager[Server]:
+        """A server for the length of the block; the real one has our definitions in any case."""
+
+
+class EmbeddedServerFactory(ServerFactory):
+    """A new embedded server for each test."""
+
+    name = "embedded"
+    concurrent = True
+
+    @asynccontextmanager
+    async def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AsyncIterator[Server]:
+        """See `Servers.start`."""
+        async with embedded_server(folder, webhooks=webhooks, crds=crds) as server:
+            yield server
+
+
+class RealServerFactory(ServerFactory):
+    """One real server for all tests, one after the other."""
+
+    name = "real"
+    concurrent = False
+
+    def __init__(self, kube: RealKube) -> None:
+        self._kube = kube
+        self._in_use = False
+
+    @asynccontextmanager
+    async def start(
+        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+    ) -> AsyncIterator[Server]:
+        """See `Servers.start`."""
+        assert not self._in_use, "another test, or a fixture of this one, has the server"
+        self._in_use = True
+        touched = self._kube.restore()
+        try:
+            async with server_view(self._kube) as server, AsyncExitStack() as stack:
+                await _wait_observed(server, touched)
+                if webhooks:
+                    await stack.enter_async_context(serve_webhooks(server, webhooks))
+                yield server
+        finally:
+            self._in_use = False
+
+
+def _key(resource: names.Resource) -> str:
+    if resource.group.endswith("volcano.sh") or resource == CRDS:
+        return f"{resource.group}/{resource.plural}"
+    return {"nodes": "minions", "services": "services/specs"}.get(resource.plural, resource.plural)
+
+
+@contextmanager
+def real_servers(
+    folder: Path,
+    *,
+    controllers: Sequence[str] = CONTROLLERS,
+    prepare: Callable[[RealKube], None] | None = None,
+) -> Iterator[RealServerFactory]:
+    """A real server with our definitions for the length of the block.
+
+    *prepare* puts more there, for all tests.
+    """
+    crds = definitions.load()
+    with RealKube(folder, RealKubeOptions(controllers=controllers, crds=crds)) as kube:
+        kube.request_json("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
+        for namespace in INITIAL_NAMESPACES:
+            for path in _default_objects(namespace):
+                kube.wait_status(200, path)
+        if prepare is not None:
+            prepare(kube)
+        kube.snapshot()
+        yield RealServerFactory(kube)
+
+
+_KEYS = {
+    b"/registry/" + _key(each).encode() + b"/": each
+    for each in vars(names).values()
+    if isinstance(each, names.Resource)
+}
+"""Resources by the beginning of the keys that a real server stores them under."""
+
+
+async def _wait_observed(server: Server, keys: Iterable[bytes]) -> None:
+    """Wait until the API server itself has seen what was done to these keys behind its back.
+
+    A list is as new as the store; a watch without a version may begin with something older.
+    """
+    resources = {found for key in keys for start, found in _KEYS.items() if key.startswith(start)}
+    nothing = "fieldSelector=metadata.name%3Dnone"
+    await asyncio.gather(*(server.get(f"{each.path()}?{nothing}") for each in resources))
+
+
+async def add_namespace(server: Server, name: str) -> None:
+    """A namespace with all that pods in it need."""
+    await server.create(NAMESPACES.path(), {"metadata": {"name": name}})
+    for path in _default_objects(name):
+
+        async def defaults_exist(path: str = path) -> bool:
+            return (await server.request("GET", path)).status == 200
+
+        await wait_until_true(defaults_exist)
+
+
+def _default_objects(name: str) -> tuple[str, ...]:
+    return SERVICEACCOUNTS.path(name, "default"), CONFIGMAPS.path(name, "kube-root-ca.crt")
+
+
+async def add_node(server: Server, name: str, **offers: str) -> None:
+    """A node that is ready, as a kubelet and its controller would leave it."""
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"} | offers
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    await server.create(NODES.path(), body)
+    status = {"status": {"allocatable": allocatable, "capacity": allocatable}}
+    await merge_patch(server, NODES.path("", name, "status"), status)
+    await merge_patch(server, NODES.path("", name), {"spec": {"taints": None}})
+
+
+async def merge_patch(server: Server, path: str, body: Json) -> None:
+    """A merge patch, which must succeed."""
+    answer = await server.request("PATCH", path, body, content_type=MERGE)
+    assert answer.status == 200, answer.body

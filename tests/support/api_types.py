@@ -1,0 +1,135 @@
+"""Makes the table of the built-in types and their schemas from what Kubernetes itself says.
+
+Two sources: the OpenAPI documents of a real API server (names, required fields, how lists are
+merged), and the tags of the Go types (protobuf numbers, what is written out when it is empty),
+which the program in `realkube/kube/fields` prints. Only what we serve is kept, without prose.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from support.embedded_apiserver import Server
+
+from batholith.apiserver.builtin.kinds import BUILT_IN
+from batholith.apiserver.kinds import go_types
+from batholith.apiserver.kinds.info import KindInfo
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+PACKAGED = ROOT / "platform" / "cluster" / "apiserver" / "kinds" / "data"
+GO_TYPES = "go-types.json"
+SCHEMAS = "openapi-schemas.json"
+
+_PREFIX = "#/components/schemas/"
+_OPTIONS = ("Create", "Delete", "Get", "List", "Patch", "Update")
+_SHARED = ("meta.ListMeta", "meta.Status", *(f"meta.{each}Options" for each in _OPTIONS))
+"""Messages that no kind refers to, and every client may send or get."""
+
+
+async def generate(server: Server) -> dict[str, str]:
+    """Return both files by name, as they are to be written."""
+    messages = _messages()
+    schemas = await _schemas(server)
+    return {GO_TYPES: _lines(messages), SCHEMAS: _lines(schemas)}
+
+
+def _lines(entries: Mapping[str, Any]) -> str:
+    """JSON with one entry a line, so that a new version shows what it changes."""
+    rows = (
+        f"{json.dumps(name)}:{json.dumps(entry, separators=(',', ':'))}"
+        for name, entry in sorted(entries.items())
+    )
+    return "{" + ",\n".join(rows) + "}\n"
+
+
+def _messages() -> Mapping[str, list[list[Any]]]:
+    folder = Path(__file__).parents[1] / "realkube" / "kube"
+    said = subprocess.run(
+        ["go", "run", "-trimpath", "./fields"],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found: dict[str, list[list[Any]]] = json.loads(said.stdout)
+    wanted = {*_SHARED, *(_message(found, *each) for each in _request_body_types(BUILT_IN))}
+    return {name: found[name] for name in _reachable(wanted, found)}
+
+
+def _request_body_types(kinds: Iterable[KindInfo]) -> Iterator[tuple[str, str]]:
+    """The version and kind of all bodies that are taken."""
+    for kind in kinds:
+        yield kind.resource.api_version, kind.resource.kind
+        for part in kind.subresources.values():
+            yield f"{part.group}/{part.version}" if part.group else part.version, part.kind
+
+
+def _message(found: Mapping[str, Any], api_version: str, kind: str) -> str:
+    name = go_types.name_of(api_version, kind)
+    assert name in found, f"no Go type for {kind} of {api_version}"
+    return name
+
+
+def _reachable(names: Iterable[str], found: Mapping[str, list[list[Any]]]) -> set[str]:
+    left, seen = list(names), set[str]()
+    while left:
+        name = left.pop()
+        if name not in seen:
+            seen.add(name)
+            left += [row[3] for row in found[name] if row[3] in found]
+    return seen
+
+
+async def _schemas(server: Server) -> Mapping[str, Json]:
+    found: Json = {}
+    for root in sorted({_root(kind) for kind in BUILT_IN} | {"apis/autoscaling/v1"}):
+        document = await server.get(f"/openapi/v3/{root}")
+        found |= document["components"]["schemas"]
+    wanted = {go_types.component(name) for name in _SHARED}
+    for version, kind in _request_body_types(BUILT_IN):
+        name = go_types.component(go_types.name_of(version, kind))
+        wanted |= {each for each in (name, f"{name}List") if each in found}
+    left, seen = [name for name in wanted if name in found], set[str]()
+    while left:
+        name = left.pop()
+        if name not in seen:
+            seen.add(name)
+            left += _references(found[name])
+    return {name: _without_descriptions(found[name]) for name in seen}
+
+
+def _root(kind: KindInfo) -> str:
+    resource = kind.resource
+    return f"apis/{resource.group}/{resource.version}" if resource.group else "api/v1"
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _references(item)
+    elif isinstance(schema, dict):
+        if isinstance(said := schema.get("$ref"), str):
+            yield said.removeprefix(_PREFIX)
+        for item in schema.values():
+            yield from _references(item)
+
+
+def _without_descriptions(schema: Any) -> Any:
+    """Leave out descriptions; a property of that name is none."""
+    if isinstance(schema, list):
+        return [_without_descriptions(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _without_descriptions(each) for name, each in item.items()}
+        if key == "properties"
+        else _without_descriptions(item)
+        for key, item in schema.items()
+        if key != "description"
+    }

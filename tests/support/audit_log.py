@@ -1,0 +1,234 @@
+"""Reads an API server's audit log: who led when, who wrote beside his time, what was made twice.
+
+Needs the bodies of writes (`RULES`), and one user for each process.
+Times are those of the server, to the microsecond, as text that sorts as it should. A reign begins
+when the write of the Lease that began it is done, and is over as soon as the one that ends it is
+received. What the server received outside of a reign was sent outside of it; what it had received
+before, but not yet carried out, nobody could have called back, and the log does not tell whether it
+or the end of the reign came first.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from batholith.model.names import JOB_VERSION
+
+Json = dict[str, Any]
+
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+RULES: tuple[Json, ...] = (
+    {"level": "Metadata", "resources": [{"group": "", "resources": ["events", "nodes"]}]},
+    {"level": "Request", "verbs": sorted(WRITES)},
+)
+"""What the audit policy must have on top: the bodies of writes that matter."""
+
+LEASE_MARGIN = "~"
+"""End of a reign that is not over: sorts after all times."""
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+
+
+class _Ref(msgspec.Struct, rename="camel"):
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class _Status(msgspec.Struct):
+    code: int = 0
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    request_received_timestamp: str
+    stage_timestamp: str
+    verb: str
+    user: _User = msgspec.field(default_factory=_User)
+    object_ref: _Ref = msgspec.field(default_factory=_Ref)
+    response_status: _Status = msgspec.field(default_factory=_Status)
+    request_object: Json | None = None
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedRequest:
+    """One request that the server answered."""
+
+    user: str
+    verb: str
+    resource: str
+    """With its sub-resource, as in ``jobs/status``."""
+    name: str
+    code: int
+    received: str
+    done: str
+    body: Json = field(default_factory=dict)
+    """What was sent, where the policy keeps it."""
+
+    @property
+    def took_effect(self) -> bool:
+        """Whether it was a write that the server carried out, as far as it says."""
+        return self.verb in WRITES and 200 <= self.code < 300
+
+    @property
+    def may_have_taken_effect(self) -> bool:
+        """Whether it was a write that perhaps took effect: its sender went while it was at it."""
+        return self.verb in WRITES and self.code >= 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership:
+    """The time that a user held a Lease."""
+
+    user: str
+    identity: str
+    transitions: int
+    began: str
+    ended: str = LEASE_MARGIN
+
+
+@dataclass(frozen=True, slots=True)
+class StaleWrite:
+    """A write that took effect, or may have, though its user did not lead when it was sent."""
+
+    request: AuditedRequest
+    reason: str
+
+
+def parse(line: bytes) -> AuditedRequest:
+    """One line of the log."""
+    said = msgspec.json.decode(line, type=_Line)
+    ref = said.object_ref
+    return AuditedRequest(
+        user=said.user.username,
+        verb=said.verb,
+        resource=f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource,
+        name=f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name,
+        code=said.response_status.code,
+        received=said.request_received_timestamp,
+        done=said.stage_timestamp,
+        body=said.request_object or {},
+    )
+
+
+class AuditLog:
+    """A log that grows; reads only what is new at each look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._requests: list[AuditedRequest] = []
+
+    def requests(self) -> Sequence[AuditedRequest]:
+        """All requests so far; a line that is not complete yet waits for the next look."""
+        with self._path.open("rb") as log:
+            log.seek(self._read)
+            fresh, _, _ = log.read().rpartition(b"\n")
+        if fresh:
+            self._read += len(fresh) + 1
+            self._requests += map(parse, fresh.splitlines())
+        return self._requests
+
+    def leader(self, lease: str) -> str:
+        """The user who holds a Lease now; empty if nobody does."""
+        last = leaderships(self.requests(), lease)[-1:]
+        return last[0].user if last and last[0].ended == LEASE_MARGIN else ""
+
+
+def leaderships(requests: Iterable[AuditedRequest], lease: str) -> list[Leadership]:
+    """Who held the Lease ``namespace/name``, in order of time."""
+    found: list[Leadership] = []
+    writes = [one for one in requests if one.resource == "leases" and one.name == lease]
+    for write in sorted((one for one in writes if one.took_effect), key=lambda one: one.done):
+        spec = write.body.get("spec", {})
+        last = found[-1] if found else None
+        rules = last is not None and last.ended == LEASE_MARGIN
+        holder = spec.get("holderIdentity", last.identity if last and rules else "") or ""
+        if last is not None and rules and last.identity == holder:
+            continue  # a renewal
+        if last is not None and rules:
+            found[-1] = replace(last, ended=write.received)
+        if holder:
+            found.append(
+                Leadership(
+                    user=write.user,
+                    identity=holder,
+                    transitions=spec.get("leaseTransitions") or 0,
+                    began=write.done,
+                )
+            )
+    return found
+
+
+def stale_writes(
+    requests: Iterable[AuditedRequest],
+    lease: str,
+    users: Iterable[str],
+    *,
+    exempt: Iterable[str] = (),
+) -> list[StaleWrite]:
+    """Writes of *users* that took effect, or may have, and came outside of a reign of theirs.
+
+    Leases are what they contend with, so writes of those do not count, nor do events that tell of
+    them, nor resources that are *spared*.
+    """
+    requests, users, exempt = list(requests), set(users), {"leases", *exempt}
+    by_user: dict[str, list[Leadership]] = defaultdict(list)
+    for reign in leaderships(requests, lease):
+        by_user[reign.user].append(reign)
+    found = []
+    for one in requests:
+        if one.user not in users or one.resource in exempt or is_lease_event(lease, one):
+            continue
+        if not (one.took_effect or one.may_have_taken_effect):
+            continue
+        if why := outside_leadership(one, by_user[one.user]):
+            found.append(StaleWrite(one, why))
+    return found
+
+
+def is_lease_event(lease: str, request: AuditedRequest) -> bool:
+    """Whether it is an event about the Lease: candidates say that they have begun or stopped."""
+    return request.resource == "events" and request.name.startswith(f"{lease}.")
+
+
+def outside_leadership(request: AuditedRequest, held: Sequence[Leadership]) -> str:
+    """Why a request was not sent inside one of the reigns; empty if it was."""
+    before = [reign for reign in held if reign.began <= request.received]
+    if not before:
+        return "had never led" if not held else f"led only from {held[0].began} on"
+    last = before[-1]
+    if request.received >= last.ended:
+        return f"was received at {request.received}, after its reign, which ended {last.ended}"
+    return ""
+
+
+def pod_creations(requests: Iterable[AuditedRequest]) -> Counter[tuple[str, str]]:
+    """How often a pod of a job was made, by name (which holds the index) and version of the job.
+
+    A pod whose maker was killed while the server made it may be missing.
+    """
+    return Counter(
+        (one.name, _version(one.body))
+        for one in requests
+        if one.resource == "pods" and one.verb == "create" and one.took_effect
+    )
+
+
+def _version(body: Json) -> str:
+    notes = body.get("metadata", {}).get("annotations") or {}
+    return str(notes.get(JOB_VERSION, ""))
+
+
+def write_counts(requests: Iterable[AuditedRequest]) -> Iterator[tuple[str, int]]:
+    """What took effect, by user, verb and resource, most often first; for reports."""
+    found = Counter(f"{one.user} {one.verb} {one.resource}" for one in requests if one.took_effect)
+    yield from found.most_common()

@@ -1,0 +1,311 @@
+"""The embedded API server for tests: in the test's own loop, on a free port, in a fresh folder."""
+
+import asyncio
+import io
+import re
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from support.polling import DEFAULT_TIMEOUT, wait_until_true
+
+from batholith.apiserver.server import RunningServer, Settings, running
+from batholith.kube.client.client import Client
+from batholith.kube.client.config import Credentials
+from batholith.local.pki import Pki
+from batholith.model.admission import Webhook
+from batholith.model.names import CRDS
+
+Json = dict[str, Any]
+MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+DEFINITIONS = CRDS.path()
+FOOS = "/apis/ex.io/v1/namespaces/default/foos"
+MERGE = "application/merge-patch+json"
+DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""The form in which clients ask for all kinds at a time."""
+
+
+@dataclass(slots=True)
+class RawResponse:
+    """What the server said to a raw request."""
+
+    status: int
+    body: Any
+    headers: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """Texts of the ``Warning`` headers."""
+
+
+@dataclass(slots=True)
+class Server:
+    """An API server that runs while a test does, embedded or real."""
+
+    url: str
+    pki: Pki
+    """Its certificates, and those of agents."""
+    tokens: Mapping[str, str]
+    """By user; ``admin`` may do everything."""
+    kubeconfig: Path
+    """Of the admin, for kubectl."""
+    session: aiohttp.ClientSession
+
+    @property
+    def ca(self) -> bytes:
+        """PEM of the authority to trust."""
+        return self.pki.ca_data
+
+    @property
+    def credentials(self) -> Credentials:
+        """Of the admin."""
+        return self.credentials_of("admin")
+
+    def credentials_of(self, user: str) -> Credentials:
+        return Credentials(server=self.url, ca_data=self.ca, token=self.tokens[user])
+
+    def client(self, user: str = "admin") -> Client:
+        """A client of *user*; use it as an async context manager."""
+        return Client(self.credentials_of(user), user_agent="batholith-tests")
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+        token: str | None = None,
+    ) -> RawResponse:
+        """A raw request by the admin; *body* is JSON unless it is bytes."""
+        said = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
+        raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        data = None if body is None else io.BytesIO(raw)
+        if data is not None:
+            said["Content-Type"] = content_type
+        said |= headers or {}
+        async with self.session.request(method, self.url + path, data=data, headers=said) as got:
+            text = await got.read()
+            read: Any = text.decode()
+            if "json" in got.headers.get("Content-Type", "") and text:
+                events = (
+                    "watch" in path and got.status == 200 and "Content-Length" not in got.headers
+                )
+                decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+                read = decoder.decode_lines(text) if events else decoder.decode(text)
+            warnings = [_warning(said) for said in got.headers.getall("Warning", [])]
+            return RawResponse(got.status, read, dict(got.headers), warnings)
+
+    async def get(self, path: str) -> Any:
+        """The JSON at *path*, which must be there."""
+        answer = await self.request("GET", path)
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    async def create(self, path: str, body: Json) -> Json:
+        """Create an object, which must succeed."""
+        answer = await self.request("POST", path, body)
+        assert answer.status == 201, answer.body
+        created: Json = answer.body
+        return created
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncIterator["WatchStream"]:
+        """A watch stream; *path* has its query."""
+        headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
+        never = aiohttp.ClientTimeout(total=None)
+        async with self.session.get(self.url + path, headers=headers, timeout=never) as answer:
+            try:
+                yield WatchStream(answer)
+            finally:
+                # To end TLS in order takes longer than the loop of a test may live.
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
+
+    async def install_crds(self, *definitions: Json) -> None:
+        """Create custom resource definitions and wait until they are served and clients told."""
+        for definition in definitions:
+            await self.create(DEFINITIONS, definition)
+        for definition in definitions:
+            await self.wait_established(definition["metadata"]["name"])
+            await self._wait_served(definition["spec"])
+
+        async def is_discovered() -> bool:
+            found = await self.request("GET", "/apis", headers={"Accept": DISCOVERY})
+            return all(is_fully_discovered(found.body, each["spec"]) for each in definitions)
+
+        await wait_until_true(is_discovered)
+
+    async def wait_established(self, name: str) -> None:
+        """Wait until a definition is; a real server may serve its kind a little later still."""
+        query = f"{DEFINITIONS}?watch=1&fieldSelector=metadata.name={name}"
+        async with self.watch(query) as lines:
+            while True:
+                status = (await lines.next())["object"].get("status", {})
+                if any(
+                    (one["type"], one["status"]) == ("Established", "True")
+                    for one in status.get("conditions") or ()
+                ):
+                    return
+
+    async def _wait_served(self, spec: Json) -> None:
+        for version in spec["versions"]:
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+
+            async def is_served(path: str = path) -> bool:
+                return (await self.request("GET", path)).status == 200
+
+            if version["served"]:
+                await wait_until_true(is_served)
+
+
+class WatchStream:
+    """The events of a watch stream."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self._response = response
+
+    async def next(self, *, timeout: float = DEFAULT_TIMEOUT) -> Json:
+        """The next event; the timeout only keeps a broken test from hanging."""
+        async with asyncio.timeout(timeout):
+            line = await self._response.content.readuntil(b"\n")
+        event: Json = msgspec.json.decode(line)
+        return event
+
+    async def remaining(self) -> list[Json]:
+        """All events up to the end of the stream."""
+        raw = await self._response.read()
+        return [msgspec.json.decode(line) for line in raw.splitlines()]
+
+
+@dataclass(slots=True)
+class EmbeddedServer(Server):
+    """An embedded server in the test's own loop."""
+
+    running: RunningServer
+
+    async def wait_settled(self) -> None:
+        """Wait for what the server itself puts into a namespace, so that tests can count."""
+
+        async def defaults_exist() -> bool:
+            return (await self.request("GET", f"{MAPS}/kube-root-ca.crt")).status == 200
+
+        await wait_until_true(defaults_exist)
+
+
+@asynccontextmanager
+async def embedded_server(
+    tmp_path: Path,
+    *,
+    webhooks: Sequence[Webhook] = (),
+    crds: Sequence[Json] = (),
+    collect_garbage: bool = True,
+) -> AsyncIterator[EmbeddedServer]:
+    """An API server for the length of the block; the same *tmp_path* again is a restart."""
+    settings = Settings(
+        data_dir=tmp_path, port=0, webhooks=webhooks, crds=crds, collect_garbage=collect_garbage
+    )
+    async with running(settings) as server:
+        context = ssl.create_default_context(cadata=server.pki.ca_data.decode())
+        connector = aiohttp.TCPConnector(ssl=context, limit=0)
+        async with aiohttp.ClientSession(connector=connector, read_bufsize=2**22) as session:
+            embedded = EmbeddedServer(
+                url=server.url,
+                pki=server.pki,
+                tokens=server.tokens.by_user,
+                kubeconfig=server.kubeconfig,
+                session=session,
+                running=server,
+            )
+            if collect_garbage:
+                await embedded.wait_settled()
+            yield embedded
+
+
+def _warning(header: str) -> str:
+    """The text of a warning in the form that clients of Kubernetes read."""
+    assert header.startswith('299 - "'), header
+    assert header.endswith('"'), header
+    return re.sub(r"\\(.)", r"\1", header[7:-1])
+
+
+def is_fully_discovered(document: Json, spec: Json) -> bool:
+    """Whether clients are told of all that a definition serves; a real server does that later."""
+    (versions,) = [
+        group["versions"]
+        for group in document["items"]
+        if group["metadata"]["name"] == spec["group"]
+    ] or [[]]
+    told = {
+        (version["version"], resource["resource"])
+        for version in versions
+        for resource in version["resources"]
+    }
+    plural = spec["names"]["plural"]
+    return {(each["name"], plural) for each in spec["versions"] if each["served"]} <= told
+
+
+def config_map(name: str, **labels: str) -> Json:
+    return {"metadata": {"name": name, "labels": labels}, "data": {"k": "v"}}
+
+
+def pod(name: str, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main", "image": "busybox:1"}], **spec},
+    }
+
+
+def definition(plural: str = "foos", kind: str = "Foo") -> Json:
+    schema = {
+        "type": "object",
+        "properties": {
+            "spec": {
+                "type": "object",
+                "properties": {
+                    "mode": {"type": "string", "enum": ["a", "b"]},
+                    "size": {"type": "integer", "default": 1},
+                },
+            },
+            "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
+        },
+    }
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.ex.io"},
+        "spec": {
+            "group": "ex.io",
+            "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind},
+            "versions": [version],
+        },
+    }
+
+
+def foo(name: str, **spec: Any) -> Json:
+    return {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": name}, "spec": spec}
+
+
+async def wait_deleted(server: Server, path: str, name: str) -> None:
+    """Wait by watch until an object is gone."""
+    query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
+    async with server.watch(query) as lines:
+        if (await server.request("GET", f"{path}/{name}")).status == 404:
+            return
+        while (await lines.next())["type"] != "DELETED":
+            pass

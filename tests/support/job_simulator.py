@@ -1,0 +1,187 @@
+"""A world of one job for pure decisions: it does at once what a decision asks for."""
+
+import dataclasses
+from collections import Counter
+
+import msgspec
+from support.jobs import job_view, pod_info
+
+from batholith.job_ctrl import effects as fx
+from batholith.job_ctrl import podgroups
+from batholith.job_ctrl.decide import decide
+from batholith.job_ctrl.job_view import CommandRef, JobView
+from batholith.job_ctrl.pod_tracker import PodInfo, PodTracker
+from batholith.job_ctrl.pods import partition_of
+from batholith.job_ctrl.recovery import restore
+from batholith.model.job import Job
+from batholith.model.pod import PodPhase
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+
+
+class JobSimulator:
+    """The API server, the scheduler and the kubelet of one job, all in memory."""
+
+    def __init__(self, job: Job) -> None:
+        self.job: Job | None = job
+        self.pods: dict[str, PodInfo] = {}
+        self.podgroup: PodGroup | None = None
+        self.phases: list[str] = []
+        self.events: list[str] = []
+        self.created: Counter[tuple[str, int]] = Counter()
+        self.has_plugin_objects = False
+        self.monotonic_now = 0.0
+        self.requeue_after: list[float] = []
+        self._serial = 0
+        self._commands: list[CommandRef] = []
+        self.crash()
+
+    def crash(self) -> None:
+        """The controller dies and starts anew: only what the server has is left."""
+        self.pod_tracker = PodTracker()
+        for pod in self.pods.values():
+            self.pod_tracker.update(pod)
+        self._first_sync = self._plugin_objects_stale = True
+
+    def send_command(self, action: str) -> None:
+        """The user sends a Command."""
+        self._serial += 1
+        self._commands.append(
+            CommandRef(name=f"c{self._serial}", uid=f"cmd-{self._serial}", action=action)
+        )
+
+    def suspend(self, value: bool = True) -> None:
+        """The user sets or clears ``spec.suspend``."""
+        assert self.job is not None
+        spec = msgspec.structs.replace(self.job.spec, suspend=value)
+        self.job = msgspec.structs.replace(self.job, spec=spec)
+
+    def admit(self, phase: str = "Inqueue") -> None:
+        """The scheduler puts the PodGroup in *phase*."""
+        assert self.podgroup is not None
+        self.podgroup = msgspec.structs.replace(self.podgroup, status=PodGroupStatus(phase=phase))
+
+    def report_pod(self, name: str, phase: PodPhase, *, exit_code: int = 0) -> None:
+        """The kubelet reports that the pod ``j-<name>`` is in *phase*."""
+        pod = self.pods[f"j-{name}"]
+        self._update_pod(dataclasses.replace(pod, phase=phase, exit_code=exit_code))
+
+    def evict(self, name: str) -> None:
+        """Somebody deletes a pod, and it goes at once."""
+        self.pod_tracker.remove(self.pods.pop(f"j-{name}").uid, now=self.monotonic_now)
+
+    def finish_deletions(self) -> None:
+        """All pods that were asked to go, go."""
+        for pod in [pod for pod in self.pods.values() if pod.terminating]:
+            self._update_pod(dataclasses.replace(pod, phase=PodPhase.FAILED))
+            del self.pods[pod.name]
+            self.pod_tracker.remove(pod.uid, now=self.monotonic_now)
+
+    def job_view(self) -> JobView:
+        """What the controller sees now."""
+        assert self.job is not None
+        self.pod_tracker.set_job(self.job)
+        if self._first_sync:
+            restore(self.job, self.pod_tracker, now=self.monotonic_now)
+            self._first_sync = False
+        seen = job_view(
+            self.job,
+            podgroup=None,
+            objects_due=self._plugin_objects_stale,
+        )
+        return dataclasses.replace(
+            seen,
+            pod_tracker=self.pod_tracker,
+            podgroup=self.podgroup,
+            monotonic_now=self.monotonic_now,
+        )
+
+    def run_until_stable(self) -> None:
+        """Decide and do until there is nothing left to do."""
+        for _ in range(100):
+            if not self.step():
+                return
+        raise AssertionError(f"no rest: {decide(self.job_view())}")
+
+    def step(self) -> bool:
+        """Decide and do once; whether there may be more to do."""
+        if self.job is None:
+            return False
+        order = self._commands[0] if self._commands else None
+        asked = decide(self.job_view(), order)
+        self.requeue_after = []
+        for effect in asked:
+            self._apply(effect)
+        self.pod_tracker.validate()
+        return not all(
+            isinstance(effect, fx.RecordEvent | fx.DeferLifecycleEvents | fx.RequeueAfter)
+            for effect in asked
+        )
+
+    def _apply(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one case an effect
+        assert self.job is not None
+        match effect:
+            case fx.SetStatus(status):
+                if status.state.phase != self.job.status.state.phase:
+                    self.phases.append(status.state.phase)
+                assert status != self.job.status, "a write that changes nothing"
+                self.job = msgspec.structs.replace(self.job, status=status)
+            case fx.CreatePodGroup(spec):
+                assert self.podgroup is None
+                made = podgroups.build(self.job, spec)
+                self._serial += 1
+                meta = msgspec.structs.replace(made.metadata, uid=f"pg-{self._serial}")
+                self.podgroup = msgspec.structs.replace(made, metadata=meta)
+            case fx.UpdatePodGroup(patch):
+                assert self.podgroup is not None
+                fields = {**msgspec.to_builtins(self.podgroup.spec), **patch}
+                self.podgroup = msgspec.structs.replace(
+                    self.podgroup, spec=msgspec.convert(fields, PodGroupSpec)
+                )
+            case fx.DeletePodGroup(uid):
+                assert self.podgroup is not None and self.podgroup.metadata.uid == uid
+                self.podgroup = None
+            case fx.CreatePods(indices):
+                for task, numbers in indices.items():
+                    for index in numbers:
+                        self._create(task, index)
+            case fx.DeletePods(pods):
+                self.pod_tracker.mark_deleting(pod.uid for pod in pods)
+                for pod in pods:
+                    self._update_pod(dataclasses.replace(self.pods[pod.name], terminating=True))
+            case fx.EnsurePluginObjects():
+                self.has_plugin_objects, self._plugin_objects_stale = True, False
+            case fx.DeletePluginObjects():
+                self.has_plugin_objects, self._plugin_objects_stale = False, True
+            case fx.DeleteCommand():
+                self._commands.pop(0)
+            case fx.DeleteJob():
+                self.job = None
+            case fx.DropLifecycleEvents(happenings):
+                self.pod_tracker.drop_events(happenings)
+            case fx.DeferLifecycleEvents(waits, terms):
+                self.pod_tracker.defer_events(waits, inputs=terms)
+            case fx.RecordEvent(reason):
+                self.events.append(reason)
+            case fx.RequeueAfter(seconds):
+                self.requeue_after.append(seconds)
+
+    def _create(self, task: str, index: int) -> None:
+        assert self.job is not None
+        version = self.job.status.version
+        name = f"{task}-{index}"
+        assert f"j-{name}" not in self.pods, "the name is taken"
+        self._serial += 1
+        self.created[name, version] += 1
+        (of_task,) = (one for one in self.job.spec.tasks if one.name == task)
+        pod = pod_info(
+            name,
+            PodPhase.PENDING,
+            version=version,
+            uid=f"pod-{self._serial}",
+            partition=partition_of(of_task, index),
+        )
+        self._update_pod(pod)
+
+    def _update_pod(self, pod: PodInfo) -> None:
+        self.pods[pod.name] = pod
+        self.pod_tracker.update(pod, now=self.monotonic_now)

@@ -1,0 +1,336 @@
+"""The rules that every change of the jobs' world must keep, whatever came before."""
+
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+from support.inmemory_api import InMemoryApi, key_of
+
+from batholith.model import durations
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, PODS
+
+Object = dict[str, Any]
+
+TERMINATING_PHASES = {"Aborting", "Completing", "Terminating"}
+EDGES = {
+    "": {"Pending"},
+    "Pending": {"Running", "Restarting", *TERMINATING_PHASES},
+    "Running": {"Pending", "Restarting", "Completed", "Failed", *TERMINATING_PHASES},
+    "Restarting": {"Pending", "Failed", *TERMINATING_PHASES},
+    "Aborting": {"Aborted", "Restarting"},
+    "Aborted": {"Restarting"},
+    "Completing": {"Completed"},
+    "Terminating": {"Terminated"},
+    "Completed": set(),
+    "Failed": set(),
+    "Terminated": set(),
+}
+FINAL = {"Completed", "Failed", "Terminated"}
+RUNNING_PHASES = {"Pending", "Running"}
+ADMITTED = {"Inqueue", "Running", "Unknown", "Completed"}
+
+
+def phase_of(job: Object) -> str:
+    phase: str = job.get("status", {}).get("state", {}).get("phase", "")
+    return phase
+
+
+def object_key(obj: Object) -> str:
+    """Namespace and name of *obj*."""
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def owner_uid(obj: Object) -> str:
+    """Uid of the job that *obj* belongs to; empty if it belongs to nobody."""
+    owners = [one["uid"] for one in _owner_references(obj)]
+    return owners[0] if owners else ""
+
+
+def matching_policy(job: Object, task: str, event: str, code: int = 0) -> Object | None:
+    """The first policy that *event* asks for; a task's own come before its job's."""
+    (found,) = [one for one in job["spec"]["tasks"] if one["name"] == task]
+    for policy in (*found["policies"], *job["spec"]["policies"]):
+        named = {policy.get("event"), *policy.get("events", ())}
+        if named & {event, "*"} and (event != "PodPending" or "timeout" in policy):
+            return dict(policy)
+        if code and policy.get("exitCode") == code:
+            return dict(policy)
+    return None
+
+
+def delay_of(policy: Object) -> float:
+    """Seconds that *policy* waits."""
+    return durations.parse(policy.get("timeout", "0s")).total_seconds()
+
+
+Pod = tuple[str, str, str]
+"""Uid of its job, its name, and the version of the job that it was made for."""
+
+
+class JobAudit:
+    """Hears every change, and notes those that break a rule."""
+
+    def __init__(self, api: InMemoryApi) -> None:
+        self._api = api
+        self._commands: dict[str, tuple[int, str, str]] = {}
+        """By uid: which one it is, counted from the first, the job it is for, its action."""
+        self._last_command: defaultdict[str, int] = defaultdict(int)
+        """By uid of a job: the last Command that it obeyed."""
+        self._admitted: set[tuple[str, int]] = set()
+        """(uid of a job, version) for which a PodGroup of that time was admitted."""
+        self._podgroup_jobs: dict[str, tuple[str, int]] = {}
+        """By uid of a PodGroup: the job and version it was made for."""
+        self._evicted: defaultdict[str, set[str]] = defaultdict(set)
+        self._failed: dict[Pod, datetime] = {}
+        self._pending: dict[Pod, datetime] = {}
+        self._deleting: dict[str, Object] = {}
+        """Pods that the controller has asked to go, by uid."""
+        self._deleting_jobs: set[str] = set()
+        self._created: set[Pod] = set()
+        """What must not be made again without a reason."""
+        self._min_replicas: dict[tuple[str, str], int] = {}
+        """Replicas that a task has had at least, by uid of its job and name."""
+        self.external_changes = 0
+        """Changes that somebody else made."""
+        self.controller_writes = 0
+        """Changes that controllers made."""
+        self.phases: list[str] = []
+        """That jobs have gone through."""
+        self.violations: list[str] = []
+        """What was wrong; raised here it would only look like an answer to the controller."""
+
+    # What others did, told beforehand.
+
+    def on_eviction(self, name: str) -> None:
+        """Somebody other than the controller deletes a pod."""
+        pod = self._pod(name)
+        if owner_uid(pod):
+            self._evicted[owner_uid(pod)].add(pod["metadata"]["name"])
+            self._created.discard(pod_identity(pod))
+
+    def on_failure(self, name: str) -> None:
+        """A pod fails."""
+        pod = self._pod(name)
+        if owner_uid(pod):
+            self._failed[pod_identity(pod)] = self._api.clock.now()
+
+    def failed_at(self, pod: Object) -> datetime:
+        """When *pod* failed."""
+        return self._failed[pod_identity(pod)]
+
+    def on_controller_start(self) -> None:
+        """A new controller starts; it may take for evicted what nothing shows to be its own doing.
+
+        Its forerunner asked pods to go, and neither a restart of a part of the job under way nor
+        the number of replicas says so any longer.
+        """
+        for pod in self._deleting.values():
+            job = self._job_of(pod)
+            if job is None or not _explains_deletion(job, pod):
+                self._evicted[owner_uid(pod)].add(pod["metadata"]["name"])
+
+    def on_job_deleting(self, job: Object) -> None:
+        """The controller has seen that the job is being deleted."""
+        self._deleting_jobs.add(job["metadata"]["uid"])
+
+    def _pod(self, name: str) -> Object:
+        return self._api.objects(PODS)[key_of(name)]
+
+    def _job_of(self, obj: Object) -> Object | None:
+        """The job that *obj* belongs to, if that is there."""
+        for owner in _owner_references(obj):
+            job = self._api.objects(JOBS).get(f"{obj['metadata']['namespace']}/{owner['name']}")
+            if job is not None and job["metadata"]["uid"] == owner["uid"]:
+                return job
+        return None
+
+    # What happens.
+
+    def on_event(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+        """Check one change."""
+        self.controller_writes += bool(self._api.requesting_client)
+        self.external_changes += not self._api.requesting_client
+        try:
+            self._check(prefix, change, new, old)
+        except AssertionError as error:
+            self.violations.append(f"{error}")
+
+    def _check(self, prefix: str, change: str, new: Object, old: Object | None) -> None:
+        assert sum(one.get("controller", False) for one in _owner_references(new)) <= 1, "INV-OW-1"
+        if self._api.requesting_client and prefix not in (JOBS.path(), COMMANDS.path()):
+            self._check_ownership(change, new)
+        if prefix == JOBS.path() and change != "DELETED":
+            self._check_job(new, old or {})
+        elif prefix == PODS.path() and self._api.requesting_client:
+            self._check_pod_write(change, new)
+        elif prefix == PODGROUPS.path():
+            self._check_podgroup(change, new)
+        elif prefix == COMMANDS.path() and change == "ADDED":
+            about = f"{new['metadata']['namespace']}/{new.get('target', {}).get('name')}"
+            number = len(self._commands) + 1
+            self._commands[new["metadata"]["uid"]] = (number, about, new["action"])
+
+    def _check_ownership(self, change: str, obj: Object) -> None:
+        """The controller makes, changes and removes only what belongs to a job."""
+        assert owner_uid(obj), f"{object_key(obj)} belongs to nobody, and is {change}"
+        if change == "ADDED":
+            assert owner_uid(obj) not in self._deleting_jobs, "INV-OW-4: a child of a job that goes"
+
+    def _check_job(self, new: Object, old: Object) -> None:
+        for task in new["spec"]["tasks"]:
+            key = new["metadata"]["uid"], task["name"]
+            self._min_replicas[key] = min(
+                task["replicas"], self._min_replicas.get(key, task["replicas"])
+            )
+        was, now = phase_of(old), phase_of(new)
+        before, after = old.get("status", {}), new.get("status", {})
+        if was != now:
+            self.phases.append(now)
+            assert now in EDGES[was], f"from {was} to {now}: {after}"
+        assert was not in FINAL or now == was, "terminal phases stay"
+        version, retries = after.get("version", 0), after.get("retryCount", 0)
+        assert version - before.get("version", 0) in (0, 1), after
+        assert retries - before.get("retryCount", 0) in (0, 1), after
+        assert retries <= new["spec"]["maxRetry"], after
+        if retries > before.get("retryCount", 0):
+            assert (was in RUNNING_PHASES, now) == (True, "Restarting")
+        times_of = [one.get("state", {}).get("lastTransitionTime", "") for one in (before, after)]
+        assert times_of == sorted(times_of), "the status goes backwards"
+        if self._api.requesting_client:
+            assert _spec_without_claim_names(new) == _spec_without_claim_names(old)
+            self._check_reason(new, before)
+
+    def _check_reason(self, job: Object, before: Object) -> None:
+        """What the status gives as the cause of a phase has really happened."""
+        state = job["status"]["state"]
+        said = state.get("message", "")
+        if said == before.get("state", {}).get("message", "") or state["phase"] == "Failed":
+            return  # nothing new; of a failed job the message goes on to say why
+        uid = job["metadata"]["uid"]
+        if said.startswith("Command "):
+            number, about, action = self._commands[said.split("(")[1].rstrip(")")]
+            assert (about, action) == (object_key(job), job["status"]["state"]["reason"])
+            assert number != self._last_command[uid], "INV-VC-1: a Command took effect twice"
+            assert number > self._last_command[uid], "INV-VC-2: Commands are obeyed in their order"
+            self._last_command[uid] = number
+        for event in ("PodEvicted", "PodFailed", "PodPending"):
+            _, found, rest = said.partition(f"{event} of ")
+            pod = uid, rest.split(" ")[0], str(before.get("version", 0))
+            if found and event == "PodEvicted":
+                assert pod[1] in self._evicted[uid], f"{said}: that did not happen"
+            elif found:
+                since = (self._failed if event == "PodFailed" else self._pending).get(pod)
+                assert since is not None, f"{said}: that did not happen, or long ago (INV-VC-4)"
+                code = int(rest.partition("exit code ")[2] or 0)
+                self._check_policy_timing(job, pod[1], (event, code), since)
+
+    def _check_policy_timing(
+        self, job: Object, pod: str, what: tuple[str, int], since: datetime
+    ) -> None:
+        """It was answered by the policy that should, and not before its time."""
+        task = pod[len(job["metadata"]["name"]) + 1 :].rpartition("-")[0]
+        policy = matching_policy(job, task, *what)
+        assert policy is not None, f"no policy asks for {what}"
+        assert policy["action"] == job["status"]["state"]["reason"], f"{what}: {policy}"
+        waited = (self._api.clock.now() - since).total_seconds()
+        assert waited > delay_of(policy) - 1.0, f"{policy} after {waited} s"
+
+    def _check_pod_write(self, change: str, pod: Object) -> None:
+        body = self._api.received[-1].body
+        name = pod["metadata"]["name"]
+        job = self._job_of(pod)
+        if change != "ADDED":
+            assert body["preconditions"]["uid"] == pod["metadata"]["uid"], "INV-OW-2"
+        if job is None:
+            return  # it went in this moment
+        if change != "ADDED":
+            self._check_pod_deletion(job, pod)
+            return
+        assert pod_identity(pod) not in self._created, (
+            f"INV-EX-1: {name} is made twice for a version"
+        )
+        self._created.add(pod_identity(pod))
+        self._pending[pod_identity(pod)] = self._api.clock.now()
+        version = int(pod_identity(pod)[2])
+        assert phase_of(job) in RUNNING_PHASES, f"{name} is made while the job is {phase_of(job)}"
+        assert version == job["status"].get("version", 0), f"{name} is made for another version"
+        admitted = (job["metadata"]["uid"], version) in self._admitted
+        assert admitted, f"INV-VC-6: {name} is made before the gang is admitted"
+
+    def _check_pod_deletion(self, job: Object, pod: Object) -> None:
+        """A pod is asked to go for a reason that its own job gives."""
+        notes = pod["metadata"]["annotations"]
+        fewest = self._min_replicas.get((owner_uid(pod), notes["volcano.sh/task-spec"]), 0)
+        surplus = int(notes["volcano.sh/task-index"]) >= fewest
+        old = int(pod_identity(pod)[2]) < job["status"].get("version", 0)
+        phase, part = phase_of(job), restart_target_of(job)
+        if phase == "Restarting" or surplus:
+            self._created.discard(pod_identity(pod))
+            self._deleting[pod["metadata"]["uid"]] = pod
+        if phase == "Restarting" and part:
+            assert old or surplus or part in restart_targets_of(pod), (
+                f"{object_key(pod)} goes for {part}"
+            )
+        elif phase in RUNNING_PHASES:
+            assert old or surplus, f"{object_key(pod)} is asked to go while its job is {phase}"
+
+    def _check_podgroup(self, change: str, group: Object) -> None:
+        job, uid = self._job_of(group), group["metadata"]["uid"]
+        if job is None:
+            return
+        version = job.get("status", {}).get("version", 0)
+        if change == "ADDED":
+            assert phase_of(job) in RUNNING_PHASES, (
+                f"a PodGroup is made while the job is {phase_of(job)}"
+            )
+            self._podgroup_jobs[uid] = (owner_uid(group), version)
+        if group.get("status", {}).get("phase") in ADMITTED and uid in self._podgroup_jobs:
+            self._admitted.add(self._podgroup_jobs[uid])
+
+
+def _owner_references(obj: Object) -> list[Object]:
+    owners: list[Object] = obj["metadata"].get("ownerReferences", [])
+    return owners
+
+
+def _spec_without_claim_names(job: Object) -> Object:
+    """The spec without what the controller may write there."""
+    volumes = [
+        {key: value for key, value in volume.items() if key != "volumeClaimName"}
+        if "volumeClaim" in volume
+        else volume
+        for volume in job["spec"].get("volumes", ())
+    ]
+    return {**job["spec"], "volumes": volumes}
+
+
+def pod_identity(pod: Object) -> Pod:
+    meta = pod["metadata"]
+    return owner_uid(pod), meta["name"], meta["annotations"]["volcano.sh/job-version"]
+
+
+def restart_target_of(job: Object) -> str:
+    """The part of the job that its restart is about; empty if it is all of it."""
+    state = job["status"]["state"]
+    partial = state.get("reason") in ("RestartPartition", "RestartPod", "RestartTask")
+    part: str = state["message"].partition(":")[0] if partial else ""
+    return part
+
+
+def restart_targets_of(pod: Object) -> set[str]:
+    """The parts of its job that *pod* belongs to."""
+    meta = pod["metadata"]
+    task = meta["annotations"]["volcano.sh/task-spec"]
+    partition = meta["labels"].get("volcano.sh/partition-id", "")
+    return {f"pod {meta['name']}", f"task {task}", f"partition {task}/{partition}"}
+
+
+def _explains_deletion(job: Object, pod: Object) -> bool:
+    """Whether *job* says that *pod* was asked to go."""
+    notes = pod["metadata"]["annotations"]
+    replicas = {one["name"]: one["replicas"] for one in job["spec"]["tasks"]}
+    if int(notes["volcano.sh/task-index"]) >= replicas.get(notes["volcano.sh/task-spec"], 0):
+        return True
+    return phase_of(job) in ("Restarting", "Pending") and restart_target_of(
+        job
+    ) in restart_targets_of(pod)

@@ -1,0 +1,70 @@
+"""Runs the installed kubectl against a server of a test."""
+
+import asyncio
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.embedded_apiserver import Server
+
+KUBECTL = shutil.which("kubectl")
+
+
+def needs_kubectl() -> None:
+    """Skip without kubectl; fail instead where ``BATHOLITH_REQUIRE`` demands it."""
+    if KUBECTL is None:
+        if "kubectl" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+            pytest.fail("kubectl is required and not installed")
+        pytest.skip("kubectl is not installed")
+
+
+@dataclass(slots=True)
+class CommandResult:
+    """What a command printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(slots=True)
+class Kubectl:
+    """kubectl with a home of its own, so that nothing is cached from elsewhere."""
+
+    server: Server
+    home: Path
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        assert KUBECTL is not None
+        return await asyncio.create_subprocess_exec(
+            KUBECTL,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={
+                "KUBECONFIG": str(self.server.kubeconfig),
+                "HOME": str(self.home),
+                "PATH": os.environ.get("PATH", ""),
+            },
+        )
+
+    async def run(self, *arguments: str, stdin: str = "") -> CommandResult:
+        """Run a command to its end."""
+        process = await self.start(*arguments)
+        try:
+            async with asyncio.timeout(200):
+                out, err = await process.communicate(stdin.encode())
+        except TimeoutError:
+            process.kill()
+            raise
+        assert process.returncode is not None
+        return CommandResult(process.returncode, out.decode(), err.decode())
+
+    async def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """Run a command that must succeed; returns what it printed."""
+        said = await self.run(*arguments, stdin=stdin)
+        assert said.code == 0, f"kubectl {' '.join(arguments)}: {said.err}{said.out}"
+        return said.out

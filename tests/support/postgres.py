@@ -1,0 +1,98 @@
+"""A PostgreSQL of a test's own, which the test may stop, start and hold up."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+def _program(name: str) -> str | None:
+    """A program of PostgreSQL; Debian keeps them out of the search path."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, places)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A server that is reached by a socket in a folder of its own."""
+
+    directory: Path
+    user: str | None
+    initdb: str
+    pg_ctl: str
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://batholith@/postgres?host={self.directory}"
+
+    def make(self) -> None:
+        self._run(self.initdb, "--pgdata=data", "--auth=trust", "--username=batholith", "--no-sync")
+
+    def start(self) -> None:
+        options = f"-c listen_addresses= -c unix_socket_directories={self.directory} -c fsync=off"
+        self._run(
+            self.pg_ctl, "start", "--pgdata=data", "--wait", "--log=log", f"--options={options}"
+        )
+
+    def stop(self) -> None:
+        """End it as a crash does, if it runs."""
+        if (self.directory / "data" / "postmaster.pid").exists():
+            self._run(self.pg_ctl, "stop", "--pgdata=data", "--mode=immediate")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For the length of the block it takes connections and answers nothing."""
+        main = int((self.directory / "data" / "postmaster.pid").read_text().split()[0])
+        processes = [main, *_children(main)]
+        for each in processes:
+            os.kill(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in processes:
+                os.kill(each, signal.SIGCONT)
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            command, user=self.user, cwd=self.directory, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def _children(parent: int) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(each) for each in text.split()]
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A server that runs.
+
+    Its folder is not one of pytest's, whose parents are for our user alone; and a path to a socket
+    is short.
+    """
+    initdb, pg_ctl = _program("initdb"), _program("pg_ctl")
+    if initdb is None or pg_ctl is None:
+        if "postgres" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
+            pytest.fail("PostgreSQL is required and not installed")
+        pytest.skip("PostgreSQL is not installed")
+    # It will not run as root; then it runs as the user that its package made.
+    user = "postgres" if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if user is not None:
+            shutil.chown(folder, user)
+        server = Postgres(folder, user, initdb, pg_ctl)
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

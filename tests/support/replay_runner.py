@@ -1,0 +1,86 @@
+"""Runs recorded scenarios, several at a time or one by one, and tells what differs."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from support.allowed_differences import ALLOWED
+from support.api_servers import ServerFactory
+from support.recordings import RecordedCluster, Replay, recorded_cluster
+from support.scenario_results import Json, differences, final_result
+
+from batholith.admission import WEBHOOKS
+from batholith.model.admission import Webhook
+
+MAX_CONCURRENT = 12
+"""Scenarios that run at the same time."""
+
+SETTLE_TIME = 60.0
+"""Recorded seconds that a life may take, after its steps, to become the recorded one."""
+
+DifferencesByScenario = dict[str, list[str]]
+"""What differs, by scenario."""
+
+
+async def replay_scenario(cluster: RecordedCluster, scenario: Json) -> list[str]:
+    """Replay a scenario; what differs when it has had its time."""
+    replay = Replay(cluster, scenario)
+    stuck: list[str] = []
+    try:
+        await replay.run()
+    except AssertionError as error:
+        stuck = [str(error)]
+    found = unexpected_differences(replay)
+    clock = cluster.time.scenario_clock
+    limit = clock.monotonic() + (0 if stuck else SETTLE_TIME)
+    while found and clock.monotonic() < limit:
+        await asyncio.sleep(0.2)
+        found = unexpected_differences(replay)
+    return stuck + found
+
+
+def unexpected_differences(replay: Replay) -> list[str]:
+    """The differences that nobody has allowed."""
+    scenario = replay.scenario
+    if "life" in scenario:
+        expected, got = scenario["life"], replay.result
+    else:
+        expected, got = scenario["ending"], final_result(replay.result)
+    return [
+        f"{place}: {text}"
+        for place, text in differences(expected, got)
+        if not any(each.covers(scenario["name"], place) for each in ALLOWED)
+    ]
+
+
+async def replay_concurrently(
+    servers: ServerFactory,
+    directory: Path,
+    scenarios: Iterable[Json],
+    *,
+    least_run: float = 0.0,
+    webhooks: Sequence[Webhook] = WEBHOOKS,
+) -> DifferencesByScenario:
+    """Replay scenarios at the same time on one cluster."""
+    room = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def one(scenario: Json) -> list[str]:
+        async with room:
+            return await replay_scenario(it, scenario)
+
+    cluster = recorded_cluster(servers, directory, least_run=least_run, webhooks=webhooks)
+    async with cluster as it, asyncio.TaskGroup() as group:
+        tasks = {each["name"]: group.create_task(one(each)) for each in scenarios}
+    return {name: task.result() for name, task in tasks.items()}
+
+
+async def replay_sequentially(
+    servers: ServerFactory, directory: Path, scenarios: Iterable[Json]
+) -> DifferencesByScenario:
+    """Replay scenarios each with an empty cluster."""
+    found: DifferencesByScenario = {}
+    async with recorded_cluster(servers, directory) as it:
+        for each in scenarios:
+            found[each["name"]] = await replay_scenario(it, each)
+            await Replay(it, each).delete_jobs()
+    return found

@@ -1,0 +1,137 @@
+"""The REST API under test, and what a job controller does behind it."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from support.embedded_apiserver import EmbeddedServer, embedded_server
+
+from batholith.api.server import ApiSettings, serve
+from batholith.kube.client.client import Client
+from batholith.machinery.clock import SystemClock
+from batholith.model import crds
+from batholith.model.command import Command
+from batholith.model.names import COMMANDS, JOBS
+
+JOB = {
+    "apiVersion": "batch.volcano.sh/v1alpha1",
+    "kind": "Job",
+    "metadata": {"name": "train"},
+    "spec": {
+        "minAvailable": 1,
+        "tasks": [{"name": "t", "replicas": 1, "template": {"spec": {"containers": []}}}],
+    },
+}
+PATH = "/v1/namespaces/default/jobs/train"
+
+
+@dataclass(slots=True)
+class RestClient:
+    """The REST API under test, and the cluster behind it."""
+
+    url: str
+    token: str
+    session: aiohttp.ClientSession
+    client: Client
+    server: EmbeddedServer
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        data: object = None,
+        token: str | None = None,
+    ) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        async with self.session.request(
+            method, self.url + path, json=json, data=data, headers=headers
+        ) as answer:
+            if answer.status >= 400:
+                assert answer.content_type == "application/problem+json"
+            return answer.status, await answer.json(content_type=None)
+
+    async def command(self, action: str) -> dict[str, Any]:
+        status, body = await self.call("POST", f"{PATH}/commands", json={"action": action})
+        assert status == 202, body
+        found: dict[str, Any] = body
+        return found
+
+    async def commands(self) -> Sequence[Command]:
+        return (await self.client.list(COMMANDS, view=Command)).items
+
+    async def wait_outcome(self, id_: str) -> dict[str, Any]:
+        """The command, once it has an outcome."""
+        async with asyncio.timeout(100):
+            while True:
+                _, body = await self.call("GET", f"{PATH}/commands/{id_}")
+                if body["state"] not in ("Accepted", "Issued"):
+                    found: dict[str, Any] = body
+                    return found
+                await asyncio.sleep(0.01)
+
+    async def complete_command(self, command: Command, *, phase: str) -> None:
+        """Do what the job controller does: write the status, then delete the Command."""
+        state = {"phase": phase, "reason": command.action, "message": command.metadata.uid}
+        await self.client.patch(
+            JOBS, "train", {"status": {"state": state}}, namespace="default", subresource="status"
+        )
+        await self.drop_command(command)
+
+    async def drop_command(self, command: Command) -> None:
+        await self.client.delete(COMMANDS, command.metadata.name, namespace="default")
+
+
+@contextlib.asynccontextmanager
+async def starting_api(
+    client: Client, store_url: str
+) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Task[None]]]:
+    """The API's URL, its readiness, and the task that it is."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    settings = ApiSettings(store_url=store_url, listener=listener)
+    ready = asyncio.Event()
+    serving = asyncio.create_task(serve(client, settings, clock=SystemClock(), ready=ready))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", ready, serving
+    finally:
+        serving.cancel()
+        await asyncio.wait((serving,))
+        listener.close()
+
+
+@contextlib.asynccontextmanager
+async def running_api(client: Client, store_url: str) -> AsyncIterator[str]:
+    async with starting_api(client, store_url) as (url, ready, _):
+        await ready.wait()
+        yield url
+
+
+def sqlite(folder: Path) -> str:
+    return f"sqlite:///{folder / 'api.db'}"
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
+    """A cluster that holds one job, and a client of it."""
+    async with (
+        embedded_server(folder / "cluster", crds=crds.load()) as server,
+        server.client("api") as client,
+    ):
+        await client.create(JOBS, JOB, namespace="default")
+        yield server, client
+
+
+@contextlib.asynccontextmanager
+async def rest_at(url: str, server: EmbeddedServer, client: Client) -> AsyncIterator[RestClient]:
+    """A caller of the API at *url*."""
+    # The API soon hangs up on who is idle; a command sent in that moment would be lost.
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        token = server.running.tokens["admin"]
+        yield RestClient(url=url, token=token, session=session, client=client, server=server)

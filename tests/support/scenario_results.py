@@ -1,0 +1,364 @@
+"""What a scenario led to, in a form that the recordings and our own cluster share.
+
+A *life* is plain JSON: which objects came, through which phases they went, what is left at the
+end, what was refused, which events were told. Times, uids, versions and addresses are gone from
+it. `life` makes one of an account, and `differences` compares two.
+"""
+
+import base64
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+
+UID = re.compile(r"<uid \d+>|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+CLAIM = re.compile(r'(-pvc-|"j-)[0-9a-z]{12}\b')
+GENERATED_NAME = "[bcdfghjklmnpqrstvwxz2456789]{5}"
+VALUE_POSITION = re.compile(r"(?:metadata|spec)(?:\.\w+|\[\w+\])+|\b(?:minAvailable|replicas)\b")
+INDEX = re.compile(r"\[\d+\]")
+DENIED_FIELD = re.compile(r"/applied/\d+/2")
+IGNORED_META = frozenset(
+    {"uid", "creationTimestamp", "generation", "namespace", "resourceVersion", "managedFields"}
+)
+ROOT_CA = "kube-root-ca.crt"
+VERSION = "volcano.sh/job-version"
+COUNTS = ("pending", "running", "succeeded", "failed", "terminating", "unknown")
+TRANSIENT_PHASES = ("Running", "Completed", "Pending", "Unknown")
+"""Phases of a PodGroup that may pass unseen before it goes."""
+
+CREATED_KINDS = (
+    "Job", "PodGroup", "Pod", "ConfigMap", "Service", "Secret", "NetworkPolicy",
+    "PersistentVolumeClaim",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class NamespaceRecord:
+    """What was seen of one namespace, as the recordings tell it."""
+
+    apply_results: list[Json] = field(default_factory=list)
+    timeline: list[Json] = field(default_factory=list)
+    created: dict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
+    final: dict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
+    events: list[list[str]] = field(default_factory=list)
+
+
+def scenario_result(record: NamespaceRecord, *, queues: frozenset[str] = frozenset()) -> Json:
+    """The life that *account* tells of; of queues only those named count."""
+    plain = _with_numbered_names(_without_uids(record))
+    return {
+        "applied": [_apply_result(each) for each in plain.apply_results],
+        "jobs": _phases(plain.timeline, "Job"),
+        "groups": _phases(plain.timeline, "PodGroup"),
+        "queues": {
+            name: seen for name, seen in _phases(plain.timeline, "Queue").items() if name in queues
+        },
+        "pods": _pod_phases(plain.timeline),
+        "made": {
+            kind: made
+            for kind in CREATED_KINDS
+            if (made := _created_objects(plain.created.get(kind, [])))
+        },
+        "final": {
+            "jobs": {each["name"]: _final_job(each) for each in plain.final.get("Job", [])},
+            "groups": {
+                each["name"]: _final_group(each) for each in plain.final.get("PodGroup", [])
+            },
+            "pods": {each["name"]: _final_pod(each) for each in plain.final.get("Pod", [])},
+            "queues": {
+                each["name"]: _final_queue(each)
+                for each in plain.final.get("Queue", [])
+                if each["name"] in queues
+            },
+        },
+        "events": _events(plain.events),
+    }
+
+
+def final_result(result: Json) -> Json:
+    """The part of a life that is compared for manifests: fates, phases of jobs, pods left."""
+    pods = {name: pod["phase"] for name, pod in result["final"]["pods"].items()}
+    return {"applied": result["applied"], "jobs": result["jobs"], "pods": pods}
+
+
+def differences(expected: object, got: object, at: str = "") -> Iterator[tuple[str, str]]:
+    """Where two lives differ: the place, and what stands there in either."""
+    if isinstance(expected, dict) and isinstance(got, dict):
+        for key in sorted({*expected, *got}):
+            place = f"{at}/{key}"
+            yield from differences(expected.get(key), got.get(key), place)
+    elif at.startswith("/events/"):
+        said, told = {*_listed(expected)}, {*_listed(got)}
+        yield from ((f"{at}/-{reason}", "not told") for reason in sorted(said - told))
+        yield from ((f"{at}/+{reason}", "told as well") for reason in sorted(told - said))
+    elif DENIED_FIELD.fullmatch(at) and isinstance(expected, list) and isinstance(got, list):
+        if not {*expected} <= {*got}:
+            yield at, f"recorded to name {expected}, got {got}"
+    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
+        for number, (one, other) in enumerate(zip(expected, got, strict=True)):
+            yield from differences(one, other, f"{at}/{number}")
+    elif expected != got:
+        yield at, f"recorded {_short(expected)}, got {_short(got)}"
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 600 else text[:600] + "…"
+
+
+# --- names in the place of uids -------------------------------------------------------------------
+
+
+def _without_uids(record: NamespaceRecord) -> NamespaceRecord:
+    """The account with each uid replaced by the kind and name of what it belongs to."""
+    owners: dict[str, str] = {}
+    for kind in CREATED_KINDS:
+        for each in record.created.get(kind, []):
+            name = UID.sub(lambda found: owners.get(found[0], "?"), each["metadata"]["name"])
+            owners[each["metadata"]["uid"]] = f"{kind} {name}"
+    text = msgspec.json.encode(record).decode()
+    text = UID.sub(lambda found: f"({owners.get(found[0], 'unknown')})", text)
+    return msgspec.json.decode(CLAIM.sub(r"\1<any>", text), type=NamespaceRecord)
+
+
+def _with_numbered_names(record: NamespaceRecord) -> NamespaceRecord:
+    """The account with numbers in the place of what the server made up for names of pods."""
+    made = [each["metadata"].get("generateName") for each in record.created.get("Pod", [])]
+    stems = "|".join(sorted({re.escape(stem) for stem in made if stem}, key=len, reverse=True))
+    if not stems:
+        return record
+    numbers: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return f'"{found[1]}<{numbers.setdefault(found[0], len(numbers))}>"'
+
+    text = re.sub(f'"({stems}){GENERATED_NAME}"', numbered, msgspec.json.encode(record).decode())
+    return msgspec.json.decode(text, type=NamespaceRecord)
+
+
+# --- what was refused -----------------------------------------------------------------------------
+
+
+def _apply_result(applied: Json) -> list[Any]:
+    """Kind, name, and the fields that a refusal names; ``None`` for what was accepted."""
+    named = (
+        None
+        if applied["ok"]
+        else sorted({INDEX.sub("", place) for place in VALUE_POSITION.findall(applied["error"])})
+    )
+    return [applied["kind"], applied["name"], named]
+
+
+# --- phases ---------------------------------------------------------------------------------------
+
+
+def _phases(timeline: list[Json], kind: str) -> dict[str, list[str]]:
+    """By name, each phase once as long as it lasts, and ``gone``."""
+    seen: dict[str, list[str]] = defaultdict(list)
+    for entry in timeline:
+        if entry.get("kind") != kind:
+            continue
+        phase = _phase(entry.get("status") or {}) or ("gone" if entry.get("what") == "gone" else "")
+        if phase and seen[entry["name"]][-1:] != [phase]:
+            seen[entry["name"]].append(phase)
+    return {
+        name: _without_transient_phases(phases) if kind == "PodGroup" else phases
+        for name, phases in seen.items()
+    }
+
+
+def _without_transient_phases(phases: list[str]) -> list[str]:
+    """The phases without those that a group has only if the scheduler is quick to write them."""
+    kept: list[str] = []
+    for phase in phases:
+        while (
+            phase == "gone"
+            and kept[-1:]
+            and kept[-1] in TRANSIENT_PHASES
+            and kept[-2:-1] != ["gone"]
+        ):
+            kept.pop()
+        kept.append(phase)
+    return kept
+
+
+def _phase(status: Json) -> str:
+    state = status.get("state") or {}
+    return str(state if isinstance(state, str) else state.get("phase") or status.get("phase") or "")
+
+
+def _pod_phases(timeline: list[Json]) -> dict[str, list[str]]:
+    """By name: ``made``, its phases, with a star once it is asked to go, and ``gone``."""
+    seen: dict[str, list[str]] = defaultdict(list)
+    for entry in timeline:
+        if entry.get("kind") != "Pod":
+            continue
+        step = entry.get("what") or entry["phase"] + ("*" if entry.get("terminating") else "")
+        steps = seen[entry["name"]]
+        if step == "gone" and steps[-2:] in (
+            ["Failed", "Failed*"],
+            ["Pending", "Pending*"],
+            ["Succeeded", "Succeeded*"],
+        ):
+            steps.pop()  # told at the very moment that it went
+        if steps[-1:] != [step]:
+            steps.append(step)
+    return dict(seen)
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+
+def _created_objects(objects: list[Json]) -> list[Json]:
+    """The objects of one kind without what the server adds, twins once, in a steady order."""
+    objects = [each for each in objects if each["metadata"]["name"] != ROOT_CA]
+    versions = _versions(objects)
+    texts = {
+        msgspec.json.encode(_comparable_object(each, versions), order="sorted") for each in objects
+    }
+    return [msgspec.json.decode(text) for text in sorted(texts)]
+
+
+def _versions(objects: list[Json]) -> dict[str, str]:
+    """The versions of a job, numbered as they come: the reference skips some."""
+    told = {_selected_annotations(each["metadata"]).get(VERSION, "0") for each in objects}
+    return {version: f"#{n}" for n, version in enumerate(sorted(told, key=int))}
+
+
+def _selected_annotations(meta: Json) -> dict[str, str]:
+    return meta.get("annotations") or {}
+
+
+def _comparable_object(obj: Json, versions: Mapping[str, str]) -> Json:
+    meta = {key: value for key, value in obj["metadata"].items() if key not in IGNORED_META}
+    if VERSION in _selected_annotations(meta):
+        meta["annotations"] = {
+            **meta["annotations"],
+            VERSION: versions[_selected_annotations(meta)[VERSION]],
+        }
+    body = {k: v for k, v in obj.items() if k not in ("metadata", "status", "apiVersion")}
+    spec = dict(body.get("spec") or {})
+    for key in ("nodeName", "clusterIP", "clusterIPs", "volumeName"):
+        if spec.get(key) != "None":
+            spec.pop(key, None)
+    if spec:
+        body["spec"] = spec
+    if obj["kind"] == "Secret":
+        body["data"] = {key: _secret(key, text) for key, text in obj["data"].items()}
+    return {"metadata": _without_empty_fields(meta), **_without_defaults(body)}
+
+
+POD_DEFAULTS = {
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "imagePullPolicy": "IfNotPresent",
+    "dnsPolicy": "ClusterFirst",
+    "enableServiceLinks": True,
+    "preemptionPolicy": "PreemptLowerPriority",
+    "securityContext": {},
+    "metadata": {},
+    "resources": {},
+}
+"""What the API server puts in; that it does is proved where its answers are replayed."""
+
+
+def _without_defaults(value: Any) -> Any:
+    """*value* without the API server's defaults."""
+    if isinstance(value, list):
+        plain = [_without_defaults(each) for each in value if not _is_eviction_default(each)]
+        named = all(isinstance(each, dict) and "name" in each for each in plain)
+        return sorted(plain, key=lambda each: each["name"]) if named else plain
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _without_defaults(each)
+        for key, each in value.items()
+        if key not in POD_DEFAULTS or POD_DEFAULTS[key] != each
+    }
+
+
+def _is_eviction_default(each: Any) -> bool:
+    return isinstance(each, dict) and each.get("tolerationSeconds") == 300
+
+
+def _secret(key: str, value: str) -> str:
+    return base64.b64decode(value).decode() if key == "config" else "<secret>"
+
+
+def _without_empty_fields(value: Json) -> Json:
+    """*value* without empty fields."""
+    return {key: each for key, each in value.items() if each not in (None, {}, [], "")}
+
+
+def _final_job(job: Json) -> Json:
+    status = job["status"] or {}
+    state = status.get("state") or {}
+    return _without_empty_fields(
+        {
+            "labels": job.get("labels"),
+            "annotations": job.get("annotations"),
+            "spec": _without_defaults(job["spec"]),
+            "phase": state.get("phase"),
+            "conditions": [each["status"] for each in status.get("conditions") or []],
+            "retryCount": status.get("retryCount"),
+            "minAvailable": status.get("minAvailable"),
+            "controlledResources": status.get("controlledResources"),
+            "tasks": status.get("taskStatusCount"),
+            "counts": {key: status[key] for key in COUNTS if status.get(key)},
+        }
+    )
+
+
+def _final_group(group: Json) -> Json:
+    status = group["status"] or {}
+    return _without_empty_fields(
+        {
+            "labels": group.get("labels"),
+            "annotations": group.get("annotations"),
+            "spec": group["spec"],
+            "phase": status.get("phase"),
+            "counts": {key: status[key] for key in COUNTS if status.get(key)},
+            "conditions": _conditions(status),
+        }
+    )
+
+
+def _final_pod(pod: Json) -> Json:
+    conditions = [each for each in _conditions(pod) if each[0] == "PodScheduled"]
+    return _without_empty_fields(
+        {"bound": pod.get("bound"), "phase": pod["phase"], "conditions": conditions}
+    )
+
+
+def _conditions(status: Json) -> list[list[str]]:
+    each = status.get("conditions") or []
+    return sorted([one["type"], one["status"], one.get("reason", "")] for one in each)
+
+
+def _final_queue(queue: Json) -> Json:
+    status = queue.get("status") or {}
+    return _without_empty_fields(
+        {
+            "annotations": queue.get("annotations"),
+            "spec": queue["spec"],
+            "state": status.get("state"),
+        }
+    )
+
+
+def _events(events: list[list[str]]) -> dict[str, list[str]]:
+    """By kind, the reasons."""
+    told: dict[str, set[str]] = defaultdict(set)
+    for kind, _, reason, _ in events:
+        if kind in ("Job", "PodGroup", "Pod"):
+            told[kind].add(reason)
+    return {kind: sorted(reasons) for kind, reasons in sorted(told.items())}

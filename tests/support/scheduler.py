@@ -1,0 +1,208 @@
+"""Builders for the scheduler's tests: objects as they would come from a watch."""
+
+from batholith.model.meta import ObjectMeta
+from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
+from batholith.model.pod_resources import ContainerResources, Resources
+from batholith.model.podgroup import PodGroup, PodGroupSpec, PodGroupStatus
+from batholith.model.queue import Queue, QueueSpec, QueueStatus
+from batholith.scheduler import conf
+from batholith.scheduler.framework.framework import Framework
+from batholith.scheduler.framework.session import CycleRunner, Decision
+from batholith.scheduler.state.cache import SchedulerCache
+from batholith.scheduler.state.core_types import (
+    Affinity,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSchedulingGate,
+    PodSpec,
+    PodStatus,
+    Taint,
+    Toleration,
+)
+from batholith.scheduler.state.resources import amounts, pod_request
+
+Amount = str | int | float
+
+
+def node(
+    name: str,
+    *,
+    labels: dict[str, str] | None = None,
+    taints: tuple[Taint, ...] = (),
+    cordoned: bool = False,
+    extra: dict[str, Amount] | None = None,
+    **offers: Amount,
+) -> Node:
+    """A node that offers 8 CPU, 16Gi and 110 pods, or what is said."""
+    offered: dict[str, Amount] = {"cpu": 8, "memory": "16Gi", "pods": 110}
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"node-{name}", labels=labels or {}),
+        spec=NodeSpec(unschedulable=cordoned, taints=taints),
+        status=NodeStatus(allocatable=offered | offers | (extra or {})),
+    )
+
+
+def pod(
+    name: str,
+    group: str = "",
+    *,
+    role: str = "",
+    node_name: str = "",
+    phase: str = "Pending",
+    terminating: bool = False,
+    gates: tuple[str, ...] = (),
+    gated_only_by_queue: bool = False,
+    scheduler: str = "volcano",
+    selector: dict[str, str] | None = None,
+    affinity: Affinity | None = None,
+    tolerations: tuple[Toleration, ...] = (),
+    priority: int | None = None,
+    extra: dict[str, Amount] | None = None,
+    **requests: Amount,
+) -> Pod:
+    """A pod of *group* that asks for one CPU, or what is said; ``cpu=0`` asks for nothing."""
+    asked: dict[str, Amount] = {"cpu": 1} | requests | (extra or {})
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="ns",
+            uid=f"uid-{name}",
+            annotations=({GROUP_NAME: group} if group else {})
+            | ({TASK_SPEC: role} if role else {})
+            | ({QUEUE_GATE: "true"} if gated_only_by_queue else {}),
+            deletion_timestamp="2026-01-01T00:00:00Z" if terminating else None,
+        ),
+        spec=PodSpec(
+            scheduler_name=scheduler,
+            node_name=node_name,
+            priority=priority,
+            containers=(
+                ContainerResources(
+                    resources=Resources(requests={k: v for k, v in asked.items() if v})
+                ),
+            ),
+            node_selector=selector or {},
+            affinity=affinity,
+            tolerations=tolerations,
+            scheduling_gates=tuple(PodSchedulingGate(name=gate) for gate in gates),
+        ),
+        status=PodStatus(phase=phase),
+    )
+
+
+def podgroup(
+    name: str,
+    min_member: int,
+    *,
+    phase: str = "Inqueue",
+    queue: str = "default",
+    roles: dict[str, int] | None = None,
+    priority_class: str = "",
+    resources: dict[str, str | int | float] | None = None,
+    created: str = "2026-01-01T00:00:00Z",
+) -> PodGroup:
+    """A PodGroup that has been admitted already, or stands where it is said to."""
+    return PodGroup(
+        metadata=ObjectMeta(
+            name=name, namespace="ns", uid=f"group-{name}", creation_timestamp=created
+        ),
+        spec=PodGroupSpec(
+            min_member=min_member,
+            min_task_member=roles or {},
+            queue=queue,
+            priority_class_name=priority_class,
+            min_resources=resources,
+        ),
+        status=PodGroupStatus(phase=phase),
+    )
+
+
+def queue(
+    name: str = "default",
+    *,
+    state: str = "Open",
+    weight: int = 1,
+    priority: int = 0,
+    capability: dict[str, str | int | float] | None = None,
+) -> Queue:
+    """An open queue without limits, or as is said."""
+    return Queue(
+        metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
+        spec=QueueSpec(weight=weight, capability=capability or {}, priority=priority),
+        status=QueueStatus(state=state),
+    )
+
+
+class SchedulerWorld:
+    """A cluster, and who decides over it."""
+
+    def __init__(
+        self,
+        text: str = conf.DEFAULT,
+        *,
+        single: str = "default-scheduler",
+        queue_gates: bool = False,
+    ) -> None:
+        read = conf.load(text)
+        self.cluster = SchedulerCache(pod_scheduler_names=(single,), queue_gates=queue_gates)
+        self.core = CycleRunner(self.cluster, Framework(read), read.actions)
+        self.cluster.update_queue(None, queue())
+        self.pod_objects: dict[str, Pod] = {}
+
+    def upsert(self, *objects: Node | Pod | PodGroup | Queue) -> None:
+        """Let *objects* come, or change to what they are now."""
+        for each in objects:
+            match each:
+                case Node():
+                    self.cluster.update_node(None, each)
+                case Pod():
+                    self.cluster.update_pod(self.pod_objects.get(each.metadata.uid), each)
+                    self.pod_objects[each.metadata.uid] = each
+                case PodGroup():
+                    self.cluster.update_podgroup(None, each)
+                case Queue():
+                    self.cluster.update_queue(None, each)
+
+    def remove(self, gone: Node | Pod | PodGroup | Queue) -> None:
+        """Let an object go."""
+        match gone:
+            case Node():
+                self.cluster.update_node(gone, None)
+            case Pod():
+                self.cluster.update_pod(gone, None)
+                self.pod_objects.pop(gone.metadata.uid, None)
+            case PodGroup():
+                self.cluster.update_podgroup(gone, None)
+            case Queue():
+                self.cluster.update_queue(gone, None)
+
+    def schedule(self) -> dict[str, str]:
+        """Run a cycle; returns the node of each pod that was placed in it."""
+        return {each.name: each.node for each in self.decision().placements}
+
+    def decision(self) -> Decision:
+        """Run a cycle and check that the snapshot still holds together."""
+        decision = self.core.run_once()
+        self.cluster.node_matrix.validate()
+        return decision
+
+    def fit_message(self, group: str) -> str:
+        """Why a group waits: what refused it, or what its first misfit was told."""
+        finding = self.cluster.gangs[f"ns/{group}"].diagnosis
+        if finding is None:
+            return ""
+        return finding.message or next(iter(finding.fit_errors.values())).message
+
+
+def reference_fits(request: Pod, free: Node) -> bool:
+    """Whether an empty *there* may take *asked*, by the rules written out longhand."""
+    tolerant = any(t.operator == "Exists" and not t.key for t in request.spec.tolerations)
+    if (free.spec.unschedulable or free.spec.taints) and not tolerant:
+        return False
+    for key, value in request.spec.node_selector.items():
+        if free.metadata.labels.get(key) != value:
+            return False
+    offered = amounts(free.status.allocatable)
+    return all(offered.get(name, 0) >= n for name, n in pod_request(request.spec).items())

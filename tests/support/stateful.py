@@ -1,0 +1,104 @@
+"""What random histories of any one controller have in common: its ends, its server's faults, time.
+
+For long runs set ``BATHOLITH_STATEFUL_EXAMPLES`` and ``BATHOLITH_STATEFUL_STEPS``.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
+"""After a step: wait for a rest, or let everybody do only so much."""
+
+
+def fault_rule(*paths: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A rule: the next so many requests by this method to one of *paths* go wrong in one way."""
+    return rule(
+        what=st.sampled_from([408, 409, 429, 500, "drop", "lost", "done 504"]),
+        times=st.integers(1, 4),
+        method=st.sampled_from(["", "GET", "POST", "PATCH", "DELETE"]),
+        path=st.sampled_from(paths),
+        pace=st.sampled_from([0, 3, 12, 60]),
+    )
+
+
+def stateful_settings(*, steps: int) -> settings:
+    """How many histories of how many *steps* are tried: always the same, save in long runs."""
+    return settings(
+        max_examples=int(os.environ.get("BATHOLITH_STATEFUL_EXAMPLES", "40")),
+        stateful_step_count=int(os.environ.get("BATHOLITH_STATEFUL_STEPS", str(steps))),
+        derandomize="BATHOLITH_STATEFUL_EXAMPLES" not in os.environ,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class ControllerMachine(RuleBasedStateMachine):
+    """One controller under everything that may happen to any."""
+
+    def __init__(self, world: Any) -> None:
+        """*world* is a ``support.virtual_controller.Process`` that tells ``writes`` and what is
+        ``broken``."""
+        super().__init__()
+        self.world = world
+        self.no_violation = True
+        """Nothing has gone wrong yet that the end would only hide."""
+
+    def teardown(self) -> None:
+        try:
+            if self.no_violation:
+                self._settle_or_advance(None)
+        finally:
+            self.world.close()
+
+    def _settle_or_advance(self, pace: int | None) -> None:
+        self.no_violation = False
+        if pace is None:
+            self.world.api.heal()
+            self.world.do(self.world.rest())
+            self.world.validate()
+        else:
+            self.world.do(self.world.rounds(pace))
+        self.no_violation = True
+
+    @rule(graceful=st.booleans())
+    def the_controller_ends(self, graceful: bool) -> None:
+        self.world.do(self.world.stop() if graceful else self.world.kill())
+
+    @rule(pace=PACE)
+    def the_controller_starts(self, pace: int | None) -> None:
+        self.world.do(self.world.start())
+        self._settle_or_advance(pace)
+
+    @rule(lag=st.sampled_from([1, 4, 15]))
+    def answers_are_slow(self, lag: int) -> None:
+        self.world.api.lag = lag
+
+    @rule(forget=st.booleans(), pace=PACE)
+    def watches_end(self, forget: bool, pace: int | None) -> None:
+        (self.world.api.lose if forget else self.world.api.end_watches)()
+        self._settle_or_advance(pace)
+
+    @rule(seconds=st.sampled_from([0.5, 3, 90, 400]), pace=PACE)
+    def time_passes(self, seconds: float, pace: int | None) -> None:
+        self.world.do(self.world.pass_time(seconds))
+        self._settle_or_advance(pace)
+
+    @rule()
+    def a_new_controller_finds_nothing_to_do(self) -> None:
+        """INV-LC-4, INV-PIPE-1: what is in memory only is not needed."""
+        self._settle_or_advance(None)
+        before = self.world.writes
+        self.world.do(self.world.kill())
+        self._settle_or_advance(None)
+        assert self.world.writes == before
+
+    @invariant()
+    def each_change_kept_the_rules(self) -> None:
+        """INV-OW-1, INV-OW-2: nothing is written but what is this controller's to write."""
+        assert self.world.broken == []
