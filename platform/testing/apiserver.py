@@ -205,7 +205,7 @@ class ApiServer:
     ) -> Json:
         """Wait until *condition* holds for an object, and return it.
 
-        A condition that raises LookupError does not hold: the field may come later.
+        A condition that raises LookupError does not hold: the field may be set later.
 
         Raises:
             WaitTimeoutError: it did not hold within *timeout* seconds.
@@ -308,8 +308,8 @@ class ApiServer:
     ) -> Json:
         """Store an object without defaults, validation and admission, or change it so.
 
-        *fields* are merged into the object, as a merge patch is. It is not awaited: requests that
-        come later see the change, and watches a little later, when it is committed.
+        *fields* are merged into the object, as a merge patch is. It is not awaited: later requests
+        see the change, and watches deliver it when it is committed.
         """
         store = self._resource_store(resource)
         metadata: Json = {"name": name}

@@ -38,7 +38,7 @@ class ObjectChange:
 
 
 class Signal:
-    """Wakes those who wait for a condition whenever it may have come true."""
+    """Wakes the tasks that wait for a condition when it may hold."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
@@ -59,7 +59,7 @@ class Signal:
         """Return when *condition* holds; one that raises LookupError does not hold.
 
         Raises:
-            WaitTimeoutError: it did not hold within *timeout* seconds; says what *describe* tells.
+            WaitTimeoutError: it did not hold within *timeout* seconds, with the text of *describe*.
         """
         try:
             async with asyncio.timeout(timeout):

@@ -21,8 +21,8 @@ from .components import Components
 class Cluster(ApiServer):
     """An API server with Volcano's resources, admission, controllers, scheduler and nodes.
 
-    Its nodes are simulated: a pod runs no process. It ends as its command (``sleep 1``,
-    ``exit 3``) or its annotations ``simulate.batholith.io/…`` say, or by :meth:`set_pod_phase`.
+    Its nodes are simulated: a pod runs no process. Its command (``sleep 1``, ``exit 3``) and its
+    annotations ``simulate.batholith.io/…`` determine how it ends, or :meth:`set_pod_phase` does.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Cluster(ApiServer):
         Args:
             data_dir: directory of the cluster's state, which outlives the cluster; by default a
                 temporary one.
-            crds: custom resource definitions beside Volcano's.
+            crds: custom resource definitions in addition to Volcano's.
             admission: whether Volcano's objects and pods are defaulted and validated.
             controllers: whether the queue, job and podgroup controllers run.
             scheduler: whether the scheduler runs.

@@ -37,7 +37,7 @@ class Component(Protocol):
 
 
 class Components:
-    """Runs components, and keeps the error of the first that ends by itself."""
+    """Runs components, and keeps the error of the first that ends before :meth:`stop`."""
 
     def __init__(self, on_failure: Callable[[], None]) -> None:
         self.failure: ComponentError | None = None

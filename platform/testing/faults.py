@@ -1,7 +1,7 @@
 """Faults of the API server, injected between its connections and its handlers.
 
-A request passes the faults in the order in which they were added, until one of them answers it or
-closes its connection.
+A request passes the faults in the order in which they were added, until one of them responds or
+closes the connection.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ class FaultInjector:
         return self._add(Fault(matcher, refuse))
 
     def delay(self, matcher: RequestMatcher, seconds: float) -> Fault:
-        """Carry requests out *seconds* late."""
+        """Carry requests out after *seconds*."""
 
         async def wait(following: _Next) -> HttpResponse:
             with suppress(TimeoutError):

@@ -17,7 +17,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """One request, with what Kubernetes' RequestInfo tells of it."""
+    """One request, with its RequestInfo as in Kubernetes."""
 
     method: str
     path: str
@@ -25,7 +25,7 @@ class RecordedRequest:
 
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """Names are in lower case."""
 
     body: bytes
     verb: str

@@ -1,6 +1,6 @@
-"""Data directories to start an API server from, made once in a process.
+"""Data directories to start an API server from, created once per process.
 
-Keys, tokens, tables and definitions take longer to make than all else of a start takes.
+Most of the time of a first start is that of keys, tables and definitions.
 """
 
 import atexit
@@ -19,8 +19,8 @@ _templates: dict[bytes, Path] = {}
 
 
 def make_temporary_dir() -> Path:
-    """Make a directory that is in memory where the machine has such a file system."""
-    memory = Path("/dev/shm")  # noqa: S108 - only a parent; mkdtemp makes a private directory
+    """Create a temporary directory, in memory if the machine has such a file system."""
+    memory = Path("/dev/shm")  # noqa: S108 - only a parent; mkdtemp creates a private directory
     parent = memory if memory.is_dir() and shutil.disk_usage(memory).free > 2**28 else None
     try:
         return Path(tempfile.mkdtemp(prefix="batholith-", dir=parent))

@@ -55,7 +55,7 @@ class WatchStream:
         """Send *data* between two events, whether the stream is stalled or not."""
         self._pieces.put_nowait(data)
 
-    def send_event(self, type: str, obj: object) -> None:  # noqa: A002 - the wire's word
+    def send_event(self, type: str, obj: object) -> None:  # noqa: A002 - name of the field
         """Send an event that the server does not know of."""
         self.send(watch_line(type, msgspec.json.encode(obj)))
 

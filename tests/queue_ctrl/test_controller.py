@@ -1,4 +1,4 @@
-"""The queue controller's shell at work against a small API server."""
+"""The queue controller's shell at work against the API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_for
 from support.running_controller import FakeRecorder, running
 
@@ -23,7 +23,7 @@ CLOSED_BY_PARENT = "volcano.sh/closed-by-parent"
 
 @dataclass
 class QueueHarness:
-    api: FakeApi
+    api: ControllerApi
     client: Client
     recorder: FakeRecorder = field(default_factory=FakeRecorder)
     clock: FakeClock = field(default_factory=FakeClock)
@@ -71,14 +71,12 @@ class QueueHarness:
         return len(self.api.objects(COMMANDS))
 
     def writes(self, path: str = "") -> int:
-        return sum(seen.method != "GET" and path in seen.path for seen in self.api.received)
+        return self.api.writes(path)
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[QueueHarness]:
-    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
-        for resource in (QUEUES, PODGROUPS, COMMANDS):
-            api.objects(resource)
+    async with ControllerApi(QUEUES, PODGROUPS, COMMANDS) as api, api.client() as client:
         yield QueueHarness(api, client)
 
 
@@ -86,8 +84,9 @@ async def test_root_and_default_are_made_and_opened(world: QueueHarness) -> None
     async with running(world.controller()):
         await wait_for(lambda: world.state("root") == world.state("default") == "Open")
     root, default = (world.api.objects(QUEUES)[name]["spec"] for name in ("root", "default"))
-    assert root == {"weight": 1, "reclaimable": False}
-    assert default == {"weight": 1, "reclaimable": True, "parent": "root"}
+    strategy = {"dequeueStrategy": "traverse"}  # of the definition
+    assert root == {"weight": 1, "reclaimable": False, **strategy}
+    assert default == {"weight": 1, "reclaimable": True, "parent": "root", **strategy}
 
 
 async def test_a_default_queue_that_is_deleted_comes_back(world: QueueHarness) -> None:
@@ -159,9 +158,9 @@ async def test_quirk_q3_commands_of_one_queue_keep_their_order(world: QueueHarne
             world.command(f"c{number}", "OpenQueue" if number % 2 else "CloseQueue", "q")
         await wait_for(lambda: world.commands == 0)
         states = [
-            now["status"]["state"]
-            for _, prefix, _, now, _ in world.api.history
-            if prefix == QUEUES.path() and now["metadata"]["name"] == "q"
+            change.object["status"]["state"]
+            for change in world.api.changes
+            if change.resource == QUEUES and change.object["metadata"]["name"] == "q"
         ]
     changes = [state for last, state in zip(["", *states], states, strict=False) if state != last]
     assert changes == ["Open", *["Closed", "Open"] * 3, "Closed"]
@@ -185,11 +184,11 @@ async def test_quirk_q9_a_command_survives_until_it_is_carried_out(world: QueueH
     world.queue("default")
     world.queue("q")
     async with running(world.controller()):
-        world.api.inject_fault(500, times=1000, watch=False)
+        world.api.fail(500, count=1000)
         world.command("c", "CloseQueue", "q")
         await wait_for(lambda: world.writes("/queues/q/status") > 0)
     assert world.commands == 1
-    world.api._injected_faults.clear()
+    world.api.faults.clear()
     async with running(world.controller()):
         await wait_for(lambda: world.commands == 0)
     assert world.state("q") == "Closed"
@@ -199,9 +198,9 @@ async def test_a_conflict_is_resolved_by_looking_again(world: QueueHarness) -> N
     world.queue("q")
     async with running(world.controller()):
         await wait_for(lambda: world.state("default") == "Open")
-        world.api.inject_fault(409, times=2, watch=False)
+        conflict = world.api.fail(409, count=2)
         world.command("c", "CloseQueue", "q")
-        await wait_for(lambda: world.api._injected_faults[0].times < 2)
+        await wait_for(lambda: conflict.injected)
         while world.commands:
             await world.clock.advance(1)
     assert world.state("q") == "Closed"
@@ -243,7 +242,7 @@ async def test_a_command_whose_delete_meets_a_conflict_is_deleted_all_the_same(
     world.queue("q")
     async with running(world.controller()):
         await wait_for(lambda: world.state("default") == "Open")
-        world.api.inject_fault(409, method="DELETE")
+        world.api.fail(409, "DELETE")
         world.command("c", "CloseQueue", "q")
         await wait_for(lambda: world.state("q") == "Closed")
         while world.commands:
@@ -266,7 +265,8 @@ async def test_a_queue_without_parent_is_put_below_the_root(world: QueueHarness)
     world.api.put(QUEUES, "q", spec={"weight": 2})
     async with running(world.controller()):
         await wait_for(lambda: world.state("q") == "Open")
-    assert world.api.objects(QUEUES)["q"]["spec"] == {"weight": 2, "parent": "root"}
+    spec = world.api.objects(QUEUES)["q"]["spec"]
+    assert (spec["weight"], spec["parent"]) == (2, "root")
 
 
 async def test_counts_are_merged_within_an_interval_and_states_are_not(world: QueueHarness) -> None:
@@ -358,7 +358,7 @@ async def test_a_queue_that_must_be_there_is_made_however_long_the_server_refuse
     world: QueueHarness,
 ) -> None:
     """As it does while webhooks of queues are configured whose server is still on its way."""
-    world.api.inject_fault(500, times=8, method="POST", path="/queues")
+    world.api.fail(500, "POST", "/queues", count=8)
     async with running(world.controller(max_requeues=2)):
         while world.state("root") != "Open" or world.state("default") != "Open":
             await world.clock.advance(1)
@@ -371,7 +371,7 @@ async def test_what_a_queue_ought_to_be_is_not_given_up_with_its_retries(
     world.queue("root", parent="")
     world.queue("default")
     world.queue("q", state="Closing")
-    world.api.inject_fault(500, times=4, method="PATCH", path="/queues/q")
+    world.api.fail(500, "PATCH", "/queues/q", count=4)
     async with running(world.controller(max_requeues=1)):
         while world.state("q") != "Closed":
             await world.clock.advance(1)
@@ -383,7 +383,7 @@ async def test_a_command_outlasts_a_server_that_fails(world: QueueHarness) -> No
     world.queue("root", parent="")
     for name in ("default", "q"):
         world.queue(name)
-    world.api.inject_fault(503, times=4, method="PATCH", path="/queues/q")
+    world.api.fail(503, "PATCH", "/queues/q", count=4)
     async with running(world.controller(max_requeues=1)):
         world.command("c", "CloseQueue", "q")
         while world.commands:

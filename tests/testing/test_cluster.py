@@ -102,11 +102,11 @@ async def test_a_gang_that_does_not_fit_stays_pending_as_a_whole() -> None:
 async def test_admission_denies_what_volcano_denies() -> None:
     async with Cluster(controllers=False, scheduler=False, nodes=0) as cluster:
         with pytest.raises(ApiError, match="task name"):
-            twice = job()
-            twice["spec"]["tasks"] *= 2
-            await cluster.create(JOBS, twice)
+            duplicate = job()
+            duplicate["spec"]["tasks"] *= 2
+            await cluster.create(JOBS, duplicate)
     async with Cluster(admission=False, controllers=False, scheduler=False, nodes=0) as cluster:
-        await cluster.create(JOBS, twice)
+        await cluster.create(JOBS, duplicate)
 
 
 async def test_components_can_be_left_out() -> None:
@@ -162,8 +162,8 @@ async def test_faults_meet_the_components(caplog: pytest.LogCaptureFixture) -> N
 
 async def test_definitions_of_users_are_served() -> None:
     async with Cluster(crds=[WIDGET_CRD], controllers=False, scheduler=False, nodes=0) as cluster:
-        made = await cluster.create(WIDGETS, {"metadata": {"name": "w"}, "spec": {}})
-        assert made["spec"] == {"size": 1}
+        created = await cluster.create(WIDGETS, {"metadata": {"name": "w"}, "spec": {}})
+        assert created["spec"] == {"size": 1}
 
 
 async def test_the_kubernetes_client_works_with_the_kubeconfig() -> None:

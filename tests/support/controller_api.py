@@ -1,0 +1,46 @@
+"""The API server of `batholith.testing` for tests of controllers, with objects in namespace d."""
+
+from typing import Any, Self
+
+from batholith.model import crds
+from batholith.model.names import NAMESPACES, Resource
+from batholith.testing import ApiServer, RequestMatcher
+from batholith.testing.faults import Fault
+
+Json = dict[str, Any]
+NAMESPACE = "d"
+
+
+class ControllerApi(ApiServer):
+    """An API server that serves these custom resources of Volcano, and has namespace d."""
+
+    def __init__(self, *resources: Resource) -> None:
+        names = {f"{each.plural}.{each.group}" for each in resources}
+        definitions = [each for each in crds.load() if each["metadata"]["name"] in names]
+        super().__init__(crds=definitions, collect_garbage=False)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        super().put(NAMESPACES, NAMESPACE)
+        return self
+
+    def put(
+        self, resource: Resource, name: str, *, namespace: str = NAMESPACE, **fields: Any
+    ) -> Json:
+        """Store an object as it is, in namespace d."""
+        return super().put(resource, name, namespace=namespace, **fields)
+
+    def remove(self, resource: Resource, name: str, *, namespace: str = NAMESPACE) -> bool:
+        """Remove an object of namespace d."""
+        return super().remove(resource, name, namespace=namespace)
+
+    def fail(self, status: int, method: str = "", path: str = "", *, count: int = 1) -> Fault:
+        """Refuse requests that are no watches."""
+        matcher = RequestMatcher(
+            method, path=path, count=count, where=lambda request: request.verb != "watch"
+        )
+        return self.faults.error(matcher, status)
+
+    def writes(self, path: str = "") -> int:
+        """Count the requests that are no reads."""
+        return self.count(path=path, where=lambda request: request.method != "GET")
