@@ -1,38 +1,64 @@
 """Bindings of whose outcome nothing is known."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_for
 from support.running_controller import FakeRecorder
 
-from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
+from batholith.model.names import PODS
 from batholith.scheduler.framework.session import Placement
 from batholith.scheduler.writers.binder import Binder
+from batholith.testing import RequestMatcher
+
+BINDING = RequestMatcher("create", "pods/binding")
 
 
-@pytest.mark.parametrize("answer", ["drop", 408, 500, 502, 503, 504])
-async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_its_place(
-    answer: int | str,
-) -> None:
-    clock, notes, forgotten = FakeClock(), FakeRecorder(), list[str]()
-    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
+@pytest.fixture
+async def api() -> AsyncIterator[ControllerApi]:
+    async with ControllerApi() as api:
+        container = {"name": "c", "image": "busybox"}
+        api.put(PODS, "p", metadata={"uid": "uid"}, spec={"containers": [container]})
+        yield api
+
+
+async def bind(api: ControllerApi, recorder: FakeRecorder) -> list[str]:
+    """Bind the pod, whose first binding fails; return the pods that lost their placement."""
+    clock, forgotten = FakeClock(), list[str]()
+    async with api.client() as client:
         binder = Binder(
-            client, recorder=notes, clock=clock, max_in_flight=1, forget=forgotten.append
+            client, recorder=recorder, clock=clock, max_in_flight=1, forget=forgotten.append
         )
-        api.inject_fault(answer, path="/binding")
         working = asyncio.create_task(binder.run())
         binder.bind([Placement("d", "p", "uid", "n")])
         await wait_for(binder.queue.delayed_count)
-        assert notes.events == []
+        assert recorder.events == []
         await clock.advance(1)
-        await wait_for(lambda: notes.events)
+        await wait_for(lambda: binder.idle)
         working.cancel()
         await asyncio.wait([working])
-        bodies = [seen.body for seen in api.received if seen.path.endswith("/binding")]
-    assert forgotten == []
-    assert [event[3] for event in notes.events] == ["Scheduled"]
-    assert len(bodies) == 2
-    assert bodies[0] == bodies[1]
+    assert api.objects(PODS)["d/p"]["spec"]["nodeName"] == "n"
+    first, second = (each.json() for each in api.faults.requests if BINDING.matches(each))
+    assert first == second
+    return forgotten
+
+
+@pytest.mark.parametrize("status", [None, 408, 500, 502, 503, 504])
+async def test_a_binding_that_may_have_been_carried_out_is_sent_again_and_keeps_its_place(
+    api: ControllerApi, status: int | None
+) -> None:
+    recorder = FakeRecorder()
+    if status is None:
+        api.faults.lose_request(BINDING)
+    else:
+        api.faults.error(BINDING, status)
+    assert await bind(api, recorder) == []
+    assert [event[3] for event in recorder.events] == ["Scheduled"]
+
+
+async def test_a_binding_whose_response_is_lost_keeps_its_place(api: ControllerApi) -> None:
+    api.faults.lose_response(BINDING)
+    assert await bind(api, FakeRecorder()) == []

@@ -4,18 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_for
 from support.running_controller import running
 
-from batholith.kube.client.client import Client
-from batholith.model.names import NODES
+from batholith.model.names import NODES, PODGROUPS, QUEUES
 from batholith.scheduler.scheduler import Scheduler
 
 
 @pytest.fixture
 async def scheduler() -> AsyncIterator[Scheduler]:
-    async with FakeApi() as api, Client(api.credentials, user_agent="test") as client:
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         api.put(NODES, "n")
         yield Scheduler(client)
 
@@ -43,7 +42,7 @@ async def test_a_cycle_that_fails_ends_the_scheduler_aloud(
     def fail() -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(scheduler._cycle_runner, "compute_pod_actions", fail)
+    monkeypatch.setattr(scheduler._cycle_runner, "run_once", fail)
     with pytest.RaisesGroup(
         pytest.RaisesExc(RuntimeError, match="a mistake"), flatten_subgroups=True
     ):

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.fake_apiserver import FakeApi
+from support.controller_api import ControllerApi
 from support.polling import wait_for
 
 from batholith.kube.client.client import Client
@@ -15,6 +15,7 @@ from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.model.queue import Queue
 from batholith.scheduler.writers.podgroup_status import READY, SCHEDULED, PodGroupReport
 from batholith.scheduler.writers.status_updater import StatusUpdater, WriteIntervals
+from batholith.testing import RequestMatcher
 
 
 @pytest.mark.parametrize("crowd", [False, True])
@@ -23,7 +24,7 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
 ) -> None:
     monkeypatch.setattr(ChangeRate, "quiet_in", lambda _: 1000.0 if crowd else 0.0)
     pauses = WriteIntervals(podgroup=0.0, podgroup_max=1000.0)
-    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         scribe = StatusUpdater(client, recorder=None, clock=SystemClock(), write_intervals=pauses)
 
         def standing() -> dict[str, Any]:
@@ -52,7 +53,7 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
 
 
 async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         pauses = WriteIntervals(podgroup=1000.0, podgroup_max=1000.0)
         scribe = StatusUpdater(client, recorder=None, clock=SystemClock(), write_intervals=pauses)
         writing = asyncio.create_task(scribe.run())
@@ -71,23 +72,10 @@ async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
         await asyncio.wait([writing])
 
 
-class SlowWriteClient(Client):
-    """A client whose status write of one PodGroup does not return before it is released."""
-
-    def __init__(self, api: FakeApi, name: str) -> None:
-        super().__init__(api.credentials, user_agent="test")
-        self.released = asyncio.Event()
-        self._name = name
-
-    async def _send(self, method: str, path: str, *rest: Any) -> bytes:
-        if method == "PATCH" and path.endswith(f"/podgroups/{self._name}"):
-            await self.released.wait()
-        return await super()._send(method, path, *rest)
-
-
 async def test_a_slow_write_does_not_delay_other_statuses() -> None:
     """With a shard per worker some of the other groups would wait behind the slow one."""
-    async with FakeApi() as api, SlowWriteClient(api, "g-0") as client:
+    async with ControllerApi(PODGROUPS) as api, api.client() as client:
+        slow = api.faults.hold(RequestMatcher("PATCH", name="g-0"))
         scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
         names = [f"g-{number}" for number in range(64)]
@@ -101,7 +89,7 @@ async def test_a_slow_write_does_not_delay_other_statuses() -> None:
             return {name for name in names if "status" in groups[f"d/{name}"]}
 
         await wait_for(lambda: written() == set(names) - {"g-0"})
-        client.released.set()
+        slow.release()
         await wait_for(lambda: written() == set(names))
         writing.cancel()
         await asyncio.wait([writing])
@@ -110,7 +98,7 @@ async def test_a_slow_write_does_not_delay_other_statuses() -> None:
 class OvertakenClient(Client):
     """A client whose first answer comes after the word of what another wrote right behind it."""
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: ControllerApi) -> None:
         super().__init__(api.credentials, user_agent="test")
         self.api = api
         self.updater: StatusUpdater | None = None
@@ -125,7 +113,7 @@ class OvertakenClient(Client):
 
 
 async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> None:
-    async with FakeApi() as api, OvertakenClient(api) as client:
+    async with ControllerApi(QUEUES) as api, OvertakenClient(api) as client:
         api.put(QUEUES, "q", spec={"weight": 1})
         scribe = StatusUpdater(
             client,
@@ -147,7 +135,7 @@ async def test_anothers_word_that_comes_before_our_own_answer_is_mended() -> Non
 async def test_that_a_queue_has_a_second_writer_is_no_reason_to_warn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         api.put(QUEUES, "q", spec={"weight": 1})
         scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
@@ -165,13 +153,13 @@ async def test_that_a_queue_has_a_second_writer_is_no_reason_to_warn(
 async def test_what_goes_wrong_about_a_jobs_gang_is_told_by_the_jobs_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
+    async with ControllerApi(PODGROUPS, QUEUES) as api, api.client() as client:
         owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "controller": True}
         api.put(PODGROUPS, "g", metadata={"ownerReferences": [{**owner, "name": "j", "uid": "1"}]})
         scribe = StatusUpdater(client, recorder=None, clock=SystemClock())
         writing = asyncio.create_task(scribe.run())
         group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
-        api.inject_fault(500, method="PATCH")
+        api.fail(500, "PATCH")
         scribe.submit(PodGroupReport("d/g", group, PodGroupStatus("Running")), {})
         await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         writing.cancel()
