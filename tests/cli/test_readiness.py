@@ -1,22 +1,21 @@
 """What it means that a part is ready."""
 
-from pathlib import Path
+from support.components import component
+from support.controller_api import ControllerApi
 
-from support.components import component, kubeconfig
-from support.fake_apiserver import FakeApi
-
-from batholith.model.names import QUEUES
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES
+from batholith.testing import RequestMatcher
 
 ALONE = ("--leader-elect=false", "--force-beside-volcano")
 
 
-async def test_controllers_are_ready_when_there_is_the_queue_that_jobs_go_to(
-    tmp_path: Path,
-) -> None:
+async def test_controllers_are_ready_when_there_is_the_queue_that_jobs_go_to() -> None:
     """A job that is submitted as soon as the cluster is up is not refused for lack of a queue."""
-    async with FakeApi() as api:
-        config = kubeconfig(tmp_path / "config", api.credentials)
-        api.inject_fault(500, times=6, writes=True)
-        async with component("controllers", *ALONE, "--kubeconfig", str(config)) as one:
+    writes = RequestMatcher(count=6, where=lambda request: request.method != "GET")
+    async with ControllerApi(JOBS, QUEUES, PODGROUPS, COMMANDS) as api:
+        fault = api.faults.error(writes, 500)
+        config = str(api.kubeconfig)
+        async with component("controllers", *ALONE, "--kubeconfig", config) as one:
             await one.wait_ready()
-            assert "default" in {each["metadata"]["name"] for each in api.objects(QUEUES).values()}
+            assert "default" in api.objects(QUEUES)
+    assert fault.injected == 6
