@@ -83,8 +83,8 @@ def missing_lines(found: list[str]) -> list[str]:
     """What stands in the log of no part, or not in its turn."""
     missing = []
     for part, words in EXPECTED_LINES.items():
-        told = iter(line for line in found if line.startswith(f"{part}: ") and KEY in line)
-        missing += [word for word in words if not any(word in line for line in told)]
+        reported = iter(line for line in found if line.startswith(f"{part}: ") and KEY in line)
+        missing += [word for word in words if not any(word in line for line in reported)]
     return missing
 
 
@@ -96,9 +96,9 @@ async def test_the_way_of_a_job_can_be_read_by_its_key(tmp_path: Path) -> None:
         headers = {"Authorization": f"Bearer {cluster.token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
-            session.post(url, json={"action": "complete"}) as answer,
+            session.post(url, json={"action": "complete"}) as response,
         ):
-            assert answer.status == 202
+            assert response.status == 202
         await until(cluster, "Completed")
         secrets = (await cluster.client.list(SECRETS, view=dict)).items
         with contextlib.suppress(AssertionError):  # what was not told is shown below

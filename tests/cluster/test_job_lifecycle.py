@@ -47,8 +47,8 @@ class AnyObject(ApiStruct, frozen=True):
 
     @property
     def status_fields(self) -> Json:
-        said: Json = msgspec.json.decode(self.status)
-        return said
+        result: Json = msgspec.json.decode(self.status)
+        return result
 
 
 class JobHarness:
@@ -72,13 +72,13 @@ class JobHarness:
 
     async def submit(self, *tasks: Json, name: str = "j", **spec: Any) -> None:
         tasks = tasks or (task(),)
-        whole = {
+        content = {
             "minAvailable": sum(one["replicas"] for one in tasks),
             "schedulerName": "volcano",
             "tasks": list(tasks),
             **spec,
         }
-        body = {"metadata": {"name": name}, "spec": whole}
+        body = {"metadata": {"name": name}, "spec": content}
         await self.client.create(JOBS, body, namespace="default")
 
     async def command(self, action: str, *, name: str = "j") -> None:
@@ -176,13 +176,13 @@ class JobHarness:
 @pytest.fixture
 async def harness(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[JobHarness]:
     async with servers.start(tmp_path, crds=crds.load()) as server, server.client() as client:
-        made = JobHarness(client)
-        caches = [made.jobs, made.pods, made.podgroups, made.commands]
+        created = JobHarness(client)
+        caches = [created.jobs, created.pods, created.podgroups, created.commands]
         tasks = [asyncio.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()
-        async with running_controller(server.client("controllers"), made):
-            yield made
+        async with running_controller(server.client("controllers"), created):
+            yield created
         for one in tasks:
             one.cancel()
         await asyncio.wait(tasks)

@@ -48,15 +48,15 @@ async def replica(server: Server, name: str, *flags: str) -> AsyncIterator[Compo
 
 
 async def spec_of_lease(server: Server, name: str, *, namespace: str = NAMESPACE) -> Json:
-    answer = await server.request("GET", LEASES.path(namespace, name))
-    spec: Json = answer.body["spec"] if answer.status == 200 else {}
+    response = await server.request("GET", LEASES.path(namespace, name))
+    spec: Json = response.body["spec"] if response.status == 200 else {}
     return spec
 
 
 async def identity(process: ComponentProcess) -> str:
     await process.wait_line('"message": "campaigning"')
-    said = next(line for line in process.log if line["message"] == "campaigning")
-    return str(said["identity"])
+    result = next(line for line in process.log if line["message"] == "campaigning")
+    return str(result["identity"])
 
 
 async def leads(process: ComponentProcess) -> None:
@@ -104,10 +104,10 @@ async def test_a_leader_that_ends_in_order_hands_over_at_once(server: Server, na
     events = (await server.get(EVENTS.path(NAMESPACE)))["items"]
     about = [each for each in events if each["reason"] == "LeaderElection"]
     assert {each["involvedObject"]["kind"] for each in about} == {"Lease"}
-    told = {each["message"] for each in about}
-    assert told >= {f"{one} became leader" for one in (first, second)}
+    reported = {each["message"] for each in about}
+    assert reported >= {f"{one} became leader" for one in (first, second)}
     # Who ends waits but a second for its last words to be taken down.
-    assert told <= {
+    assert reported <= {
         f"{one} {what}" for one in (first, second) for what in ("became leader", "stopped leading")
     }
 

@@ -28,8 +28,8 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 
 async def read(server: Server, name: str) -> Json:
-    answer = await server.request("GET", QUEUES.path(name=name))
-    return answer.body if answer.status == 200 else {}
+    response = await server.request("GET", QUEUES.path(name=name))
+    return response.body if response.status == 200 else {}
 
 
 async def is_in(server: Server, name: str, state: str) -> bool:
@@ -88,13 +88,13 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -
             await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **group})
             await command(server, "CloseQueue", "gq-a")
             await wait_until_true(lambda: is_in(server, "gq-a", "Closing"))
-            late = {"metadata": {"name": "late"}, "spec": {"queue": "gq-a"}}
+            delayed = {"metadata": {"name": "late"}, "spec": {"queue": "gq-a"}}
 
             async def is_refused() -> bool:
                 """By webhooks that hear of the queue a little later."""
                 path = f"{PODGROUPS.path('default')}?dryRun=All"
-                answer = await server.request("POST", path, {**named("PodGroup"), **late})
-                return answer.status >= 400 and "Closing" in answer.body["message"]
+                response = await server.request("POST", path, {**named("PodGroup"), **delayed})
+                return response.status >= 400 and "Closing" in response.body["message"]
 
             await wait_until_true(is_refused)
             await server.request("DELETE", PODGROUPS.path("default", "g"))
@@ -149,14 +149,14 @@ async def test_quirk_q12_closing_a_child_keeps_what_others_write_meanwhile(serve
         await wait_until_true(lambda: is_in(server, "q", "Open"))
     credentials = server.credentials_of("controllers")
     async with (
-        DelayedWriteClient(credentials, "PATCH", "/queues/q") as held,
-        running(QueueController(held)),
+        DelayedWriteClient(credentials, "PATCH", "/queues/q") as stored,
+        running(QueueController(stored)),
     ):
         await command(server, "CloseQueue", "p")
-        await held.held.wait()
+        await stored.held.wait()
         note = {"metadata": {"annotations": {"theirs": "stays"}}}
         await merge_patch(server, QUEUES.path(name="q"), note)
-        await held.deliver()
+        await stored.deliver()
     async with server.client("controllers") as client, running(QueueController(client)):
         await wait_until_true(lambda: is_in(server, "q", "Closed"))
     seen = await read(server, "q")

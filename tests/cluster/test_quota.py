@@ -42,9 +42,9 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
             return len((await server.get(PODS.path(NAMESPACE)))["items"])
 
         async def refused() -> bool:
-            said = await state()
-            told = "exceeded quota: few" in said.get("message", "")
-            return said.get("reason") == "FailedCreate" and told and await pods() == 2
+            result = await state()
+            reported = "exceeded quota: few" in result.get("message", "")
+            return result.get("reason") == "FailedCreate" and reported and await pods() == 2
 
         async def whole() -> bool:
             return await pods() == 3 and "reason" not in await state()

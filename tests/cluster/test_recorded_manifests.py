@@ -20,8 +20,8 @@ def results(
     servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> DifferencesByScenario:
     """What differs, by manifest."""
-    folder = tmp_path_factory.mktemp("manifests")
-    return asyncio.run(replay_concurrently(servers, folder, MANIFESTS.values(), least_run=RUN))
+    directory = tmp_path_factory.mktemp("manifests")
+    return asyncio.run(replay_concurrently(servers, directory, MANIFESTS.values(), least_run=RUN))
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the fir
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> DifferencesByScenario:
     """What differs, by scenario."""
-    folder = tmp_path_factory.mktemp("own")
-    with real_servers(folder / "kube", controllers=CONTROLLING) as servers:
-        return asyncio.run(replay_concurrently(servers, folder, SCENARIOS.values()))
+    directory = tmp_path_factory.mktemp("own")
+    with real_servers(directory / "kube", controllers=CONTROLLING) as servers:
+        return asyncio.run(replay_concurrently(servers, directory, SCENARIOS.values()))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

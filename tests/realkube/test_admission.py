@@ -69,8 +69,8 @@ def named(name: str, **spec: Any) -> Json:
 
 async def denies_queue(server: Server) -> bool:
     """Whether a queue below none is refused, and by us."""
-    answer = await server.request("POST", DRY_RUN, named("lost", parent="nosuch"))
-    return answer.status == 400 and "failed to get parent queue" in answer.body["message"]
+    response = await server.request("POST", DRY_RUN, named("lost", parent="nosuch"))
+    return response.status == 400 and "failed to get parent queue" in response.body["message"]
 
 
 async def wait_called(server: Server) -> None:
@@ -86,9 +86,9 @@ async def wait_defaulted(server: Server) -> None:
     path = {"volcano.sh/hierarchy": "a", "volcano.sh/hierarchy-weights": "2"}
 
     async def is_defaulted() -> bool:
-        answer = await server.request("POST", DRY_RUN, named("asked", annotations=path))
-        notes = answer.body["metadata"].get("annotations", {})
-        return answer.status == 201 and notes.get("volcano.sh/hierarchy") == "root/a"
+        response = await server.request("POST", DRY_RUN, named("asked", annotations=path))
+        notes = response.body["metadata"].get("annotations", {})
+        return response.status == 201 and notes.get("volcano.sh/hierarchy") == "root/a"
 
     await wait_until_true(is_defaulted)
     await server.create(QUEUES.path(), named("default"))
@@ -96,10 +96,10 @@ async def wait_defaulted(server: Server) -> None:
 
 async def bundle_of(server: Server, path: str = QUEUES_VALIDATE) -> str:
     """What the configuration at *path* trusts, base64."""
-    answer = await server.request("GET", path)
-    if answer.status != 200:
+    response = await server.request("GET", path)
+    if response.status != 200:
         return ""
-    bundle: str = answer.body["webhooks"][0]["clientConfig"].get("caBundle", "")
+    bundle: str = response.body["webhooks"][0]["clientConfig"].get("caBundle", "")
     return bundle
 
 
@@ -129,13 +129,13 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
         await server.create(QUEUES.path(), named("root"))
         for case in lines("recorded-denials.jsonl"):
             text = json.dumps(known[case["kind"], case["name"]])
-            said = await kubectl.run("create", "-f", "-", stdin=text)
+            result = await kubectl.run("create", "-f", "-", stdin=text)
             expected = DIFFERENT.get(case["name"]) or str(case["error"])
             layer, _, words = expected.rpartition(" denied the request: ")
             # Of several faults of a schema each stands in a line; their order is chance.
-            told = all(each in said.err for each in (layer, *words.splitlines()))
-            if bool(expected) != bool(said.code) or not told:
-                wrong.append((case["name"], expected, said.err))
+            reported = all(each in result.err for each in (layer, *words.splitlines()))
+            if bool(expected) != bool(result.code) or not reported:
+                wrong.append((case["name"], expected, result.err))
     assert wrong == []
 
 
@@ -155,11 +155,11 @@ async def test_a_job_may_follow_its_queue_at_once(server: Server) -> None:
         for number in range(10):
             name = f"q{number}"
             await server.create(QUEUES.path(), named(name))
-            wanted = {**body, "metadata": {"name": name}, "spec": body["spec"] | {"queue": name}}
-            answer = await server.request("POST", JOBS.path("default"), wanted)
+            expected = {**body, "metadata": {"name": name}, "spec": body["spec"] | {"queue": name}}
+            response = await server.request("POST", JOBS.path("default"), expected)
             # The queue controller does not run here: a queue without a state is open.
-            assert answer.status == 201, answer.body
-            assert answer.body["spec"]["minAvailable"] == 3
+            assert response.status == 201, response.body
+            assert response.body["spec"]["minAvailable"] == 3
 
 
 # -- certificates
@@ -328,7 +328,7 @@ async def exists(server: Server, path: str) -> bool:
 
 async def test_configurations_of_others_are_left_alone(server: Server) -> None:
     """Of the reference's name, and of ours but leading elsewhere."""
-    wanted = options()
+    expected = options()
     theirs = {
         "kind": VALIDATING.kind,
         "apiVersion": VALIDATING.api_version,
@@ -345,7 +345,7 @@ async def test_configurations_of_others_are_left_alone(server: Server) -> None:
     names = ("volcano-admission-service-queues-validate", "batholith-queues-validate")
     for name in names:
         await server.create(VALIDATING.path(), {**theirs, "metadata": {"name": name}})
-    async with admission(server, wanted):
+    async with admission(server, expected):
         mutate = MUTATING_CONFIGURATIONS.path(name="batholith-queues-mutate")
         await wait_until_true(lambda: exists(server, mutate))
         for name in names:
@@ -355,9 +355,12 @@ async def test_configurations_of_others_are_left_alone(server: Server) -> None:
 async def test_without_registering_nothing_is_made_but_trust_is_written(
     server: Server,
 ) -> None:
-    wanted = replace(options(), register=False)
-    async with admission(server, wanted):
-        service = {"webhooks": [_entry(wanted)], "metadata": {"name": "batholith-queues-validate"}}
+    expected = replace(options(), register=False)
+    async with admission(server, expected):
+        service = {
+            "webhooks": [_entry(expected)],
+            "metadata": {"name": "batholith-queues-validate"},
+        }
         head = {"kind": VALIDATING.kind, "apiVersion": VALIDATING.api_version}
         await server.create(VALIDATING.path(), head | service)
         await wait_called(server)
@@ -470,16 +473,16 @@ class ShutdownDelayClock(SystemClock):
 
 async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Server) -> None:
     """Those who call us hear of it later than we do."""
-    wanted, clock = options(), ShutdownDelayClock()
-    lingering = replace(wanted, listen=replace(wanted.listen, shutdown_delay=SHUTDOWN_DELAY))
+    expected, clock = options(), ShutdownDelayClock()
+    lingering = replace(expected, listen=replace(expected.listen, shutdown_delay=SHUTDOWN_DELAY))
     async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
         part = await stack.enter_async_context(admission(server, lingering, clock=clock))
         url, trust = part.url, ssl.create_default_context()
         trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
 
         async def closes() -> tuple[int, bool]:
-            async with session.post(f"{url}/nosuch", json={}, ssl=trust) as answer:
-                return answer.status, answer.headers.get("Connection") == "close"
+            async with session.post(f"{url}/nosuch", json={}, ssl=trust) as response:
+                return response.status, response.headers.get("Connection") == "close"
 
         assert await closes() == (404, False)
         ending = asyncio.create_task(stack.aclose())
@@ -535,5 +538,5 @@ def _write_files(files: CertificateFiles, authority: CertKeyPair, *, ca_bundle: 
 async def _is_404(
     session: aiohttp.ClientSession, part: AdmissionService, context: ssl.SSLContext
 ) -> bool:
-    async with session.post(f"{part.url}/nosuch", json={}, ssl=context) as answer:
-        return answer.status == 404
+    async with session.post(f"{part.url}/nosuch", json={}, ssl=context) as response:
+        return response.status == 404

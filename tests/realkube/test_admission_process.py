@@ -34,8 +34,8 @@ class AdmissionReplica:
     async def wait_response(self, path: str, status: int = 200) -> bool:
         async with aiohttp.ClientSession() as session:
             try:
-                async with session.get(self.health + path) as answer:
-                    return answer.status == status
+                async with session.get(self.health + path) as response:
+                    return response.status == status
             except aiohttp.ClientError:
                 assert self.process.returncode is None
                 return False
@@ -73,8 +73,8 @@ async def server(tmp_path: Path) -> AsyncIterator[RealServer]:
 
 async def rejects_queue(server: RealServer) -> bool:
     body = queue("lost", parent="nosuch") | {"apiVersion": QUEUES.api_version}
-    answer = await server.request("POST", DRY_RUN, body)
-    return answer.status == 400 and "failed to get parent queue" in answer.body["message"]
+    response = await server.request("POST", DRY_RUN, body)
+    return response.status == 400 and "failed to get parent queue" in response.body["message"]
 
 
 async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> None:
@@ -86,12 +86,12 @@ async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> N
         for each in (one, other):
             await wait_until_true(partial(each.wait_response, "/readyz"))
         await wait_until_true(lambda: rejects_queue(server))
-        made = [
+        created = [
             line["responseStatus"]["code"]
             for line in server.kube.audit()
             if line["verb"] == "create" and line["objectRef"].get("resource") == "secrets"
         ]
-        assert made.count(201) == 1
+        assert created.count(201) == 1
         for each in (one, other):
             each.process.send_signal(signal.SIGTERM)
         assert [await each.process.wait() for each in (one, other)] == [0, 0]
@@ -119,8 +119,10 @@ async def test_o9_resource_groups_are_taken_up_even_if_the_file_was_bad_at_the_s
 
     async def selector() -> object:
         path = f"{PODS.path('default')}?dryRun=All"
-        answer = await server.request("POST", path, pod("p"))
-        return answer.body["spec"].get("nodeSelector") if answer.status == 201 else answer.body
+        response = await server.request("POST", path, pod("p"))
+        return (
+            response.body["spec"].get("nodeSelector") if response.status == 201 else response.body
+        )
 
     async def gets_the_label() -> bool:
         return await selector() == {"pool": "batch"}

@@ -68,8 +68,8 @@ def is_safe_to_repeat(request: AuditedRequest) -> bool:
     """Whether a write can do no harm when another has been at work in between."""
     if request.verb == "create" and request.resource != "pods/binding":
         return True  # its name is fixed: a second one is refused
-    said = request.body
-    names = said.get("preconditions" if request.verb == "delete" else "metadata", {})
+    result = request.body
+    names = result.get("preconditions" if request.verb == "delete" else "metadata", {})
     return "uid" in names or "resourceVersion" in names
 
 
@@ -88,9 +88,9 @@ async def test_writes_that_arrive_when_another_leads_do_no_harm(tmp_path: Path) 
         for replica in senders.values():
             proxies[replica.user].release()
         await s.check_jobs()
-        late = [stray for part in COMPONENTS for stray in s.stale_writes(part)]
-        assert {stray.request.user for stray in late} <= {one.user for one in senders.values()}
-        assert [stray for stray in late if not is_safe_to_repeat(stray.request)] == []
+        delayed = [stray for part in COMPONENTS for stray in s.stale_writes(part)]
+        assert {stray.request.user for stray in delayed} <= {one.user for one in senders.values()}
+        assert [stray for stray in delayed if not is_safe_to_repeat(stray.request)] == []
 
 
 async def test_a_share_of_all_requests_fails(tmp_path: Path) -> None:

@@ -219,8 +219,8 @@ class RbacScenario:
             path = PERSISTENTVOLUMECLAIMS.path(TEST_NAMESPACE, each["metadata"]["name"])
             bound: Json = {"status": {"phase": "Bound"}}
             for where, change in ((path, {"spec": {"volumeName": "v"}}), (f"{path}/status", bound)):
-                answer = await self.server.request("PATCH", where, change, content_type=MERGE)
-                assert answer.status == 200, answer.body
+                response = await self.server.request("PATCH", where, change, content_type=MERGE)
+                assert response.status == 200, response.body
 
     async def _check_recreated(self, path: str) -> None:
         """Somebody deletes an object, and there is another one."""
@@ -291,8 +291,8 @@ class RbacScenario:
                 spec["serviceName"] = "none"
             if kind is BATCH_JOBS:
                 spec = {"template": {"spec": pod | {"restartPolicy": "Never"}}}
-            made = await self._create(kind, labels["app"], pod if kind is PODS else spec)
-            found.append(f"podgroup-{made['metadata']['uid']}")
+            created = await self._create(kind, labels["app"], pod if kind is PODS else spec)
+            found.append(f"podgroup-{created['metadata']['uid']}")
         return found
 
     async def run_without_lookup_rights(self) -> None:
@@ -308,9 +308,9 @@ class RbacScenario:
             taken = [rule for rule in role["rules"] if rule not in left]
             assert sum(len(rule["resources"]) for rule in taken) == kinds
             assert not await self._wait_forbidden(part, taken[0])
-            answer = await self.server.request("PUT", path.path(name=role["metadata"]["name"]),
+            response = await self.server.request("PUT", path.path(name=role["metadata"]["name"]),
                                                role | {"rules": left})  # fmt: skip
-            assert answer.status == 200, answer.body
+            assert response.status == 200, response.body
             # The role is seen as a whole: what held for one of its rules holds for all.
             await _wait_until_true(
                 partial(self._wait_forbidden, part, taken[0]), f"{part} may do less"
@@ -376,10 +376,10 @@ class RbacScenario:
             "spec": {"minMember": 1},
         }
         making = asyncio.create_task(self.server.create(PODGROUPS.path("late"), group))
-        wanted = Permission("", "namespaces", "get", "late")
+        expected = Permission("", "namespaces", "get", "late")
 
         async def asked() -> bool:
-            return wanted in used_permissions(self.server.kube.audit(), "admission")
+            return expected in used_permissions(self.server.kube.audit(), "admission")
 
         await _wait_until_true(asked, "the webhook asks for the namespace")
         self.proxy.release()
@@ -396,8 +396,8 @@ class RbacScenario:
         controllers = [each for each in self.components.running if each.name == "controllers"]
         for each in controllers:
             each.signal(signal.SIGSTOP)
-        answer = await self._send_command_by_rest("gang", "restart")
-        assert (await self._get(answer.headers["Location"]))["state"] == "Issued"
+        response = await self._send_command_by_rest("gang", "restart")
+        assert (await self._get(response.headers["Location"]))["state"] == "Issued"
         for each in controllers:
             each.signal(signal.SIGCONT)
         await self._wait_until(
@@ -432,15 +432,15 @@ class RbacScenario:
         return len(nodes) == 2 and not tainted
 
     async def _webhooks_answer(self) -> bool:
-        answer = await self.server.request(
+        response = await self.server.request(
             "POST", JOBS.path(TEST_NAMESPACE) + "?dryRun=All", _job("any")
         )
-        return answer.status == 201
+        return response.status == 201
 
     async def _rest_answers(self) -> bool:
         try:
-            async with self.rest.get("/readyz") as answer:
-                return answer.status == 200
+            async with self.rest.get("/readyz") as response:
+                return response.status == 200
         except aiohttp.ClientConnectorError:
             return False
 
@@ -474,9 +474,9 @@ class RbacScenario:
 
     async def _command(self, job: str, action: str) -> None:
         """The same by REST, followed to its outcome."""
-        answer = await self._send_command_by_rest(job, action)
-        assert answer.status == 202, await answer.text()
-        at = answer.headers["Location"]
+        response = await self._send_command_by_rest(job, action)
+        assert response.status == 202, await response.text()
+        at = response.headers["Location"]
 
         async def done() -> bool:
             return bool((await self._get(at))["state"] == "Executed")
@@ -485,14 +485,14 @@ class RbacScenario:
 
     async def _send_command_by_rest(self, job: str, action: str) -> aiohttp.ClientResponse:
         at = f"/v1/namespaces/{TEST_NAMESPACE}/jobs/{job}/commands"
-        answer = await self.rest.post(at, json={"action": action}, headers=self._bearer)
-        await answer.read()
-        return answer
+        response = await self.rest.post(at, json={"action": action}, headers=self._bearer)
+        await response.read()
+        return response
 
     async def _get(self, path: str) -> Any:
-        async with self.rest.get(path, headers=self._bearer) as answer:
-            assert answer.status == 200, await answer.text()
-            return await answer.json()
+        async with self.rest.get(path, headers=self._bearer) as response:
+            assert response.status == 200, await response.text()
+            return await response.json()
 
     @property
     def _bearer(self) -> dict[str, str]:
@@ -500,13 +500,13 @@ class RbacScenario:
 
     async def _patch(self, path: str, patch: list[Json]) -> None:
         kind = "application/json-patch+json"
-        answer = await self.server.request("PATCH", path, patch, content_type=kind)
-        assert answer.status == 200, answer.body
+        response = await self.server.request("PATCH", path, patch, content_type=kind)
+        assert response.status == 200, response.body
 
     async def _wait_until(self, path: str, true: Callable[[Any], object]) -> None:
         async def holds() -> bool:
-            answer = await self.server.request("GET", path)
-            return answer.status == 200 and bool(true(answer.body))
+            response = await self.server.request("GET", path)
+            return response.status == 200 and bool(true(response.body))
 
         await _wait_until_true(holds, f"at {path}")
 

@@ -46,13 +46,13 @@ async def test_users_have_the_rights_of_their_groups_and_stand_in_the_audit_log(
         await server.create(MAPS, config_map("here"))
         refused = await server.request("GET", MAPS, token=server.tokens["nobody"])
         assert refused.status == 403
-        said = [
+        result = [
             (line["user"]["username"], line["verb"], line["responseStatus"]["code"])
             for line in server.kube.audit()
             if line.get("objectRef", {}).get("resource") == "configmaps"
         ]
-        assert ("admin", "create", 201) in said
-        assert ("nobody", "list", 403) in said
+        assert ("admin", "create", 201) in result
+        assert ("nobody", "list", 403) in result
 
 
 async def test_it_comes_back_on_its_port_with_its_store(tmp_path: Path) -> None:

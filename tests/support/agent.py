@@ -41,10 +41,10 @@ def container(
     *command: str, name: str = "c", image: str = "busybox", **more: Any
 ) -> dict[str, Any]:
     """A container's part of a manifest."""
-    made: dict[str, Any] = {"name": name, "image": image, **more}
+    created: dict[str, Any] = {"name": name, "image": image, **more}
     if command:
-        made["command"] = list(command)
-    return made
+        created["command"] = list(command)
+    return created
 
 
 def after(seconds: float) -> datetime:

@@ -106,11 +106,11 @@ class AgentCluster:
 
     async def logs(self, name: str, query: str = "") -> str:
         """A pod's log through the API server."""
-        answer = await self.server.request(
+        response = await self.server.request(
             "GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}/log{query}"
         )
-        assert answer.status == 200, answer.body
-        return str(answer.body)
+        assert response.status == 200, response.body
+        return str(response.body)
 
     async def wait_log(self, name: str, words: str) -> str:
         """A pod's log, once *words* are in it."""
@@ -175,11 +175,11 @@ async def agent_cluster(
         settings = AgentSettings(
             data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, serving=serving
         )
-        made = AgentCluster(server, client, replace(settings, **changes))
+        created = AgentCluster(server, client, replace(settings, **changes))
         try:
-            yield made
+            yield created
         finally:
-            made.kill_leftover_pods()
+            created.kill_leftover_pods()
 
 
 async def bind_pvc(cluster: AgentCluster, name: str) -> None:

@@ -166,5 +166,5 @@ async def add_node(server: Server, name: str, **offers: str) -> None:
 
 async def merge_patch(server: Server, path: str, body: Json) -> None:
     """A merge patch, which must succeed."""
-    answer = await server.request("PATCH", path, body, content_type=MERGE)
-    assert answer.status == 200, answer.body
+    response = await server.request("PATCH", path, body, content_type=MERGE)
+    assert response.status == 200, response.body

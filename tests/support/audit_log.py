@@ -105,17 +105,17 @@ class StaleWrite:
 
 def parse(line: bytes) -> AuditedRequest:
     """One line of the log."""
-    said = msgspec.json.decode(line, type=_Line)
-    ref = said.object_ref
+    result = msgspec.json.decode(line, type=_Line)
+    ref = result.object_ref
     return AuditedRequest(
-        user=said.user.username,
-        verb=said.verb,
+        user=result.user.username,
+        verb=result.verb,
         resource=f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource,
         name=f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name,
-        code=said.response_status.code,
-        received=said.request_received_timestamp,
-        done=said.stage_timestamp,
-        body=said.request_object or {},
+        code=result.response_status.code,
+        received=result.request_received_timestamp,
+        done=result.stage_timestamp,
+        body=result.request_object or {},
     )
 
 

@@ -76,8 +76,8 @@ class ComponentProcess:
     async def get(self, serves: str, path: str) -> tuple[int, str]:
         """The answer to a GET of what it serves."""
         url = f"http://127.0.0.1:{await self.port(serves)}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            return answer.status, await answer.text()
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return response.status, await response.text()
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; the exit code."""

@@ -55,11 +55,11 @@ def write_table(definition: Mapping[str, Any]) -> None:
     """Store the table of a definition."""
     name = definition["metadata"]["name"]
     rows = sorted(fields(schema(definition)))
-    lines = [f"{path}\t{json.dumps(said, sort_keys=True)}\n" for path, said in rows]
+    lines = [f"{path}\t{json.dumps(result, sort_keys=True)}\n" for path, result in rows]
     (DIR / f"{name}.tsv").write_text("".join(lines))
 
 
 def read_table(name: str) -> dict[str, Facts]:
     """The stored table of a definition: fields by path."""
     lines = (DIR / f"{name}.tsv").read_text().splitlines()
-    return {path: json.loads(said) for path, said in (line.split("\t") for line in lines)}
+    return {path: json.loads(result) for path, result in (line.split("\t") for line in lines)}

@@ -83,13 +83,13 @@ class Server:
         token: str | None = None,
     ) -> RawResponse:
         """A raw request by the admin; *body* is JSON unless it is bytes."""
-        said = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
+        result = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
         data = None if body is None else io.BytesIO(raw)
         if data is not None:
-            said["Content-Type"] = content_type
-        said |= headers or {}
-        async with self.session.request(method, self.url + path, data=data, headers=said) as got:
+            result["Content-Type"] = content_type
+        result |= headers or {}
+        async with self.session.request(method, self.url + path, data=data, headers=result) as got:
             text = await got.read()
             read: Any = text.decode()
             if "json" in got.headers.get("Content-Type", "") and text:
@@ -98,20 +98,20 @@ class Server:
                 )
                 decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
                 read = decoder.decode_lines(text) if events else decoder.decode(text)
-            warnings = [_warning(said) for said in got.headers.getall("Warning", [])]
+            warnings = [_warning(result) for result in got.headers.getall("Warning", [])]
             return RawResponse(got.status, read, dict(got.headers), warnings)
 
     async def get(self, path: str) -> Any:
         """The JSON at *path*, which must be there."""
-        answer = await self.request("GET", path)
-        assert answer.status == 200, answer.body
-        return answer.body
+        response = await self.request("GET", path)
+        assert response.status == 200, response.body
+        return response.body
 
     async def create(self, path: str, body: Json) -> Json:
         """Create an object, which must succeed."""
-        answer = await self.request("POST", path, body)
-        assert answer.status == 201, answer.body
-        created: Json = answer.body
+        response = await self.request("POST", path, body)
+        assert response.status == 201, response.body
+        created: Json = response.body
         return created
 
     @asynccontextmanager
@@ -119,13 +119,13 @@ class Server:
         """A watch stream; *path* has its query."""
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
         never = aiohttp.ClientTimeout(total=None)
-        async with self.session.get(self.url + path, headers=headers, timeout=never) as answer:
+        async with self.session.get(self.url + path, headers=headers, timeout=never) as response:
             try:
-                yield WatchStream(answer)
+                yield WatchStream(response)
             finally:
                 # To end TLS in order takes longer than the loop of a test may live.
-                if answer.connection is not None and answer.connection.transport is not None:
-                    answer.connection.transport.abort()
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
 
     async def install_crds(self, *definitions: Json) -> None:
         """Create custom resource definitions and wait until they are served and clients told."""
@@ -243,13 +243,13 @@ def is_fully_discovered(document: Json, spec: Json) -> bool:
         for group in document["items"]
         if group["metadata"]["name"] == spec["group"]
     ] or [[]]
-    told = {
+    reported = {
         (version["version"], resource["resource"])
         for version in versions
         for resource in version["resources"]
     }
     plural = spec["names"]["plural"]
-    return {(each["name"], plural) for each in spec["versions"] if each["served"]} <= told
+    return {(each["name"], plural) for each in spec["versions"] if each["served"]} <= reported
 
 
 def config_map(name: str, **labels: str) -> Json:

@@ -71,9 +71,9 @@ class EmbeddedCluster:
         headers = {"Authorization": f"Bearer {self.token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
-            session.get(url, ssl=trust) as answer,
+            session.get(url, ssl=trust) as response,
         ):
-            return await answer.text()
+            return await response.text()
 
     def kill(self, component: str) -> None:
         """``kill -9`` of a part, if it runs just now."""
@@ -115,11 +115,11 @@ async def embedded_cluster(root: Path, *options: str) -> AsyncIterator[EmbeddedC
 def processes_of(root: Path) -> list[str]:
     """Command lines of processes that work in or for a data folder."""
     found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdigit() or int(directory.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            words = (directory / "cmdline").read_bytes() + (directory / "environ").read_bytes()
             if str(root).encode() in words:
                 found.append(words[:200].decode(errors="replace"))
     return found

@@ -151,13 +151,13 @@ def the_data_folder_is_listed() -> str:
 def the_machine_s_files_are_written() -> str:
     with open("/proc/self/mountinfo") as file:
         own = {line.split()[4] for line in file if " - tmpfs " in line}
-    for folder in ("/usr", "/usr/bin", "/etc", "/var/lib", "/boot"):
+    for directory in ("/usr", "/usr/bin", "/etc", "/var/lib", "/boot"):
         with suppress(OSError):
-            made = f"{folder}/batholith-escape"
-            os.mkdir(made)
-            os.rmdir(made)
-            if folder not in own:
-                return folder
+            created = f"{directory}/batholith-escape"
+            os.mkdir(created)
+            os.rmdir(created)
+            if directory not in own:
+                return directory
     return ""
 
 
@@ -235,12 +235,12 @@ def the_program_around_it_is_written() -> str:
         if int(pid) == os.getpid():
             continue
         with suppress(OSError):
-            held = os.open(f"/proc/{pid}/exe", os.O_PATH)
+            stored = os.open(f"/proc/{pid}/exe", os.O_PATH)
             with suppress(OSError):
-                return opened(f"/proc/self/fd/{held}", os.O_WRONLY)
+                return opened(f"/proc/self/fd/{stored}", os.O_WRONLY)
             if (
-                not os.fstatvfs(held).f_flag & os.ST_RDONLY
-                and os.fstat(held).st_uid == os.geteuid()
+                not os.fstatvfs(stored).f_flag & os.ST_RDONLY
+                and os.fstat(stored).st_uid == os.geteuid()
             ):
                 return f"/proc/{pid}/exe can be written once it ended"
     return ""
@@ -303,9 +303,9 @@ def a_namespace_of_the_machine_is_joined() -> str:
 @register_attempt
 def a_kernel_module_is_loaded() -> str:
     number = 313 if X86 else 273
-    held = os.open("/dev/null", os.O_RDONLY)
+    stored = os.open("/dev/null", os.O_RDONLY)
     try:
-        call("syscall", number, held, b"", 0)
+        call("syscall", number, stored, b"", 0)
     except OSError as error:
         # Who may load one is told that the file is none.
         return "" if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS) else str(error)
@@ -343,10 +343,10 @@ def own_status() -> dict[str, str]:
 
 @register_attempt
 def rights_are_regained() -> str:
-    told = own_status()
-    held = int(told["CapPrm"], 16) | int(told["CapAmb"], 16)
-    won = [name for name, number in CAPABILITIES.items() if held >> number & 1]
-    return ",".join(won + ([] if told["NoNewPrivs"].strip() == "1" else ["setuid programs"]))
+    reported = own_status()
+    stored = int(reported["CapPrm"], 16) | int(reported["CapAmb"], 16)
+    won = [name for name, number in CAPABILITIES.items() if stored >> number & 1]
+    return ",".join(won + ([] if reported["NoNewPrivs"].strip() == "1" else ["setuid programs"]))
 
 
 @register_attempt
@@ -361,8 +361,8 @@ def a_file_is_opened_by_its_number() -> str:
     number = 304 if X86 else 265
     handle = struct.pack("IiIIQ", 8, 1, 2, 0, 0)
     base = os.open("/usr", os.O_RDONLY)
-    held = call("syscall", number, base, handle, os.O_RDONLY)
-    return ",".join(os.listdir(held))
+    stored = call("syscall", number, base, handle, os.O_RDONLY)
+    return ",".join(os.listdir(stored))
 
 
 @register_attempt

@@ -14,8 +14,8 @@ BUILD = Path(__file__).parents[1] / "realkube" / "client" / "build"
 
 def needs_go_client() -> Path:
     """The program; skips without it, or fails where ``BATHOLITH_REQUIRE`` names realkube."""
-    said = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True)
-    program = Path(said.stdout.strip())
+    result = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True)
+    program = Path(result.stdout.strip())
     if not program.exists():
         if "realkube" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
             pytest.fail("the Go client is required and not built: tests/realkube/client/build")

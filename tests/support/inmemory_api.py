@@ -80,17 +80,17 @@ class InMemoryApi(FakeApi):
             self._check_quota(_parse(request.path).namespace)
         self.requesting_client = client.name
         try:
-            answer = cast("web.Response", await self._handle(cast("web.Request", request)))
+            response = cast("web.Response", await self._handle(cast("web.Request", request)))
         finally:
             self.requesting_client = ""
         for _ in range(self.response_lag):
             await asyncio.sleep(0)
         if client.killed:
             raise ConnectionLostError("dead")
-        body = answer.body
+        body = response.body
         assert isinstance(body, bytes)
-        if answer.status >= 300:
-            raise from_response(answer.status, body)
+        if response.status >= 300:
+            raise from_response(response.status, body)
         return body
 
     def _check_quota(self, namespace: str) -> None:
@@ -129,11 +129,11 @@ class InMemoryApi(FakeApi):
             raise ConnectionLostError("dead")
         request = _Request("GET", path, None, "")
         faults = self._injected_faults
-        fault = next((one for one in faults if one.times and one.match(request)), None)  # type: ignore[arg-type]
-        if fault is not None:
-            fault.times -= 1
-            if isinstance(fault.action, int):
-                raise from_response(fault.action, b"as planned")
+        error = next((one for one in faults if one.times and one.match(request)), None)  # type: ignore[arg-type]
+        if error is not None:
+            error.times -= 1
+            if isinstance(error.action, int):
+                raise from_response(error.action, b"as planned")
             raise ConnectionLostError("as planned")
         target, query = _parse(request.path), request.query
         selector = query.get("labelSelector", "")

@@ -232,8 +232,8 @@ class _JobInvariants:
         ):
             return
         since = self.world.clock.now() - self.world.transitions.failed_at(pod)
-        late = since.total_seconds() - delay_of(policy)
-        assert late < _SLACK, f"{self.key}: {policy} was forgotten"
+        delayed = since.total_seconds() - delay_of(policy)
+        assert delayed < _SLACK, f"{self.key}: {policy} was forgotten"
 
     def _check_finished(self) -> None:
         """Nothing is left that lives, and as soon as the last pod has gone it is said."""

@@ -45,13 +45,13 @@ class ExpectedJob:
     @property
     def body(self) -> Json:
         """What a user applies, with the defaults that admission fills in."""
-        whole = {
+        content = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
             "metadata": {"name": self.name, "namespace": NAMESPACE},
             "spec": {"schedulerName": "volcano", "tasks": list(self.tasks), **self.spec},
         }
-        return set_defaults(whole, scheduler_name="volcano")
+        return set_defaults(content, scheduler_name="volcano")
 
     @property
     def pods(self) -> set[tuple[str, str]]:
@@ -209,12 +209,14 @@ class JobLoad:
         """Create a job, even if the server is down for a while, or does not know all kinds yet."""
         while True:
             try:
-                answer = await self._server.request("POST", JOBS.path(NAMESPACE), script.body)
+                response = await self._server.request("POST", JOBS.path(NAMESPACE), script.body)
             except aiohttp.ClientError:
-                answer = None
-            if answer is not None and answer.status in (201, 409):
+                response = None
+            if response is not None and response.status in (201, 409):
                 return  # 409: the first answer was lost
-            assert answer is None or answer.status >= 429 or answer.status == 404, answer.body
+            assert response is None or response.status >= 429 or response.status == 404, (
+                response.body
+            )
             await asyncio.sleep(0.1)
 
     @property
@@ -238,18 +240,20 @@ class JobLoad:
 
     def mismatches(self) -> list[str]:
         """Jobs that did not end as they should, each in a sentence."""
-        said = []
+        result = []
         for script in self.expected:
             job = self._jobs.get(f"{NAMESPACE}/{script.name}")
             if job is None:
-                said.append(f"{script.name} is gone")
+                result.append(f"{script.name} is gone")
                 continue
             status = job.status
             got = (status.state.phase, status.succeeded, status.failed, status.retry_count)
             must = (script.phase, script.succeeded, script.failed, script.retries)
             if got != must:
-                said.append(f"{script.name}: (phase, succeeded, failed, retries) {got}, not {must}")
-        return said
+                result.append(
+                    f"{script.name}: (phase, succeeded, failed, retries) {got}, not {must}"
+                )
+        return result
 
     def expected_pods(self) -> set[tuple[str, str]]:
         """The pods that must have been made, by name and version of the job."""

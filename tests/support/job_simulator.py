@@ -127,10 +127,10 @@ class JobSimulator:
                 self.job = msgspec.structs.replace(self.job, status=status)
             case fx.CreatePodGroup(spec):
                 assert self.podgroup is None
-                made = podgroups.build(self.job, spec)
+                created = podgroups.build(self.job, spec)
                 self._serial += 1
-                meta = msgspec.structs.replace(made.metadata, uid=f"pg-{self._serial}")
-                self.podgroup = msgspec.structs.replace(made, metadata=meta)
+                meta = msgspec.structs.replace(created.metadata, uid=f"pg-{self._serial}")
+                self.podgroup = msgspec.structs.replace(created, metadata=meta)
             case fx.UpdatePodGroup(patch):
                 assert self.podgroup is not None
                 fields = {**msgspec.to_builtins(self.podgroup.spec), **patch}

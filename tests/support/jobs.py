@@ -37,7 +37,7 @@ def task(name: str = "t", replicas: int = 2, **fields: Any) -> dict[str, Any]:
 def job(*tasks: dict[str, Any], status: JobStatus | None = None, **spec: Any) -> Job:
     """A Job named ``j`` of *tasks*; its gang is all of its pods unless *spec* says otherwise."""
     tasks = tasks or (task(),)
-    whole = {
+    content = {
         "minAvailable": sum(one["replicas"] for one in tasks),
         "maxRetry": 3,
         "queue": "default",
@@ -45,7 +45,7 @@ def job(*tasks: dict[str, Any], status: JobStatus | None = None, **spec: Any) ->
         "tasks": tasks,
         **spec,
     }
-    made = msgspec.convert({"spec": encode_templates(whole)}, Job)
+    created = msgspec.convert({"spec": encode_templates(content)}, Job)
     meta = ObjectMeta(
         name="j",
         namespace="ns",
@@ -54,7 +54,7 @@ def job(*tasks: dict[str, Any], status: JobStatus | None = None, **spec: Any) ->
         generation=1,
         creation_timestamp="2026-05-04T11:00:00Z",
     )
-    return msgspec.structs.replace(made, metadata=meta, status=status or JobStatus())
+    return msgspec.structs.replace(created, metadata=meta, status=status or JobStatus())
 
 
 def encode_templates(spec: dict[str, Any]) -> dict[str, Any]:

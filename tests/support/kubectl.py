@@ -65,6 +65,6 @@ class Kubectl:
 
     async def __call__(self, *arguments: str, stdin: str = "") -> str:
         """Run a command that must succeed; returns what it printed."""
-        said = await self.run(*arguments, stdin=stdin)
-        assert said.code == 0, f"kubectl {' '.join(arguments)}: {said.err}{said.out}"
-        return said.out
+        result = await self.run(*arguments, stdin=stdin)
+        assert result.code == 0, f"kubectl {' '.join(arguments)}: {result.err}{result.out}"
+        return result.out

@@ -161,11 +161,11 @@ class SkewedClock:
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        made = _Timer(callback)
+        created = _Timer(callback)
         self._true_clock.call_later(
-            max(seconds, 0.0) / self.rate, lambda: self.run_when_thawed(made.fire)
+            max(seconds, 0.0) / self.rate, lambda: self.run_when_thawed(created.fire)
         )
-        return made
+        return created
 
     def run_when_thawed(self, call: Callable[[], object]) -> None:
         """Make a call now, or once we are thawed."""
@@ -225,16 +225,16 @@ class LeaseClient:
         """Send a request; that the caller gives up does not call it back."""
         wire, true = self._network, self._server.clock
         self.requests.append(method)
-        answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-        back, answers, refusal = wire.response_delay, wire.delivers_responses, wire.error
+        response: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        back, responses, refusal = wire.response_delay, wire.delivers_responses, wire.error
 
         def complete(result: Json | ApiError) -> None:
-            if answer.done():
+            if response.done():
                 return
             if isinstance(result, ApiError):
-                answer.set_exception(result)
+                response.set_exception(result)
             else:
-                answer.set_result(result)
+                response.set_result(result)
 
         def process() -> None:
             result: Json | ApiError
@@ -242,12 +242,12 @@ class LeaseClient:
                 result = refusal or action()
             except ApiError as error:
                 result = error
-            if answers:
+            if responses:
                 true.call_later(back, lambda: self._clock.run_when_thawed(lambda: complete(result)))
 
         if wire.delivers_requests:
             true.call_later(wire.request_delay, process)
-        return await answer
+        return await response
 
 
 @dataclass(eq=False)
@@ -313,9 +313,9 @@ class LeaseSimulation:
             random_source=random,
         )
         task = asyncio.get_running_loop().create_task(elector.run())
-        made = SimulatedCandidate(name, clock, wire, client, elector, task, metrics)
-        self.candidates.append(made)
-        return made
+        created = SimulatedCandidate(name, clock, wire, client, elector, task, metrics)
+        self.candidates.append(created)
+        return created
 
     @property
     def leaders(self) -> list[SimulatedCandidate]:
@@ -330,8 +330,8 @@ class LeaseSimulation:
             known = there is None or there["spec"]["holderIdentity"] == leader.name
             assert known, "it only thinks it leads"
         for each in self.candidates:
-            told = each.ended or each.clock.frozen or each.task.cancelling()
-            if not told and each.elector.elected.is_set():
+            reported = each.ended or each.clock.frozen or each.task.cancelling()
+            if not reported and each.elector.elected.is_set():
                 # Of several things that happen at one moment this may not be the first.
                 assert each.elector._remaining() > -1e-6, "not told to stop"
 

@@ -63,8 +63,8 @@ def helm(*arguments: str) -> str:
 def chart(*values: str, namespace: str = NAMESPACE) -> Objects:
     """What ``helm install`` would apply with *values* (``key=value``) set."""
     flags = [f"--set={value}" for value in values]
-    told = ("template", "batholith", str(CHART), "--include-crds", f"--namespace={namespace}")
-    return objects(helm(*told, *flags))
+    reported = ("template", "batholith", str(CHART), "--include-crds", f"--namespace={namespace}")
+    return objects(helm(*reported, *flags))
 
 
 def of_kind(found: Objects, kind: str) -> dict[str, Json]:

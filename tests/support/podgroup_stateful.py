@@ -113,11 +113,11 @@ class PodGroupWorld(ControllerWorld[PodGroupController]):
         """
         groups = self.objects_by_key(PODGROUPS)
         for key, pod in self.objects_by_key(PODS).items():
-            wanted = expected_podgroup(pod)
-            if wanted:
+            expected = expected_podgroup(pod)
+            if expected:
                 bound = pod["metadata"].get("annotations", {}).get(GROUP_NAME)
-                assert f"{key[0]}/{bound}" == wanted, f"{key} is not bound to {wanted}"
-                assert wanted in groups, f"{key} has no PodGroup"
+                assert f"{key[0]}/{bound}" == expected, f"{key} is not bound to {expected}"
+                assert expected in groups, f"{key} has no PodGroup"
         bound = 20 + 12 * self.external_changes
         assert self.controller_writes <= bound, (
             f"{self.controller_writes} writes for {self.external_changes} changes"

@@ -86,10 +86,10 @@ def postgres() -> Iterator[Postgres]:
     # It will not run as root; then it runs as the user that its package made.
     user = "postgres" if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+        directory = Path(name)
         if user is not None:
-            shutil.chown(folder, user)
-        server = Postgres(folder, user, initdb, pg_ctl)
+            shutil.chown(directory, user)
+        server = Postgres(directory, user, initdb, pg_ctl)
         server.make()
         server.start()
         try:

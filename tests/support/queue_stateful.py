@@ -137,10 +137,12 @@ class QueueWorld(ControllerWorld[QueueController]):
         )
 
     def _check_settled(self, name: str, status: Object) -> None:
-        held = self.podgroup_phases(name)
+        stored = self.podgroup_phases(name)
         for phase in COUNTED:
-            assert status.get(phase.lower(), 0) == held.count(phase), f"{name}: {held}, {status}"
-        assert held or status["state"] != "Closing", f"INV-VC-5: {name} is empty and {status}"
+            assert status.get(phase.lower(), 0) == stored.count(phase), (
+                f"{name}: {stored}, {status}"
+            )
+        assert stored or status["state"] != "Closing", f"INV-VC-5: {name} is empty and {status}"
 
     def _matches_parent(self, name: str) -> None:
         """It is as its parent allows."""

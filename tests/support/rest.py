@@ -52,10 +52,10 @@ class RestClient:
         headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
         async with self.session.request(
             method, self.url + path, json=json, data=data, headers=headers
-        ) as answer:
-            if answer.status >= 400:
-                assert answer.content_type == "application/problem+json"
-            return answer.status, await answer.json(content_type=None)
+        ) as response:
+            if response.status >= 400:
+                assert response.content_type == "application/problem+json"
+            return response.status, await response.json(content_type=None)
 
     async def command(self, action: str) -> dict[str, Any]:
         status, body = await self.call("POST", f"{PATH}/commands", json={"action": action})

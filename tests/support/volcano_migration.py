@@ -57,15 +57,15 @@ class AnyObject(ApiStruct, frozen=True):
 
     @property
     def status_fields(self) -> Json:
-        said: Json = msgspec.json.decode(self.status)
-        return said
+        result: Json = msgspec.json.decode(self.status)
+        return result
 
     @property
     def phase(self) -> str:
         """Of a job, a PodGroup, a pod; the state of a queue."""
-        said = self.status_fields
-        state = said.get("state") or {}
-        found = said.get("phase") or (state if isinstance(state, str) else state.get("phase"))
+        result = self.status_fields
+        state = result.get("state") or {}
+        found = result.get("phase") or (state if isinstance(state, str) else state.get("phase"))
         return str(found or "")
 
 
@@ -203,16 +203,16 @@ class VolcanoMigration:
         body["metadata"] = {
             key: value for key, value in body["metadata"].items() if key not in ("uid", "namespace")
         }
-        made = await self.client.create(resource, body, namespace=space, view=AnyObject)
-        self.created_uids[f"{kind}/{name}"] = made.metadata.uid
+        created = await self.client.create(resource, body, namespace=space, view=AnyObject)
+        self.created_uids[f"{kind}/{name}"] = created.metadata.uid
         if kind in ("Job", "Queue"):
             body = {"status": status}
             await self.client.patch(resource, name, body, namespace=space, subresource="status")
         if kind == "Pod" and (terminating or status["phase"] != "Pending"):
             await self._bind(name, status["phase"])
         if terminating:
-            await self.client.delete(PODS, name, namespace=NAMESPACE, uid=made.metadata.uid)
-        return made.metadata.uid
+            await self.client.delete(PODS, name, namespace=NAMESPACE, uid=created.metadata.uid)
+        return created.metadata.uid
 
     async def _bind(self, name: str, phase: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": NODE}

@@ -70,8 +70,8 @@ async def serve_webhooks(
         stack.push_async_callback(_unregister, server, webhooks, counts)
         registration = Registration(webhooks=webhooks, endpoint=WebhookEndpoint(url=url))
         for hook in webhooks:
-            wanted = registration.configuration(hook, bundle=bundle)
-            await server.create(registration.configuration_resource(hook).path(), wanted)
+            expected = registration.configuration(hook, bundle=bundle)
+            await server.create(registration.configuration_resource(hook).path(), expected)
         await _wait_called(server, webhooks, counts)
         yield ServedWebhooks(url, bundle, counts)
 
