@@ -1,4 +1,4 @@
-"""Builders that read like manifests, and a server's shelf of objects, for tests of admission."""
+"""Builders that read like manifests, and an in-memory object reader, for tests of admission."""
 
 import copy
 from collections.abc import Iterable

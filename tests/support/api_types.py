@@ -1,4 +1,4 @@
-"""Makes the table of the built-in types and their schemas from what Kubernetes itself says.
+"""Builds the table of the built-in types and their schemas from Kubernetes' own sources.
 
 Two sources: the OpenAPI documents of a real API server (names, required fields, how lists are
 merged), and the tags of the Go types (protobuf numbers, what is written out when it is empty),
@@ -66,8 +66,13 @@ def _request_body_types(kinds: Iterable[KindInfo]) -> Iterator[tuple[str, str]]:
     """The version and kind of all bodies that are taken."""
     for kind in kinds:
         yield kind.resource.api_version, kind.resource.kind
-        for part in kind.subresources.values():
-            yield f"{part.group}/{part.version}" if part.group else part.version, part.kind
+        for subresource in kind.subresources.values():
+            yield (
+                f"{subresource.group}/{subresource.version}"
+                if subresource.group
+                else subresource.version,
+                subresource.kind,
+            )
 
 
 def _message(found: Mapping[str, Any], api_version: str, kind: str) -> str:

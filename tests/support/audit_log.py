@@ -26,7 +26,7 @@ RULES: tuple[Json, ...] = (
     {"level": "Metadata", "resources": [{"group": "", "resources": ["events", "nodes"]}]},
     {"level": "Request", "verbs": sorted(WRITES)},
 )
-"""What the audit policy must have on top: the bodies of writes that matter."""
+"""Additional audit rules: request bodies of the relevant writes."""
 
 LEASE_MARGIN = "~"
 """End of a reign that is not over: sorts after all times."""
@@ -75,12 +75,13 @@ class AuditedRequest:
 
     @property
     def took_effect(self) -> bool:
-        """Whether it was a write that the server carried out, as far as it says."""
+        """Whether the response shows a write that was executed."""
         return self.verb in WRITES and 200 <= self.code < 300
 
     @property
     def may_have_taken_effect(self) -> bool:
-        """Whether it was a write that perhaps took effect: its sender went while it was at it."""
+        """Whether it was a write of unknown outcome: its client disconnected before the
+        response."""
         return self.verb in WRITES and self.code >= 500
 
 
@@ -138,7 +139,7 @@ class AuditLog:
         return self._requests
 
     def leader(self, lease: str) -> str:
-        """The user who holds a Lease now; empty if nobody does."""
+        """The current holder of a Lease; empty if there is none."""
         last = leaderships(self.requests(), lease)[-1:]
         return last[0].user if last and last[0].ended == LEASE_MARGIN else ""
 
@@ -196,7 +197,7 @@ def stale_writes(
 
 
 def is_lease_event(lease: str, request: AuditedRequest) -> bool:
-    """Whether it is an event about the Lease: candidates say that they have begun or stopped."""
+    """Whether it is an event about the Lease: candidates record when they start or stop leading."""
     return request.resource == "events" and request.name.startswith(f"{lease}.")
 
 
@@ -212,9 +213,9 @@ def outside_leadership(request: AuditedRequest, held: Sequence[Leadership]) -> s
 
 
 def pod_creations(requests: Iterable[AuditedRequest]) -> Counter[tuple[str, str]]:
-    """How often a pod of a job was made, by name (which holds the index) and version of the job.
+    """How often a pod of a job was created, by name (which holds the index) and job version.
 
-    A pod whose maker was killed while the server made it may be missing.
+    A pod may be missing if its creator was killed during the request.
     """
     return Counter(
         (one.name, _version(one.body))

@@ -1,6 +1,6 @@
 """A real API server with replicas of the components under load: for chaos tests.
 
-Every process has a user of its own, so that the audit log shows who did what.
+Every process has its own user, so that the audit log shows who did what.
 `ChaosCluster.check` holds the conditions that every run must meet at its end.
 """
 

@@ -35,8 +35,8 @@ async def denials(
 ) -> dict[str, str]:
     """Return the denial message of each write, ``""`` where it is accepted.
 
-    An answer is asked for again while *late* says of phrase and answer that the server has not yet
-    seen what is there.
+    A write is repeated while *eventually_consistent* is true for phrase and response: the server
+    has not yet seen what is there.
     """
     messages = {}
     for phrase, case in cases.items():

@@ -1,4 +1,5 @@
-"""The embedded API server for tests: in the test's own loop, on a free port, in a fresh folder."""
+"""The embedded API server for tests: in the test's event loop, on a free port, in a new
+directory."""
 
 import asyncio
 import io
@@ -33,7 +34,7 @@ DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLis
 
 @dataclass(slots=True)
 class RawResponse:
-    """What the server said to a raw request."""
+    """Response to a raw request."""
 
     status: int
     body: Any
@@ -128,7 +129,7 @@ class Server:
                     response.connection.transport.abort()
 
     async def install_crds(self, *definitions: Json) -> None:
-        """Create custom resource definitions and wait until they are served and clients told."""
+        """Create custom resource definitions and wait until discovery lists them."""
         for definition in definitions:
             await self.create(DEFINITIONS, definition)
         for definition in definitions:
@@ -237,7 +238,7 @@ def _warning(header: str) -> str:
 
 
 def is_fully_discovered(document: Json, spec: Json) -> bool:
-    """Whether clients are told of all that a definition serves; a real server does that later."""
+    """Whether discovery lists all that a definition serves; a real server does so with a delay."""
     (versions,) = [
         group["versions"]
         for group in document["items"]
@@ -302,7 +303,7 @@ def foo(name: str, **spec: Any) -> Json:
 
 
 async def wait_deleted(server: Server, path: str, name: str) -> None:
-    """Wait by watch until an object is gone."""
+    """Wait by watch until an object is deleted."""
     query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
     async with server.watch(query) as lines:
         if (await server.request("GET", f"{path}/{name}")).status == 404:

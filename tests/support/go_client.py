@@ -19,14 +19,14 @@ def needs_go_client() -> Path:
     if not program.exists():
         if "realkube" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
             pytest.fail("the Go client is required and not built: tests/realkube/client/build")
-        pytest.skip("the Go client is not built: tests/realkube/client/build makes it")
+        pytest.skip("the Go client is not built: run tests/realkube/client/build")
     return program
 
 
 async def run_go_checks(
     kubeconfig: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What each check complains about; nothing where it holds.
+    """Failure message of each check; empty where it holds.
 
     ``-run PATTERN`` picks checks, ``-life`` those that need controllers, scheduler and nodes.
     """

@@ -24,9 +24,9 @@ from batholith.model import times
 from batholith.model.names import PODS, Resource
 
 ChangeCallback = Callable[[str, str, Object, Object | None], None]
-"""Told of (collection, ADDED/MODIFIED/DELETED, object now, object before)."""
+"""Called with (collection, ADDED/MODIFIED/DELETED, new object, old object)."""
 QUOTA_EXCEEDED = "exceeded quota"
-"""What a full namespace says."""
+"""Message of an exceeded quota."""
 
 
 def key_of(name: str) -> str:
@@ -38,9 +38,9 @@ class _Request:
     """What the server reads of a request."""
 
     def __init__(self, method: str, path: str, body: bytes | None, content_type: str) -> None:
-        parts = urlsplit(path)
-        self.method, self.path = method, parts.path
-        self.query = dict(parse_qsl(parts.query))
+        url = urlsplit(path)
+        self.method, self.path = method, url.path
+        self.query = dict(parse_qsl(url.query))
         self.headers = {"Content-Type": content_type}
         self._body = body or b""
 
@@ -49,7 +49,7 @@ class _Request:
 
 
 class InMemoryApi(FakeApi):
-    """The server; pods that have been placed go in two steps, and specs have generations."""
+    """The server; bound pods are deleted in two steps, and specs have generations."""
 
     def __init__(self, clock: FakeClock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class InMemoryApi(FakeApi):
         self.requests = 0
         """Of clients, without watches."""
         self.response_lag = 1
-        """Rounds of the loop that an answer is under way; watches may well be faster."""
+        """Loop iterations until a response arrives; watch events may be faster."""
         self.full_namespaces: set[str] = set()
         """Namespaces whose quota takes no more pods."""
         self._serial = 0
@@ -71,7 +71,7 @@ class InMemoryApi(FakeApi):
     # What a client does.
 
     async def serve(self, client: "InMemoryClient", request: _Request) -> bytes:
-        """Answer one request."""
+        """Handle one request."""
         self.requests += 1
         await asyncio.sleep(0)
         if client.killed:
@@ -157,10 +157,10 @@ class InMemoryApi(FakeApi):
                 return
             yield [line]
 
-    # What goes wrong.
+    # Fault injection.
 
     def hold_watches(self, resource: Resource) -> None:
-        """Let watches of *resource* tell nothing more until :meth:`unlock`."""
+        """Hold back events of watches of *resource* until :meth:`unlock`."""
         path = resource.path()
         if path not in self._held_watches:
             self._held_watches[path] = self._loop.create_future()
@@ -170,7 +170,7 @@ class InMemoryApi(FakeApi):
         self._release(True)
 
     def break_watches(self) -> None:
-        """Break all watches, and never tell what has not been told; it must be listed anew."""
+        """Break all watches and drop their undelivered events: informers must relist."""
         self.forget_history()
         self.end_watches()
         self._release(False)
@@ -195,7 +195,7 @@ class InMemoryApi(FakeApi):
         self._delete(resource.path(), key_of(name))
 
     def force_delete(self, resource: Resource, name: str) -> None:
-        """Remove an object at once, whatever holds it; *name* as above."""
+        """Remove an object at once, finalizers ignored; *name* as above."""
         super()._delete(resource.path(), key_of(name))
 
     def _store(self, prefix: str, key: str, obj: Object) -> Object:

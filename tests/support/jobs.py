@@ -35,7 +35,7 @@ def task(name: str = "t", replicas: int = 2, **fields: Any) -> dict[str, Any]:
 
 
 def job(*tasks: dict[str, Any], status: JobStatus | None = None, **spec: Any) -> Job:
-    """A Job named ``j`` of *tasks*; its gang is all of its pods unless *spec* says otherwise."""
+    """A Job named ``j`` of *tasks*; its gang is all of its pods unless *spec* overrides it."""
     tasks = tasks or (task(),)
     content = {
         "minAvailable": sum(one["replicas"] for one in tasks),
@@ -84,15 +84,15 @@ def pod_info(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: An
 
 def job_view(job: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **fields: Any) -> JobView:
     """The job *of* with *pods*, and a PodGroup in phase *podgroup* (``None``: there is none)."""
-    ledger = PodTracker()
-    ledger.set_job(job)
+    tracker = PodTracker()
+    tracker.set_job(job)
     for pod in pods:
-        ledger.update(pod)
+        tracker.update(pod)
     gang = podgroups.desired_spec(job, priorities={})
     group = podgroups.build(job, gang)
     return JobView(
         job=job,
-        pod_tracker=ledger,
+        pod_tracker=tracker,
         podgroup_spec=gang,
         now=NOW,
         monotonic_now=100.0,

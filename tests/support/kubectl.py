@@ -31,7 +31,7 @@ class CommandResult:
 
 @dataclass(slots=True)
 class Kubectl:
-    """kubectl with a home of its own, so that nothing is cached from elsewhere."""
+    """kubectl with its own home directory, so that no other cache is used."""
 
     server: Server
     home: Path

@@ -1,4 +1,4 @@
-"""What is deployed: the kustomize files and the chart, as the objects that they come to."""
+"""What is deployed: the kustomize files and the chart, as rendered objects."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ Objects = dict[Key, Json]
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 BASE = MANIFESTS / "base"
-OVERLAYS = sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir())
+OVERLAYS = sorted(directory.name for directory in (MANIFESTS / "overlays").iterdir())
 CHART = MANIFESTS / "chart"
 NAMESPACE = "volcano-system"
 
@@ -42,7 +42,7 @@ def objects(text: str) -> Objects:
         if each is not None:
             meta = each["metadata"]
             key = (each["kind"], meta.get("namespace", ""), meta["name"])
-            assert key not in found, f"{key} is there twice"
+            assert key not in found, f"{key} is duplicated"
             found[key] = each
     return found
 

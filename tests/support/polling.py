@@ -38,7 +38,7 @@ async def wait_until_true(
 
 
 async def wait_until_equal(query: Callable[[], Awaitable[object]], expected: object) -> None:
-    """Ask until the answer is *wanted*; show the last one if that takes too long."""
+    """Poll until the result equals *wanted*; on timeout report the last one."""
     last: list[object] = []
 
     async def matches() -> bool:

@@ -57,13 +57,13 @@ class RawHttpServer:
             self.closed_connections += 1
 
     async def respond_to_all(self, peer: RawConnection) -> None:
-        """Answer every request with an empty object until the client hangs up."""
+        """Respond to every request with an empty object until the client disconnects."""
         while True:
             self.requests.append(await peer.request())
             peer.send(OK)
 
     async def hang(self, peer: RawConnection) -> None:
-        """Take a request, never answer it, and wait until the client hangs up."""
+        """Read a request, never respond, and wait until the client disconnects."""
         self.requests.append(await peer.request())
         await peer.reader.read()
 
@@ -73,7 +73,7 @@ async def raw_http_server(
     *behaviours: Callable[[RawHttpServer, RawConnection], Awaitable[None]],
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[RawHttpServer]:
-    """A server on a free port; without *behaviours* it answers everything."""
+    """A server on a free port; without *behaviours* it responds to everything."""
     created = RawHttpServer([])
     for behaviour in behaviours or (RawHttpServer.respond_to_all,):
 

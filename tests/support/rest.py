@@ -112,15 +112,15 @@ async def running_api(client: Client, store_url: str) -> AsyncIterator[str]:
         yield url
 
 
-def sqlite(folder: Path) -> str:
-    return f"sqlite:///{folder / 'api.db'}"
+def sqlite(directory: Path) -> str:
+    return f"sqlite:///{directory / 'api.db'}"
 
 
 @contextlib.asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
+async def cluster(directory: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
     """A cluster that holds one job, and a client of it."""
     async with (
-        embedded_server(folder / "cluster", crds=crds.load()) as server,
+        embedded_server(directory / "cluster", crds=crds.load()) as server,
         server.client("api") as client,
     ):
         await client.create(JOBS, JOB, namespace="default")

@@ -162,7 +162,7 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
         }
     },
 }  # fmt: skip
-"""By kind, or by version and kind: what the smallest objects that are let pass have."""
+"""By kind, or by version and kind: fields of the smallest valid objects."""
 
 _NAMES = {"CustomResourceDefinition": "samples.ex.io", "CSIDriver": "sample.ex.io"}
 
@@ -267,14 +267,14 @@ _UNSATISFIABLE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec.devices.requests[0].exactly.adminAccess",),
     "ResourceClaimTemplate": ("spec.spec.devices.requests[0].exactly.adminAccess",),
 }  # fmt: skip
-"""What stands for something that would have to be there, by kind."""
+"""Placeholders for required references, by kind."""
 
 
 def accepted_sample(kind: KindInfo) -> Json:
-    """The fullest object of a kind that a server may let pass."""
+    """The valid object of a kind with most fields."""
     created = copy.deepcopy(full_sample(kind))
-    for place in _UNSATISFIABLE_FIELDS.get(kind.resource.kind, ()):
-        _remove_field(created, _steps(place), {})
+    for path in _UNSATISFIABLE_FIELDS.get(kind.resource.kind, ()):
+        _remove_field(created, _steps(path), {})
     return created
 
 
@@ -290,7 +290,7 @@ def _steps(path_: str) -> list[str]:
 
 
 def _remove_field(obj: Any, steps: list[str], minimum: Any) -> bool:
-    """Remove the deepest part on the way down *steps* that there is, or what *least* has not."""
+    """Remove the deepest existing field along *steps*, or what *least* lacks."""
     owner: Any = None
     last: Any = None
     for step in steps:

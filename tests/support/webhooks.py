@@ -60,12 +60,12 @@ async def serve_webhooks(
     consulted = {each for hook in webhooks for each in LOOKED_UP_RESOURCES.get(hook.path, ())}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(server.client("admin"))
-        shelves = InformerReader(client, consulted)
-        await stack.enter_async_context(_running_informers(shelves))
+        reader = InformerReader(client, consulted)
+        await stack.enter_async_context(_running_informers(reader))
         counts = ReviewCounter()
-        desk = AdmissionHandler(webhooks, shelves, registry=counts.registry)
+        handler = AdmissionHandler(webhooks, reader, registry=counts.registry)
         presenter, bundle = _serving_certificate()
-        listening = serve_until_exit(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
+        listening = serve_until_exit(ReviewServer(presenter, address="127.0.0.1", port=0), handler)
         url = await stack.enter_async_context(listening)
         stack.push_async_callback(_unregister, server, webhooks, counts)
         registration = Registration(webhooks=webhooks, endpoint=WebhookEndpoint(url=url))
@@ -98,7 +98,7 @@ async def _running_informers(reader: InformerReader) -> AsyncIterator[None]:
 
 
 async def _unregister(server: Server, webhooks: Sequence[Webhook], counts: ReviewCounter) -> None:
-    """Take the configurations back, and wait until nobody asks us any more."""
+    """Delete the configurations, and wait until the server sends no more reviews."""
     ours = Registration(webhooks=webhooks, endpoint=WebhookEndpoint())
     for hook in webhooks:
         path = ours.configuration_resource(hook).path(name=ours.configuration_name(hook))
@@ -116,13 +116,13 @@ _PROBES: dict[Resource, Json] = {
 
 
 async def _wait_called(server: Server, webhooks: Sequence[Webhook], counts: ReviewCounter) -> None:
-    """Wait until the server has heard of the configurations."""
+    """Wait until the configurations are in effect."""
     for hook in webhooks:
         await wait_until_true(partial(_is_called, server, hook, counts))
 
 
 async def _is_called(server: Server, hook: Webhook, counts: ReviewCounter) -> bool:
-    """Whether the server asks *hook* about a write that is only pretended."""
+    """Whether the server calls *hook* for a dry-run write."""
     resource, before = hook.resource, counts.count(hook.path)
     body = {**_PROBES[resource], "apiVersion": resource.api_version, "kind": resource.kind}
     body["metadata"] = {"name": "probe"}
