@@ -135,7 +135,7 @@ ALLOWED = (
         paths=("/events/PodGroup/+Scheduled",),
     ),
     AllowedDifference(
-        reason="A pod that terminated on its own is kept, even if the job finished at the same moment.",
+        reason="A pod that terminated on its own is kept, even if its job finished at that moment.",
         scenarios=("*-job-tensorflow-dist-mnist", "*mpi-example", "*tf-*", "kubecon2019-horovod*"),
         paths=("/pods/*",),
     ),

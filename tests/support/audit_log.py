@@ -1,11 +1,10 @@
-"""Reads an API server's audit log: who led when, who wrote beside his time, what was made twice.
+"""Reads an API server's audit log: leaderships, stale writes, duplicate creations.
 
 Needs the bodies of writes (`RULES`), and one user for each process.
-Times are those of the server, to the microsecond, as text that sorts as it should. A reign begins
-when the write of the Lease that began it is done, and is over as soon as the one that ends it is
-received. What the server received outside of a reign was sent outside of it; what it had received
-before, but not yet carried out, nobody could have called back, and the log does not tell whether it
-or the end of the reign came first.
+Times are those of the server, to the microsecond, as text that sorts as it should. A leadership
+begins when the Lease write that acquires it is completed, and ends when the write that ends it is
+received. A request received outside of a leadership was sent outside of it; one that was received
+before its end and executed later cannot be revoked, and the log does not show which was first.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +28,7 @@ RULES: tuple[Json, ...] = (
 """Additional audit rules: request bodies of the relevant writes."""
 
 LEASE_MARGIN = "~"
-"""End of a reign that is not over: sorts after all times."""
+"""End of a leadership that is not over: sorts after all times."""
 
 
 class _User(msgspec.Struct):
@@ -176,15 +175,14 @@ def stale_writes(
     *,
     exempt: Iterable[str] = (),
 ) -> list[StaleWrite]:
-    """Writes of *users* that took effect, or may have, and came outside of a reign of theirs.
+    """Writes of *users* that took effect, or may have, outside of their leadership.
 
-    Leases are what they contend with, so writes of those do not count, nor do events that tell of
-    them, nor resources that are *spared*.
+    Writes of Leases and of events about them do not count, nor do resources that are *exempt*.
     """
     requests, users, exempt = list(requests), set(users), {"leases", *exempt}
     by_user: dict[str, list[Leadership]] = defaultdict(list)
-    for reign in leaderships(requests, lease):
-        by_user[reign.user].append(reign)
+    for leadership in leaderships(requests, lease):
+        by_user[leadership.user].append(leadership)
     found = []
     for one in requests:
         if one.user not in users or one.resource in exempt or is_lease_event(lease, one):
@@ -202,13 +200,13 @@ def is_lease_event(lease: str, request: AuditedRequest) -> bool:
 
 
 def outside_leadership(request: AuditedRequest, held: Sequence[Leadership]) -> str:
-    """Why a request was not sent inside one of the reigns; empty if it was."""
-    before = [reign for reign in held if reign.began <= request.received]
+    """Why a request was not sent inside one of the leaderships_of; empty if it was."""
+    before = [leadership for leadership in held if leadership.began <= request.received]
     if not before:
         return "had never led" if not held else f"led only from {held[0].began} on"
     last = before[-1]
     if request.received >= last.ended:
-        return f"was received at {request.received}, after its reign, which ended {last.ended}"
+        return f"was received at {request.received}, after its leadership, which ended {last.ended}"
     return ""
 
 

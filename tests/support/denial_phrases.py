@@ -1,7 +1,7 @@
-"""The phrases of refusals that clients match on, and for each an object that is refused with it.
+"""Denial phrases that clients match on, and for each an object that is denied with it.
 
-The phrases are those of `data/denial-phrases.jsonl`, whose ``%s``, ``%v`` and ``%d`` stand for
-names, values and numbers.
+The phrases are those of `data/denial-phrases.jsonl`, whose ``%s``, ``%v`` and ``%d`` are
+replaced by names, values and numbers.
 """
 
 import json

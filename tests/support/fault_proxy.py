@@ -163,7 +163,7 @@ FaultPolicy = Callable[[str, str], ErrorResponse | FaultKind | None]
 
 
 def random_faults(probability: float, *, seed: int) -> FaultPolicy:
-    """Inject a fault into a *share* of all requests: errors, 410 for reads, lost responses."""
+    """Inject faults into a fraction of all requests: errors, 410 for reads, lost responses."""
     chance = random.Random(seed)
 
     def choose_fault(method: str, path: str) -> ErrorResponse | FaultKind | None:

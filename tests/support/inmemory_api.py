@@ -1,7 +1,7 @@
-"""An API server inside the test's own loop: no sockets, so that nothing depends on real time.
+"""An API server in the test's event loop, without sockets, so that nothing depends on real time.
 
-Each request passes two points at which others may run, one before it takes effect and one before
-its answer is heard; a controller that is killed dies at either. Watches of a kind can be held back.
+Each request yields to other tasks at two points, before it takes effect and before its response is
+delivered; a controller can be killed at either. Watches of a kind can be held back.
 """
 
 import asyncio

@@ -158,8 +158,8 @@ class JobSimulator:
                 self.job = None
             case fx.DropLifecycleEvents(events):
                 self.pod_tracker.drop_events(events)
-            case fx.DeferLifecycleEvents(waits, terms):
-                self.pod_tracker.defer_events(waits, inputs=terms)
+            case fx.DeferLifecycleEvents(waits, inputs):
+                self.pod_tracker.defer_events(waits, inputs=inputs)
             case fx.RecordEvent(reason):
                 self.events.append(reason)
             case fx.RequeueAfter(seconds):

@@ -32,7 +32,7 @@ from batholith.scheduler.scheduler import Scheduler
 
 DATA = Path(__file__).parents[1] / "data" / "recorded"
 COMPONENT_TIME_SCALE = 0.3
-"""How long a recorded second takes for all components but the agent."""
+"""Duration of a recorded second for all components but the agent, in seconds."""
 
 TICK, BUSY_THRESHOLD = 0.05, 0.2
 """Recorded seconds that pass at once; seconds for a request when there is little to do."""

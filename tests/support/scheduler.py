@@ -179,7 +179,7 @@ class SchedulerWorld:
                 self.cluster.update_queue(deleted, None)
 
     def schedule(self) -> dict[str, str]:
-        """Run a cycle; return the node of each pod that it placed."""
+        """Run a cycle; return the node of each pod that it allocated."""
         return {each.name: each.node for each in self.decision().placements}
 
     def decision(self) -> Decision:

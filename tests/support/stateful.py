@@ -42,7 +42,7 @@ class ControllerMachine(RuleBasedStateMachine):
     """One controller under everything that may happen to any."""
 
     def __init__(self, world: Any) -> None:
-        """*world* is a ``support.virtual_controller.Process`` that tells ``writes`` and what is
+        """*world* is a ``support.virtual_controller.Process`` with ``writes`` and
         ``broken``."""
         super().__init__()
         self.world = world

@@ -1,7 +1,7 @@
 """Restores the objects that Volcano left at one moment of a recording, then starts our components.
 
-`tests/data/volcano-objects.jsonl` holds a moment a line: the objects as Volcano's controllers had
-made them and the status that they had then, taken from recordings of Volcano on a real API server.
+`tests/data/volcano-objects.jsonl` holds one moment per line: the objects that Volcano's controllers
+had created, with their status, taken from recordings of Volcano on a real API server.
 ``<uid N>`` means the uid of an object; ``<ns>`` and ``<time>`` differ in each run.
 """
 

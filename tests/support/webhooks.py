@@ -1,7 +1,7 @@
-"""Admission webhooks for a real API server: served over HTTPS in the test's own loop.
+"""Admission webhooks for a real API server: served over HTTPS in the test's event loop.
 
-The embedded server is handed the rules as functions; a real one has to call them. `serve_webhooks`
-makes the two alike: inside its block the server asks *webhooks* about each write.
+The embedded server calls the rules as functions; a real one sends requests. Inside the block of
+`serve_webhooks` a real server calls *webhooks* for each write, too.
 """
 
 import asyncio
