@@ -59,8 +59,8 @@ class Replica:
         """SIGTERM, as a cluster ends it."""
         self._process.terminate()
 
-    def pause(self) -> None:
-        """SIGSTOP: it does not run until `go_on`."""
+    def suspend(self) -> None:
+        """SIGSTOP: it does not run until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
