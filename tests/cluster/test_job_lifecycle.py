@@ -1,4 +1,4 @@
-"""Jobs on the embedded API server, with the test in the parts of scheduler and kubelet."""
+"""Jobs on the embedded API server, where the test acts as scheduler and kubelet."""
 
 import asyncio
 from collections import defaultdict
@@ -98,7 +98,7 @@ class JobHarness:
         await wait_for(lambda: all(group.status_fields.get("phase") for group in self.podgroups))
 
     async def start(self, number: int) -> None:
-        """Wait for *number* pods that have just been made, and run them on a node."""
+        """Wait for *number* new pods, and run them on a node."""
         await wait_for(lambda: len(self._in_phase("Pending")) == number)
         for pod in self._in_phase("Pending"):
             meta = pod.metadata
@@ -129,7 +129,7 @@ class JobHarness:
                 await self._wait_observed(pod, phase)
 
     async def _wait_observed(self, pod: AnyObject, phase: str) -> None:
-        """Wait until our own watch has told of it, or of the pod's end."""
+        """Wait until the test's informer has the phase, or the pod's deletion."""
 
         def is_observed() -> bool:
             now = self.pods.get(pod.metadata.key)
@@ -147,7 +147,7 @@ class JobHarness:
                 await self.client.delete(PODS, name, namespace="default", grace_period=0)
 
     def is_ending(self, name: str) -> bool:
-        """Whether this pod was asked to go, or has gone."""
+        """Whether this pod is terminating or deleted."""
         pod = self.pods.get(f"default/{name}")
         return pod is None or bool(pod.metadata.deletion_timestamp)
 

@@ -15,7 +15,7 @@ from batholith.model.names import JOBS, PODGROUPS, PODS
 
 Json = dict[str, Any]
 NAMESPACE = "few"
-"""A namespace of its own: a server goes by a quota for a while after that has gone."""
+"""A separate namespace: a server applies a quota for a while after its deletion."""
 
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 
@@ -66,7 +66,7 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
 
         await add_namespace(server, NAMESPACE)
         await server.create(QUOTAS, {"metadata": {"name": "few"}, "spec": {}})
-        # The server goes by what its cache says of a quota, which may be late.
+        # The server applies a quota by its cache, which may be stale.
         await allow(server, 0, used=0)
         await wait_until_true(takes_none)
         await allow(server, 2, used=0)

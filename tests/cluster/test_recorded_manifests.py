@@ -1,4 +1,4 @@
-"""Examples that users of the reference have are taken, refused, and run as it was seen to do."""
+"""Example manifests of the reference are accepted, denied, and run as recorded."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""All parts together live through what the recordings saw the reference do."""
+"""All components together reproduce the recorded scenarios of the reference."""
 
 import asyncio
 from collections import ChainMap

@@ -1,7 +1,7 @@
-"""What a former leader had sent already, and what arrives late, must not take effect.
+"""A delayed write of a former leader must not take effect.
 
-Each test holds one write up on its way. Meanwhile somebody else, the next leader or a kubelet, does
-something that the old leader has not seen; then the write arrives.
+Each test delays one write. Before it arrives, the next leader or a kubelet makes a change that the
+old leader has not observed.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -63,7 +63,7 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 
 class DelayedWrite:
-    """A write that is held up, and what the test does meanwhile."""
+    """A delayed write, and the client for changes before it arrives."""
 
     def __init__(self, client: DelayedWriteClient) -> None:
         self._client = client
@@ -79,11 +79,11 @@ class DelayedWrite:
 
 @asynccontextmanager
 async def delayed_leader(
-    server: Server, make: Callable[[Client], Controller], *, method: str, part: str
+    server: Server, make: Callable[[Client], Controller], *, method: str, path_part: str
 ) -> AsyncIterator[DelayedWrite]:
-    """A leader whose first *method* request to a path with *part* is held up."""
+    """A leader whose first *method* request to a path with *path_part* is delayed."""
     credentials = server.credentials_of("controllers")
-    async with DelayedWriteClient(credentials, method, part) as client, running(make(client)):
+    async with DelayedWriteClient(credentials, method, path_part) as client, running(make(client)):
         yield DelayedWrite(client)
 
 
@@ -144,7 +144,7 @@ async def command(server: Server, action: str) -> None:
 
 
 async def test_a_job_status(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", part="/jobs/j/status") as delayed:
+    async with delayed_leader(server, jobs, method="PATCH", path_part="/jobs/j/status") as delayed:
         path = JOBS.path("default", "j")
         await submit(server)
         async with delayed.rejected_after():
@@ -155,7 +155,7 @@ async def test_a_job_status(server: Server) -> None:
 
 
 async def test_the_end_of_a_pod_that_has_done_its_work_meanwhile(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="DELETE", part="/pods/") as delayed:
+    async with delayed_leader(server, jobs, method="DELETE", path_part="/pods/") as delayed:
         await run_job(server)
         await command(server, "AbortJob")
         async with delayed.rejected_after():
@@ -168,7 +168,7 @@ async def test_the_end_of_a_pod_that_has_done_its_work_meanwhile(server: Server)
 
 
 async def test_the_size_of_a_gang(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", part="/podgroups/") as delayed:
+    async with delayed_leader(server, jobs, method="PATCH", path_part="/podgroups/") as delayed:
         await run_job(server)
         group = await group_of_job(server)
         await merge_patch(server, JOBS.path("default", "j"), {"spec": {"minAvailable": 1}})
@@ -178,7 +178,7 @@ async def test_the_size_of_a_gang(server: Server) -> None:
 
 
 async def test_the_hosts_that_a_plugin_lists(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", part="/configmaps/") as delayed:
+    async with delayed_leader(server, jobs, method="PATCH", path_part="/configmaps/") as delayed:
         await run_job(server, plugins={"svc": []})
         job = await server.get(JOBS.path("default", "j"))
         (task,) = job["spec"]["tasks"]
@@ -192,7 +192,7 @@ async def test_the_hosts_that_a_plugin_lists(server: Server) -> None:
 
 async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
     async with delayed_leader(
-        server, PodGroupController, method="DELETE", part="/podgroups/"
+        server, PodGroupController, method="DELETE", path_part="/podgroups/"
     ) as delayed:
         container = {"name": "main", "image": "busybox:1"}
         labels = {"app": "s"}
@@ -223,7 +223,7 @@ async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
 async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server) -> None:
     path = PODS.path("default", "p")
     async with delayed_leader(
-        server, PodGroupController, method="PATCH", part="/pods/p"
+        server, PodGroupController, method="PATCH", path_part="/pods/p"
     ) as delayed:
         container = {"name": "main", "image": "busybox:1"}
         spec = {"schedulerName": "volcano", "containers": [container]}
@@ -238,7 +238,7 @@ async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server
 async def test_the_state_of_a_queue(server: Server) -> None:
     path = QUEUES.path("", "default")
     async with delayed_leader(
-        server, QueueController, method="PATCH", part="/queues/q/status"
+        server, QueueController, method="PATCH", path_part="/queues/q/status"
     ) as delayed:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "q"}}
         await server.create(QUEUES.path(), body | {"spec": {"weight": 1}})
@@ -276,7 +276,9 @@ async def bind(server: Server, node: str) -> None:
 
 async def test_that_a_pod_finds_no_place_when_it_has_one(server: Server) -> None:
     await add_node(server, "a")
-    async with delayed_leader(server, scheduling, method="PATCH", part="/pods/p/status") as delayed:
+    async with delayed_leader(
+        server, scheduling, method="PATCH", path_part="/pods/p/status"
+    ) as delayed:
         await add_gang(server, cpu="100")
         async with delayed.rejected_after():
             await bind(server, "a")
@@ -287,7 +289,7 @@ async def test_that_a_pod_finds_no_place_when_it_has_one(server: Server) -> None
 
 async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Server) -> None:
     await add_node(server, "a")
-    async with delayed_leader(server, scheduling, method="POST", part="/binding") as delayed:
+    async with delayed_leader(server, scheduling, method="POST", path_part="/binding") as delayed:
         await add_gang(server, cpu="1")
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         async with delayed.rejected_after():
@@ -298,7 +300,9 @@ async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Se
 
 async def test_quirk_p15_the_status_of_a_gang(server: Server) -> None:
     group = PODGROUPS.path("default", "g")
-    async with delayed_leader(server, scheduling, method="PATCH", part="/podgroups/g") as delayed:
+    async with delayed_leader(
+        server, scheduling, method="PATCH", path_part="/podgroups/g"
+    ) as delayed:
         await add_gang(server, cpu="1")
         async with delayed.rejected_after():
             await merge_patch(server, group, {"status": {"phase": "Running"}})
@@ -309,7 +313,7 @@ async def test_what_a_queue_has_allocated(server: Server) -> None:
     await add_node(server, "a")
     path = QUEUES.path("", "default")
     async with delayed_leader(
-        server, scheduling, method="PATCH", part="/queues/default"
+        server, scheduling, method="PATCH", path_part="/queues/default"
     ) as delayed:
         await add_gang(server, cpu="1")
         async with delayed.rejected_after():

@@ -1,6 +1,6 @@
 """The examples of the training guide, as users run them: on `batholith up`, by their own programs.
 
-Nothing is pretended: PyTorch's processes meet over gloo, and MPI's ranks are started over ssh.
+Nothing is simulated: PyTorch's processes meet over gloo, and MPI's ranks are started over ssh.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""`batholith admission` as it runs in a cluster: processes, beside a real API server."""
+"""`batholith admission` as it runs in a cluster: processes, with a real API server."""
 
 import asyncio
 import signal
@@ -78,7 +78,7 @@ async def rejects_queue(server: RealServer) -> bool:
 
 
 async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> None:
-    """They are there before their namespace; then one makes the Secret, and both serve it."""
+    """They start before their namespace exists; then one creates the Secret, and both serve it."""
     async with replica(server) as one, replica(server) as other:
         await wait_until_true(lambda: one.wait_response("/healthz"))
         assert await one.wait_response("/readyz", 503), "there is no certificate yet"
@@ -127,8 +127,8 @@ async def test_o9_resource_groups_are_taken_up_even_if_the_file_was_bad_at_the_s
     async def gets_the_label() -> bool:
         return await selector() == {"pool": "batch"}
 
-    async with replica(server, *flags) as part:
-        await wait_until_true(lambda: part.wait_response("/readyz"))
+    async with replica(server, *flags) as component:
+        await wait_until_true(lambda: component.wait_response("/readyz"))
         assert await selector() is None
         file.write_text(CONFIGURATION)
         await wait_until_true(gets_the_label)
@@ -139,5 +139,5 @@ async def test_files_that_cannot_be_read_are_told_in_a_line(
 ) -> None:
     missing = tmp_path / "tls.crt"
     flags = (f"--tls-cert-file={missing}", f"--tls-private-key-file={missing}")
-    async with replica(server, *flags) as part:
-        assert await part.process.wait() == 1
+    async with replica(server, *flags) as component:
+        assert await component.process.wait() == 1

@@ -1,4 +1,4 @@
-"""The table of the built-in types and their schemas are what Kubernetes itself says."""
+"""The table of the built-in types and their schemas match Kubernetes."""
 
 import shutil
 from pathlib import Path

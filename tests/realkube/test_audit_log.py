@@ -1,4 +1,4 @@
-"""The reader of audit logs finds what it must: it is what the tests of chaos stand on."""
+"""The reader of audit logs finds violations: the chaos tests rely on it."""
 
 import json
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ HANDOVER = (
 
 
 def stale_write_reasons(*requests: AuditedRequest) -> list[tuple[str, str]]:
-    """Users of strays, and the first word of what is said of them."""
+    """Users of stale writes, and the start of their description."""
     everything: Sequence[AuditedRequest] = (*HANDOVER, *requests)
     return [
         (stray.request.user, stray.reason.split()[0])

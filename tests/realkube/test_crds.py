@@ -1,4 +1,4 @@
-"""Our definitions on a real API server, and what both servers say by them."""
+"""Our definitions on a real API server, and error messages of both servers."""
 
 import json
 from collections.abc import AsyncIterator
@@ -161,12 +161,12 @@ CPU = f"{MAIN}.resources.requests.cpu"
 
 
 def type_error(path: str, given: str, wanted: str) -> str:
-    """A complaint about the type of a value."""
+    """Error about the type of a value."""
     return f'{path}: Invalid value: "{given}": {path} in body must be of type {wanted}: "{given}"'
 
 
 def general_error(text: str) -> str:
-    """A complaint that names its field in its text alone."""
+    """Error that names its field in its text alone."""
     return f'<nil>: Invalid value: "": {text}'
 
 
@@ -200,10 +200,10 @@ WRONG_IN_TEMPLATE: list[tuple[Json, list[str]]] = [
 
 
 async def test_wrong_values_in_a_template_are_refused(server: Server) -> None:
-    for fields, complaints in WRONG_IN_TEMPLATE:
+    for fields, error_lines in WRONG_IN_TEMPLATE:
         refused = await server.request("POST", PATH, job_with(**fields))
         assert refused.status == 422
-        assert refused.body["message"] == error_message('Job.batch.volcano.sh "j"', complaints)
+        assert refused.body["message"] == error_message('Job.batch.volcano.sh "j"', error_lines)
 
 
 ANY = general_error('"spec.any" must validate at least one schema (anyOf)')
@@ -278,16 +278,16 @@ WRONG: list[tuple[str, Any, list[str]]] = [
 
 async def test_each_kind_of_check_complains_in_the_same_words(server: Server) -> None:
     await server.install_crds(definition_with(SCHEMA))
-    for field, value, complaints in WRONG:
+    for field, value, error_lines in WRONG:
         body = {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "x"}}
         refused = await server.request("POST", FOOS, {**body, "spec": {field: value}})
         assert refused.status == 422
-        assert refused.body["message"] == error_message('Foo.ex.io "x"', complaints)
+        assert refused.body["message"] == error_message('Foo.ex.io "x"', error_lines)
 
 
-def error_message(whose: str, complaints: list[str]) -> str:
+def error_message(whose: str, error_lines: list[str]) -> str:
     """The message of a refusal."""
-    result = complaints[0] if len(complaints) == 1 else f"[{', '.join(complaints)}]"
+    result = error_lines[0] if len(error_lines) == 1 else f"[{', '.join(error_lines)}]"
     return f"{whose} is invalid: {result}"
 
 

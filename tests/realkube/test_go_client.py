@@ -24,7 +24,7 @@ MISSING = {
     },
     "real": {},
 }
-"""What a server cannot do, and what it says then."""
+"""Checks that a server cannot pass, with its message."""
 
 ALLOWED = {"KUBE_FEATURE_ClientsAllowCBOR": "true"}
 PREFERRED = {**ALLOWED, "KUBE_FEATURE_ClientsPreferCBOR": "true"}
@@ -36,8 +36,8 @@ async def test_go_clients_find_what_they_expect(servers: ServerFactory, tmp_path
         result = await run_go_checks(server.kubeconfig)
     missing = MISSING[servers.name]
     assert {name: text for name, text in result.items() if text and name not in missing} == {}
-    for name, words in missing.items():
-        assert words in result[name]
+    for name, text in missing.items():
+        assert text in result[name]
     assert len(result) > 40
 
 

@@ -1,4 +1,5 @@
-"""The manifests on a real API server: taken, the same when applied again, gone when deleted."""
+"""The manifests on a real API server: accepted, unchanged when applied again, removed when
+deleted."""
 
 import asyncio
 import json
@@ -40,7 +41,7 @@ SERVICE_MONITORS = {
         ],
     },
 }
-"""Stands for the Prometheus operator's own definition."""
+"""Placeholder for the Prometheus operator's definition."""
 
 ACTIVE_KINDS = RealKubeOptions(
     controllers=(
@@ -58,10 +59,10 @@ class InstallSite:
     server: RealServer
     kubectl: Kubectl
 
-    async def versions(self, folder: Path) -> dict[str, str]:
-        """The resourceVersion of everything that *folder* brings, once definitions are served."""
+    async def versions(self, directory: Path) -> dict[str, str]:
+        """The resourceVersion of every object of *directory*, once definitions are served."""
         await self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=100s")
-        result = json.loads(await self.kubectl("get", "-k", str(folder), "-o=json"))
+        result = json.loads(await self.kubectl("get", "-k", str(directory), "-o=json"))
         return {
             f"{each['kind']}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
             for each in result["items"]
@@ -121,7 +122,7 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     )
     await _wait_pods(site.server, expected)
     await _check_user_roles(site)
-    # Nobody answers the webhooks here; what is there already must not keep all from going.
+    # No webhook responds here; existing objects must not block the deletion.
     hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
     await site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
     for path, body in ((QUEUES.path(), _queue()), (JOBS.path("default"), _job())):
@@ -147,7 +148,7 @@ async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(
     await site.kubectl("create", "clusterrolebinding", "eve", *allowed)
 
     async def ordered(who: str, resource: Resource, *, really: bool = False) -> str:
-        """What *who* is told when making a Command to the queue or job q."""
+        """Response to *who* on creating a Command for the queue or job q."""
         result = await site.kubectl.run(
             "create", "-f=-", f"--as={who}", *(() if really else ("--dry-run=server",)),
             stdin=json.dumps(_command(resource)),
@@ -188,7 +189,7 @@ async def test_helm_installs_upgrades_and_uninstalls(site: InstallSite) -> None:
     helm("uninstall", "batholith", f"--namespace={NAMESPACE}", access)
     left = await site.kubectl("get", "deployments,clusterroles", "--all-namespaces", "-o=name")
     assert "batholith" not in left
-    # Definitions stay, and with them everybody's jobs.
+    # Definitions stay, and with them all jobs.
     assert "jobs.batch.volcano.sh" in await site.kubectl("get", "crd", "-o=name")
 
 
@@ -217,7 +218,7 @@ async def _check_user_roles(site: InstallSite) -> None:
     ):
 
         async def as_told(who: str = who, verb: str = verb, what: str = what) -> str:
-            """By a server that hears of roles and bindings a little later."""
+            """By a server that observes roles and bindings with a delay."""
             result = await site.kubectl.run("auth", "can-i", verb, what, f"--as={who}")
             return result.out.split(maxsplit=1)[0]
 
@@ -226,7 +227,7 @@ async def _check_user_roles(site: InstallSite) -> None:
 
 
 async def _accepts(server: RealServer, path: str, body: dict[str, object]) -> bool:
-    """Whether the server has forgotten the webhooks that nobody answers."""
+    """Whether the server has dropped the webhooks that do not respond."""
     return (await server.request("POST", f"{path}?dryRun=All", body)).status == 201
 
 

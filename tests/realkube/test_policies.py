@@ -62,7 +62,7 @@ async def submit(server: Server, body: Json) -> RawResponse:
 
 
 async def denial_message(server: Server, body: Json) -> str:
-    """With what words a policy refuses an object; empty if none does."""
+    """The message with which a policy denies an object; empty if none does."""
     response = await submit(server, body)
     if response.status == 201:
         return ""
@@ -97,7 +97,7 @@ async def test_what_was_refused_by_rules_is_refused_in_the_same_words(server: Se
             continue
         response = await submit(server, body)
         result = str(response.body.get("message", ""))
-        # Of several faults a policy tells the first.
+        # Of several errors a policy reports the first.
         if BY_A_POLICY not in result or case["says"][0] not in result:
             wrong.append((body["metadata"]["name"], case["says"], result))
     assert wrong == []
@@ -239,14 +239,14 @@ REFUSED: dict[str, tuple[Json, str]] = {
         whole(policies=[{"events": ["PodFailed", "PodRunning"], "action": "RestartJob"}]),
         'spec.policies: Invalid value: "PodRunning": invalid policy event',
     ),
-    "C13 twice": (
+    "C13 duplicate": (
         whole(policies=[POLICY, {"events": ["Unknown", "PodFailed"], "action": "AbortJob"}]),
         "spec.policies: duplicate event PodFailed  across different policy",
     ),
     "C13 timeout": (whole(policies=[POLICY | {"timeout": "5 m"}]), 'Invalid value: "5 m": invalid'),
     "C14": (whole(plugins={"env": [], "no": []}), "spec.plugins: unable to find job plugin: no"),
     "estimate": (whole(runningEstimate="soon"), "spec.runningEstimate: Invalid value"),
-    "C15 twice": (
+    "C15 duplicate": (
         whole(volumes=[{"mountPath": "/a", "volumeClaimName": name} for name in "bc"]),
         "spec.volumes[0]: duplicated mountPath: /a",
     ),
@@ -265,7 +265,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "spec.tasks: job has dependencies between tasks, but doesn't form a directed acyclic"
         " graph(DAG): a, b, c, d",
     ),
-    "C20 twice": (
+    "C20 duplicate": (
         whole(task("b"), task("a", dependsOn={"name": ["b", "b"]})),
         "spec.tasks[1].dependsOn",
     ),
@@ -309,8 +309,8 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("rule", REFUSED)
 async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -> None:
-    body, words = REFUSED[rule]
-    assert words in await denial_message(server, body)
+    body, text = REFUSED[rule]
+    assert text in await denial_message(server, body)
     with pytest.raises(DeniedError):
         admit(body)
 
@@ -403,7 +403,7 @@ async def test_policies_and_functions_agree_on_jobs_made_of_parts(server: Server
 
 
 def random_job(dice: Random) -> Json:
-    """A job of parts that are right by themselves or wrong, most of them right."""
+    """A job of fields that are each valid or invalid, most of them valid."""
     tasks = [random_task(dice) for _ in range(dice.choice((1, 1, 2, 3)))]
     if dice.random() < 0.95:
         for index, each in enumerate(tasks):
@@ -565,11 +565,11 @@ WRONG_CHANGES: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("rule", WRONG_CHANGES)
 async def test_what_may_not_change(server: Server, rule: str) -> None:
-    body, words = WRONG_CHANGES[rule]
+    body, text = WRONG_CHANGES[rule]
     before = await server.create(JOBS.path("default"), stored())
     response = await replace(server, body)
     assert (response.status, response.body["reason"]) == (422, "Invalid")
-    assert words in response.body["message"]
+    assert text in response.body["message"]
     with pytest.raises(DeniedError):
         admit(body, old=before)
 
@@ -580,7 +580,7 @@ RIGHT_CHANGES = {
     "priority": stored(priorityClassName="high"),
     "suspend": stored(suspend=True),
     "replicas": changed_task({"replicas": 5}),
-    "defaults by hand": stored(queue="default", schedulerName="volcano", maxRetry=3, policies=[]),
+    "explicit defaults": stored(queue="default", schedulerName="volcano", maxRetry=3, policies=[]),
     "defaults by webhook": changed_task({"maxRetry": 3, "minAvailable": 2}),
     "defaults left out": {
         **stored(),
@@ -648,14 +648,14 @@ async def test_two_queues_stay(server: Server, name: str) -> None:
     assert f"metadata.name: `{name}` queue can not be deleted" in response.body["message"]
 
 
-# -- beside other queues
+# -- with other queues
 
 
-async def wait_denied(server: Server, body: Json, words: str) -> None:
-    """A policy sees other objects as the API server's cache shows them, which may be late."""
+async def wait_denied(server: Server, body: Json, text: str) -> None:
+    """A policy sees other objects by the API server's cache, which may be stale."""
 
     async def is_denied() -> bool:
-        return words in await denial_message(server, body)
+        return text in await denial_message(server, body)
 
     await wait_until_true(is_denied)
 
@@ -736,7 +736,7 @@ def pod(scheduler: str = "volcano", **annotations: str) -> Json:
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "", "0%", "100%", "5%0", "1.5", "50%%"])
 async def test_a_pod_with_a_wrong_amount(server: Server, value: str) -> None:
-    """A policy says it in the words of the function."""
+    """A policy returns the message of the function."""
     body = pod(min_available=value)
     with pytest.raises(DeniedError) as denied:
         admit(body)
@@ -756,7 +756,7 @@ async def test_other_pods(server: Server) -> None:
     assert "not allow configure multiple annotations" in await denial_message(server, both)
 
 
-# -- beside webhooks, and under load
+# -- with webhooks, and under load
 
 
 async def test_where_both_are_there_the_policy_speaks_first(server: Server) -> None:
@@ -795,15 +795,15 @@ async def test_policies_say_the_phrases_that_clients_match_on(server: Server) ->
     }
     await create_queues(server, CASES.values())
 
-    def late(phrase: str, said: str) -> bool:
+    def is_stale(phrase: str, message: str) -> bool:
         """The API server checks against queues as its cache shows them."""
         case = cases[phrase]
-        return bool(case.existing_queues) and filled(phrase, case.values) not in said
+        return bool(case.existing_queues) and filled(phrase, case.values) not in message
 
-    said = await denials(server, cases, eventually_consistent=late)
+    messages = await denials(server, cases, eventually_consistent=is_stale)
     wrong = {
         phrase: text
-        for phrase, text in said.items()
+        for phrase, text in messages.items()
         if filled(phrase, cases[phrase].values) not in text or BY_A_POLICY not in text
     }
     assert wrong == {}
