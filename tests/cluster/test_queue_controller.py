@@ -62,7 +62,7 @@ async def count(server: Server, path: str) -> int:
 
 
 async def queue_events(server: Server) -> list[tuple[str, ...]]:
-    """What we is_recorded of queues: a real server tells Events of its own."""
+    """Our events about queues: a real server records Events, too."""
     events = (await server.get(EVENTS.path()))["items"]
     return [
         (e["involvedObject"]["kind"], e["type"], e["reason"], e["message"])

@@ -11,7 +11,7 @@ from support.replay_runner import DifferencesByScenario, replay_concurrently
 SCENARIOS = {each["name"]: each for each in load_recordings("workloads.jsonl")}
 
 CONTROLLING = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
-"""Controllers that the embedded cluster lacks; other tests act in their place."""
+"""Controllers that the embedded cluster lacks; other tests simulate them."""
 
 pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 

@@ -1,6 +1,6 @@
 """A delayed write of a former leader must not take effect.
 
-Each test delays one write. Before it arrives, the next leader or a kubelet makes a change that the
+Each test delays one write. Before it arrives, the next leader or a kubelet writes a change that the
 old leader has not observed.
 """
 
@@ -79,11 +79,14 @@ class DelayedWrite:
 
 @asynccontextmanager
 async def delayed_leader(
-    server: Server, make: Callable[[Client], Controller], *, method: str, path_part: str
+    server: Server, new_controller: Callable[[Client], Controller], *, method: str, path_part: str
 ) -> AsyncIterator[DelayedWrite]:
     """A leader whose first *method* request to a path with *path_part* is delayed."""
     credentials = server.credentials_of("controllers")
-    async with DelayedWriteClient(credentials, method, path_part) as client, running(make(client)):
+    async with (
+        DelayedWriteClient(credentials, method, path_part) as client,
+        running(new_controller(client)),
+    ):
         yield DelayedWrite(client)
 
 

@@ -462,7 +462,7 @@ SHUTDOWN_DELAY = 1234.0
 
 
 class ShutdownDelayClock(SystemClock):
-    """Real time, except that the shutdown delay ends when the test says."""
+    """Real time, except that the shutdown delay ends when the test ends it."""
 
     def __init__(self) -> None:
         self.delay_elapsed = asyncio.Event()

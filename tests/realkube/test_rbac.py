@@ -254,7 +254,7 @@ class RbacScenario:
         nowhere = [{"mountPath": "/n", "volumeClaimName": "nowhere"}]
         await self._job("waits", "exit 0", volumes=nowhere)
         await self._wait_until(_EVENTS.path(TEST_NAMESPACE), _repeated)
-        await self._send_command("AbortJob", JOBS, "nobody")
+        await self._send_command("AbortJob", JOBS, "missing")
         refused_job = await self.server.request(
             "POST", JOBS.path(TEST_NAMESPACE), _job("lost", queue="no")
         )
@@ -268,7 +268,7 @@ class RbacScenario:
             await self._wait_until(QUEUES.path(name=name), _has_message("Open"))
         await self._send_command("CloseQueue", QUEUES, "parent")
         await self._wait_until(QUEUES.path(name="child"), _has_message("Closed"))
-        await self._send_command("CloseQueue", QUEUES, "nobody")
+        await self._send_command("CloseQueue", QUEUES, "missing")
         await self._wait_until(COMMANDS.path(TEST_NAMESPACE), lambda it: not it["items"])
 
     async def run_workloads(self) -> None:
@@ -372,7 +372,7 @@ class RbacScenario:
     async def _delay_cache(self) -> None:
         """A PodGroup is created before the webhooks' informer has its namespace."""
         self.proxy.hold(responses=True)
-        namespace_body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}}
+        namespace_body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "uncached"}}
         await self.server.create(NAMESPACES.path(), namespace_body)
         group = {
             "apiVersion": PODGROUPS.api_version,
@@ -380,8 +380,8 @@ class RbacScenario:
             "metadata": {"name": "early"},
             "spec": {"minMember": 1},
         }
-        creating = asyncio.create_task(self.server.create(PODGROUPS.path("late"), group))
-        expected = Permission("", "namespaces", "get", "late")
+        creating = asyncio.create_task(self.server.create(PODGROUPS.path("uncached"), group))
+        expected = Permission("", "namespaces", "get", "uncached")
 
         async def asked() -> bool:
             return expected in used_permissions(self.server.kube.audit(), "admission")
