@@ -1,8 +1,9 @@
-"""The servers that tests of behaviour run on, each test on both; and how the suite is run."""
+"""API servers that behaviour tests run on, each test on both; distribution of the tests."""
 
 import logging
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -14,7 +15,7 @@ from support.api_servers import (
     real_servers,
 )
 
-# How long an example takes to find or to run tells of the machine alone.
+# The time that an example takes depends on the machine alone.
 _PATIENT = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -25,14 +26,14 @@ hypothesis.settings.load_profile("patient")
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServerFactory]:
-    """Where a test that needs a real server gets it from."""
+    """Factory of real servers."""
     with real_servers(tmp_path_factory.mktemp("real")) as started:
         yield started
 
 
 @pytest.fixture(scope="session", params=["embedded", "real"])
 def servers(request: pytest.FixtureRequest) -> ServerFactory:
-    """Where a test gets its API server from: it runs once on each."""
+    """Factory of API servers: each test runs once on each kind."""
     if request.param == "embedded":
         return EmbeddedServerFactory()
     started: ServerFactory = request.getfixturevalue("real")
@@ -50,31 +51,68 @@ def _logging_restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-# Several processes that share the tests (`pytest -n 2`).
+# Tests that start processes: left out by `make test-fast`.
+
+_PROCESS_EVENTS = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+)
+_process_starts: list[str] = []
+
+
+def _on_audit_event(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _PROCESS_EVENTS:
+        _process_starts.append(f"{event} {arguments[0] if arguments else ''}")
+
+
+sys.addaudithook(_on_audit_event)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that use a real API server."""
+    callspec = getattr(item, "callspec", None)
+    parameters = {} if callspec is None else callspec.params
+    if "real" in getattr(item, "fixturenames", ()) or parameters.get("servers") == "real":
+        item.add_marker("process")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that starts a process without the marker: `make test-fast` relies on it."""
+    report = yield
+    starts, _process_starts[:] = list(_process_starts), []
+    if starts and report.outcome == "passed" and item.get_closest_marker("process") is None:
+        report.outcome = "failed"
+        report.longrepr = f"started a process without the marker `process`: {starts[0]}"
+    return report
+
+
+# Distribution over xdist workers (`pytest -n 2`).
 
 _EXCLUSIVE = "realkube/test_chaos_"
-"""Tests in which many processes are at work at a time: not two of these beside one another."""
+"""Tests that run many processes at a time: never two of them concurrently."""
 
 _SLOWEST_FIRST = (_EXCLUSIVE, "cluster/test_recorded_", "realkube/", "cluster/", "agent/")
-"""What takes long, longest first: what is begun last decides when all is over."""
+"""Slow tests, slowest first: the tests that start last determine the end of the run."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, where others can do the rest meanwhile."""
+    """Start with the slowest tests on xdist workers."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
 
 
 def _rank(test: str) -> int:
     return next(
-        (rank for rank, part in enumerate(_SLOWEST_FIRST) if part in test), len(_SLOWEST_FIRST)
+        (rank for rank, path in enumerate(_SLOWEST_FIRST) if path in test), len(_SLOWEST_FIRST)
     )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Give whole files to a process: what their tests share is made once, in their order.
+    """Assign whole files to a worker: fixtures of their tests are set up once, in order.
 
     A file's tests on the embedded server and those on a real one count as two files.
     """
@@ -87,7 +125,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 def _scope_of(test: str) -> str:
-    """A name for what goes to one process with this test."""
+    """Return the scope of tests that run on one worker with this test."""
     file, _, name = test.partition("::")
     server = re.search(r"\[(embedded|real)\b", name)
     return _EXCLUSIVE if _EXCLUSIVE in file else f"{file} {server[1] if server else ''}"

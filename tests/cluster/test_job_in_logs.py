@@ -1,4 +1,4 @@
-"""One job's way can be read in the logs of all parts, by its key alone."""
+"""The logs of all components show the lifecycle of a job when searched for its key."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ EXPECTED_LINES = {
     "agent": ["phase=Running"],
     "api": ["command asked for", "command settled"],
 }
-"""What each part tells, in order. Between two parts a millisecond decides which line is first.
+"""Log lines of each component, in order. Lines of two components may differ by less than a millisecond.
 
 A pod that starts at once is never reported as pending.
 """
@@ -69,7 +69,7 @@ async def until(cluster: EmbeddedCluster, phase: str) -> None:
 
 
 def lines(cluster: EmbeddedCluster) -> list[str]:
-    """All logs in the order of time, those of a part in their own order too: ``part: line``."""
+    """All log lines by time, each component's in its own order: ``component: line``."""
     found = [
         (line.split(" ", 1)[0], f"{path.stem}: {line}")
         for path in cluster.data_dir.logs.glob("*.log")
@@ -80,11 +80,11 @@ def lines(cluster: EmbeddedCluster) -> list[str]:
 
 
 def missing_lines(found: list[str]) -> list[str]:
-    """What stands in the log of no part, or not in its turn."""
+    """Expected lines that are missing or out of order."""
     missing = []
-    for part, words in EXPECTED_LINES.items():
-        told = iter(line for line in found if line.startswith(f"{part}: ") and KEY in line)
-        missing += [word for word in words if not any(word in line for line in told)]
+    for component, texts in EXPECTED_LINES.items():
+        reported = iter(line for line in found if line.startswith(f"{component}: ") and KEY in line)
+        missing += [text for text in texts if not any(text in line for line in reported)]
     return missing
 
 
@@ -96,18 +96,18 @@ async def test_the_way_of_a_job_can_be_read_by_its_key(tmp_path: Path) -> None:
         headers = {"Authorization": f"Bearer {cluster.token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
-            session.post(url, json={"action": "complete"}) as answer,
+            session.post(url, json={"action": "complete"}) as response,
         ):
-            assert answer.status == 202
+            assert response.status == 202
         await until(cluster, "Completed")
         secrets = (await cluster.client.list(SECRETS, view=dict)).items
-        with contextlib.suppress(AssertionError):  # what was not told is shown below
+        with contextlib.suppress(AssertionError):  # missing lines are shown below
             await said_in_time(lambda: not missing_lines(lines(cluster)))
         found = lines(cluster)
     mine = [line for line in found if KEY in line]
     assert missing_lines(found) == [], "\n".join(mine)
     assert "job created" in mine[0]
-    # The job's own key stands in each line of its pods' and its gang's, too.
+    # Lines about its pods and its gang contain the job's key, too.
     assert all(f"job={KEY} " in f"{line} " for line in mine)
     assert len(mine) < 40, mine
     text = "\n".join(found)

@@ -1,4 +1,4 @@
-"""Jobs on the embedded API server, with the test in the parts of scheduler and kubelet."""
+"""Jobs on the embedded API server, where the test acts as scheduler and kubelet."""
 
 import asyncio
 from collections import defaultdict
@@ -47,8 +47,8 @@ class AnyObject(ApiStruct, frozen=True):
 
     @property
     def status_fields(self) -> Json:
-        said: Json = msgspec.json.decode(self.status)
-        return said
+        result: Json = msgspec.json.decode(self.status)
+        return result
 
 
 class JobHarness:
@@ -72,13 +72,13 @@ class JobHarness:
 
     async def submit(self, *tasks: Json, name: str = "j", **spec: Any) -> None:
         tasks = tasks or (task(),)
-        whole = {
+        content = {
             "minAvailable": sum(one["replicas"] for one in tasks),
             "schedulerName": "volcano",
             "tasks": list(tasks),
             **spec,
         }
-        body = {"metadata": {"name": name}, "spec": whole}
+        body = {"metadata": {"name": name}, "spec": content}
         await self.client.create(JOBS, body, namespace="default")
 
     async def command(self, action: str, *, name: str = "j") -> None:
@@ -98,7 +98,7 @@ class JobHarness:
         await wait_for(lambda: all(group.status_fields.get("phase") for group in self.podgroups))
 
     async def start(self, number: int) -> None:
-        """Wait for *number* pods that have just been made, and run them on a node."""
+        """Wait for *number* new pods, and run them on a node."""
         await wait_for(lambda: len(self._in_phase("Pending")) == number)
         for pod in self._in_phase("Pending"):
             meta = pod.metadata
@@ -129,7 +129,7 @@ class JobHarness:
                 await self._wait_observed(pod, phase)
 
     async def _wait_observed(self, pod: AnyObject, phase: str) -> None:
-        """Wait until our own watch has told of it, or of the pod's end."""
+        """Wait until the test's informer has the phase, or the pod's deletion."""
 
         def is_observed() -> bool:
             now = self.pods.get(pod.metadata.key)
@@ -147,7 +147,7 @@ class JobHarness:
                 await self.client.delete(PODS, name, namespace="default", grace_period=0)
 
     def is_ending(self, name: str) -> bool:
-        """Whether this pod was asked to go, or has gone."""
+        """Whether this pod is terminating or deleted."""
         pod = self.pods.get(f"default/{name}")
         return pod is None or bool(pod.metadata.deletion_timestamp)
 
@@ -176,13 +176,13 @@ class JobHarness:
 @pytest.fixture
 async def harness(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[JobHarness]:
     async with servers.start(tmp_path, crds=crds.load()) as server, server.client() as client:
-        made = JobHarness(client)
-        caches = [made.jobs, made.pods, made.podgroups, made.commands]
+        created = JobHarness(client)
+        caches = [created.jobs, created.pods, created.podgroups, created.commands]
         tasks = [asyncio.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.wait_synced()
-        async with running_controller(server.client("controllers"), made):
-            yield made
+        async with running_controller(server.client("controllers"), created):
+            yield created
         for one in tasks:
             one.cancel()
         await asyncio.wait(tasks)

@@ -1,4 +1,4 @@
-"""Replicas of a part as processes: one works, and another one takes over."""
+"""Replicas of a component as processes: one leads, and another one acquires the Lease."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ SLOW_ELECTION = (
     *("--leader-elect-renew-deadline", "5m"),
     *("--leader-elect-retry-period", "3m"),
 )
-"""Whoever waited for the Lease to run out, or for the next try, would wait too long for a test."""
+"""Waiting for the Lease to expire, or for the next retry, would exceed the test's timeout."""
 FAST_ELECTION = (
     "--leader-elect-lease-duration=12s",
     "--leader-elect-renew-deadline=9s",
@@ -41,22 +41,22 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 @contextlib.asynccontextmanager
 async def replica(server: Server, name: str, *flags: str) -> AsyncIterator[ComponentProcess]:
-    """One more process of the part *name*."""
-    beside = ("--force-beside-volcano", "--healthz-address", "127.0.0.1:0")
-    async with component(name, "--kubeconfig", str(server.kubeconfig), *beside, *flags) as process:
+    """Start another process of the component *name*."""
+    common = ("--force-common-volcano", "--healthz-address", "127.0.0.1:0")
+    async with component(name, "--kubeconfig", str(server.kubeconfig), *common, *flags) as process:
         yield process
 
 
 async def spec_of_lease(server: Server, name: str, *, namespace: str = NAMESPACE) -> Json:
-    answer = await server.request("GET", LEASES.path(namespace, name))
-    spec: Json = answer.body["spec"] if answer.status == 200 else {}
+    response = await server.request("GET", LEASES.path(namespace, name))
+    spec: Json = response.body["spec"] if response.status == 200 else {}
     return spec
 
 
 async def identity(process: ComponentProcess) -> str:
     await process.wait_line('"message": "campaigning"')
-    said = next(line for line in process.log if line["message"] == "campaigning")
-    return str(said["identity"])
+    result = next(line for line in process.log if line["message"] == "campaigning")
+    return str(result["identity"])
 
 
 async def leads(process: ComponentProcess) -> None:
@@ -64,7 +64,7 @@ async def leads(process: ComponentProcess) -> None:
 
 
 async def wait_reconciled(server: Server, queue: str) -> None:
-    """Whoever leads makes a queue what it ought to be."""
+    """The leader reconciles a queue."""
     body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": queue}}
     await server.create(QUEUES.path(), body | {"spec": {"weight": 1}})
 
@@ -104,10 +104,10 @@ async def test_a_leader_that_ends_in_order_hands_over_at_once(server: Server, na
     events = (await server.get(EVENTS.path(NAMESPACE)))["items"]
     about = [each for each in events if each["reason"] == "LeaderElection"]
     assert {each["involvedObject"]["kind"] for each in about} == {"Lease"}
-    told = {each["message"] for each in about}
-    assert told >= {f"{one} became leader" for one in (first, second)}
-    # Who ends waits but a second for its last words to be taken down.
-    assert told <= {
+    reported = {each["message"] for each in about}
+    assert reported >= {f"{one} became leader" for one in (first, second)}
+    # A stopping process waits only a second for its last events to be written.
+    assert reported <= {
         f"{one} {what}" for one in (first, second) for what in ("became leader", "stopped leading")
     }
 
@@ -137,10 +137,10 @@ async def test_a_leader_whose_lease_somebody_takes_ends_at_once(server: Server) 
     path = LEASES.path(NAMESPACE, "vc-controller-manager")
     async with replica(server, "controllers") as leader:
         await leads(leader)
-        await merge_patch(server, path, {"spec": {"holderIdentity": "somebody"}})
+        await merge_patch(server, path, {"spec": {"holderIdentity": "another"}})
         assert await leader.wait_exit() == 1
-        assert "it is held by somebody" in leader.text
-    assert (await server.get(path))["spec"]["holderIdentity"] == "somebody"
+        assert "it is held by another" in leader.text
+    assert (await server.get(path))["spec"]["holderIdentity"] == "another"
 
 
 async def test_a_standby_writes_nothing_and_ends_in_order(server: Server) -> None:

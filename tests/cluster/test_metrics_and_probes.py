@@ -1,4 +1,4 @@
-"""Health and metrics of the parts as they are deployed: processes, with a Lease, at work."""
+"""Health and metrics of the components as deployed: processes with a Lease."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -60,11 +60,11 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @asynccontextmanager
 async def components(
-    server: EmbeddedServer, folder: Path, *names: str
+    server: EmbeddedServer, directory: Path, *names: str
 ) -> AsyncIterator[Sequence[ComponentProcess]]:
-    """Parts at work, and two pretended nodes."""
+    """Running components, and two simulated nodes."""
     config = ["--kubeconfig", str(server.kubeconfig)]
-    agent = ["agent", "--data-dir", str(folder / "agent"), "--simulate=2", *config]
+    agent = ["agent", "--data-dir", str(directory / "agent"), "--simulate=2", *config]
     async with AsyncExitStack() as stack:
         started = [await stack.enter_async_context(component(*agent))]
         started += [
@@ -166,7 +166,7 @@ async def test_a_standby_is_as_ready_as_the_leader(tmp_path: Path) -> None:
             )
 
         await wait_until_equal(masters, [0, 1])
-        # Stopped one after the other, the second takes over, and both end in order.
+        # Stopped one after the other, the second acquires the Lease, and both stop gracefully.
         codes = [await one.stop() for one in both]
         assert codes == [0, 0]
 
@@ -184,7 +184,7 @@ async def test_not_ready_while_the_server_is_away(tmp_path: Path) -> None:
 async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
     tmp_path: Path,
 ) -> None:
-    """Quirk O2 as well: the process is alive, and says what it is not ready for."""
+    """Quirk O2 as well: the process is alive, and reports why it is not ready."""
     known = {body["spec"]["names"]["plural"]: body for body in crds.load()}
     others = [body for plural, body in known.items() if plural != "jobs"]
     async with embedded_server(tmp_path / "server", crds=others) as server:
@@ -197,8 +197,8 @@ async def test_quirk_o1_a_missing_definition_stops_its_own_controller_alone(
 
             await wait_until_true(open_)
             assert await one.get("health", "/healthz") == (200, "ok")
-            told = "[-]caches: not synced yet: jobs.batch.volcano.sh\n"
-            await wait_until_equal(lambda: one.get("health", "/readyz"), (503, told))
+            reported = "[-]caches: not synced yet: jobs.batch.volcano.sh\n"
+            await wait_until_equal(lambda: one.get("health", "/readyz"), (503, reported))
             await client.create(CRDS, known["jobs"])
 
             async def ready() -> bool:
@@ -243,5 +243,5 @@ async def test_the_embedded_cluster_has_figures_too(tmp_path: Path) -> None:
         assert found["apiserver_resource_objects", "", "nodes"] == 2
         assert found["apiserver_registered_watchers", "", "pods"] >= 1
         assert found["process_cpu_seconds_total",] > 0
-        refused = await server.request("GET", "/metrics", token="nobody")
+        refused = await server.request("GET", "/metrics", token="unknown")
         assert refused.status == 401

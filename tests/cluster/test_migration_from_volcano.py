@@ -1,7 +1,8 @@
-"""We take over a cluster with Volcano's objects in the middle of their lives: nothing is disturbed.
+"""Migration of a cluster with Volcano's objects at any point of their lifecycle: nothing is
+disturbed.
 
-Each moment is one of a recording of Volcano at work. Then Volcano is gone, and our controllers and
-our scheduler begin; the test is the kubelet.
+Each moment is one of a recording of Volcano. Then Volcano is stopped, and our controllers and our
+scheduler start; the test is the kubelet.
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ from batholith.model.names import JOBS, QUEUES
 
 
 def assert_undisturbed(it: VolcanoMigration) -> None:
-    """What Volcano left is still there, and nothing else beside it."""
+    """The objects that Volcano left still exist, and no others."""
     assert not it.deleted_uids
     assert it.pods() == it.volcano_objects("Pod")
     assert it.podgroups() == it.volcano_objects("PodGroup")

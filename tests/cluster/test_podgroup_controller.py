@@ -133,17 +133,18 @@ async def test_a_group_goes_with_its_pod(server: Server) -> None:
         async def bound() -> bool:
             return bool(await annotation(server, "p"))
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return await groups() == 0
 
         await wait_until_true(bound)
         assert await groups() == 1
         await server.request("DELETE", PODS.path("default", "p"), {"gracePeriodSeconds": 0})
-        await wait_until_true(gone)
+        await wait_until_true(is_deleted)
 
 
 async def test_quirk_p17_pods_wait_for_their_queue_and_are_told_so(server: Server) -> None:
-    """The queue opens and the PodGroup is made at once; the clock stands, so no retry is due."""
+    """The queue opens and the PodGroup is created at once; the clock is frozen, so no retry is
+    due."""
     notes = FakeRecorder()
     named = {"scheduling.volcano.sh/queue-name": "team"}
     async with running_controllers(server, recorder=notes, clock=FakeClock()):

@@ -28,15 +28,15 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 
 async def read(server: Server, name: str) -> Json:
-    answer = await server.request("GET", QUEUES.path(name=name))
-    return answer.body if answer.status == 200 else {}
+    response = await server.request("GET", QUEUES.path(name=name))
+    return response.body if response.status == 200 else {}
 
 
 async def is_in(server: Server, name: str, state: str) -> bool:
     return bool((await read(server, name)).get("status", {}).get("state") == state)
 
 
-async def make(server: Server, name: str, **spec: Any) -> None:
+async def create_queue(server: Server, name: str, **spec: Any) -> None:
     await server.create(QUEUES.path(), {**named("Queue"), "metadata": {"name": name}, "spec": spec})
 
 
@@ -62,7 +62,7 @@ async def count(server: Server, path: str) -> int:
 
 
 async def queue_events(server: Server) -> list[tuple[str, ...]]:
-    """What we told of queues: a real server tells Events of its own."""
+    """Our events about queues: a real server records Events, too."""
     events = (await server.get(EVENTS.path()))["items"]
     return [
         (e["involvedObject"]["kind"], e["type"], e["reason"], e["message"])
@@ -82,19 +82,19 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -
         writing = asyncio.create_task(recorder.run())
         async with running(QueueController(client, recorder=recorder)):
             await wait_until_true(lambda: is_in(server, "default", "Open"))
-            await make(server, "gq-a", weight=1)
+            await create_queue(server, "gq-a", weight=1)
             await wait_until_true(lambda: is_in(server, "gq-a", "Open"))
             group = {"metadata": {"name": "g"}, "spec": {"queue": "gq-a", "minMember": 2}}
             await server.create(PODGROUPS.path("default"), {**named("PodGroup"), **group})
             await command(server, "CloseQueue", "gq-a")
             await wait_until_true(lambda: is_in(server, "gq-a", "Closing"))
-            late = {"metadata": {"name": "late"}, "spec": {"queue": "gq-a"}}
+            delayed = {"metadata": {"name": "delayed"}, "spec": {"queue": "gq-a"}}
 
             async def is_refused() -> bool:
-                """By webhooks that hear of the queue a little later."""
+                """By webhooks that observe the queue with a delay."""
                 path = f"{PODGROUPS.path('default')}?dryRun=All"
-                answer = await server.request("POST", path, {**named("PodGroup"), **late})
-                return answer.status >= 400 and "Closing" in answer.body["message"]
+                response = await server.request("POST", path, {**named("PodGroup"), **delayed})
+                return response.status >= 400 and "Closing" in response.body["message"]
 
             await wait_until_true(is_refused)
             await server.request("DELETE", PODGROUPS.path("default", "g"))
@@ -107,10 +107,10 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -
 
             await wait_until_true(all_done)
 
-            async def told() -> bool:
+            async def is_recorded() -> bool:
                 return bool(await queue_events(server))
 
-            await wait_until_true(told)
+            await wait_until_true(is_recorded)
         writing.cancel()
         await asyncio.wait([writing])
     final = await read(server, "gq-a")
@@ -128,10 +128,10 @@ async def test_a_queue_closes_when_it_is_empty_and_opens_again(server: Server) -
 async def test_children_close_with_their_parent(server: Server) -> None:
     """Scenario queue-tree."""
     async with server.client("controllers") as client, running(QueueController(client)):
-        await make(server, "gq-p", weight=1)
+        await create_queue(server, "gq-p", weight=1)
         await wait_until_true(lambda: is_in(server, "gq-p", "Open"))
         for child in ("gq-c1", "gq-c2"):
-            await make(server, child, weight=1, parent="gq-p")
+            await create_queue(server, child, weight=1, parent="gq-p")
             await wait_until_true(lambda: is_in(server, child, "Open"))  # noqa: B023
         await command(server, "CloseQueue", "gq-p")
         for name in ("gq-p", "gq-c1", "gq-c2"):
@@ -144,19 +144,19 @@ async def test_children_close_with_their_parent(server: Server) -> None:
 
 async def test_quirk_q12_closing_a_child_keeps_what_others_write_meanwhile(server: Server) -> None:
     async with server.client("controllers") as client, running(QueueController(client)):
-        await make(server, "p", weight=1)
-        await make(server, "q", weight=1, parent="p")
+        await create_queue(server, "p", weight=1)
+        await create_queue(server, "q", weight=1, parent="p")
         await wait_until_true(lambda: is_in(server, "q", "Open"))
     credentials = server.credentials_of("controllers")
     async with (
-        DelayedWriteClient(credentials, "PATCH", "/queues/q") as held,
-        running(QueueController(held)),
+        DelayedWriteClient(credentials, "PATCH", "/queues/q") as stored,
+        running(QueueController(stored)),
     ):
         await command(server, "CloseQueue", "p")
-        await held.held.wait()
+        await stored.held.wait()
         note = {"metadata": {"annotations": {"theirs": "stays"}}}
         await merge_patch(server, QUEUES.path(name="q"), note)
-        await held.deliver()
+        await stored.deliver()
     async with server.client("controllers") as client, running(QueueController(client)):
         await wait_until_true(lambda: is_in(server, "q", "Closed"))
     seen = await read(server, "q")
@@ -170,15 +170,15 @@ async def test_quirk_q14_a_state_that_somebody_wrote_by_hand_is_no_obstacle(
     server: Server,
 ) -> None:
     async with server.client("controllers") as client, running(QueueController(client)):
-        await make(server, "q", weight=1)
+        await create_queue(server, "q", weight=1)
         await wait_until_true(lambda: is_in(server, "q", "Open"))
         for written, then in (("Closed", "Closed"), ("Closing", "Closed"), ("Unknown", "Unknown")):
-            path = f"{QUEUES.path(name='q')}/status?fieldManager=somebody"
+            path = f"{QUEUES.path(name='q')}/status?fieldManager=another"
             await merge_patch(server, path, {"status": {"state": written}})
             await wait_until_true(lambda: is_in(server, "q", then))  # noqa: B023
             await command(server, "OpenQueue", "q")
             await wait_until_true(lambda: is_in(server, "q", "Open"))
-            # What is written before a Command is done with, the Command answers as well.
+            # A write before a Command is finished is covered by the Command as well.
             await wait_until_true(lambda: no_commands(server))
 
 

@@ -15,7 +15,7 @@ from batholith.model.names import JOBS, PODGROUPS, PODS
 
 Json = dict[str, Any]
 NAMESPACE = "few"
-"""A namespace of its own: a server goes by a quota for a while after that has gone."""
+"""A separate namespace: a server applies a quota for a while after its deletion."""
 
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 
@@ -42,9 +42,9 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
             return len((await server.get(PODS.path(NAMESPACE)))["items"])
 
         async def refused() -> bool:
-            said = await state()
-            told = "exceeded quota: few" in said.get("message", "")
-            return said.get("reason") == "FailedCreate" and told and await pods() == 2
+            result = await state()
+            reported = "exceeded quota: few" in result.get("message", "")
+            return result.get("reason") == "FailedCreate" and reported and await pods() == 2
 
         async def whole() -> bool:
             return await pods() == 3 and "reason" not in await state()
@@ -66,7 +66,7 @@ async def test_a_quota_is_told_in_the_status_and_waited_for(
 
         await add_namespace(server, NAMESPACE)
         await server.create(QUOTAS, {"metadata": {"name": "few"}, "spec": {}})
-        # The server goes by what its cache says of a quota, which may be late.
+        # The server applies a quota by its cache, which may be stale.
         await allow(server, 0, used=0)
         await wait_until_true(takes_none)
         await allow(server, 2, used=0)

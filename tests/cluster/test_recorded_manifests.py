@@ -1,4 +1,4 @@
-"""Examples that users of the reference have are taken, refused, and run as it was seen to do."""
+"""Example manifests of the reference are accepted, denied, and run as recorded."""
 
 import asyncio
 
@@ -20,8 +20,8 @@ def results(
     servers: ServerFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> DifferencesByScenario:
     """What differs, by manifest."""
-    folder = tmp_path_factory.mktemp("manifests")
-    return asyncio.run(replay_concurrently(servers, folder, MANIFESTS.values(), least_run=RUN))
+    directory = tmp_path_factory.mktemp("manifests")
+    return asyncio.run(replay_concurrently(servers, directory, MANIFESTS.values(), least_run=RUN))
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)

@@ -1,4 +1,4 @@
-"""All parts together live through what the recordings saw the reference do."""
+"""All components together reproduce the recorded scenarios of the reference."""
 
 import asyncio
 from collections import ChainMap
@@ -39,12 +39,14 @@ def results(
         and item.module is request.module
         and "scenario" in item.fixturenames
     }
-    folder = tmp_path_factory.mktemp("recorded")
+    directory = tmp_path_factory.mktemp("recorded")
 
     async def all_of_them() -> DifferencesByScenario:
-        crowd = replay_concurrently(servers, folder / "crowd", called(asked - EXCLUSIVE_SCENARIOS))
+        crowd = replay_concurrently(
+            servers, directory / "crowd", called(asked - EXCLUSIVE_SCENARIOS)
+        )
         single = replay_sequentially(
-            servers, folder / "single", called(asked & EXCLUSIVE_SCENARIOS)
+            servers, directory / "single", called(asked & EXCLUSIVE_SCENARIOS)
         )
         if servers.concurrent:
             return dict(ChainMap(*await asyncio.gather(crowd, single)))

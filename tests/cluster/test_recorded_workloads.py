@@ -11,7 +11,7 @@ from support.replay_runner import DifferencesByScenario, replay_concurrently
 SCENARIOS = {each["name"]: each for each in load_recordings("workloads.jsonl")}
 
 CONTROLLING = (*CONTROLLERS, "replicaset", "deployment", "statefulset", "job")
-"""The controllers that the embedded cluster has not; other tests play their parts themselves."""
+"""Controllers that the embedded cluster lacks; other tests simulate them."""
 
 pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the first
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(900)  # all are played in the set-up of the fir
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> DifferencesByScenario:
     """What differs, by scenario."""
-    folder = tmp_path_factory.mktemp("own")
-    with real_servers(folder / "kube", controllers=CONTROLLING) as servers:
-        return asyncio.run(replay_concurrently(servers, folder, SCENARIOS.values()))
+    directory = tmp_path_factory.mktemp("own")
+    with real_servers(directory / "kube", controllers=CONTROLLING) as servers:
+        return asyncio.run(replay_concurrently(servers, directory, SCENARIOS.values()))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -1,7 +1,7 @@
-"""What a former leader had sent already, and what arrives late, must not take effect.
+"""A delayed write of a former leader must not take effect.
 
-Each test holds one write up on its way. Meanwhile somebody else, the next leader or a kubelet, does
-something that the old leader has not seen; then the write arrives.
+Each test delays one write. Before it arrives, the next leader or a kubelet writes a change that the
+old leader has not observed.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -63,7 +63,7 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 
 class DelayedWrite:
-    """A write that is held up, and what the test does meanwhile."""
+    """A delayed write, and the client for changes before it arrives."""
 
     def __init__(self, client: DelayedWriteClient) -> None:
         self._client = client
@@ -79,11 +79,14 @@ class DelayedWrite:
 
 @asynccontextmanager
 async def delayed_leader(
-    server: Server, make: Callable[[Client], Controller], *, method: str, part: str
+    server: Server, new_controller: Callable[[Client], Controller], *, method: str, path_part: str
 ) -> AsyncIterator[DelayedWrite]:
-    """A leader whose first *method* request to a path with *part* is held up."""
+    """A leader whose first *method* request to a path with *path_part* is delayed."""
     credentials = server.credentials_of("controllers")
-    async with DelayedWriteClient(credentials, method, part) as client, running(make(client)):
+    async with (
+        DelayedWriteClient(credentials, method, path_part) as client,
+        running(new_controller(client)),
+    ):
         yield DelayedWrite(client)
 
 
@@ -94,7 +97,7 @@ async def exists(server: Server, path: str) -> bool:
 async def submit(server: Server, **spec: Any) -> Json:
     """A job of two pods."""
     template = {"spec": {"containers": [{"name": "main", "image": "busybox:1"}]}}
-    whole = {
+    content = {
         "minAvailable": 2,
         "maxRetry": 3,
         "queue": "default",
@@ -102,14 +105,19 @@ async def submit(server: Server, **spec: Any) -> Json:
         "tasks": [{"name": "t", "replicas": 2, "minAvailable": 2, "template": template}],
         **spec,
     }
-    body = {"apiVersion": JOBS.api_version, "kind": "Job", "metadata": {"name": "j"}, "spec": whole}
+    body = {
+        "apiVersion": JOBS.api_version,
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": content,
+    }
     return await server.create(JOBS.path("default"), body)
 
 
 async def run_job(server: Server, **spec: Any) -> None:
     """Such a job, admitted and run by the test."""
-    made = await submit(server, **spec)
-    group = PODGROUPS.path("default", f"j-{made['metadata']['uid']}")
+    created = await submit(server, **spec)
+    group = PODGROUPS.path("default", f"j-{created['metadata']['uid']}")
     await wait_until_true(lambda: exists(server, group))
     await merge_patch(server, group, {"status": {"phase": "Inqueue"}})
     for index in range(2):
@@ -139,10 +147,10 @@ async def command(server: Server, action: str) -> None:
 
 
 async def test_a_job_status(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", part="/jobs/j/status") as late:
+    async with delayed_leader(server, jobs, method="PATCH", path_part="/jobs/j/status") as delayed:
         path = JOBS.path("default", "j")
         await submit(server)
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await merge_patch(
                 server, f"{path}/status", {"status": {"state": {"phase": "Completed"}}}
             )
@@ -150,10 +158,10 @@ async def test_a_job_status(server: Server) -> None:
 
 
 async def test_the_end_of_a_pod_that_has_done_its_work_meanwhile(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="DELETE", part="/pods/") as late:
+    async with delayed_leader(server, jobs, method="DELETE", path_part="/pods/") as delayed:
         await run_job(server)
         await command(server, "AbortJob")
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             for name in ("j-t-0", "j-t-1"):
                 path = PODS.path("default", name, "status")
                 await merge_patch(server, path, {"status": {"phase": "Succeeded"}})
@@ -163,32 +171,32 @@ async def test_the_end_of_a_pod_that_has_done_its_work_meanwhile(server: Server)
 
 
 async def test_the_size_of_a_gang(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", part="/podgroups/") as late:
+    async with delayed_leader(server, jobs, method="PATCH", path_part="/podgroups/") as delayed:
         await run_job(server)
         group = await group_of_job(server)
         await merge_patch(server, JOBS.path("default", "j"), {"spec": {"minAvailable": 1}})
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await merge_patch(server, group, {"spec": {"minMember": 7}})
         assert (await server.get(group))["spec"]["minMember"] == 7
 
 
 async def test_the_hosts_that_a_plugin_lists(server: Server) -> None:
-    async with delayed_leader(server, jobs, method="PATCH", part="/configmaps/") as late:
+    async with delayed_leader(server, jobs, method="PATCH", path_part="/configmaps/") as delayed:
         await run_job(server, plugins={"svc": []})
         job = await server.get(JOBS.path("default", "j"))
         (task,) = job["spec"]["tasks"]
         more = {"spec": {"tasks": [task | {"replicas": 3}]}}
         await merge_patch(server, JOBS.path("default", "j"), more)
         hosts = CONFIGMAPS.path("default", "j-svc")
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await merge_patch(server, hosts, {"data": {"t.host": "newer"}})
         assert (await server.get(hosts))["data"]["t.host"] == "newer"
 
 
 async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
     async with delayed_leader(
-        server, PodGroupController, method="DELETE", part="/podgroups/"
-    ) as late:
+        server, PodGroupController, method="DELETE", path_part="/podgroups/"
+    ) as delayed:
         container = {"name": "main", "image": "busybox:1"}
         labels = {"app": "s"}
         spec = {
@@ -210,19 +218,21 @@ async def test_the_end_of_a_group_that_is_in_use_again(server: Server) -> None:
         await wait_until_true(lambda: exists(server, group))
         await merge_patch(server, STATEFULSETS.path("default", "s"), {"spec": {"replicas": 0}})
         await server.request("DELETE", PODS.path("default", "s-0"))
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await merge_patch(server, group, {"status": {"phase": "Inqueue"}})
         assert await exists(server, group)
 
 
 async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server) -> None:
     path = PODS.path("default", "p")
-    async with delayed_leader(server, PodGroupController, method="PATCH", part="/pods/p") as late:
+    async with delayed_leader(
+        server, PodGroupController, method="PATCH", path_part="/pods/p"
+    ) as delayed:
         container = {"name": "main", "image": "busybox:1"}
         spec = {"schedulerName": "volcano", "containers": [container]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
         await server.create(PODS.path("default"), pod)
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await server.request("DELETE", path, {"gracePeriodSeconds": 0})
             await server.create(PODS.path("default"), pod)
         assert GROUP_NAME not in (await server.get(path))["metadata"].get("annotations", {})
@@ -231,12 +241,12 @@ async def test_quirk_p9_the_group_of_a_pod_that_is_another_by_now(server: Server
 async def test_the_state_of_a_queue(server: Server) -> None:
     path = QUEUES.path("", "default")
     async with delayed_leader(
-        server, QueueController, method="PATCH", part="/queues/q/status"
-    ) as late:
+        server, QueueController, method="PATCH", path_part="/queues/q/status"
+    ) as delayed:
         body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "q"}}
         await server.create(QUEUES.path(), body | {"spec": {"weight": 1}})
         path = QUEUES.path("", "q")
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await merge_patch(server, f"{path}/status", {"status": {"state": "Closed"}})
         assert (await server.get(path))["status"]["state"] == "Closed"
 
@@ -269,21 +279,23 @@ async def bind(server: Server, node: str) -> None:
 
 async def test_that_a_pod_finds_no_place_when_it_has_one(server: Server) -> None:
     await add_node(server, "a")
-    async with delayed_leader(server, scheduling, method="PATCH", part="/pods/p/status") as late:
+    async with delayed_leader(
+        server, scheduling, method="PATCH", path_part="/pods/p/status"
+    ) as delayed:
         await add_gang(server, cpu="100")
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await bind(server, "a")
         status = (await server.get(PODS.path("default", "p")))["status"]
-        said = {each["type"]: each["status"] for each in status.get("conditions", ())}
-        assert said.get("PodScheduled") == "True"
+        result = {each["type"]: each["status"] for each in status.get("conditions", ())}
+        assert result.get("PodScheduled") == "True"
 
 
 async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Server) -> None:
     await add_node(server, "a")
-    async with delayed_leader(server, scheduling, method="POST", part="/binding") as late:
+    async with delayed_leader(server, scheduling, method="POST", path_part="/binding") as delayed:
         await add_gang(server, cpu="1")
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             status = {"status": {"conditions": [condition]}}
             await merge_patch(server, PODS.path("default", "p", "status"), status)
         assert "nodeName" not in (await server.get(PODS.path("default", "p")))["spec"]
@@ -291,9 +303,11 @@ async def test_a_binding_of_a_pod_of_which_the_next_leader_has_spoken(server: Se
 
 async def test_quirk_p15_the_status_of_a_gang(server: Server) -> None:
     group = PODGROUPS.path("default", "g")
-    async with delayed_leader(server, scheduling, method="PATCH", part="/podgroups/g") as late:
+    async with delayed_leader(
+        server, scheduling, method="PATCH", path_part="/podgroups/g"
+    ) as delayed:
         await add_gang(server, cpu="1")
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await merge_patch(server, group, {"status": {"phase": "Running"}})
         assert (await server.get(group))["status"]["phase"] == "Running"
 
@@ -301,8 +315,10 @@ async def test_quirk_p15_the_status_of_a_gang(server: Server) -> None:
 async def test_what_a_queue_has_allocated(server: Server) -> None:
     await add_node(server, "a")
     path = QUEUES.path("", "default")
-    async with delayed_leader(server, scheduling, method="PATCH", part="/queues/default") as late:
+    async with delayed_leader(
+        server, scheduling, method="PATCH", path_part="/queues/default"
+    ) as delayed:
         await add_gang(server, cpu="1")
-        async with late.rejected_after():
+        async with delayed.rejected_after():
             await merge_patch(server, f"{path}/status", {"status": {"allocated": {"cpu": "77"}}})
         assert (await server.get(path))["status"]["allocated"] == {"cpu": "77"}

@@ -1,6 +1,6 @@
 """The examples of the training guide, as users run them: on `batholith up`, by their own programs.
 
-Nothing is pretended: PyTorch's processes meet over gloo, and MPI's ranks are started over ssh.
+Nothing is simulated: PyTorch's processes meet over gloo, and MPI's ranks are started over ssh.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ NO_SANDBOX = "without a sandbox pods cannot look one another up by name"
 def interpreters(module: str) -> Iterator[str]:
     """The machine's Pythons that have *module*, as pods look for them."""
     asked = f"import importlib.util as i, sys; sys.exit(i.find_spec({module!r}) is None)"
-    for folder in SEARCH_PATH.split(":"):
-        found = shutil.which("python3", path=folder)
+    for directory in SEARCH_PATH.split(":"):
+        found = shutil.which("python3", path=directory)
         if found and subprocess.run([found, "-c", asked]).returncode == 0:
             yield found
 
@@ -68,9 +68,9 @@ async def run(cluster: EmbeddedCluster, example: str, *, python: str) -> dict[st
         phase = "(still at it)"
     pods = (await cluster.client.list(PODS, namespace="default", view=dict)).items
     names = [pod["metadata"]["name"] for pod in pods]
-    said = {name: await cluster.log(name) for name in names}
-    assert phase == JobPhase.COMPLETED, said
-    return said
+    result = {name: await cluster.log(name) for name in names}
+    assert phase == JobPhase.COMPLETED, result
+    return result
 
 
 async def final_phase(cluster: EmbeddedCluster) -> str:
@@ -85,15 +85,17 @@ async def final_phase(cluster: EmbeddedCluster) -> str:
 async def test_a_pytorch_job_trains_over_gloo(tmp_path: Path) -> None:
     python = require("torch", module="torch")
     async with embedded_cluster(tmp_path / "data") as cluster:
-        said = await run(cluster, "pytorch.yaml", python=python)
+        result = await run(cluster, "pytorch.yaml", python=python)
     ranks = ("pytorch-master-0", "pytorch-worker-0", "pytorch-worker-1")
-    assert said.keys() == set(ranks)
+    assert result.keys() == set(ranks)
     for rank, name in enumerate(ranks):
-        assert f"rank {rank} of 3: y = 3.00 x -1.00" in said[name], said
+        assert f"rank {rank} of 3: y = 3.00 x -1.00" in result[name], result
 
 
 async def test_an_mpi_job_runs_its_ranks_on_its_workers_over_ssh(tmp_path: Path) -> None:
     python = require("mpi", "mpiexec", "ssh", "sshd", module="mpi4py")
     async with embedded_cluster(tmp_path / "data") as cluster:
-        said = await run(cluster, "mpi.yaml", python=python)
-    assert "2 ranks, on mpi-worker-0 and mpi-worker-1, add up to 3" in said["mpi-master-0"], said
+        result = await run(cluster, "mpi.yaml", python=python)
+    assert "2 ranks, on mpi-worker-0 and mpi-worker-1, add up to 3" in result["mpi-master-0"], (
+        result
+    )

@@ -1,4 +1,4 @@
-"""The admission part beside a real API server: refusals, certificates, configurations."""
+"""The admission component with a real API server: denials, certificates, configurations."""
 
 import asyncio
 import base64
@@ -69,8 +69,8 @@ def named(name: str, **spec: Any) -> Json:
 
 async def denies_queue(server: Server) -> bool:
     """Whether a queue below none is refused, and by us."""
-    answer = await server.request("POST", DRY_RUN, named("lost", parent="nosuch"))
-    return answer.status == 400 and "failed to get parent queue" in answer.body["message"]
+    response = await server.request("POST", DRY_RUN, named("lost", parent="nosuch"))
+    return response.status == 400 and "failed to get parent queue" in response.body["message"]
 
 
 async def wait_called(server: Server) -> None:
@@ -78,17 +78,17 @@ async def wait_called(server: Server) -> None:
 
 
 async def wait_defaulted(server: Server) -> None:
-    """The same, and what was left out is filled in: an API server learns of that by another watch.
+    """The same, with defaults: an API server observes mutating webhooks by another watch.
 
-    It hears of the webhook for queues last.
+    It observes the webhook for queues last.
     """
     await wait_called(server)
     path = {"volcano.sh/hierarchy": "a", "volcano.sh/hierarchy-weights": "2"}
 
     async def is_defaulted() -> bool:
-        answer = await server.request("POST", DRY_RUN, named("asked", annotations=path))
-        notes = answer.body["metadata"].get("annotations", {})
-        return answer.status == 201 and notes.get("volcano.sh/hierarchy") == "root/a"
+        response = await server.request("POST", DRY_RUN, named("asked", annotations=path))
+        notes = response.body["metadata"].get("annotations", {})
+        return response.status == 201 and notes.get("volcano.sh/hierarchy") == "root/a"
 
     await wait_until_true(is_defaulted)
     await server.create(QUEUES.path(), named("default"))
@@ -96,10 +96,10 @@ async def wait_defaulted(server: Server) -> None:
 
 async def bundle_of(server: Server, path: str = QUEUES_VALIDATE) -> str:
     """What the configuration at *path* trusts, base64."""
-    answer = await server.request("GET", path)
-    if answer.status != 200:
+    response = await server.request("GET", path)
+    if response.status != 200:
         return ""
-    bundle: str = answer.body["webhooks"][0]["clientConfig"].get("caBundle", "")
+    bundle: str = response.body["webhooks"][0]["clientConfig"].get("caBundle", "")
     return bundle
 
 
@@ -110,7 +110,7 @@ DIFFERENT = {
     # The schema names field and type, where the reference's decoder speaks of Go's types.
     "wrong-type": 'spec.minAvailable in body must be of type integer: "string"',
     "gq-cap": 'spec.capability.cpu: Invalid value: "x"',
-    # More is said.
+    # A longer message.
     "volume-both": "mountPath /a has both",
     "j" * 70: "-t-1 validate failed [name part must be no more than 63 bytes]",
 }
@@ -129,13 +129,13 @@ async def test_refusals_are_those_of_the_recordings_layer_by_layer(
         await server.create(QUEUES.path(), named("root"))
         for case in lines("recorded-denials.jsonl"):
             text = json.dumps(known[case["kind"], case["name"]])
-            said = await kubectl.run("create", "-f", "-", stdin=text)
+            result = await kubectl.run("create", "-f", "-", stdin=text)
             expected = DIFFERENT.get(case["name"]) or str(case["error"])
-            layer, _, words = expected.rpartition(" denied the request: ")
-            # Of several faults of a schema each stands in a line; their order is chance.
-            told = all(each in said.err for each in (layer, *words.splitlines()))
-            if bool(expected) != bool(said.code) or not told:
-                wrong.append((case["name"], expected, said.err))
+            layer, _, text = expected.rpartition(" denied the request: ")
+            # Several schema errors have a line each, in random order.
+            reported = all(each in result.err for each in (layer, *text.splitlines()))
+            if bool(expected) != bool(result.code) or not reported:
+                wrong.append((case["name"], expected, result.err))
     assert wrong == []
 
 
@@ -148,18 +148,18 @@ def _object(case: Json) -> Json:
 
 
 async def test_a_job_may_follow_its_queue_at_once(server: Server) -> None:
-    """No cache is that fast; so a refusal is only given after a look at the server."""
+    """No cache is that fast; so a denial needs a read from the server."""
     body = job(task(replicas=3)) | {"apiVersion": JOBS.api_version}
     async with admission(server, options(*ALL_PATHS)):
         await wait_defaulted(server)
         for number in range(10):
             name = f"q{number}"
             await server.create(QUEUES.path(), named(name))
-            wanted = {**body, "metadata": {"name": name}, "spec": body["spec"] | {"queue": name}}
-            answer = await server.request("POST", JOBS.path("default"), wanted)
+            expected = {**body, "metadata": {"name": name}, "spec": body["spec"] | {"queue": name}}
+            response = await server.request("POST", JOBS.path("default"), expected)
             # The queue controller does not run here: a queue without a state is open.
-            assert answer.status == 201, answer.body
-            assert answer.body["spec"]["minAvailable"] == 3
+            assert response.status == 201, response.body
+            assert response.body["spec"]["minAvailable"] == 3
 
 
 # -- certificates
@@ -180,7 +180,7 @@ async def test_two_that_start_together_serve_one_certificate(server: Server) -> 
 async def served_certificate(
     endpoint: AdmissionService, context: ssl.SSLContext | None = None
 ) -> x509.Certificate:
-    """The certificate that a new connection sees; *context* says whom it trusts, or anybody."""
+    """The certificate that a new connection gets; *context* sets the trusted CAs, default any."""
     host, port = endpoint.url.removeprefix("https://").split(":")
     if context is None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -193,14 +193,14 @@ async def served_certificate(
 
 
 LAG = 0.5
-"""Seconds by which an API server may hear late of a changed configuration."""
+"""Max delay until an API server observes a changed configuration, in seconds."""
 
 PROPAGATION_DELAY = 8.0
-"""Seconds that are waited for it to hear: much longer, for it may be busy as well."""
+"""Timeout of that in the test, in seconds: much longer, as the server may be busy."""
 
 
 async def test_no_request_fails_while_certificates_change(server: Server) -> None:
-    """Neither of the API server, nor of another one that opens new connections and hears late."""
+    """Neither by the API server, nor by one that opens new connections and is stale."""
     lifetimes = RotationPolicy(
         validity=timedelta(seconds=600),
         renew_before=timedelta(seconds=598),
@@ -217,23 +217,23 @@ async def test_no_request_fails_while_certificates_change(server: Server) -> Non
             count += 1
         return count
 
-    async def connect_late(part: AdmissionService) -> int:
+    async def connect_late(service: AdmissionService) -> int:
         count = 0
         while len(seen) < 3:
             bundle = base64.b64decode(await bundle_of(server))
             await asyncio.sleep(LAG)
             certificate = await served_certificate(
-                part, ssl.create_default_context(cadata=bundle.decode())
+                service, ssl.create_default_context(cadata=bundle.decode())
             )
             seen.add(certificate.public_bytes(Encoding.DER))
             count += 1
         return count
 
-    async with admission(server, options(lifetimes=lifetimes)) as part:
+    async with admission(server, options(lifetimes=lifetimes)) as service:
         await wait_called(server)
         async with asyncio.timeout(100), asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(ask()) for _ in range(3)]
-            assert await connect_late(part) > 10
+            assert await connect_late(service) > 10
             done.set()
     assert min(task.result() for task in asking) > 10
 
@@ -242,14 +242,14 @@ async def test_taking_the_secret_away_asks_for_a_new_certificate(server: Server)
     lifetimes = RotationPolicy(
         propagation_delay=PROPAGATION_DELAY, old_ca_retention=PROPAGATION_DELAY
     )
-    async with admission(server, options(lifetimes=lifetimes)) as part:
+    async with admission(server, options(lifetimes=lifetimes)) as service:
         await wait_called(server)
-        before = await served_certificate(part)
+        before = await served_certificate(service)
         await server.request("DELETE", SECRET)
 
         async def changed() -> bool:
             assert await denies_queue(server), "what was trusted before still is"
-            return await served_certificate(part) != before
+            return await served_certificate(service) != before
 
         await wait_until_true(changed)
 
@@ -259,16 +259,16 @@ async def test_a_damaged_secret_is_mended(server: Server, damaged: str) -> None:
     lifetimes = RotationPolicy(
         propagation_delay=PROPAGATION_DELAY, old_ca_retention=PROPAGATION_DELAY
     )
-    async with admission(server, options(lifetimes=lifetimes)) as part:
+    async with admission(server, options(lifetimes=lifetimes)) as service:
         await wait_called(server)
-        before = await served_certificate(part)
+        before = await served_certificate(service)
         patch = {"data": {damaged: "bm9uc2Vuc2U="}}
         kind = "application/merge-patch+json"
         await server.request("PATCH", SECRET, patch, content_type=kind)
 
         async def changed() -> bool:
             assert await denies_queue(server)
-            return await served_certificate(part) != before
+            return await served_certificate(service) != before
 
         await wait_until_true(changed)
 
@@ -287,9 +287,9 @@ async def test_a_secret_of_somebody_else_is_served_and_never_written(server: Ser
     metadata = {"name": "batholith-admission-secret"}
     body = {"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "stringData": data}
     created = await server.create(SECRETS.path(NAMESPACE), body)
-    async with admission(server, options()) as part:
+    async with admission(server, options()) as service:
         await wait_called(server)
-        assert await served_certificate(part) == theirs.certificate
+        assert await served_certificate(service) == theirs.certificate
         kept = await server.get(SECRET)
         assert kept["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
 
@@ -328,7 +328,7 @@ async def exists(server: Server, path: str) -> bool:
 
 async def test_configurations_of_others_are_left_alone(server: Server) -> None:
     """Of the reference's name, and of ours but leading elsewhere."""
-    wanted = options()
+    expected = options()
     theirs = {
         "kind": VALIDATING.kind,
         "apiVersion": VALIDATING.api_version,
@@ -345,7 +345,7 @@ async def test_configurations_of_others_are_left_alone(server: Server) -> None:
     names = ("volcano-admission-service-queues-validate", "batholith-queues-validate")
     for name in names:
         await server.create(VALIDATING.path(), {**theirs, "metadata": {"name": name}})
-    async with admission(server, wanted):
+    async with admission(server, expected):
         mutate = MUTATING_CONFIGURATIONS.path(name="batholith-queues-mutate")
         await wait_until_true(lambda: exists(server, mutate))
         for name in names:
@@ -355,9 +355,12 @@ async def test_configurations_of_others_are_left_alone(server: Server) -> None:
 async def test_without_registering_nothing_is_made_but_trust_is_written(
     server: Server,
 ) -> None:
-    wanted = replace(options(), register=False)
-    async with admission(server, wanted):
-        service = {"webhooks": [_entry(wanted)], "metadata": {"name": "batholith-queues-validate"}}
+    expected = replace(options(), register=False)
+    async with admission(server, expected):
+        service = {
+            "webhooks": [_entry(expected)],
+            "metadata": {"name": "batholith-queues-validate"},
+        }
         head = {"kind": VALIDATING.kind, "apiVersion": VALIDATING.api_version}
         await server.create(VALIDATING.path(), head | service)
         await wait_called(server)
@@ -403,11 +406,11 @@ def _secret(wanted: AdmissionOptions) -> SecretSettings:
     return wanted.certificates
 
 
-# -- the office
+# -- leader tasks
 
 
 async def restores_ca_bundle(server: Server) -> None:
-    """Whether somebody looks after the configurations: one loses its trust, and gets it back."""
+    """Whether a leader reconciles the configurations: a removed caBundle is restored."""
     trusted = await bundle_of(server)
     without = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
     kind = "application/json-patch+json"
@@ -436,7 +439,7 @@ async def test_another_replica_takes_over_when_the_holder_of_the_office_ends(
 
 
 async def test_losing_the_office_ends_no_review_and_it_is_stood_for_again(server: Server) -> None:
-    async with admission(server, options(), election=FAST_ELECTION) as part:
+    async with admission(server, options(), election=FAST_ELECTION) as service:
         await wait_called(server)
         thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 1}}
         kind = "application/merge-patch+json"
@@ -445,7 +448,7 @@ async def test_losing_the_office_ends_no_review_and_it_is_stood_for_again(server
 
         async def holds_again() -> bool:
             assert await denies_queue(server)
-            assert part.url
+            assert service.url
             return (await server.get(path))["spec"]["holderIdentity"] not in ("", "thief")
 
         await wait_until_true(holds_again)
@@ -459,7 +462,7 @@ SHUTDOWN_DELAY = 1234.0
 
 
 class ShutdownDelayClock(SystemClock):
-    """The real time, but for the moment in which a part has lingered long enough."""
+    """Real time, except that the shutdown delay ends when the test ends it."""
 
     def __init__(self) -> None:
         self.delay_elapsed = asyncio.Event()
@@ -469,21 +472,21 @@ class ShutdownDelayClock(SystemClock):
 
 
 async def test_reviews_are_taken_for_a_while_after_the_end_has_begun(server: Server) -> None:
-    """Those who call us hear of it later than we do."""
-    wanted, clock = options(), ShutdownDelayClock()
-    lingering = replace(wanted, listen=replace(wanted.listen, shutdown_delay=SHUTDOWN_DELAY))
+    """Callers observe the shutdown later than the server."""
+    expected, clock = options(), ShutdownDelayClock()
+    lingering = replace(expected, listen=replace(expected.listen, shutdown_delay=SHUTDOWN_DELAY))
     async with aiohttp.ClientSession() as session, AsyncExitStack() as stack:
-        part = await stack.enter_async_context(admission(server, lingering, clock=clock))
-        url, trust = part.url, ssl.create_default_context()
+        service = await stack.enter_async_context(admission(server, lingering, clock=clock))
+        url, trust = service.url, ssl.create_default_context()
         trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
 
         async def closes() -> tuple[int, bool]:
-            async with session.post(f"{url}/nosuch", json={}, ssl=trust) as answer:
-                return answer.status, answer.headers.get("Connection") == "close"
+            async with session.post(f"{url}/nosuch", json={}, ssl=trust) as response:
+                return response.status, response.headers.get("Connection") == "close"
 
         assert await closes() == (404, False)
         ending = asyncio.create_task(stack.aclose())
-        await wait_for(lambda: not part.url)
+        await wait_for(lambda: not service.url)
         assert await closes() == (404, True)
         clock.delay_elapsed.set()
         await ending
@@ -503,17 +506,17 @@ async def test_certificate_files_are_taken_up_when_they_change(
     old, new = _make_ca(), _make_ca()
     both = old.certificate_pem + new.certificate_pem
     _write_files(files, old, ca_bundle=both)
-    async with admission(server, replace(options(), certificates=files)) as part:
+    async with admission(server, replace(options(), certificates=files)) as service:
         await wait_called(server)
         async with aiohttp.ClientSession() as session:
-            before = await served_certificate(part)
+            before = await served_certificate(service)
             context = ssl.create_default_context(cadata=both.decode())
-            assert await _is_404(session, part, context)
+            assert await _is_404(session, service, context)
             _write_files(files, new, ca_bundle=both)
 
             async def changed() -> bool:
-                assert await _is_404(session, part, context), "its one connection stays open"
-                return await served_certificate(part) != before
+                assert await _is_404(session, service, context), "its one connection stays open"
+                return await served_certificate(service) != before
 
             await wait_until_true(changed)
         assert await denies_queue(server)
@@ -533,7 +536,7 @@ def _write_files(files: CertificateFiles, authority: CertKeyPair, *, ca_bundle: 
 
 
 async def _is_404(
-    session: aiohttp.ClientSession, part: AdmissionService, context: ssl.SSLContext
+    session: aiohttp.ClientSession, service: AdmissionService, context: ssl.SSLContext
 ) -> bool:
-    async with session.post(f"{part.url}/nosuch", json={}, ssl=context) as answer:
-        return answer.status == 404
+    async with session.post(f"{service.url}/nosuch", json={}, ssl=context) as response:
+        return response.status == 404

@@ -1,4 +1,4 @@
-"""`batholith admission` as it runs in a cluster: processes, beside a real API server."""
+"""`batholith admission` as it runs in a cluster: processes, with a real API server."""
 
 import asyncio
 import signal
@@ -34,8 +34,8 @@ class AdmissionReplica:
     async def wait_response(self, path: str, status: int = 200) -> bool:
         async with aiohttp.ClientSession() as session:
             try:
-                async with session.get(self.health + path) as answer:
-                    return answer.status == status
+                async with session.get(self.health + path) as response:
+                    return response.status == status
             except aiohttp.ClientError:
                 assert self.process.returncode is None
                 return False
@@ -73,12 +73,12 @@ async def server(tmp_path: Path) -> AsyncIterator[RealServer]:
 
 async def rejects_queue(server: RealServer) -> bool:
     body = queue("lost", parent="nosuch") | {"apiVersion": QUEUES.api_version}
-    answer = await server.request("POST", DRY_RUN, body)
-    return answer.status == 400 and "failed to get parent queue" in answer.body["message"]
+    response = await server.request("POST", DRY_RUN, body)
+    return response.status == 400 and "failed to get parent queue" in response.body["message"]
 
 
 async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> None:
-    """They are there before their namespace; then one makes the Secret, and both serve it."""
+    """They start before their namespace exists; then one creates the Secret, and both serve it."""
     async with replica(server) as one, replica(server) as other:
         await wait_until_true(lambda: one.wait_response("/healthz"))
         assert await one.wait_response("/readyz", 503), "there is no certificate yet"
@@ -86,12 +86,12 @@ async def test_two_race_for_the_secret_and_end_in_order(server: RealServer) -> N
         for each in (one, other):
             await wait_until_true(partial(each.wait_response, "/readyz"))
         await wait_until_true(lambda: rejects_queue(server))
-        made = [
+        created = [
             line["responseStatus"]["code"]
             for line in server.kube.audit()
             if line["verb"] == "create" and line["objectRef"].get("resource") == "secrets"
         ]
-        assert made.count(201) == 1
+        assert created.count(201) == 1
         for each in (one, other):
             each.process.send_signal(signal.SIGTERM)
         assert [await each.process.wait() for each in (one, other)] == [0, 0]
@@ -119,14 +119,16 @@ async def test_o9_resource_groups_are_taken_up_even_if_the_file_was_bad_at_the_s
 
     async def selector() -> object:
         path = f"{PODS.path('default')}?dryRun=All"
-        answer = await server.request("POST", path, pod("p"))
-        return answer.body["spec"].get("nodeSelector") if answer.status == 201 else answer.body
+        response = await server.request("POST", path, pod("p"))
+        return (
+            response.body["spec"].get("nodeSelector") if response.status == 201 else response.body
+        )
 
     async def gets_the_label() -> bool:
         return await selector() == {"pool": "batch"}
 
-    async with replica(server, *flags) as part:
-        await wait_until_true(lambda: part.wait_response("/readyz"))
+    async with replica(server, *flags) as component:
+        await wait_until_true(lambda: component.wait_response("/readyz"))
         assert await selector() is None
         file.write_text(CONFIGURATION)
         await wait_until_true(gets_the_label)
@@ -137,5 +139,5 @@ async def test_files_that_cannot_be_read_are_told_in_a_line(
 ) -> None:
     missing = tmp_path / "tls.crt"
     flags = (f"--tls-cert-file={missing}", f"--tls-private-key-file={missing}")
-    async with replica(server, *flags) as part:
-        assert await part.process.wait() == 1
+    async with replica(server, *flags) as component:
+        assert await component.process.wait() == 1

@@ -1,4 +1,4 @@
-"""The table of the built-in types and their schemas are what Kubernetes itself says."""
+"""The table of the built-in types and their schemas match Kubernetes."""
 
 import shutil
 from pathlib import Path
@@ -16,8 +16,8 @@ if not shutil.which("go"):
 
 async def test_they_are_what_make_api_types_makes(real: RealServerFactory, tmp_path: Path) -> None:
     async with real.start(tmp_path) as server:
-        made = await api_types.generate(server)
-    for name, text in made.items():
+        created = await api_types.generate(server)
+    for name, text in created.items():
         assert (api_types.PACKAGED / name).read_text() == text, f"run make api-types: {name}"
 
 

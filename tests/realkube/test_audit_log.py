@@ -1,4 +1,4 @@
-"""The reader of audit logs finds what it must: it is what the tests of chaos stand on."""
+"""The reader of audit logs finds violations: the chaos tests rely on it."""
 
 import json
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ HANDOVER = (
 
 
 def stale_write_reasons(*requests: AuditedRequest) -> list[tuple[str, str]]:
-    """Users of strays, and the first word of what is said of them."""
+    """Users of stale writes, and the start of their description."""
     everything: Sequence[AuditedRequest] = (*HANDOVER, *requests)
     return [
         (stray.request.user, stray.reason.split()[0])
@@ -58,8 +58,8 @@ def stale_write_reasons(*requests: AuditedRequest) -> list[tuple[str, str]]:
 
 
 def test_reigns_are_read_off_the_lease() -> None:
-    held = [(one.user, one.identity, one.transitions) for one in leaderships(HANDOVER, LEASE)]
-    assert held == [("a", "id-a", 0), ("b", "id-b", 1)]
+    stored = [(one.user, one.identity, one.transitions) for one in leaderships(HANDOVER, LEASE)]
+    assert stored == [("a", "id-a", 0), ("b", "id-b", 1)]
     first, second = leaderships(HANDOVER, LEASE)
     assert (first.began, first.ended) == (at(1.1), at(10))
     assert (second.began, second.ended) == (at(10.1), "~")
@@ -86,8 +86,8 @@ def test_writes_inside_a_reign_are_no_strays() -> None:
 
 
 def test_a_write_after_another_took_over_is_a_stray() -> None:
-    late = audited_write("a", 10.2), audited_write("a", 11, "pods/binding", "create", code=201)
-    assert stale_write_reasons(*late) == [("a", "was"), ("a", "was")]
+    delayed = audited_write("a", 10.2), audited_write("a", 11, "pods/binding", "create", code=201)
+    assert stale_write_reasons(*delayed) == [("a", "was"), ("a", "was")]
 
 
 def test_a_write_that_came_in_time_and_took_long_is_none() -> None:
@@ -106,9 +106,9 @@ def test_a_write_before_one_leads_and_by_one_who_never_did_are_strays() -> None:
 
 def test_a_write_between_release_and_successor_is_a_stray() -> None:
     release = lease("b", 14, "", 1)
-    late, early = audited_write("b", 14.2), audited_write("b", 13.8)
-    (only,) = stale_writes((*HANDOVER, release, late, early), LEASE, ["b"])
-    assert only.request == late
+    delayed, early = audited_write("b", 14.2), audited_write("b", 13.8)
+    (only,) = stale_writes((*HANDOVER, release, delayed, early), LEASE, ["b"])
+    assert only.request == delayed
 
 
 def test_a_second_reign_counts_from_its_own_beginning() -> None:
@@ -133,14 +133,14 @@ def test_what_may_have_taken_effect_counts_as_if_it_had() -> None:
 
 
 def test_events_about_the_lease_are_the_candidates_own() -> None:
-    told = audited_write("a", 11, "events", "create", name=f"{LEASE}.18ea1a23")
-    assert stale_write_reasons(told) == []
+    reported = audited_write("a", 11, "events", "create", name=f"{LEASE}.18ea1a23")
+    assert stale_write_reasons(reported) == []
 
 
 def test_spared_resources_are_not_looked_at() -> None:
-    late = audited_write("a", 11, "events", "create")
-    assert len(stale_writes((*HANDOVER, late), LEASE, ["a"])) == 1
-    assert stale_writes((*HANDOVER, late), LEASE, ["a"], exempt=["events"]) == []
+    delayed = audited_write("a", 11, "events", "create")
+    assert len(stale_writes((*HANDOVER, delayed), LEASE, ["a"])) == 1
+    assert stale_writes((*HANDOVER, delayed), LEASE, ["a"], exempt=["events"]) == []
 
 
 def pod_creation(name: str, version: str, code: int = 201) -> AuditedRequest:

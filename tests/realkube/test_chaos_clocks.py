@@ -16,7 +16,7 @@ STEADY = ElectionTiming(lease=45, renew=40, retry=2)
 
 HOUR, YEAR = 3600, 365 * 86400
 JUMPS = ((HOUR, -HOUR, 0), (-YEAR, YEAR, HOUR), (0, -HOUR, YEAR))
-"""Seconds by which the clocks of the replicas of a part are wrong, in turn."""
+"""Clock skew of a component's replicas, in seconds."""
 
 
 async def test_who_leads_does_not_depend_on_wall_clocks(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ async def test_who_leads_does_not_depend_on_wall_clocks(tmp_path: Path) -> None:
                     wrong.write_text(str(jumps[number % len(jumps)]))
                     os.replace(wrong, clock)
             await s.job_load.wait_finished(100)
-            assert [len(s.leaderships(part)) for part in COMPONENTS] == [1, 1]
+            assert [len(s.leaderships(component)) for component in COMPONENTS] == [1, 1]
             await s.failed_over(Replica.kill)
             await s.check_jobs()
         s.check_leaders(min_transitions=1)

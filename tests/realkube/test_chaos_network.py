@@ -1,7 +1,7 @@
 """Three replicas of the controllers and the scheduler on a network and a server that fail.
 
-As in `test_chaos_processes`: jobs come to their right ends, no pod is made twice, and nobody writes
-who does not lead.
+As in `test_chaos_processes`: jobs reach their expected results, no pod is created a second time,
+and only leaders write.
 """
 
 import asyncio
@@ -20,21 +20,23 @@ pytestmark = pytest.mark.timeout(900)  # for a machine that has much else to do
 
 CUTS: tuple[tuple[Callable[[TcpProxy], None], Callable[[TcpProxy], None]], ...] = (
     (TcpProxy.drop, TcpProxy.resume),
-    (TcpProxy.hang, TcpProxy.drop),  # what was on its way is lost; the next test lets it arrive
+    (TcpProxy.hang, TcpProxy.drop),  # requests in flight are lost; the next one delivers them
     (lambda proxy: proxy.hang(requests=False), TcpProxy.resume),
 )
-"""How a leader is cut off, and what becomes of the connection when another leads. In the last one
-what is asked is done, and the answers come when the Lease is over."""
+"""How a leader is cut off, and how its connection continues once another leads. In the last one
+requests are executed, and the responses arrive after the Lease expired."""
 
 
 P = TypeVar("P", TcpProxy, HttpProxy)
 
 
 @asynccontextmanager
-async def proxy_per_replica(s: ChaosCluster, make: Callable[[], P]) -> AsyncIterator[dict[str, P]]:
-    """Have each replica reach the server by a proxy of its own."""
+async def proxy_per_replica(
+    s: ChaosCluster, new_proxy: Callable[[], P]
+) -> AsyncIterator[dict[str, P]]:
+    """Connect each replica to the server through its own proxy."""
     async with AsyncExitStack() as stack:
-        proxies = {user: await stack.enter_async_context(make()) for user in s.users}
+        proxies = {user: await stack.enter_async_context(new_proxy()) for user in s.users}
         s.urls.update({user: proxy.url for user, proxy in proxies.items()})
         yield proxies
 
@@ -68,8 +70,8 @@ def is_safe_to_repeat(request: AuditedRequest) -> bool:
     """Whether a write can do no harm when another has been at work in between."""
     if request.verb == "create" and request.resource != "pods/binding":
         return True  # its name is fixed: a second one is refused
-    said = request.body
-    names = said.get("preconditions" if request.verb == "delete" else "metadata", {})
+    result = request.body
+    names = result.get("preconditions" if request.verb == "delete" else "metadata", {})
     return "uid" in names or "resourceVersion" in names
 
 
@@ -88,9 +90,9 @@ async def test_writes_that_arrive_when_another_leads_do_no_harm(tmp_path: Path) 
         for replica in senders.values():
             proxies[replica.user].release()
         await s.check_jobs()
-        late = [stray for part in COMPONENTS for stray in s.stale_writes(part)]
-        assert {stray.request.user for stray in late} <= {one.user for one in senders.values()}
-        assert [stray for stray in late if not is_safe_to_repeat(stray.request)] == []
+        delayed = [write for component in COMPONENTS for write in s.stale_writes(component)]
+        assert {write.request.user for write in delayed} <= {one.user for one in senders.values()}
+        assert [write for write in delayed if not is_safe_to_repeat(write.request)] == []
 
 
 async def test_a_share_of_all_requests_fails(tmp_path: Path) -> None:

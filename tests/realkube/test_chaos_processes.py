@@ -1,7 +1,7 @@
 """Three replicas of the controllers and the scheduler, of which the leaders die, stop or are ended.
 
-Whatever happens: 200 jobs come to their right ends, no pod is made twice, and nobody writes who
-does not lead. `Stage.check` and `Stage.check_leaders` say so.
+In all of them 200 jobs reach their expected results, no pod is created a second time, and only
+leaders write: `ChaosCluster.check` and `ChaosCluster.check_leaders`.
 """
 
 from pathlib import Path
@@ -27,11 +27,11 @@ async def test_leaders_are_killed_again_and_again(tmp_path: Path) -> None:
 
 
 async def test_leaders_are_stopped_for_longer_than_the_lease_and_go_on(tmp_path: Path) -> None:
-    """What they had in hand takes no effect any more, and they end."""
+    """Their requests in flight take no effect any more, and they exit."""
     async with chaos_cluster(tmp_path) as s, s.running_replicas():
         for ended in (10, 90):
             await s.job_load.wait_finished(ended)
-            for replica in (await s.failed_over(Replica.pause)).values():
+            for replica in (await s.failed_over(Replica.suspend)).values():
                 replica.resume()
                 assert await replica.wait_exit() == 1
                 assert 'ended at once why="lost the Lease volcano-system/' in replica.log_text()
@@ -40,7 +40,8 @@ async def test_leaders_are_stopped_for_longer_than_the_lease_and_go_on(tmp_path:
 
 
 async def test_leaders_that_are_told_to_end_hand_over_at_once(tmp_path: Path) -> None:
-    """Nobody waits for the Lease to run out, which would take longer than `fell` is patient."""
+    """No candidate waits for the Lease to expire, which would exceed the timeout of
+    `failed_over`."""
     async with chaos_cluster(tmp_path, election=LONG) as s, s.running_replicas():
         for ended in (10, 90):
             await s.job_load.wait_finished(ended)
@@ -49,6 +50,6 @@ async def test_leaders_that_are_told_to_end_hand_over_at_once(tmp_path: Path) ->
                 assert "lease released" in replica.log_text()
         await s.check_jobs()
         s.check_leaders(min_transitions=2)
-        for part in COMPONENTS:
-            # No matter of speed: by a Lease that was not given back it would be longer than this.
-            assert max(s.handover_seconds(part)) < LONG.lease - LONG.renew
+        for component in COMPONENTS:
+            # Independent of speed: without releasing the Lease it would take longer.
+            assert max(s.handover_seconds(component)) < LONG.lease - LONG.renew

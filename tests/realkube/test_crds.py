@@ -1,4 +1,4 @@
-"""Our definitions on a real API server, and what both servers say by them."""
+"""Our definitions on a real API server, and error messages of both servers."""
 
 import json
 from collections.abc import AsyncIterator
@@ -35,10 +35,10 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 
 def definition_with(properties: Json) -> Json:
     """A definition whose spec has some properties."""
-    made = definition()
-    openapi = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    created = definition()
+    openapi = created["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     openapi["properties"]["spec"] = {"type": "object", "properties": properties}
-    return made
+    return created
 
 
 SCHEMA: Json = {
@@ -65,8 +65,8 @@ async def test_they_are_what_make_crds_makes(tmp_path: Path) -> None:
 
 async def test_the_real_server_serves_them_without_complaint(tmp_path: Path) -> None:
     async with real_server(tmp_path, crds=crds.load()) as real:
-        for made in (await real.get(DEFINITIONS))["items"]:
-            conditions = {one["type"]: one["status"] for one in made["status"]["conditions"]}
+        for created in (await real.get(DEFINITIONS))["items"]:
+            conditions = {one["type"]: one["status"] for one in created["status"]["conditions"]}
             assert conditions == {"NamesAccepted": "True", "Established": "True"}
 
 
@@ -81,8 +81,8 @@ async def test_kubectl_applies_them_and_applies_them_again(
         again = await kubectl("apply", "-f", str(crd_builder.MANIFESTS), *way)
         done = "serverside-applied" if way else "unchanged"
         assert [line.split()[1] for line in again.splitlines()] == [done] * 4
-        for made in (await real.get(DEFINITIONS))["items"]:
-            annotations = made["metadata"]["annotations"]
+        for created in (await real.get(DEFINITIONS))["items"]:
+            annotations = created["metadata"]["annotations"]
             assert (ANNOTATION in annotations) is (not way)
             assert sum(map(len, annotations.values())) < LIMIT / 2
 
@@ -109,8 +109,8 @@ async def test_unknown_fields_of_a_template_are_refused_or_dropped_with_a_warnin
         'Job in version "v1alpha1" cannot be handled as a Job: strict decoding error: '
         + ", ".join(f'unknown field "{path}"' for path in unknown)
     )
-    made = await server.create(PATH, job)
-    stored = made["spec"]["tasks"][0]["template"]
+    created = await server.create(PATH, job)
+    stored = created["spec"]["tasks"][0]["template"]
     assert stored["spec"] == {
         "containers": [{"name": "main", "image": "busybox"}],
         "volumes": [{"name": "v"}],
@@ -123,15 +123,15 @@ async def test_kubectl_says_which_field_of_a_template_is_misspelt(
 ) -> None:
     needs_kubectl()
     text = json.dumps(job_with(comand=["true"]))
-    said = await Kubectl(server, tmp_path).run("create", "-f", "-", stdin=text)
-    assert said.code == 1
-    assert f'strict decoding error: unknown field "{MAIN}.comand"' in said.err
+    result = await Kubectl(server, tmp_path).run("create", "-f", "-", stdin=text)
+    assert result.code == 1
+    assert f'strict decoding error: unknown field "{MAIN}.comand"' in result.err
 
 
 async def test_a_template_gets_the_defaults_of_its_keys_alone(server: Server) -> None:
     ports = [{"containerPort": 80}]
-    made = await server.create(PATH, job_with(ports=ports, envFrom=[{"configMapRef": {}}]))
-    (main,) = made["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    created = await server.create(PATH, job_with(ports=ports, envFrom=[{"configMapRef": {}}]))
+    (main,) = created["spec"]["tasks"][0]["template"]["spec"]["containers"]
     assert main == {
         "name": "main",
         "image": "busybox",
@@ -146,9 +146,9 @@ async def test_whole_numbers_are_stored_as_integers(server: Server, form: str) -
     text = text.replace('"replicas": 1', '"replicas": 1.0').replace("111", "1.0e+3")
     assert "1.0," in text and "1.0e+3" in text
     kind = f"application/{form}"
-    made = await server.request("POST", PATH, text.encode(), content_type=kind)
-    assert made.status == 201, made.body
-    (task,) = made.body["spec"]["tasks"]
+    created = await server.request("POST", PATH, text.encode(), content_type=kind)
+    assert created.status == 201, created.body
+    (task,) = created.body["spec"]["tasks"]
     memory = task["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
     assert [(type(each), each) for each in (task["replicas"], memory)] == [(int, 1), (int, 1000)]
 
@@ -161,12 +161,12 @@ CPU = f"{MAIN}.resources.requests.cpu"
 
 
 def type_error(path: str, given: str, wanted: str) -> str:
-    """A complaint about the type of a value."""
+    """Error about the type of a value."""
     return f'{path}: Invalid value: "{given}": {path} in body must be of type {wanted}: "{given}"'
 
 
 def general_error(text: str) -> str:
-    """A complaint that names its field in its text alone."""
+    """Error that names its field in its text alone."""
     return f'<nil>: Invalid value: "": {text}'
 
 
@@ -200,10 +200,10 @@ WRONG_IN_TEMPLATE: list[tuple[Json, list[str]]] = [
 
 
 async def test_wrong_values_in_a_template_are_refused(server: Server) -> None:
-    for fields, complaints in WRONG_IN_TEMPLATE:
+    for fields, error_lines in WRONG_IN_TEMPLATE:
         refused = await server.request("POST", PATH, job_with(**fields))
         assert refused.status == 422
-        assert refused.body["message"] == error_message('Job.batch.volcano.sh "j"', complaints)
+        assert refused.body["message"] == error_message('Job.batch.volcano.sh "j"', error_lines)
 
 
 ANY = general_error('"spec.any" must validate at least one schema (anyOf)')
@@ -278,17 +278,17 @@ WRONG: list[tuple[str, Any, list[str]]] = [
 
 async def test_each_kind_of_check_complains_in_the_same_words(server: Server) -> None:
     await server.install_crds(definition_with(SCHEMA))
-    for field, value, complaints in WRONG:
+    for field, value, error_lines in WRONG:
         body = {"apiVersion": "ex.io/v1", "kind": "Foo", "metadata": {"name": "x"}}
         refused = await server.request("POST", FOOS, {**body, "spec": {field: value}})
         assert refused.status == 422
-        assert refused.body["message"] == error_message('Foo.ex.io "x"', complaints)
+        assert refused.body["message"] == error_message('Foo.ex.io "x"', error_lines)
 
 
-def error_message(whose: str, complaints: list[str]) -> str:
+def error_message(whose: str, error_lines: list[str]) -> str:
     """The message of a refusal."""
-    said = complaints[0] if len(complaints) == 1 else f"[{', '.join(complaints)}]"
-    return f"{whose} is invalid: {said}"
+    result = error_lines[0] if len(error_lines) == 1 else f"[{', '.join(error_lines)}]"
+    return f"{whose} is invalid: {result}"
 
 
 def job_with(**fields: Any) -> Json:

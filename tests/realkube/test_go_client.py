@@ -24,7 +24,7 @@ MISSING = {
     },
     "real": {},
 }
-"""What a server cannot do, and what it says then."""
+"""Checks that a server cannot pass, with its message."""
 
 ALLOWED = {"KUBE_FEATURE_ClientsAllowCBOR": "true"}
 PREFERRED = {**ALLOWED, "KUBE_FEATURE_ClientsPreferCBOR": "true"}
@@ -33,31 +33,31 @@ PREFERRED = {**ALLOWED, "KUBE_FEATURE_ClientsPreferCBOR": "true"}
 async def test_go_clients_find_what_they_expect(servers: ServerFactory, tmp_path: Path) -> None:
     needs_go_client()
     async with servers.start(tmp_path, crds=crds.load()) as server:
-        said = await run_go_checks(server.kubeconfig)
+        result = await run_go_checks(server.kubeconfig)
     missing = MISSING[servers.name]
-    assert {name: text for name, text in said.items() if text and name not in missing} == {}
-    for name, words in missing.items():
-        assert words in said[name]
-    assert len(said) > 40
+    assert {name: text for name, text in result.items() if text and name not in missing} == {}
+    for name, text in missing.items():
+        assert text in result[name]
+    assert len(result) > 40
 
 
 async def test_go_clients_that_know_cbor_fall_back(servers: ServerFactory, tmp_path: Path) -> None:
     needs_go_client()
     async with servers.start(tmp_path, crds=crds.load()) as server:
-        said = await run_go_checks(
+        result = await run_go_checks(
             server.kubeconfig,
             "-run=^(dynamic|job-create|job-update|wire-proto|watch-list)",
             environment=ALLOWED,
         )
-        said |= await run_go_checks(server.kubeconfig, "-run=^wire-cbor", environment=PREFERRED)
-    assert {name: text for name, text in said.items() if text} == {}
+        result |= await run_go_checks(server.kubeconfig, "-run=^wire-cbor", environment=PREFERRED)
+    assert {name: text for name, text in result.items() if text} == {}
 
 
 async def test_a_go_program_runs_jobs_and_commands_them(tmp_path: Path) -> None:
     needs_go_client()
     async with embedded_cluster(tmp_path / "data", "--simulate", "2") as cluster:
-        said = await run_go_checks(cluster.data_dir.kubeconfig, "-life")
-    assert list(said.values()) == [""] * 3, said
+        result = await run_go_checks(cluster.data_dir.kubeconfig, "-life")
+    assert list(result.values()) == [""] * 3, result
 
 
 async def test_a_go_program_commands_our_parts_on_either_server(
@@ -83,5 +83,5 @@ async def test_a_go_program_commands_our_parts_on_either_server(
             return queue.status == 200 and queue.body.get("status", {}).get("state") == "Open"
 
         await wait_until_true(open_for_jobs)
-        said = await run_go_checks(server.kubeconfig, "-life")
-    assert list(said.values()) == [""] * 3, said
+        result = await run_go_checks(server.kubeconfig, "-life")
+    assert list(result.values()) == [""] * 3, result

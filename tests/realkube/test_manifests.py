@@ -1,4 +1,5 @@
-"""The manifests on a real API server: taken, the same when applied again, gone when deleted."""
+"""The manifests on a real API server: accepted, unchanged when applied again, removed when
+deleted."""
 
 import asyncio
 import json
@@ -40,7 +41,7 @@ SERVICE_MONITORS = {
         ],
     },
 }
-"""Stands for the Prometheus operator's own definition."""
+"""Placeholder for the Prometheus operator's definition."""
 
 ACTIVE_KINDS = RealKubeOptions(
     controllers=(
@@ -58,13 +59,13 @@ class InstallSite:
     server: RealServer
     kubectl: Kubectl
 
-    async def versions(self, folder: Path) -> dict[str, str]:
-        """The resourceVersion of everything that *folder* brings, once definitions are served."""
+    async def versions(self, directory: Path) -> dict[str, str]:
+        """The resourceVersion of every object of *directory*, once definitions are served."""
         await self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=100s")
-        said = json.loads(await self.kubectl("get", "-k", str(folder), "-o=json"))
+        result = json.loads(await self.kubectl("get", "-k", str(directory), "-o=json"))
         return {
             f"{each['kind']}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
-            for each in said["items"]
+            for each in result["items"]
         }
 
 
@@ -95,20 +96,20 @@ async def test_the_server_itself_can_apply_it_over_what_others_own(site: Install
     mine = ("apply", "--server-side", "--force-conflicts", "-k", str(MANIFESTS))
     await site.kubectl("create", "-f", str(MANIFESTS / "crds"))
     for _ in range(2):
-        said = await site.kubectl.run(*mine)
-        assert (said.code, said.err) == (0, "")
+        result = await site.kubectl.run(*mine)
+        assert (result.code, result.err) == (0, "")
     assert len(await site.versions(MANIFESTS)) == len(kustomized(MANIFESTS))
 
 
 async def test_each_overlay_is_taken_over_the_one_before(site: InstallSite) -> None:
     for overlay in OVERLAYS:
-        folder = MANIFESTS / "overlays" / overlay
-        said = await site.kubectl.run("apply", "-k", str(folder))
-        assert (said.code, said.err) == (0, ""), overlay
-        before = await site.versions(folder)
-        assert len(before) == len(kustomized(folder))
-        await site.kubectl("apply", "-k", str(folder))
-        assert await site.versions(folder) == before
+        directory = MANIFESTS / "overlays" / overlay
+        result = await site.kubectl.run("apply", "-k", str(directory))
+        assert (result.code, result.err) == (0, ""), overlay
+        before = await site.versions(directory)
+        assert len(before) == len(kustomized(directory))
+        await site.kubectl("apply", "-k", str(directory))
+        assert await site.versions(directory) == before
 
 
 @pytest.mark.parametrize("site", [ACTIVE_KINDS], indirect=True)
@@ -116,12 +117,12 @@ async def test_pods_come_up_to_the_strictest_standard_and_all_goes_with_its_jobs
     site: InstallSite,
 ) -> None:
     await site.kubectl("apply", "-k", str(MANIFESTS))
-    wanted = sum(
+    expected = sum(
         each["spec"]["replicas"] for each in of_kind(kustomized(MANIFESTS), "Deployment").values()
     )
-    await _wait_pods(site.server, wanted)
+    await _wait_pods(site.server, expected)
     await _check_user_roles(site)
-    # Nobody answers the webhooks here; what is there already must not keep all from going.
+    # No webhook responds here; existing objects must not block the deletion.
     hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
     await site.kubectl("delete", hooks, "-l", "app.kubernetes.io/name=batholith")
     for path, body in ((QUEUES.path(), _queue()), (JOBS.path("default"), _job())):
@@ -147,12 +148,12 @@ async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(
     await site.kubectl("create", "clusterrolebinding", "eve", *allowed)
 
     async def ordered(who: str, resource: Resource, *, really: bool = False) -> str:
-        """What *who* is told when making a Command to the queue or job q."""
-        said = await site.kubectl.run(
+        """Response to *who* on creating a Command for the queue or job q."""
+        result = await site.kubectl.run(
             "create", "-f=-", f"--as={who}", *(() if really else ("--dry-run=server",)),
             stdin=json.dumps(_command(resource)),
         )  # fmt: skip
-        return said.err
+        return result.err
 
     async def settled() -> bool:
         """The role is aggregated, the policy followed, and what eve may do is known."""
@@ -168,13 +169,13 @@ async def test_quirk_q7_only_who_may_update_a_queue_may_open_and_close_it(
 
 
 async def test_the_server_takes_what_the_chart_gives(site: InstallSite) -> None:
-    told = ("template", "batholith", str(CHART), f"--namespace={NAMESPACE}", "--include-crds")
+    reported = ("template", "batholith", str(CHART), f"--namespace={NAMESPACE}", "--include-crds")
     await site.kubectl("create", "namespace", NAMESPACE)
     await site.kubectl("apply", "-f", str(MANIFESTS / "crds"))
     for values in ((), ("--set=monitoring.enabled=true", "--set=admission.pods=true")):
-        text = helm(*told, *values)
-        said = await site.kubectl.run("apply", "--dry-run=server", "-f", "-", stdin=text)
-        assert (said.code, said.err) == (0, "")
+        text = helm(*reported, *values)
+        result = await site.kubectl.run("apply", "--dry-run=server", "-f", "-", stdin=text)
+        assert (result.code, result.err) == (0, "")
 
 
 async def test_helm_installs_upgrades_and_uninstalls(site: InstallSite) -> None:
@@ -188,7 +189,7 @@ async def test_helm_installs_upgrades_and_uninstalls(site: InstallSite) -> None:
     helm("uninstall", "batholith", f"--namespace={NAMESPACE}", access)
     left = await site.kubectl("get", "deployments,clusterroles", "--all-namespaces", "-o=name")
     assert "batholith" not in left
-    # Definitions stay, and with them everybody's jobs.
+    # Definitions stay, and with them all jobs.
     assert "jobs.batch.volcano.sh" in await site.kubectl("get", "crd", "-o=name")
 
 
@@ -201,7 +202,7 @@ async def _check_user_roles(site: InstallSite) -> None:
     await site.kubectl("create", "rolebinding", "fay", *bring)
     jobs, queues, commands = "jobs.batch.volcano.sh", "queues.scheduling.volcano.sh", "commands"
     groups = "podgroups.scheduling.volcano.sh"
-    for who, verb, what, answer in (
+    for who, verb, what, response in (
         ("ada", "create", jobs, "yes"),
         ("ada", "create", commands, "yes"),
         ("ada", "delete", queues, "no"),
@@ -217,27 +218,27 @@ async def _check_user_roles(site: InstallSite) -> None:
     ):
 
         async def as_told(who: str = who, verb: str = verb, what: str = what) -> str:
-            """By a server that hears of roles and bindings a little later."""
-            said = await site.kubectl.run("auth", "can-i", verb, what, f"--as={who}")
-            return said.out.split(maxsplit=1)[0]
+            """By a server that observes roles and bindings with a delay."""
+            result = await site.kubectl.run("auth", "can-i", verb, what, f"--as={who}")
+            return result.out.split(maxsplit=1)[0]
 
-        await wait_until_equal(as_told, answer)
+        await wait_until_equal(as_told, response)
     await site.kubectl("delete", "clusterrolebinding", "eve")
 
 
 async def _accepts(server: RealServer, path: str, body: dict[str, object]) -> bool:
-    """Whether the server has forgotten the webhooks that nobody answers."""
+    """Whether the server has dropped the webhooks that do not respond."""
     return (await server.request("POST", f"{path}?dryRun=All", body)).status == 201
 
 
 async def _wait_pods(server: RealServer, wanted: int) -> None:
-    made: set[str] = set()
+    created: set[str] = set()
     async with (
         asyncio.timeout(2 * DEFAULT_TIMEOUT),
         server.watch(f"{PODS.path(NAMESPACE)}?watch=1") as lines,
     ):
-        while len(made) < wanted:
-            made.add((await lines.next())["object"]["metadata"]["name"])
+        while len(created) < wanted:
+            created.add((await lines.next())["object"]["metadata"]["name"])
 
 
 def _queue() -> dict[str, object]:

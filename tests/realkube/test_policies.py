@@ -62,13 +62,13 @@ async def submit(server: Server, body: Json) -> RawResponse:
 
 
 async def denial_message(server: Server, body: Json) -> str:
-    """With what words a policy refuses an object; empty if none does."""
-    answer = await submit(server, body)
-    if answer.status == 201:
+    """The message with which a policy denies an object; empty if none does."""
+    response = await submit(server, body)
+    if response.status == 201:
         return ""
-    message = str(answer.body["message"])
+    message = str(response.body["message"])
     assert BY_A_POLICY in message, message
-    assert (answer.status, answer.body["reason"]) == (422, "Invalid")
+    assert (response.status, response.body["reason"]) == (422, "Invalid")
     return message
 
 
@@ -95,11 +95,11 @@ async def test_what_was_refused_by_rules_is_refused_in_the_same_words(server: Se
         body = case["object"]
         if case["refused_by"] != "rules" or body["metadata"]["name"] in NOT_COVERED:
             continue
-        answer = await submit(server, body)
-        said = str(answer.body.get("message", ""))
-        # Of several faults a policy tells the first.
-        if BY_A_POLICY not in said or case["says"][0] not in said:
-            wrong.append((body["metadata"]["name"], case["says"], said))
+        response = await submit(server, body)
+        result = str(response.body.get("message", ""))
+        # Of several errors a policy reports the first.
+        if BY_A_POLICY not in result or case["says"][0] not in result:
+            wrong.append((body["metadata"]["name"], case["says"], result))
     assert wrong == []
 
 
@@ -112,9 +112,9 @@ async def test_what_was_accepted_is_accepted(server: Server) -> None:
     assert len(taken) > 100
     wrong = []
     for body in taken:
-        answer = await submit(server, body)
-        if BY_A_POLICY in str(answer.body):
-            wrong.append((body["metadata"]["name"], answer.body["message"]))
+        response = await submit(server, body)
+        if BY_A_POLICY in str(response.body):
+            wrong.append((body["metadata"]["name"], response.body["message"]))
     assert wrong == []
 
 
@@ -239,14 +239,14 @@ REFUSED: dict[str, tuple[Json, str]] = {
         whole(policies=[{"events": ["PodFailed", "PodRunning"], "action": "RestartJob"}]),
         'spec.policies: Invalid value: "PodRunning": invalid policy event',
     ),
-    "C13 twice": (
+    "C13 duplicate": (
         whole(policies=[POLICY, {"events": ["Unknown", "PodFailed"], "action": "AbortJob"}]),
         "spec.policies: duplicate event PodFailed  across different policy",
     ),
     "C13 timeout": (whole(policies=[POLICY | {"timeout": "5 m"}]), 'Invalid value: "5 m": invalid'),
     "C14": (whole(plugins={"env": [], "no": []}), "spec.plugins: unable to find job plugin: no"),
     "estimate": (whole(runningEstimate="soon"), "spec.runningEstimate: Invalid value"),
-    "C15 twice": (
+    "C15 duplicate": (
         whole(volumes=[{"mountPath": "/a", "volumeClaimName": name} for name in "bc"]),
         "spec.volumes[0]: duplicated mountPath: /a",
     ),
@@ -265,7 +265,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "spec.tasks: job has dependencies between tasks, but doesn't form a directed acyclic"
         " graph(DAG): a, b, c, d",
     ),
-    "C20 twice": (
+    "C20 duplicate": (
         whole(task("b"), task("a", dependsOn={"name": ["b", "b"]})),
         "spec.tasks[1].dependsOn",
     ),
@@ -309,8 +309,8 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("rule", REFUSED)
 async def test_what_a_rule_refuses_without_webhooks(server: Server, rule: str) -> None:
-    body, words = REFUSED[rule]
-    assert words in await denial_message(server, body)
+    body, text = REFUSED[rule]
+    assert text in await denial_message(server, body)
     with pytest.raises(DeniedError):
         admit(body)
 
@@ -379,8 +379,8 @@ ACCEPTED: dict[str, Json] = {
 @pytest.mark.parametrize("case", ACCEPTED)
 async def test_what_is_right_is_accepted_by_both(server: Server, case: str) -> None:
     body = ACCEPTED[case]
-    answer = await submit(server, body)
-    assert answer.status == 201, answer.body
+    response = await submit(server, body)
+    assert response.status == 201, response.body
     admit(body)
 
 
@@ -389,21 +389,21 @@ async def test_policies_and_functions_agree_on_jobs_made_of_parts(server: Server
     dice, differ, refused = Random(20), [], 0
     for _ in range(400):
         body = random_job(dice)
-        said = await denial_message(server, body)
+        result = await denial_message(server, body)
         try:
             admit(body)
             denied = ""
         except DeniedError as error:
             denied = str(error)
-        refused += bool(said)
-        if bool(said) != bool(denied):
-            differ.append((body["spec"], said, denied))
+        refused += bool(result)
+        if bool(result) != bool(denied):
+            differ.append((body["spec"], result, denied))
     assert differ == []
     assert 100 < refused < 300, "both are to be seen"
 
 
 def random_job(dice: Random) -> Json:
-    """A job of parts that are right by themselves or wrong, most of them right."""
+    """A job of fields that are each valid or invalid, most of them valid."""
     tasks = [random_task(dice) for _ in range(dice.choice((1, 1, 2, 3)))]
     if dice.random() < 0.95:
         for index, each in enumerate(tasks):
@@ -417,13 +417,13 @@ def random_job(dice: Random) -> Json:
 
 
 def random_task(dice: Random) -> Json:
-    made = task("t", dice.choice((0, 1, 4, 6, 11)))
+    created = task("t", dice.choice((0, 1, 4, 6, 11)))
     for field, choices in TASK_PARTS.items():
         if dice.random() < 0.07:
-            made[field] = dice.choice(choices)
+            created[field] = dice.choice(choices)
     if dice.random() < 0.1:
-        made["template"] = {"spec": dice.choice(PODS_TO_BE)}
-    return made
+        created["template"] = {"spec": dice.choice(PODS_TO_BE)}
+    return created
 
 
 SOME_POLICIES: list[list[Json]] = [
@@ -565,11 +565,11 @@ WRONG_CHANGES: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("rule", WRONG_CHANGES)
 async def test_what_may_not_change(server: Server, rule: str) -> None:
-    body, words = WRONG_CHANGES[rule]
+    body, text = WRONG_CHANGES[rule]
     before = await server.create(JOBS.path("default"), stored())
-    answer = await replace(server, body)
-    assert (answer.status, answer.body["reason"]) == (422, "Invalid")
-    assert words in answer.body["message"]
+    response = await replace(server, body)
+    assert (response.status, response.body["reason"]) == (422, "Invalid")
+    assert text in response.body["message"]
     with pytest.raises(DeniedError):
         admit(body, old=before)
 
@@ -580,7 +580,7 @@ RIGHT_CHANGES = {
     "priority": stored(priorityClassName="high"),
     "suspend": stored(suspend=True),
     "replicas": changed_task({"replicas": 5}),
-    "defaults by hand": stored(queue="default", schedulerName="volcano", maxRetry=3, policies=[]),
+    "explicit defaults": stored(queue="default", schedulerName="volcano", maxRetry=3, policies=[]),
     "defaults by webhook": changed_task({"maxRetry": 3, "minAvailable": 2}),
     "defaults left out": {
         **stored(),
@@ -592,8 +592,8 @@ RIGHT_CHANGES = {
 @pytest.mark.parametrize("case", RIGHT_CHANGES)
 async def test_what_may_change(server: Server, case: str) -> None:
     before = await server.create(JOBS.path("default"), stored())
-    answer = await replace(server, RIGHT_CHANGES[case])
-    assert answer.status == 200, answer.body
+    response = await replace(server, RIGHT_CHANGES[case])
+    assert response.status == 200, response.body
     admit(RIGHT_CHANGES[case], old=before)
 
 
@@ -601,8 +601,8 @@ async def test_names_of_claims_may_be_written(server: Server) -> None:
     volumes = [{"mountPath": "/a", "volumeClaim": CLAIM}]
     await server.create(JOBS.path("default"), stored(volumes=volumes))
     written = [volumes[0] | {"volumeClaimName": "j-pvc-0"}]
-    answer = await replace(server, stored(volumes=written))
-    assert answer.status == 200, answer.body
+    response = await replace(server, stored(volumes=written))
+    assert response.status == 200, response.body
 
 
 async def test_a_wrong_job_from_before_can_still_be_written_but_for_its_spec(
@@ -634,8 +634,8 @@ async def test_the_root_queue_is_fixed_and_may_be_relabelled(server: Server) -> 
     same = named("root", capability={"cpu": "4000m"}, annotations={"a": "b"}, priority=3)
     assert (await replace(server, same)).status == 200
     for body in (named("root", capability={"cpu": 5}), named("root"), named("root", deserved={})):
-        answer = await replace(server, body)
-        assert "guarantee) cannot be modified" in answer.body["message"]
+        response = await replace(server, body)
+        assert "guarantee) cannot be modified" in response.body["message"]
     moved = named("root", capability={"cpu": "4"}, parent="other")
     assert "spec.parent: queue root has no parent" in (await replace(server, moved)).body["message"]
 
@@ -643,19 +643,19 @@ async def test_the_root_queue_is_fixed_and_may_be_relabelled(server: Server) -> 
 @pytest.mark.parametrize("name", ["root", "default"])
 async def test_two_queues_stay(server: Server, name: str) -> None:
     await server.create(QUEUES.path(), named(name))
-    answer = await server.request("DELETE", QUEUES.path(name=name))
-    assert (answer.status, answer.body["reason"]) == (422, "Invalid")
-    assert f"metadata.name: `{name}` queue can not be deleted" in answer.body["message"]
+    response = await server.request("DELETE", QUEUES.path(name=name))
+    assert (response.status, response.body["reason"]) == (422, "Invalid")
+    assert f"metadata.name: `{name}` queue can not be deleted" in response.body["message"]
 
 
-# -- beside other queues
+# -- with other queues
 
 
-async def wait_denied(server: Server, body: Json, words: str) -> None:
-    """A policy sees other objects as the API server's cache shows them, which may be late."""
+async def wait_denied(server: Server, body: Json, text: str) -> None:
+    """A policy sees other objects by the API server's cache, which may be stale."""
 
     async def is_denied() -> bool:
-        return words in await denial_message(server, body)
+        return text in await denial_message(server, body)
 
     await wait_until_true(is_denied)
 
@@ -667,8 +667,10 @@ async def test_a_queue_that_is_closed_takes_nothing(server: Server) -> None:
         assert await denial_message(server, body) == ""
     await merge_patch(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Closed"}})
     for what, body in (("job", whole(queue="q")), ("PodGroup", group)):
-        told = f"spec.queue: can only submit {what} to queue with state `Open`, queue `q` status is"
-        await wait_denied(server, body, f"{told} `Closed`")
+        reported = (
+            f"spec.queue: can only submit {what} to queue with state `Open`, queue `q` status is"
+        )
+        await wait_denied(server, body, f"{reported} `Closed`")
     await merge_patch(server, QUEUES.path(name="q") + "/status", {"status": {"state": "Open"}})
 
     async def is_taken() -> bool:
@@ -680,13 +682,13 @@ async def test_a_queue_that_is_closed_takes_nothing(server: Server) -> None:
 async def test_a_queue_with_children_takes_no_jobs_and_stays(server: Server) -> None:
     await server.create(QUEUES.path(), named("q", capability={"cpu": 4}))
     await server.create(QUEUES.path(), named("child", parent="q", capability={"cpu": "2"}))
-    told = "spec.queue: can only submit job to leaf queue, queue `q` has child queue child"
-    await wait_denied(server, whole(queue="q"), told)
+    reported = "spec.queue: can only submit job to leaf queue, queue `q` has child queue child"
+    await wait_denied(server, whole(queue="q"), reported)
     group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"queue": "q"}}
-    told = "spec.queue: can only submit PodGroup to leaf queue, queue `q` has child queue child"
-    await wait_denied(server, group, told)
-    answer = await server.request("DELETE", QUEUES.path(name="q"))
-    assert "queue q can not be deleted because it has child queue child" in answer.body["message"]
+    reported = "spec.queue: can only submit PodGroup to leaf queue, queue `q` has child queue child"
+    await wait_denied(server, group, reported)
+    response = await server.request("DELETE", QUEUES.path(name="q"))
+    assert "queue q can not be deleted because it has child queue child" in response.body["message"]
     await wait_denied(
         server,
         named("other", parent="q", capability={"cpu": 5}),
@@ -714,12 +716,12 @@ async def test_a_path_of_another_queue_is_no_leaf(server: Server) -> None:
         return named(name, annotations=notes)
 
     await server.create(QUEUES.path(), at("a", "root/x/y"))
-    told = (
+    reported = (
         "root/x is not allowed to be in the sub path of root/x/y of queue a: a path ends at a leaf"
     )
-    await wait_denied(server, at("b", "root/x"), told)
-    told = "root/x/y/z is not allowed to be in the sub path of root/x/y of queue a"
-    await wait_denied(server, at("b", "root/x/y/z"), told)
+    await wait_denied(server, at("b", "root/x"), reported)
+    reported = "root/x/y/z is not allowed to be in the sub path of root/x/y of queue a"
+    await wait_denied(server, at("b", "root/x/y/z"), reported)
     assert await denial_message(server, at("b", "root/xy")) == ""
 
 
@@ -734,7 +736,7 @@ def pod(scheduler: str = "volcano", **annotations: str) -> Json:
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "", "0%", "100%", "5%0", "1.5", "50%%"])
 async def test_a_pod_with_a_wrong_amount(server: Server, value: str) -> None:
-    """A policy says it in the words of the function."""
+    """A policy returns the message of the function."""
     body = pod(min_available=value)
     with pytest.raises(DeniedError) as denied:
         admit(body)
@@ -754,7 +756,7 @@ async def test_other_pods(server: Server) -> None:
     assert "not allow configure multiple annotations" in await denial_message(server, both)
 
 
-# -- beside webhooks, and under load
+# -- with webhooks, and under load
 
 
 async def test_where_both_are_there_the_policy_speaks_first(server: Server) -> None:
@@ -770,8 +772,8 @@ async def test_no_job_is_refused_for_its_size(server: Server) -> None:
     """Not even where that many tasks cost more than the API server lets a rule cost."""
     for number in (100, 500, 2000):
         tasks = [task(f"t{index}", policies=[POLICY]) for index in range(number)]
-        answer = await submit(server, whole(*tasks))
-        assert answer.status == 201, answer.body
+        response = await submit(server, whole(*tasks))
+        assert response.status == 201, response.body
 
 
 async def test_rules_hold_for_jobs_of_a_hundred_tasks(server: Server) -> None:
@@ -793,15 +795,15 @@ async def test_policies_say_the_phrases_that_clients_match_on(server: Server) ->
     }
     await create_queues(server, CASES.values())
 
-    def late(phrase: str, said: str) -> bool:
+    def is_stale(phrase: str, message: str) -> bool:
         """The API server checks against queues as its cache shows them."""
         case = cases[phrase]
-        return bool(case.existing_queues) and filled(phrase, case.values) not in said
+        return bool(case.existing_queues) and filled(phrase, case.values) not in message
 
-    said = await denials(server, cases, eventually_consistent=late)
+    messages = await denials(server, cases, eventually_consistent=is_stale)
     wrong = {
         phrase: text
-        for phrase, text in said.items()
+        for phrase, text in messages.items()
         if filled(phrase, cases[phrase].values) not in text or BY_A_POLICY not in text
     }
     assert wrong == {}
@@ -811,6 +813,6 @@ async def test_what_policies_cannot_say_they_do_not_say(server: Server) -> None:
     """The reasons given in the table of cases hold."""
     cases = {phrase: case for phrase, case in CASES.items() if case.not_by_policies}
     await create_queues(server, CASES.values())
-    said = await denials(server, cases)
-    for phrase, text in said.items():
+    result = await denials(server, cases)
+    for phrase, text in result.items():
         assert filled(phrase, cases[phrase].values) not in text

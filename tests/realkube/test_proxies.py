@@ -1,4 +1,4 @@
-"""The proxies of the tests of chaos do what they say, on a real API server."""
+"""The fault proxies of the chaos tests, on a real API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,21 +23,21 @@ from batholith.model.names import CONFIGMAPS
 async def client_through(
     server: RealServer, url: str, *, timeout: float = DEFAULT_TIMEOUT
 ) -> AsyncIterator[Client]:
-    """A client that goes through a proxy and waits so many seconds for an answer."""
+    """A client with a response timeout of *seconds*, connected through a proxy."""
     credentials = replace(server.credentials, server=url)
     async with Client(credentials, user_agent="tests", timeout=timeout) as client:
         yield client
 
 
 SHORT_TIMEOUT = 1.0
-"""Seconds to wait for an answer that must not come."""
+"""Seconds to wait for a response that must not arrive."""
 
 
 class ConfigMap(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-async def make(client: Client, name: str) -> None:
+async def create(client: Client, name: str) -> None:
     await client.create(CONFIGMAPS, config_map(name), namespace="default")
 
 
@@ -52,26 +52,26 @@ async def test_bytes_are_passed_on_dropped_and_held(tmp_path: Path) -> None:
         client_through(server, proxy.url) as client,
         client_through(server, proxy.url, timeout=SHORT_TIMEOUT) as impatient,
     ):
-        await make(client, "passed")
+        await create(client, "passed")
         proxy.drop()
         with pytest.raises(ConnectionLostError):
-            await make(client, "dropped")
+            await create(client, "dropped")
         proxy.resume()
         proxy.delay(0.01)
-        await make(client, "slow")
+        await create(client, "slow")
         proxy.hang()
         with pytest.raises(ConnectionLostError):
-            await make(impatient, "hung")
+            await create(impatient, "hung")
         assert not await exists(server, "hung")
         proxy.resume()
-        await make(client, "after")
+        await create(client, "after")
         proxy.hang(requests=False)
-        making = asyncio.create_task(make(client, "answerless"))
+        creating = asyncio.create_task(create(client, "answerless"))
         await wait_until_true(lambda: exists(server, "answerless"))
-        assert not making.done()
+        assert not creating.done()
         proxy.drop()
         with pytest.raises(ConnectionLostError):
-            await making
+            await creating
         assert [await exists(server, name) for name in ("passed", "dropped", "slow")] == [
             True, False, True,
         ]  # fmt: skip
@@ -102,30 +102,30 @@ async def test_requests_are_refused_lost_and_held(tmp_path: Path) -> None:
         HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server) as proxy,
         client_through(server, proxy.url) as client,
     ):
-        await make(client, "passed")
-        for verdict, error in (
+        await create(client, "passed")
+        for fault, error in (
             (ErrorResponse(409, "Conflict"), ConflictError),
             (ErrorResponse(429, "TooManyRequests"), TooManyRequestsError),
             (FaultKind.DROP_REQUEST, ConnectionLostError),
             (FaultKind.DROP_RESPONSE, ConnectionLostError),
         ):
-            proxy.fault_policy = lambda method, path, verdict=verdict: verdict  # type: ignore[misc]
+            proxy.fault_policy = lambda method, path, fault=fault: fault  # type: ignore[misc]
             with pytest.raises(error):
-                await make(client, str(error.__name__).lower())
+                await create(client, str(error.__name__).lower())
         assert proxy.faults_injected == 4
         assert not await exists(server, "conflicterror")
         assert await exists(server, "connectionlosterror")
 
         proxy.fault_policy = lambda method, path: None
         proxy.hold(requests=True)
-        making = asyncio.create_task(make(client, "late"))
+        creating = asyncio.create_task(create(client, "delayed"))
         await wait_for(lambda: proxy.held == 1)
-        making.cancel()
-        await asyncio.wait({making})
-        assert (making.cancelled(), proxy.held) == (True, 1), "its sender has given it up"
-        assert not await exists(server, "late")
+        creating.cancel()
+        await asyncio.wait({creating})
+        assert (creating.cancelled(), proxy.held) == (True, 1), "its client has cancelled it"
+        assert not await exists(server, "delayed")
         proxy.release()
-        await wait_until_true(lambda: exists(server, "late"))
+        await wait_until_true(lambda: exists(server, "delayed"))
 
 
 def test_chance_has_a_seed_and_a_share() -> None:

@@ -1,7 +1,7 @@
-"""The rights of the manifests are the least: all that the parts need, and nothing that none uses.
+"""RBAC rules of the manifests are minimal: all that the components need, and nothing unused.
 
-Every part runs as a process with the arguments of its Deployment and the token of its
-ServiceAccount, through whatever makes it use its rights. The audit log then says what it asked for.
+Every component runs as a process with the arguments of its Deployment and the token of its
+ServiceAccount, in a scenario that uses all its permissions. The audit log then shows its requests.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from batholith.model.names import (
     Resource,
 )
 
-pytestmark = pytest.mark.timeout(900)  # a whole life of all parts, in a dozen processes
+pytestmark = pytest.mark.timeout(900)  # a full scenario of all components, in a dozen processes
 
 COMPONENTS = ("controllers", "scheduler", "admission", "api")
 TEST_NAMESPACE = "default"
@@ -79,8 +79,8 @@ DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 BATCH_JOBS = Resource("batch", "v1", "jobs", "Job")
 
 SERVER_SIDE_PERMISSIONS = "/finalizers"
-"""End of the resources whose rights the API server itself looks up when an owned object is made. No
-request shows them, so the test takes them away and sees what is refused then."""
+"""End of the resources whose rights the API server itself looks up when an owned object is created.
+No request shows them, so the test removes them and checks what is forbidden then."""
 
 
 async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Path) -> None:
@@ -105,15 +105,15 @@ async def test_each_part_uses_all_of_its_rights_and_wants_no_others(tmp_path: Pa
                 seen = server.kube.audit()
                 return not any(
                     right.verb != "watch"
-                    for part in COMPONENTS
-                    for right in _unused_permissions(found, seen, part)
+                    for component in COMPONENTS
+                    for right in _unused_permissions(found, seen, component)
                 )
 
             await _wait_until_true(all_used, "all rights are used")
         await life.components.stop()  # a watch is written down at its end
         log = server.kube.audit()
-    assert {part: _unused_permissions(found, log, part) for part in COMPONENTS} == {
-        part: [] for part in COMPONENTS
+    assert {component: _unused_permissions(found, log, component) for component in COMPONENTS} == {
+        component: [] for component in COMPONENTS
     }
 
 
@@ -128,28 +128,32 @@ def _unused_permissions(found: Objects, log: Sequence[Json], component: str) -> 
 
 @asynccontextmanager
 async def _components(
-    server: RealServer, found: Objects, folder: Path
+    server: RealServer, found: Objects, directory: Path
 ) -> AsyncIterator["RbacScenario"]:
     """The manifests applied, two replicas of what has a leader, and nodes."""
-    kubectl = Kubectl(server, folder)
+    kubectl = Kubectl(server, directory)
     ports = dict(zip(("webhooks", "other webhooks", "rest"), free_ports(3), strict=True))
     url = f"https://127.0.0.1:{ports['webhooks']}"
     await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
     proxy = HttpProxy(server.url, ca=server.ca, own=server.kube.pki.server)
     rest = aiohttp.ClientSession(f"http://127.0.0.1:{ports['rest']}")
     async with proxy, rest:
-        parts = ComponentProcesses(found, kubectl, folder, url=proxy.url)
-        life = RbacScenario(server, proxy, parts, rest)
+        components = ComponentProcesses(found, kubectl, directory, url=proxy.url)
+        life = RbacScenario(server, proxy, components, rest)
         try:
             for port in (ports["webhooks"], ports["other webhooks"]):
                 health = {":11251": 0, ":8081": 0, "8443": port}
-                await parts.start("admission", f"--webhook-url={url}", *SLOW_ELECTION, ports=health)
-            for part in ("controllers", "scheduler", "controllers", "scheduler"):
-                await parts.start(part, *SLOW_ELECTION, ports={":11251": 0, ":8081": 0})
-            store = {"BATHOLITH_STORE": f"sqlite:///{folder / 'history.db'}"}
-            await parts.start("api", ports={":7480": ports["rest"], ":8081": 0}, environment=store)
-            simulated = ("--simulate=2", f"--data-dir={folder / 'agent'}")
-            await parts.run(
+                await components.start(
+                    "admission", f"--webhook-url={url}", *SLOW_ELECTION, ports=health
+                )
+            for component in ("controllers", "scheduler", "controllers", "scheduler"):
+                await components.start(component, *SLOW_ELECTION, ports={":11251": 0, ":8081": 0})
+            store = {"BATHOLITH_STORE": f"sqlite:///{directory / 'history.db'}"}
+            await components.start(
+                "api", ports={":7480": ports["rest"], ":8081": 0}, environment=store
+            )
+            simulated = ("--simulate=2", f"--data-dir={directory / 'agent'}")
+            await components.run(
                 "agent", "agent", *simulated, f"--kubeconfig={server.kubeconfig_of('agent')}"
             )
             await life.wait_started()
@@ -157,29 +161,29 @@ async def _components(
         except BaseException:
             # What a failed test is understood by.
             print(await kubectl("get", "pods,podgroups,queues,events", "-A", "-o=wide"))  # noqa: T201
-            for each in parts.running:
+            for each in components.running:
                 print(f"== {each.name}\n{each.log.read_text()[-3000:]}")  # noqa: T201
             raise
         finally:
-            await parts.stop()
+            await components.stop()
 
 
 @dataclass(slots=True)
 class RbacScenario:
-    """What goes on in a cluster, as far as it asks one right or another of some part."""
+    """Scenario that needs every permission of some component."""
 
     server: RealServer
     proxy: HttpProxy
-    """What the parts take for the API server."""
+    """The proxy that the components use as API server."""
     components: ComponentProcesses
     rest: aiohttp.ClientSession
 
     async def wait_started(self) -> None:
-        """The default queue is open, webhooks answer, there are nodes."""
+        """The default queue is open, webhooks respond, nodes exist."""
         await self._wait_until(QUEUES.path(name="default"), _has_message("Open"))
         await _wait_until_true(self._nodes_are_ready, "nodes are ready")
-        await _wait_until_true(self._webhooks_answer, "webhooks answer")
-        await _wait_until_true(self._rest_answers, "REST answers")
+        await _wait_until_true(self._webhooks_respond, "webhooks respond")
+        await _wait_until_true(self._rest_responds, "REST responds")
 
     async def run_job(self) -> None:
         """With plugins and volumes; scaled, suspended and resumed, and removed by its time."""
@@ -212,18 +216,18 @@ class RbacScenario:
         await self._wait_deleted(JOBS.path(TEST_NAMESPACE, "brief"))
 
     async def _bind_claims(self, count: int) -> None:
-        """Bind so many claims, as a controller of volumes would, which does not run here."""
-        place = PERSISTENTVOLUMECLAIMS.path(TEST_NAMESPACE)
-        await self._wait_until(place, lambda it: len(it["items"]) == count)
-        for each in (await self.server.get(place))["items"]:
+        """Bind *count* PVCs, as the PV controller would, which does not run here."""
+        path = PERSISTENTVOLUMECLAIMS.path(TEST_NAMESPACE)
+        await self._wait_until(path, lambda it: len(it["items"]) == count)
+        for each in (await self.server.get(path))["items"]:
             path = PERSISTENTVOLUMECLAIMS.path(TEST_NAMESPACE, each["metadata"]["name"])
             bound: Json = {"status": {"phase": "Bound"}}
             for where, change in ((path, {"spec": {"volumeName": "v"}}), (f"{path}/status", bound)):
-                answer = await self.server.request("PATCH", where, change, content_type=MERGE)
-                assert answer.status == 200, answer.body
+                response = await self.server.request("PATCH", where, change, content_type=MERGE)
+                assert response.status == 200, response.body
 
     async def _check_recreated(self, path: str) -> None:
-        """Somebody deletes an object, and there is another one."""
+        """A user deletes an object, and it is created again."""
         uid = (await self.server.get(path))["metadata"]["uid"]
         await self.server.request("DELETE", path)
 
@@ -231,16 +235,16 @@ class RbacScenario:
             seen = await self.server.request("GET", path)
             return seen.status == 200 and seen.body["metadata"]["uid"] != uid
 
-        await _wait_until_true(is_recreated, f"{path} comes back")
+        await _wait_until_true(is_recreated, f"{path} is created again")
 
     async def run_failing_jobs(self) -> None:
-        """Fits nowhere, a claim that is not there, a name that is taken, a Command for nobody."""
+        """Unschedulable pods, a missing PVC, a name conflict, a Command without target."""
         await self._job("picky", "exit 0", where={"no": "such-node"})
         await self._wait_until(PODGROUPS.path(TEST_NAMESPACE), _has_message("Unschedulable"))
         await self._wait_until(
             PODS.path(TEST_NAMESPACE), lambda it: "PodScheduled" in _text(it, "picky-t-0")
         )
-        for cordoned in (True, False):  # so that the first reason is told a second time
+        for cordoned in (True, False):  # so that the first reason is reported again
             change = {"spec": {"unschedulable": cordoned}}
             node = NODES.path(name="sim-0")
             await self.server.request("PATCH", node, change, content_type=MERGE)
@@ -250,7 +254,7 @@ class RbacScenario:
         nowhere = [{"mountPath": "/n", "volumeClaimName": "nowhere"}]
         await self._job("waits", "exit 0", volumes=nowhere)
         await self._wait_until(_EVENTS.path(TEST_NAMESPACE), _repeated)
-        await self._send_command("AbortJob", JOBS, "nobody")
+        await self._send_command("AbortJob", JOBS, "missing")
         refused_job = await self.server.request(
             "POST", JOBS.path(TEST_NAMESPACE), _job("lost", queue="no")
         )
@@ -264,11 +268,11 @@ class RbacScenario:
             await self._wait_until(QUEUES.path(name=name), _has_message("Open"))
         await self._send_command("CloseQueue", QUEUES, "parent")
         await self._wait_until(QUEUES.path(name="child"), _has_message("Closed"))
-        await self._send_command("CloseQueue", QUEUES, "nobody")
+        await self._send_command("CloseQueue", QUEUES, "missing")
         await self._wait_until(COMMANDS.path(TEST_NAMESPACE), lambda it: not it["items"])
 
     async def run_workloads(self) -> None:
-        """Gangs of pods that no job made; a ReplicaSet that wants no pods loses its PodGroup."""
+        """Gangs of pods without a job; a ReplicaSet scaled to zero loses its PodGroup."""
         for owner in await self._owners("gang"):
             await self._wait_until(PODGROUPS.path(TEST_NAMESPACE), _has_message(owner))
             await self._wait_until(PODS.path(TEST_NAMESPACE), _has_message(owner))
@@ -278,7 +282,7 @@ class RbacScenario:
         await self._wait_deleted(PODGROUPS.path(TEST_NAMESPACE, f"podgroup-{uid}"))
 
     async def _owners(self, name: str) -> list[str]:
-        """A pod, and one owner of pods of each kind; the names of the PodGroups to come."""
+        """A pod, and one owner of pods of each kind; the names of their future PodGroups."""
         found = []
         for kind in (PODS, REPLICASETS, STATEFULSETS, DAEMONSETS, BATCH_JOBS):
             labels = {"app": f"{name}-{kind.kind.lower()}"}
@@ -291,15 +295,15 @@ class RbacScenario:
                 spec["serviceName"] = "none"
             if kind is BATCH_JOBS:
                 spec = {"template": {"spec": pod | {"restartPolicy": "Never"}}}
-            made = await self._create(kind, labels["app"], pod if kind is PODS else spec)
-            found.append(f"podgroup-{made['metadata']['uid']}")
+            created = await self._create(kind, labels["app"], pod if kind is PODS else spec)
+            found.append(f"podgroup-{created['metadata']['uid']}")
         return found
 
     async def run_without_lookup_rights(self) -> None:
-        """Each of these rights is missed: what belongs to somebody can then not be made."""
-        for part, kinds in (("controllers", 6), ("api", 1)):
+        """Each of these permissions is required: owned objects cannot be created without it."""
+        for component, kinds in (("controllers", 6), ("api", 1)):
             path = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "", namespaced=False)
-            role = await self.server.get(path.path(name=f"batholith-{part}"))
+            role = await self.server.get(path.path(name=f"batholith-{component}"))
             left = [
                 rule
                 for rule in role["rules"]
@@ -307,13 +311,14 @@ class RbacScenario:
             ]
             taken = [rule for rule in role["rules"] if rule not in left]
             assert sum(len(rule["resources"]) for rule in taken) == kinds
-            assert not await self._wait_forbidden(part, taken[0])
-            answer = await self.server.request("PUT", path.path(name=role["metadata"]["name"]),
+            assert not await self._wait_forbidden(component, taken[0])
+            response = await self.server.request("PUT", path.path(name=role["metadata"]["name"]),
                                                role | {"rules": left})  # fmt: skip
-            assert answer.status == 200, answer.body
+            assert response.status == 200, response.body
             # The role is seen as a whole: what held for one of its rules holds for all.
             await _wait_until_true(
-                partial(self._wait_forbidden, part, taken[0]), f"{part} may do less"
+                partial(self._wait_forbidden, component, taken[0]),
+                f"{component} has fewer permissions",
             )
         await self._job("minus", "exit 0")
         missed = {("podgroups", name) for name in await self._owners("minus")}
@@ -331,7 +336,7 @@ class RbacScenario:
         assert refused_command.status == 403, await refused_command.text()
 
     async def _wait_forbidden(self, component: str, rule: Json) -> bool:
-        """Whether the server has heard that a part may not do what a rule allowed."""
+        """Whether the server denies a component what a removed rule allowed."""
         kind = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "", namespaced=False)
         resource, _, below = rule["resources"][0].partition("/")
         asked = {"group": rule["apiGroups"][0], "resource": resource, "subresource": below}
@@ -341,49 +346,49 @@ class RbacScenario:
         return not (await self.server.create(kind.path(), body))["status"]["allowed"]
 
     async def run_failures(self) -> None:
-        """Answers are lost, caches are late, a Secret is damaged, a Command has to wait."""
+        """Responses are lost, caches are stale, a Secret is damaged, a Command has to wait."""
         await self._lose_responses()
         await self._delay_cache()
         await self._damage_secret()
         await self._delay_command()
 
     async def _lose_responses(self) -> None:
-        """A PodGroup is said to be there, and goes; a pod is bound, which nobody hears of."""
+        """A PodGroup exists by the response and is deleted; the response of a binding is lost."""
         fates: dict[str, FaultKind | ErrorResponse] = {
             "podgroups": ErrorResponse(409, "AlreadyExists"),
             "binding": FaultKind.DROP_RESPONSE,
         }
 
-        def judge(method: str, path: str) -> FaultKind | ErrorResponse | None:
+        def inject_fault(method: str, path: str) -> FaultKind | ErrorResponse | None:
             what = path.rpartition("/")[2].partition("?")[0]
             return fates.pop(what, None) if method == "POST" else None
 
-        self.proxy.fault_policy = judge
+        self.proxy.fault_policy = inject_fault
         await self._job("unheard", "exit 0")
         await self._wait_until(JOBS.path(TEST_NAMESPACE, "unheard"), _has_message("Completed"))
         assert not fates
         self.proxy.fault_policy = lambda method, path: None
 
     async def _delay_cache(self) -> None:
-        """A PodGroup comes before the cache of the webhooks knows its namespace."""
+        """A PodGroup is created before the webhooks' informer has its namespace."""
         self.proxy.hold(responses=True)
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}}
-        await self.server.create(NAMESPACES.path(), space)
+        namespace_body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "uncached"}}
+        await self.server.create(NAMESPACES.path(), namespace_body)
         group = {
             "apiVersion": PODGROUPS.api_version,
             "kind": PODGROUPS.kind,
             "metadata": {"name": "early"},
             "spec": {"minMember": 1},
         }
-        making = asyncio.create_task(self.server.create(PODGROUPS.path("late"), group))
-        wanted = Permission("", "namespaces", "get", "late")
+        creating = asyncio.create_task(self.server.create(PODGROUPS.path("uncached"), group))
+        expected = Permission("", "namespaces", "get", "uncached")
 
         async def asked() -> bool:
-            return wanted in used_permissions(self.server.kube.audit(), "admission")
+            return expected in used_permissions(self.server.kube.audit(), "admission")
 
         await _wait_until_true(asked, "the webhook asks for the namespace")
         self.proxy.release()
-        await making
+        await creating
 
     async def _damage_secret(self) -> None:
         path = SECRETS.path(NAMESPACE, "batholith-admission-secret")
@@ -392,12 +397,12 @@ class RbacScenario:
         await self._wait_until(path, lambda it: it["data"]["tls.key"] != "AA==")
 
     async def _delay_command(self) -> None:
-        """Somebody asks for the outcome while the controllers are held up."""
+        """A client asks for the outcome while the controllers are delayed."""
         controllers = [each for each in self.components.running if each.name == "controllers"]
         for each in controllers:
             each.signal(signal.SIGSTOP)
-        answer = await self._send_command_by_rest("gang", "restart")
-        assert (await self._get(answer.headers["Location"]))["state"] == "Issued"
+        response = await self._send_command_by_rest("gang", "restart")
+        assert (await self._get(response.headers["Location"]))["state"] == "Issued"
         for each in controllers:
             each.signal(signal.SIGCONT)
         await self._wait_until(
@@ -405,24 +410,24 @@ class RbacScenario:
         )
 
     async def run_failovers(self) -> None:
-        """The leader of each part ends, another takes over, and a new one stands by."""
-        for part, lease in (
+        """The leader of each component exits, another one leads, and a new standby starts."""
+        for component, lease in (
             ("controllers", "vc-controller-manager"),
             ("scheduler", "volcano"),
             ("admission", "batholith-admission"),
         ):
             before = await self._holder(lease)
             (leader,) = (each for each in self.components.running if each.uses_identity(before))
-            assert leader.name == part
+            assert leader.name == component
             assert await leader.stop() == 0
             await self._wait_until(LEASES.path(NAMESPACE, lease), _has_other_holder(before))
-            await self.components.run(part, *leader.arguments)
-        await _wait_until_true(self._webhooks_answer, "webhooks answer")
+            await self.components.run(component, *leader.arguments)
+        await _wait_until_true(self._webhooks_respond, "webhooks respond")
 
-    # Words.
+    # Helpers.
 
     async def _nodes_are_ready(self) -> bool:
-        """Two are; whoever saw them ready would take their taint off, which nobody does here."""
+        """Two nodes; no controller removes their taint once they are ready, so the test does."""
         nodes = (await self.server.get(NODES.path()))["items"]
         tainted = [node["metadata"]["name"] for node in nodes if "taints" in node["spec"]]
         for name in tainted:
@@ -431,16 +436,16 @@ class RbacScenario:
             await self.server.request("PATCH", path, without, content_type=MERGE)
         return len(nodes) == 2 and not tainted
 
-    async def _webhooks_answer(self) -> bool:
-        answer = await self.server.request(
+    async def _webhooks_respond(self) -> bool:
+        response = await self.server.request(
             "POST", JOBS.path(TEST_NAMESPACE) + "?dryRun=All", _job("any")
         )
-        return answer.status == 201
+        return response.status == 201
 
-    async def _rest_answers(self) -> bool:
+    async def _rest_responds(self) -> bool:
         try:
-            async with self.rest.get("/readyz") as answer:
-                return answer.status == 200
+            async with self.rest.get("/readyz") as response:
+                return response.status == 200
         except aiohttp.ClientConnectorError:
             return False
 
@@ -460,7 +465,7 @@ class RbacScenario:
         await self.server.create(JOBS.path(TEST_NAMESPACE), _job(name, does, where=where, **spec))
 
     async def _send_command(self, action: str, resource: Resource, name: str) -> None:
-        """A Command, which somebody carries out or drops."""
+        """A Command, which a controller executes or drops."""
         target = {"apiVersion": resource.api_version, "kind": resource.kind, "name": name}
         body = {
             "apiVersion": COMMANDS.api_version,
@@ -474,9 +479,9 @@ class RbacScenario:
 
     async def _command(self, job: str, action: str) -> None:
         """The same by REST, followed to its outcome."""
-        answer = await self._send_command_by_rest(job, action)
-        assert answer.status == 202, await answer.text()
-        at = answer.headers["Location"]
+        response = await self._send_command_by_rest(job, action)
+        assert response.status == 202, await response.text()
+        at = response.headers["Location"]
 
         async def done() -> bool:
             return bool((await self._get(at))["state"] == "Executed")
@@ -485,14 +490,14 @@ class RbacScenario:
 
     async def _send_command_by_rest(self, job: str, action: str) -> aiohttp.ClientResponse:
         at = f"/v1/namespaces/{TEST_NAMESPACE}/jobs/{job}/commands"
-        answer = await self.rest.post(at, json={"action": action}, headers=self._bearer)
-        await answer.read()
-        return answer
+        response = await self.rest.post(at, json={"action": action}, headers=self._bearer)
+        await response.read()
+        return response
 
     async def _get(self, path: str) -> Any:
-        async with self.rest.get(path, headers=self._bearer) as answer:
-            assert answer.status == 200, await answer.text()
-            return await answer.json()
+        async with self.rest.get(path, headers=self._bearer) as response:
+            assert response.status == 200, await response.text()
+            return await response.json()
 
     @property
     def _bearer(self) -> dict[str, str]:
@@ -500,13 +505,13 @@ class RbacScenario:
 
     async def _patch(self, path: str, patch: list[Json]) -> None:
         kind = "application/json-patch+json"
-        answer = await self.server.request("PATCH", path, patch, content_type=kind)
-        assert answer.status == 200, answer.body
+        response = await self.server.request("PATCH", path, patch, content_type=kind)
+        assert response.status == 200, response.body
 
     async def _wait_until(self, path: str, true: Callable[[Any], object]) -> None:
         async def holds() -> bool:
-            answer = await self.server.request("GET", path)
-            return answer.status == 200 and bool(true(answer.body))
+            response = await self.server.request("GET", path)
+            return response.status == 200 and bool(true(response.body))
 
         await _wait_until_true(holds, f"at {path}")
 
@@ -514,24 +519,24 @@ class RbacScenario:
         async def is_deleted() -> bool:
             return (await self.server.request("GET", path)).status == 404
 
-        await _wait_until_true(is_deleted, f"{path} is gone")
+        await _wait_until_true(is_deleted, f"{path} is deleted")
 
 
 async def _wait_until_true(ask: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Ask now and again: seven processes share the machine."""
+    """Poll at intervals: seven processes run on the machine."""
     try:
         async with asyncio.timeout(200):
             while not await ask():  # noqa: ASYNC110 - the world offers no event to wait for
                 await asyncio.sleep(0.1)
     except TimeoutError:
-        raise AssertionError(f"never came true: {what}") from None
+        raise AssertionError(f"timed out waiting for: {what}") from None
 
 
 _EVENTS = Resource("", "v1", "events", "Event")
 
 
-def _has_message(word: str) -> Any:
-    return lambda it: f'"{word}"' in json.dumps(it)
+def _has_message(text: str) -> Any:
+    return lambda it: f'"{text}"' in json.dumps(it)
 
 
 def _is_in(phase: str) -> Any:

@@ -43,18 +43,18 @@ ADDED = {
 
 
 def test_the_component_gives_these_rights_and_no_others() -> None:
-    for part in ("controllers", "scheduler", "admission", "api"):
-        more = granted_permissions(kustomized(OVERLAY), part) - granted_permissions(
-            kustomized(), part
+    for component in ("controllers", "scheduler", "admission", "api"):
+        more = granted_permissions(kustomized(OVERLAY), component) - granted_permissions(
+            kustomized(), component
         )
-        assert more == ADDED.get(part, set())
+        assert more == ADDED.get(component, set())
 
 
 async def test_a_gate_is_set_and_lifted_with_exactly_these_rights(tmp_path: Path) -> None:
     needs_kubectl()
     require_realkube()
     async with real_server(tmp_path, OPTIONS) as server:
-        async with _components(server, tmp_path) as parts:
+        async with _components(server, tmp_path) as components:
             gated = await _add(server, "gated", asks=True)
             assert gated["spec"]["schedulingGates"] == [{"name": QUEUE_GATE}]
             other = await _add(server, "other", asks=False)
@@ -63,40 +63,40 @@ async def test_a_gate_is_set_and_lifted_with_exactly_these_rights(tmp_path: Path
             await wait_until_true(lambda: _is_bound(server, "other"))
             assert "schedulingGates" not in (await _pod_of(server, "gated"))["spec"]
             assert forbidden_requests(server.kube.audit()) == []
-            await parts.stop()  # a watch is written down at its end
+            await components.stop()  # a watch is logged when it ends
         log = server.kube.audit()
-    for part, rights in ADDED.items():
-        did = used_permissions(log, part)
+    for component, rights in ADDED.items():
+        did = used_permissions(log, component)
         assert [right for right in rights if not any(map(right.covers, did))] == []
 
 
 @asynccontextmanager
-async def _components(server: RealServer, folder: Path) -> AsyncIterator[ComponentProcesses]:
-    """The overlay applied, one process of each part that a gate needs, and a node."""
-    kubectl = Kubectl(server, folder)
+async def _components(server: RealServer, directory: Path) -> AsyncIterator[ComponentProcesses]:
+    """The overlay applied, one process of each component that gates need, and a node."""
+    kubectl = Kubectl(server, directory)
     found = kustomized(OVERLAY)
     (port,) = free_ports(1)
     url = f"https://127.0.0.1:{port}"
     await kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(redirected(found, url).values()))
-    parts = ComponentProcesses(found, kubectl, folder, url=server.url)
+    components = ComponentProcesses(found, kubectl, directory, url=server.url)
     try:
         ports = {":11251": 0, ":8081": 0}
-        await parts.start("admission", f"--webhook-url={url}", ports=ports | {"8443": port})
-        await parts.start("controllers", ports=ports)
-        await parts.start("scheduler", ports=ports)
-        simulated = ("--simulate=1", f"--data-dir={folder / 'agent'}")
-        await parts.run(
+        await components.start("admission", f"--webhook-url={url}", ports=ports | {"8443": port})
+        await components.start("controllers", ports=ports)
+        await components.start("scheduler", ports=ports)
+        simulated = ("--simulate=1", f"--data-dir={directory / 'agent'}")
+        await components.run(
             "agent", "agent", *simulated, f"--kubeconfig={server.kubeconfig_of('agent')}"
         )
         await wait_until_true(lambda: _has(server, QUEUES.path(name="default"), "'state': 'Open'"))
         await wait_until_true(lambda: _webhooks_respond(server))
-        yield parts
+        yield components
     except BaseException:
-        for each in parts.running:  # what a failed test is understood by
+        for each in components.running:  # for failed tests
             print(f"== {each.name}\n{each.log.read_text()[-3000:]}")  # noqa: T201
         raise
     finally:
-        await parts.stop()
+        await components.stop()
 
 
 async def _has(server: RealServer, path: str, text: str) -> bool:
@@ -105,7 +105,7 @@ async def _has(server: RealServer, path: str, text: str) -> bool:
 
 
 async def _webhooks_respond(server: RealServer) -> bool:
-    """Whether webhooks answer: the server trusts them a little after they are ready."""
+    """Whether webhooks respond: the server trusts them shortly after they are ready."""
     path = f"{PODS.path(TEST_NAMESPACE)}?dryRun=All"
     tried = await server.request("POST", path, _pod("tried", asks=True))
     return tried.status == 201 and "schedulingGates" in str(tried.body)

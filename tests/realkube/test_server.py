@@ -41,18 +41,18 @@ async def test_several_run_at_a_time_each_with_a_store_of_its_own(tmp_path: Path
 async def test_users_have_the_rights_of_their_groups_and_stand_in_the_audit_log(
     tmp_path: Path,
 ) -> None:
-    options = RealKubeOptions(users={"admin": MASTERS, "nobody": ()}, audit=True)
+    options = RealKubeOptions(users={"admin": MASTERS, "unprivileged": ()}, audit=True)
     async with real_server(tmp_path, options) as server:
         await server.create(MAPS, config_map("here"))
-        refused = await server.request("GET", MAPS, token=server.tokens["nobody"])
+        refused = await server.request("GET", MAPS, token=server.tokens["unprivileged"])
         assert refused.status == 403
-        said = [
+        result = [
             (line["user"]["username"], line["verb"], line["responseStatus"]["code"])
             for line in server.kube.audit()
             if line.get("objectRef", {}).get("resource") == "configmaps"
         ]
-        assert ("admin", "create", 201) in said
-        assert ("nobody", "list", 403) in said
+        assert ("admin", "create", 201) in result
+        assert ("unprivileged", "list", 403) in result
 
 
 async def test_it_comes_back_on_its_port_with_its_store(tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ async def test_one_server_serves_many_tests(tmp_path: Path) -> None:
             assert (await first.request("DELETE", f"{MAPS}/kube-root-ca.crt")).status == 200
             kube.restore()
 
-            async def gone() -> bool:
+            async def is_deleted() -> bool:
                 return (await first.request("GET", f"{MAPS}/left")).status == 404
 
-            await wait_until_true(gone)
+            await wait_until_true(is_deleted)
         async with server_view(kube) as second:
             assert (await second.get(QUEUES.path()))["items"] == []
             names = [

@@ -1,4 +1,4 @@
-"""A real API server asks our webhooks, and users read what they say."""
+"""A real API server calls our webhooks, and users get their messages."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -38,6 +38,6 @@ async def test_jobs_live_as_recorded_with_webhooks(tmp_path: Path) -> None:
     with real_servers(tmp_path / "kube", prepare=install) as servers:
         found = await replay_concurrently(servers, tmp_path, scenarios, webhooks=())
     wrong = {
-        name: [each for each in said if not _STORED.match(each)] for name, said in found.items()
+        name: [each for each in result if not _STORED.match(each)] for name, result in found.items()
     }
-    assert {name: said for name, said in wrong.items() if said} == {}
+    assert {name: result for name, result in wrong.items() if result} == {}

@@ -1,4 +1,4 @@
-"""Builders that read like manifests, and a server's shelf of objects, for tests of admission."""
+"""Builders that read like manifests, and an in-memory object reader, for tests of admission."""
 
 import copy
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class ObjectReaderStub:
         return self.objects.get((resource, namespace, name))
 
     def list(self, resource: Resource) -> Iterable[Json]:
-        return [obj for (held, _, _), obj in self.objects.items() if held == resource]
+        return [obj for (stored, _, _), obj in self.objects.items() if stored == resource]
 
 
 def container(**fields: Any) -> Json:

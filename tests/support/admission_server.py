@@ -1,4 +1,4 @@
-"""The admission part for tests: at work in the test's own loop, against a real API server."""
+"""The admission component in the test's event loop, against a real API server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ QUEUE_PATHS = ("/queues/mutate", "/queues/validate")
 
 
 def options(*paths: str, lifetimes: RotationPolicy | None = None) -> AdmissionOptions:
-    """Those of a part that makes its certificate and registers itself at an URL."""
+    """Options of a component that issues its certificate and registers webhooks by URL."""
     port = free_ports(1)[0]
     return AdmissionOptions(
         paths=paths or QUEUE_PATHS,
@@ -48,7 +48,7 @@ async def admission(
     election: LeaderElectionConfig = SLOW_ELECTION,
     clock: Clock | None = None,
 ) -> AsyncIterator[AdmissionService]:
-    """The part at work for the length of the block; it answers when that begins."""
+    """Run the component for the length of the block, which starts when it is ready."""
     clock = clock or SystemClock()
     candidate = replace(election, identity=new_identity())
     async with server.client("admin") as client, server.client("admin") as electing:

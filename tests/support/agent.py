@@ -23,7 +23,7 @@ BACKOFF = BackOff()
 
 
 def decode_pod(text: Mapping[str, Any]) -> Pod:
-    """A pod as the agent reads it, from what a manifest would say."""
+    """Return the agent's view of a pod with this manifest."""
     return msgspec.convert(text, Pod)
 
 
@@ -41,10 +41,10 @@ def container(
     *command: str, name: str = "c", image: str = "busybox", **more: Any
 ) -> dict[str, Any]:
     """A container's part of a manifest."""
-    made: dict[str, Any] = {"name": name, "image": image, **more}
+    created: dict[str, Any] = {"name": name, "image": image, **more}
     if command:
-        made["command"] = list(command)
-    return made
+        created["command"] = list(command)
+    return created
 
 
 def after(seconds: float) -> datetime:
@@ -53,7 +53,7 @@ def after(seconds: float) -> datetime:
 
 
 class PodStatusSimulator:
-    """A pod's life, told by events; what is shown and what is due follow from it."""
+    """State of a pod that events advance; status and pod actions follow from it."""
 
     def __init__(self, pod: Pod, *events: Event) -> None:
         self.pod = pod

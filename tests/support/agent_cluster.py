@@ -37,11 +37,11 @@ NODE = "here"
 FAST = BackOff(initial_delay=0.05, max_delay=0.2)
 
 
-def make_world_writable(folder: Path) -> Path:
-    """A folder of the machine that pods may write, whoever they are there; made if need be."""
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o777)
-    return folder
+def make_world_writable(directory: Path) -> Path:
+    """Return a host directory that pods of any user may write; create it if missing."""
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o777)
+    return directory
 
 
 @dataclass(slots=True)
@@ -55,8 +55,8 @@ class AgentCluster:
 
     async def create(self, body: Mapping[str, Any], resource: Resource = PODS) -> Json:
         """Create an object in its namespace."""
-        placed = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
-        return await self.client.create(resource, placed, namespace=self.namespace, view=dict)
+        manifest = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
+        return await self.client.create(resource, manifest, namespace=self.namespace, view=dict)
 
     async def run(self, body: Mapping[str, Any]) -> Json:
         """Create a pod that is bound to the node."""
@@ -95,7 +95,7 @@ class AgentCluster:
         await self.client.delete(PODS, name, namespace=self.namespace, grace_period=grace)
 
     async def wait_pod_deleted(self, name: str) -> None:
-        """Wait until the pod is gone from the API."""
+        """Wait until the pod is deleted from the API."""
         async with asyncio.timeout(DEFAULT_TIMEOUT):
             while True:
                 try:
@@ -106,29 +106,29 @@ class AgentCluster:
 
     async def logs(self, name: str, query: str = "") -> str:
         """A pod's log through the API server."""
-        answer = await self.server.request(
+        response = await self.server.request(
             "GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}/log{query}"
         )
-        assert answer.status == 200, answer.body
-        return str(answer.body)
+        assert response.status == 200, response.body
+        return str(response.body)
 
-    async def wait_log(self, name: str, words: str) -> str:
-        """A pod's log, once *words* are in it."""
+    async def wait_log(self, name: str, text: str) -> str:
+        """Wait for *text* in a pod's log; return the log."""
         async with asyncio.timeout(DEFAULT_TIMEOUT):
             while True:
                 text = await self.logs(name)
-                if words in text:
+                if text in text:
                     return text
                 await asyncio.sleep(0.02)
 
-    async def wait_event(self, name: str, reason: str, words: str = "") -> Json:
-        """An event about a pod with *words* in its message, once it is there."""
+    async def wait_event(self, name: str, reason: str, text: str = "") -> Json:
+        """Wait for an event about a pod with *text* in its message."""
         async with asyncio.timeout(DEFAULT_TIMEOUT):
             while True:
                 found = await self.client.list(EVENTS, namespace=self.namespace, view=dict)
                 for event in found.items:
                     about = (event["involvedObject"]["name"], event["reason"])
-                    if about == (name, reason) and words in event["message"]:
+                    if about == (name, reason) and text in event["message"]:
                         return event
                 await asyncio.sleep(0.05)
 
@@ -166,7 +166,7 @@ class AgentCluster:
 async def agent_cluster(
     servers: ServerFactory, tmp_path: Path, **changes: Any
 ) -> AsyncIterator[AgentCluster]:
-    """A server with a client; agents come by `World.agent`."""
+    """A server with a client; start agents with `AgentCluster.agent`."""
     async with servers.start(tmp_path / "server") as server, server.client() as client:
         pki = server.pki
         serving = ServingFiles(
@@ -175,11 +175,11 @@ async def agent_cluster(
         settings = AgentSettings(
             data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, serving=serving
         )
-        made = AgentCluster(server, client, replace(settings, **changes))
+        created = AgentCluster(server, client, replace(settings, **changes))
         try:
-            yield made
+            yield created
         finally:
-            made.kill_leftover_pods()
+            created.kill_leftover_pods()
 
 
 async def bind_pvc(cluster: AgentCluster, name: str) -> None:

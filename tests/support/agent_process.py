@@ -1,4 +1,4 @@
-"""An agent as a process of its own, to be killed: `python -m support.agent_process SETTINGS`."""
+"""An agent in a separate process, to be killed: `python -m support.agent_process SETTINGS`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Where we differ from the recordings on purpose, and why; told to users in docs/differences.md."""
+"""Intended differences from the recordings, with reasons; documented in docs/differences.md."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,10 +25,10 @@ class AllowedDifference:
     """Names, or patterns of names, of recordings."""
 
     paths: tuple[str, ...]
-    """Patterns of places in a life."""
+    """Patterns of paths in a scenario result."""
 
     def covers(self, scenario: str, path: str) -> bool:
-        """Whether a difference at *place* is this one."""
+        """Whether a difference at *path* is this one."""
         return _matches(scenario, self.scenarios) and _matches(path, self.paths)
 
 
@@ -48,14 +48,14 @@ ALLOWED = (
         paths=("/final/jobs/j/retryCount", "/made/Pod/?/*/volcano.sh/job-retry-count"),
     ),
     AllowedDifference(
-        reason="A PodGroup that somebody deletes is made again.",
+        reason="A deleted PodGroup is created again.",
         scenarios=("podgroup-deleted",),
         paths=("/groups/*", "/final/groups/*"),
     ),
     AllowedDifference(
         reason=(
             "A PodGroup short of a member is Unknown at once"
-            " and Running once the missing pods are placed."
+            " and Running once the missing pods are bound."
         ),
         scenarios=(
             "pod-deleted-no-policy",
@@ -100,12 +100,12 @@ ALLOWED = (
         ),
     ),
     AllowedDifference(
-        reason="A gang that its queue does not admit is told why.",
+        reason="A gang that its queue does not admit gets the reason.",
         scenarios=("command-abort-pending", "gang-too-big", "queue-capability"),
         paths=("/events/Job/+PodGroupPending", "/final/groups/*/conditions"),
     ),
     AllowedDifference(
-        reason="A plugin's argument that is not known is complained about.",
+        reason="An unknown plugin argument causes a warning event.",
         scenarios=("plugin-ssh-no-root",),
         paths=("/events/Job/+PluginError",),
     ),
@@ -120,12 +120,12 @@ ALLOWED = (
         paths=("*/spec/tasks/0/replicas",),
     ),
     AllowedDifference(
-        reason="Pods that are waited for are not made again and again.",
+        reason="Pods that are awaited are not created repeatedly.",
         scenarios=("policy-pending-timeout",),
         paths=("/made/Pod", "/pods/*"),
     ),
     AllowedDifference(
-        reason="Claims are bound to folders that the agent keeps.",
+        reason="PVCs are bound to directories that the agent keeps.",
         scenarios=("volumes-claim", "volumes-name"),
         paths=("/events/*", "/final/*", "/groups/*", "/jobs/*", "/pods/*", "*/finalizers"),
     ),
@@ -135,7 +135,7 @@ ALLOWED = (
         paths=("/events/PodGroup/+Scheduled",),
     ),
     AllowedDifference(
-        reason="A pod that ended by itself is kept, even if the job ended in the same moment.",
+        reason="A pod that terminated on its own is kept, even if its job finished at that moment.",
         scenarios=("*-job-tensorflow-dist-mnist", "*mpi-example", "*tf-*", "kubecon2019-horovod*"),
         paths=("/pods/*",),
     ),
@@ -150,17 +150,17 @@ ALLOWED = (
         paths=("/events/PodGroup/+Unschedulable",),
     ),
     AllowedDifference(
-        reason="An annotation in a pod template that has no effect is complained about.",
+        reason="An ineffective annotation in a pod template causes a warning event.",
         scenarios=("batch-job", "deployment-template"),
         paths=("/events/Pod/+GroupMinMemberIgnored",),
     ),
     AllowedDifference(
-        reason="A gang whose pods are not all there is said to lack pods, not resources.",
+        reason="A gang with missing pods is reported as lacking pods, not resources.",
         scenarios=("statefulset",),
         paths=("/final/groups/*/conditions/0/2",),
     ),
     AllowedDifference(
-        reason="What plugins make beside the pods has the label `volcano.sh/job-name`.",
+        reason="Objects of plugins have the label `volcano.sh/job-name`.",
         scenarios=("*",),
         paths=tuple(
             f"/made/{kind}/?/metadata/labels"
@@ -168,7 +168,7 @@ ALLOWED = (
         ),
     ),
     AllowedDifference(
-        reason="Host names that will not resolve are complained about.",
+        reason="Host names that cannot resolve cause a warning event.",
         scenarios=("task-fields",),
         paths=("/events/Job/+PluginError",),
     ),

@@ -1,6 +1,6 @@
 """The two API servers that behaviour is tested on: the embedded one and a real kube-apiserver.
 
-Whoever asks for the fixture `servers` runs twice, once on each. `Servers.start` gives a test a
+A test that uses the fixture `servers` runs on each of them. `Servers.start` gives a test a
 server that holds nothing but what every cluster has from the start: the embedded one is a new one
 each time, the real one is started once and brought back to its beginnings each time.
 """
@@ -36,7 +36,7 @@ INITIAL_NAMESPACES = (
 
 
 class ServerFactory(ABC):
-    """Where the server of a test comes from."""
+    """Starts the server of a test."""
 
     name: str
     concurrent: bool
@@ -44,9 +44,9 @@ class ServerFactory(ABC):
 
     @abstractmethod
     def start(
-        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
     ) -> AbstractAsyncContextManager[Server]:
-        """A server for the length of the block; the real one has our definitions in any case."""
+        """A server for the length of the block; the real one always has our definitions."""
 
 
 class EmbeddedServerFactory(ServerFactory):
@@ -57,10 +57,10 @@ class EmbeddedServerFactory(ServerFactory):
 
     @asynccontextmanager
     async def start(
-        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
     ) -> AsyncIterator[Server]:
         """See `Servers.start`."""
-        async with embedded_server(folder, webhooks=webhooks, crds=crds) as server:
+        async with embedded_server(directory, webhooks=webhooks, crds=crds) as server:
             yield server
 
 
@@ -76,7 +76,7 @@ class RealServerFactory(ServerFactory):
 
     @asynccontextmanager
     async def start(
-        self, folder: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
+        self, directory: Path, *, webhooks: Sequence[Webhook] = (), crds: Sequence[Json] = ()
     ) -> AsyncIterator[Server]:
         """See `Servers.start`."""
         assert not self._in_use, "another test, or a fixture of this one, has the server"
@@ -100,7 +100,7 @@ def _key(resource: names.Resource) -> str:
 
 @contextmanager
 def real_servers(
-    folder: Path,
+    directory: Path,
     *,
     controllers: Sequence[str] = CONTROLLERS,
     prepare: Callable[[RealKube], None] | None = None,
@@ -110,7 +110,7 @@ def real_servers(
     *prepare* puts more there, for all tests.
     """
     crds = definitions.load()
-    with RealKube(folder, RealKubeOptions(controllers=controllers, crds=crds)) as kube:
+    with RealKube(directory, RealKubeOptions(controllers=controllers, crds=crds)) as kube:
         kube.request_json("POST", NAMESPACES.path(), {"metadata": {"name": OWN_NAMESPACE}})
         for namespace in INITIAL_NAMESPACES:
             for path in _default_objects(namespace):
@@ -166,5 +166,5 @@ async def add_node(server: Server, name: str, **offers: str) -> None:
 
 async def merge_patch(server: Server, path: str, body: Json) -> None:
     """A merge patch, which must succeed."""
-    answer = await server.request("PATCH", path, body, content_type=MERGE)
-    assert answer.status == 200, answer.body
+    response = await server.request("PATCH", path, body, content_type=MERGE)
+    assert response.status == 200, response.body

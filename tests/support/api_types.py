@@ -1,4 +1,4 @@
-"""Makes the table of the built-in types and their schemas from what Kubernetes itself says.
+"""Builds the table of the built-in types and their schemas from Kubernetes' own sources.
 
 Two sources: the OpenAPI documents of a real API server (names, required fields, how lists are
 merged), and the tags of the Go types (protobuf numbers, what is written out when it is empty),
@@ -48,26 +48,31 @@ def _lines(entries: Mapping[str, Any]) -> str:
 
 
 def _messages() -> Mapping[str, list[list[Any]]]:
-    folder = Path(__file__).parents[1] / "realkube" / "kube"
-    said = subprocess.run(
+    directory = Path(__file__).parents[1] / "realkube" / "kube"
+    result = subprocess.run(
         ["go", "run", "-trimpath", "./fields"],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, "CGO_ENABLED": "0"},
         check=True,
         capture_output=True,
         text=True,
     )
-    found: dict[str, list[list[Any]]] = json.loads(said.stdout)
-    wanted = {*_SHARED, *(_message(found, *each) for each in _request_body_types(BUILT_IN))}
-    return {name: found[name] for name in _reachable(wanted, found)}
+    found: dict[str, list[list[Any]]] = json.loads(result.stdout)
+    expected = {*_SHARED, *(_message(found, *each) for each in _request_body_types(BUILT_IN))}
+    return {name: found[name] for name in _reachable(expected, found)}
 
 
 def _request_body_types(kinds: Iterable[KindInfo]) -> Iterator[tuple[str, str]]:
     """The version and kind of all bodies that are taken."""
     for kind in kinds:
         yield kind.resource.api_version, kind.resource.kind
-        for part in kind.subresources.values():
-            yield f"{part.group}/{part.version}" if part.group else part.version, part.kind
+        for subresource in kind.subresources.values():
+            yield (
+                f"{subresource.group}/{subresource.version}"
+                if subresource.group
+                else subresource.version,
+                subresource.kind,
+            )
 
 
 def _message(found: Mapping[str, Any], api_version: str, kind: str) -> str:
@@ -91,11 +96,11 @@ async def _schemas(server: Server) -> Mapping[str, Json]:
     for root in sorted({_root(kind) for kind in BUILT_IN} | {"apis/autoscaling/v1"}):
         document = await server.get(f"/openapi/v3/{root}")
         found |= document["components"]["schemas"]
-    wanted = {go_types.component(name) for name in _SHARED}
+    expected = {go_types.component(name) for name in _SHARED}
     for version, kind in _request_body_types(BUILT_IN):
         name = go_types.component(go_types.name_of(version, kind))
-        wanted |= {each for each in (name, f"{name}List") if each in found}
-    left, seen = [name for name in wanted if name in found], set[str]()
+        expected |= {each for each in (name, f"{name}List") if each in found}
+    left, seen = [name for name in expected if name in found], set[str]()
     while left:
         name = left.pop()
         if name not in seen:
@@ -114,8 +119,8 @@ def _references(schema: Any) -> Iterator[str]:
         for item in schema:
             yield from _references(item)
     elif isinstance(schema, dict):
-        if isinstance(said := schema.get("$ref"), str):
-            yield said.removeprefix(_PREFIX)
+        if isinstance(result := schema.get("$ref"), str):
+            yield result.removeprefix(_PREFIX)
         for item in schema.values():
             yield from _references(item)
 

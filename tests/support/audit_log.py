@@ -1,11 +1,10 @@
-"""Reads an API server's audit log: who led when, who wrote beside his time, what was made twice.
+"""Reads an API server's audit log: leaderships, stale writes, duplicate creations.
 
 Needs the bodies of writes (`RULES`), and one user for each process.
-Times are those of the server, to the microsecond, as text that sorts as it should. A reign begins
-when the write of the Lease that began it is done, and is over as soon as the one that ends it is
-received. What the server received outside of a reign was sent outside of it; what it had received
-before, but not yet carried out, nobody could have called back, and the log does not tell whether it
-or the end of the reign came first.
+Times are those of the server, to the microsecond, as text that sorts as it should. A leadership
+begins when the Lease write that acquires it is completed, and ends when the write that ends it is
+received. A request received outside of a leadership was sent outside of it; one that was received
+before its end and executed later cannot be revoked, and the log does not show which was first.
 """
 
 from collections import Counter, defaultdict
@@ -26,10 +25,10 @@ RULES: tuple[Json, ...] = (
     {"level": "Metadata", "resources": [{"group": "", "resources": ["events", "nodes"]}]},
     {"level": "Request", "verbs": sorted(WRITES)},
 )
-"""What the audit policy must have on top: the bodies of writes that matter."""
+"""Additional audit rules: request bodies of the relevant writes."""
 
 LEASE_MARGIN = "~"
-"""End of a reign that is not over: sorts after all times."""
+"""End of a leadership that is not over: sorts after all times."""
 
 
 class _User(msgspec.Struct):
@@ -75,12 +74,13 @@ class AuditedRequest:
 
     @property
     def took_effect(self) -> bool:
-        """Whether it was a write that the server carried out, as far as it says."""
+        """Whether the response shows a write that was executed."""
         return self.verb in WRITES and 200 <= self.code < 300
 
     @property
     def may_have_taken_effect(self) -> bool:
-        """Whether it was a write that perhaps took effect: its sender went while it was at it."""
+        """Whether it was a write of unknown outcome: its client disconnected before the
+        response."""
         return self.verb in WRITES and self.code >= 500
 
 
@@ -105,17 +105,17 @@ class StaleWrite:
 
 def parse(line: bytes) -> AuditedRequest:
     """One line of the log."""
-    said = msgspec.json.decode(line, type=_Line)
-    ref = said.object_ref
+    result = msgspec.json.decode(line, type=_Line)
+    ref = result.object_ref
     return AuditedRequest(
-        user=said.user.username,
-        verb=said.verb,
+        user=result.user.username,
+        verb=result.verb,
         resource=f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource,
         name=f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name,
-        code=said.response_status.code,
-        received=said.request_received_timestamp,
-        done=said.stage_timestamp,
-        body=said.request_object or {},
+        code=result.response_status.code,
+        received=result.request_received_timestamp,
+        done=result.stage_timestamp,
+        body=result.request_object or {},
     )
 
 
@@ -138,7 +138,7 @@ class AuditLog:
         return self._requests
 
     def leader(self, lease: str) -> str:
-        """The user who holds a Lease now; empty if nobody does."""
+        """The current holder of a Lease; empty if there is none."""
         last = leaderships(self.requests(), lease)[-1:]
         return last[0].user if last and last[0].ended == LEASE_MARGIN else ""
 
@@ -175,15 +175,14 @@ def stale_writes(
     *,
     exempt: Iterable[str] = (),
 ) -> list[StaleWrite]:
-    """Writes of *users* that took effect, or may have, and came outside of a reign of theirs.
+    """Writes of *users* that took effect, or may have, outside of their leadership.
 
-    Leases are what they contend with, so writes of those do not count, nor do events that tell of
-    them, nor resources that are *spared*.
+    Writes of Leases and of events about them do not count, nor do resources that are *exempt*.
     """
     requests, users, exempt = list(requests), set(users), {"leases", *exempt}
     by_user: dict[str, list[Leadership]] = defaultdict(list)
-    for reign in leaderships(requests, lease):
-        by_user[reign.user].append(reign)
+    for leadership in leaderships(requests, lease):
+        by_user[leadership.user].append(leadership)
     found = []
     for one in requests:
         if one.user not in users or one.resource in exempt or is_lease_event(lease, one):
@@ -196,25 +195,25 @@ def stale_writes(
 
 
 def is_lease_event(lease: str, request: AuditedRequest) -> bool:
-    """Whether it is an event about the Lease: candidates say that they have begun or stopped."""
+    """Whether it is an event about the Lease: candidates record when they start or stop leading."""
     return request.resource == "events" and request.name.startswith(f"{lease}.")
 
 
 def outside_leadership(request: AuditedRequest, held: Sequence[Leadership]) -> str:
-    """Why a request was not sent inside one of the reigns; empty if it was."""
-    before = [reign for reign in held if reign.began <= request.received]
+    """Why a request was not sent inside one of the leaderships_of; empty if it was."""
+    before = [leadership for leadership in held if leadership.began <= request.received]
     if not before:
         return "had never led" if not held else f"led only from {held[0].began} on"
     last = before[-1]
     if request.received >= last.ended:
-        return f"was received at {request.received}, after its reign, which ended {last.ended}"
+        return f"was received at {request.received}, after its leadership, which ended {last.ended}"
     return ""
 
 
 def pod_creations(requests: Iterable[AuditedRequest]) -> Counter[tuple[str, str]]:
-    """How often a pod of a job was made, by name (which holds the index) and version of the job.
+    """How often a pod of a job was created, by name (which holds the index) and job version.
 
-    A pod whose maker was killed while the server made it may be missing.
+    A pod may be missing if its creator was killed during the request.
     """
     return Counter(
         (one.name, _version(one.body))

@@ -1,4 +1,4 @@
-"""The policies of the manifests on a real API server: installed, and known to be obeyed."""
+"""The policies of the manifests on a real API server: installed and in effect."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +42,7 @@ def install(kube: RealKube) -> None:
     for resource, probe in _probes():
         path = f"{resource.path('default' if resource.namespaced else '')}?dryRun=All"
         kube.wait_status(422, path, method="POST", body=probe)
-    # What is made last is known last: no child may have more than its parent.
+    # The last policy takes effect last: no child may have more than its parent.
     path = QUEUES.path()
     assert kube.request_json("POST", path, _queue("parent", cpu="1")) == 201
     child = _queue("child", cpu="2", parent="parent")

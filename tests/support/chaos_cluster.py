@@ -1,7 +1,7 @@
-"""A real API server with replicas of the parts under load: where chaos is tried.
+"""A real API server with replicas of the components under load: for chaos tests.
 
-Every process has a user of its own, so that the audit log tells who did what. `Stage.check` says
-what must be true in the end whatever happened in between.
+Every process has its own user, so that the audit log shows who did what.
+`ChaosCluster.check` holds the conditions that every run must meet at its end.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ REPLICAS = 3
 NEVER, RESTART_DELAY = 1e6, 1.0
 """Seconds: for which a replica may live, and after which one that ended is followed by another."""
 MAX_REPLICA_RESTARTS = 40
-"""Replicas of a part that there can have been in a test, each with a user of its own."""
+"""Max replicas of a component in one test, each with its own user."""
 
 
 @dataclass(slots=True)
@@ -56,14 +56,14 @@ class ChaosCluster:
     replicas_started: dict[str, list[Replica]] = field(
         default_factory=lambda: {p: [] for p in COMPONENTS}
     )
-    """By part, all replicas that there have been."""
+    """All replicas started so far, by component."""
     replica_numbers: dict[str, Iterator[int]] = field(
-        default_factory=lambda: {part: itertools.count() for part in COMPONENTS}
+        default_factory=lambda: {component: itertools.count() for component in COMPONENTS}
     )
     urls: dict[str, str] = field(default_factory=dict)
-    """By user, where its replica goes instead of to the server."""
+    """By user: the address that its replica uses instead of the server's."""
     program: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By user, what is started in the place of the command line."""
+    """By user: the program that is started instead of the command line."""
 
     @property
     def users(self) -> list[str]:
@@ -79,7 +79,7 @@ class ChaosCluster:
         return replica
 
     async def _supervise_replica(self, component: str) -> None:
-        """Have a replica of the part at all times: one that ends is followed by a new one."""
+        """Keep one replica of the component running: replace each one that exits."""
         while True:
             replica = await self._start_replica(component)
             await replica.wait_exit(seconds=NEVER)
@@ -89,14 +89,14 @@ class ChaosCluster:
     async def running_replicas(self) -> AsyncIterator[None]:
         """Keep replicas going, as Deployments do, and jobs coming, for the length of the block."""
         tasks = [
-            asyncio.create_task(self._supervise_replica(part))
-            for part in COMPONENTS
+            asyncio.create_task(self._supervise_replica(component))
+            for component in COMPONENTS
             for _ in range(REPLICAS)
         ]
         try:
             await wait_default_queue(self.server)
-            for part in COMPONENTS:
-                await self.wait_live_leader(part)
+            for component in COMPONENTS:
+                await self.wait_live_leader(component)
             tasks.append(asyncio.create_task(self.job_load.submit()))
             yield
             await tasks.pop()
@@ -106,14 +106,14 @@ class ChaosCluster:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def leader(self, component: str) -> Replica | None:
-        """The replica that holds the part's Lease, if one does; it may be dead by now."""
+        """Return the replica that holds the component's Lease, if any; it may have exited."""
         user = self.audit_log.leader(LEASES[component])
         return self.fleet.replicas.get(user)
 
     async def wait_live_leader(
         self, component: str, *, excluding: Replica | None = None
     ) -> Replica:
-        """Wait until a replica leads that lives and is not this one, and say which."""
+        """Wait for a running leader other than *excluding*; return it."""
 
         def leads() -> bool:
             found = self.leader(component)
@@ -125,31 +125,31 @@ class ChaosCluster:
         return found
 
     async def failed_over(self, what: Callable[[Replica], None]) -> dict[str, Replica]:
-        """Do something to the leaders of all parts; those, once others lead in their place."""
+        """Apply *what* to the leaders of all components; return them once others lead."""
         fallen = {}
-        for part in COMPONENTS:
-            fallen[part] = await self.wait_live_leader(part)
-            what(fallen[part])
-        for part, replica in fallen.items():
-            await self.wait_live_leader(part, excluding=replica)
+        for component in COMPONENTS:
+            fallen[component] = await self.wait_live_leader(component)
+            what(fallen[component])
+        for component, replica in fallen.items():
+            await self.wait_live_leader(component, excluding=replica)
         return fallen
 
     def leaderships(self, component: str) -> list[audit.Leadership]:
-        """Who held the part's Lease so far."""
+        """Return the holders of the component's Lease, in order."""
         return audit.leaderships(self.audit_log.requests(), LEASES[component])
 
     def handover_seconds(self, component: str) -> list[float]:
-        """Seconds that the part was without a leader, each time that it changed."""
-        held = self.leaderships(component)
+        """Return the seconds without a leader, one entry per leader change."""
+        stored = self.leaderships(component)
         return [
             (_parse_time(after.began) - _parse_time(before.ended)).total_seconds()
-            for before, after in itertools.pairwise(held)
+            for before, after in itertools.pairwise(stored)
         ]
 
     def stale_writes(self, component: str) -> list[audit.StaleWrite]:
-        """Writes of the part's replicas beside their time.
+        """Return the component's writes by replicas that did not hold the Lease.
 
-        Events are spared: they tell what was, and one that its sender gave up may come late.
+        Events are ignored: they report the past, and a retried one may arrive after the loss.
         """
         users = [replica.user for replica in self.replicas_started[component]]
         return audit.stale_writes(
@@ -157,37 +157,41 @@ class ChaosCluster:
         )
 
     async def check_jobs(self) -> None:
-        """Wait until all jobs have ended; they must have ended right, nothing twice or left."""
+        """Wait until all jobs finish; check their result, with no duplicate or orphaned object."""
         await self.job_load.wait_finished()
         await eventually(
             lambda: not self.job_load.mismatches(),
             lambda: f"the right ends; {self.job_load.mismatches()}",
             seconds=120,
         )
-        made = audit.pod_creations(self.audit_log.requests())
-        wanted, were = self.job_load.expected_pods(), self.job_load.uids
+        created = audit.pod_creations(self.audit_log.requests())
+        expected, were = self.job_load.expected_pods(), self.job_load.uids
         # A watch that was cut off has not seen all, and a log that was cut short does not have all.
-        assert made.keys() | were.keys() == wanted, (made.keys() | were.keys()) ^ wanted
-        twice = {pod: times for pod, times in made.items() if times > 1}
-        twice |= {pod: len(uids) for pod, uids in were.items() if len(uids) > 1}
-        assert twice == {}, twice
+        assert created.keys() | were.keys() == expected, (created.keys() | were.keys()) ^ expected
+        duplicates = {pod: times for pod, times in created.items() if times > 1}
+        duplicates |= {pod: len(uids) for pod, uids in were.items() if len(uids) > 1}
+        assert duplicates == {}, duplicates
         await self._check_no_active_pods()
 
     def check_leaders(self, *, min_transitions: int) -> None:
-        """Nobody wrote beside his time, and each Lease changed hands in order, so often at least.
+        """Check that only lease holders wrote, and that each Lease had min_transitions at least.
 
         (More often only where a leader could not renew in time because the machine was busy.)
         """
-        for part in COMPONENTS:
-            strays = self.stale_writes(part)
+        for component in COMPONENTS:
+            strays = self.stale_writes(component)
             assert strays == [], strays
-            held = self.leaderships(part)
-            assert [reign.transitions for reign in held] == list(range(len(held))), part
-            assert len({reign.identity for reign in held}) == len(held) > min_transitions, part
-            users = {reign.user for reign in held}
+            stored = self.leaderships(component)
+            assert [leadership.transitions for leadership in stored] == list(range(len(stored))), (
+                component
+            )
+            assert (
+                len({leadership.identity for leadership in stored}) == len(stored) > min_transitions
+            ), component
+            users = {leadership.user for leadership in stored}
             assert all(
                 "leadership: leading" in replica.log_text()
-                for replica in self.replicas_started[part]
+                for replica in self.replicas_started[component]
                 if replica.user in users
             )
 
@@ -199,7 +203,11 @@ class ChaosCluster:
 
 
 def _users() -> list[str]:
-    return [f"{part}-{number}" for part in COMPONENTS for number in range(MAX_REPLICA_RESTARTS)]
+    return [
+        f"{component}-{number}"
+        for component in COMPONENTS
+        for number in range(MAX_REPLICA_RESTARTS)
+    ]
 
 
 def _parse_time(text: str) -> datetime:
@@ -226,19 +234,19 @@ async def chaos_cluster(
         await server.create(NAMESPACES.path(), {"metadata": {"name": "volcano-system"}})
         await fleet.start_agent(nodes)
         await _remove_not_ready_taints(server, nodes)
-        log = audit.AuditLog(server.kube.folder / "audit.log")
+        log = audit.AuditLog(server.kube.directory / "audit.log")
         yield ChaosCluster(server, fleet, work, log, election)
 
 
 async def _remove_not_ready_taints(server: RealServer, nodes: int) -> None:
-    """Nodes are born with a taint that only a node life cycle controller would take off."""
+    """Remove the taint of new nodes: no node lifecycle controller runs here."""
     for number in range(nodes):
         path = NODES.path(name=f"sim-{number}")
         patch = {"spec": {"taints": None}}
         kind = "application/merge-patch+json"
         async with asyncio.timeout(120):
             while True:  # until the kubelet has registered it
-                answer = await server.request("PATCH", path, patch, content_type=kind)
-                if answer.status == 200:
+                response = await server.request("PATCH", path, patch, content_type=kind)
+                if response.status == 200:
                     break
                 await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A part as a process of its own, as a Deployment runs it."""
+"""A component in a separate process, as a Deployment runs it."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class ComponentProcess:
-    """A part that runs, and what it has logged (one JSON object a line)."""
+    """A running component and its log (one JSON object per line)."""
 
     process: asyncio.subprocess.Process
     lines: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class ComponentProcess:
 
     @property
     def text(self) -> str:
-        """All that it has said."""
+        """Its output so far."""
         return "\n".join(self.lines)
 
     async def wait_line(self, pattern: str) -> re.Match[str]:
@@ -56,7 +56,7 @@ class ComponentProcess:
             await self.output_received.wait()
 
     async def wait_ready(self) -> None:
-        """Wait until it says that it works.
+        """Wait until it reports readiness.
 
         Raises:
             AssertionError: it has ended instead.
@@ -74,10 +74,10 @@ class ComponentProcess:
         return int(found[1])
 
     async def get(self, serves: str, path: str) -> tuple[int, str]:
-        """The answer to a GET of what it serves."""
+        """Return the response to a GET."""
         url = f"http://127.0.0.1:{await self.port(serves)}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            return answer.status, await answer.text()
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return response.status, await response.text()
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; the exit code."""

@@ -1,8 +1,9 @@
-"""Makes our custom resource definitions: our own description, with Kubernetes' types filled in.
+"""Builds our custom resource definitions: our own description with Kubernetes' types filled in.
 
 `platform/model/crds/*.yaml` describe our types; where one of them holds a type of Kubernetes they
-say ``x-batholith-type: PodTemplateSpec``. Such a type is read from an API server's OpenAPI and made
-structural: references resolved, prose and everything that is no part of a definition left out.
+say ``x-batholith-type: PodTemplateSpec``. Such a type is read from an API server's OpenAPI and
+converted to a structural schema: references resolved, prose and everything that is no part of a
+definition left out.
 """
 
 import copy
@@ -34,7 +35,7 @@ _TEXTS: Json = {"type": "object", "additionalProperties": {"type": "string"}}
 _SPECIAL: Mapping[str, Json] = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {**_INT_OR_STRING, "pattern": _QUANTITY},
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": _INT_OR_STRING,
-    # What a template may say of the objects made of it; the rest of metadata is the server's.
+    # Metadata that a template may set; the server sets the rest.
     "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta": {
         "type": "object",
         "properties": {
@@ -52,7 +53,7 @@ _WITHOUT_DEFAULT = frozenset(
         ("io.k8s.api.core.v1.AzureDiskVolumeSource", "kind"),
     }
 )
-"""Fields whose default Volcano's definitions leave to the API server that makes the pods."""
+"""Fields that Volcano's definitions leave for the API server to default in pods."""
 
 _KEPT = (
     "type",
@@ -79,40 +80,40 @@ class _Converter:
     def named(self, name: str) -> Json:
         if name in _SPECIAL:
             return copy.deepcopy(_SPECIAL[name])
-        made = self._convert(self._schemas[name])
-        for key, inner in made.get("properties", {}).items():
+        created = self._convert(self._schemas[name])
+        for key, inner in created.get("properties", {}).items():
             if (name, key) in _WITHOUT_DEFAULT:
                 del inner["default"]
-        return made
+        return created
 
     def _convert(self, node: Json) -> Json:
         (target,) = node.get("allOf", [node])
         if "$ref" in target:
-            beside = {word: node[word] for word in _KEPT if word in node}
-            return self.named(target["$ref"].rpartition("/")[2]) | beside
-        made = {word: node[word] for word in _KEPT if word in node}
+            siblings = {keyword: node[keyword] for keyword in _KEPT if keyword in node}
+            return self.named(target["$ref"].rpartition("/")[2]) | siblings
+        created = {keyword: node[keyword] for keyword in _KEPT if keyword in node}
         if "properties" in node:
             required = node.get("required", ())
-            made["properties"] = {
+            created["properties"] = {
                 key: self._property(inner, required=key in required)
                 for key, inner in sorted(node["properties"].items())
             }
-        for word in ("items", "additionalProperties"):
-            if word in node:
-                made[word] = self._convert(node[word])
-        return made
+        for keyword in ("items", "additionalProperties"):
+            if keyword in node:
+                created[keyword] = self._convert(node[keyword])
+        return created
 
     def _property(self, node: Json, *, required: bool) -> Json:
-        made = self._convert(node)
+        created = self._convert(node)
         default = node.get("default")
         # Required fields have Go's zero value as "default", and structs an empty object.
         if default is not None and default != {} and not required:
-            made["default"] = default
-        return made
+            created["default"] = default
+        return created
 
 
 def sources() -> list[Json]:
-    """Our own description of the definitions, with marks in place of Kubernetes' types."""
+    """Our own description of the definitions, with placeholders for Kubernetes' types."""
     return [
         _without_yaml_anchors(yaml.safe_load((PACKAGED / f"{name}.yaml").read_text()))
         for name in NAMES
@@ -120,17 +121,17 @@ def sources() -> list[Json]:
 
 
 def _without_yaml_anchors(shared: Json) -> Json:
-    """The same without parts in common: the files name repeated parts once."""
+    """Return a copy without shared objects: the files use YAML anchors for repeated schemas."""
     copied: Json = json.loads(json.dumps(shared))
     return copied
 
 
 def fill_in_types(document: Mapping[str, Any]) -> list[Json]:
     """The definitions with the types of an OpenAPI document filled in."""
-    made = sources()
-    for node in _is_placeholder(made):
+    created = sources()
+    for node in _is_placeholder(created):
         node |= structural(document, node.pop(TYPE_PLACEHOLDER))
-    return made
+    return created
 
 
 def _is_placeholder(node: Any) -> Iterator[Json]:
@@ -150,7 +151,7 @@ def write(definitions: list[Json]) -> None:
     PACKAGED.joinpath("definitions.json").write_bytes(encoded(definitions))
     for name, definition in zip(NAMES, definitions, strict=True):
         MANIFESTS.joinpath(f"{name}.yaml").write_text(
-            "# Made by `make crds` from platform/model/crds.\n"
+            "# Generated by `make crds` from platform/model/crds.\n"
             + yaml.dump(definition, Dumper=_NoAliasDumper, sort_keys=False, width=100)
         )
 
@@ -162,6 +163,6 @@ def encoded(definitions: list[Json]) -> bytes:
 
 
 class _NoAliasDumper(yaml.SafeDumper):
-    """Writes repeated parts in full: some readers refuse many references."""
+    """Write repeated schemas in full: some parsers refuse many YAML aliases."""
 
     ignore_aliases: Callable[..., bool] = staticmethod(lambda data: True)

@@ -1,4 +1,5 @@
-"""What a custom resource definition says, without its prose: a table of fields and a few facts."""
+"""Content of a custom resource definition without descriptions: a table of fields and a few
+facts."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,13 @@ _INNER = ("properties", "items", "additionalProperties", "description")
 def fields(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Facts]]:
     """Every field below *schema*, with its type and limits.
 
-    A path is written ``.spec.tasks[].name``; ``[]`` stands for the items of a list and ``{}`` for
+    A path is written ``.spec.tasks[].name``; ``[]`` means the items of a list and ``{}``
     the values of a map.
     """
-    limits = {word: value for word, value in schema.items() if word not in _INNER}
-    unordered = {word: sorted(limits[word]) for word in ("enum", "required") if word in limits}
+    limits = {keyword: value for keyword, value in schema.items() if keyword not in _INNER}
+    unordered = {
+        keyword: sorted(limits[keyword]) for keyword in ("enum", "required") if keyword in limits
+    }
     yield path or ".", limits | unordered
     for name, inner in schema.get("properties", {}).items():
         yield from fields(inner, f"{path}.{name}")
@@ -29,17 +32,19 @@ def fields(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Fac
 
 
 def facts(definition: Mapping[str, Any]) -> Facts:
-    """All that a definition of one version says beside its fields."""
+    """Content of a definition of one version except its fields."""
     spec = definition["spec"]
     (version,) = spec["versions"]
     columns = [
-        {word: value for word, value in column.items() if word != "description"}
+        {keyword: value for keyword, value in column.items() if keyword != "description"}
         for column in version.get("additionalPrinterColumns", [])
     ]
     apart = ("schema", "additionalPrinterColumns")  # and what is false or empty: as good as absent
     return {
-        **{word: value for word, value in spec.items() if word != "versions"},
-        "version": {word: value for word, value in version.items() if word not in apart and value},
+        **{keyword: value for keyword, value in spec.items() if keyword != "versions"},
+        "version": {
+            keyword: value for keyword, value in version.items() if keyword not in apart and value
+        },
         "columns": columns,
     }
 
@@ -55,11 +60,11 @@ def write_table(definition: Mapping[str, Any]) -> None:
     """Store the table of a definition."""
     name = definition["metadata"]["name"]
     rows = sorted(fields(schema(definition)))
-    lines = [f"{path}\t{json.dumps(said, sort_keys=True)}\n" for path, said in rows]
+    lines = [f"{path}\t{json.dumps(result, sort_keys=True)}\n" for path, result in rows]
     (DIR / f"{name}.tsv").write_text("".join(lines))
 
 
 def read_table(name: str) -> dict[str, Facts]:
     """The stored table of a definition: fields by path."""
     lines = (DIR / f"{name}.tsv").read_text().splitlines()
-    return {path: json.loads(said) for path, said in (line.split("\t") for line in lines)}
+    return {path: json.loads(result) for path, result in (line.split("\t") for line in lines)}

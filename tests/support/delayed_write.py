@@ -1,4 +1,4 @@
-"""A leader whose last write is held up on its way while somebody else goes on."""
+"""A leader whose last write is delayed while another replica takes the lead."""
 
 import asyncio
 from typing import Any
@@ -9,16 +9,16 @@ from batholith.kube.errors import ConnectionLostError
 
 
 class DelayedWriteClient(Client):
-    """Holds the first *method* request whose path contains *part*; its process is dead after."""
+    """Holds the first *method* request whose path contains *path_part*; later requests fail."""
 
-    def __init__(self, credentials: Credentials, method: str, part: str) -> None:
+    def __init__(self, credentials: Credentials, method: str, path_part: str) -> None:
         super().__init__(credentials, user_agent="test")
         self.held = asyncio.Event()
         """The write is on its way."""
         self.arrived = asyncio.Event()
         """The server has had it."""
         self.error: Exception | None = None
-        self._method, self._path_part = method, part
+        self._method, self._path_part = method, path_part
         self._released = asyncio.Event()
 
     async def deliver(self) -> None:

@@ -1,7 +1,7 @@
-"""The phrases of refusals that clients match on, and for each an object that is refused with it.
+"""Denial phrases that clients match on, and for each an object that is denied with it.
 
-The phrases are those of `data/denial-phrases.jsonl`, whose ``%s``, ``%v`` and ``%d`` stand for
-names, values and numbers.
+The phrases are those of `data/denial-phrases.jsonl`, whose ``%s``, ``%v`` and ``%d`` are
+replaced by names, values and numbers.
 """
 
 import json
@@ -18,15 +18,15 @@ Json = dict[str, Any]
 
 DATA = Path(__file__).parents[1] / "data" / "denial-phrases.jsonl"
 UNIMPLEMENTED = ("jobflows/validate", "hypernodes/validate", "cronjobs/validate")
-"""Webhooks of kinds that no controller looks after yet."""
+"""Webhooks of kinds without a controller so far."""
 
 SETTINGS = AdmissionSettings(queue_allocated_pods_check=True)
 
-BY_SCHEMA = "the definition refuses it first, in its own words"
+BY_SCHEMA = "the definition's schema denies it first, with its own message"
 COUNTS = "a policy sees the other queues one at a time, and cannot count or add them up"
 MISSING = "a policy sees the queues that there are, not that one is missing"
 STATUS = "status is a sub-resource, which neither webhooks nor policies are asked about"
-OPTIONAL = "the rule is off unless --enable-queue-allocated-pods-check says otherwise"
+OPTIONAL = "the rule is off unless --enable-queue-allocated-pods-check is set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class DenialCase:
     """A write that is refused with a phrase."""
 
     values: tuple[object, ...] = ()
-    """What stands in the place of the phrase's ``%s``."""
+    """Values for the phrase's ``%s``."""
     new: Json | None = None
     """What is written; ``None`` for a deletion."""
     old: Json | None = None
@@ -42,9 +42,9 @@ class DenialCase:
     existing_queues: tuple[Json, ...] = ()
     """Queues that are there."""
     not_by_servers: str = ""
-    """Why neither webhooks nor policies of a server come to say it."""
+    """Why neither webhooks nor policies return it."""
     not_by_policies: str = ""
-    """Why CEL cannot say it."""
+    """Why CEL cannot return it."""
 
 
 def phrases() -> list[str]:
@@ -54,7 +54,7 @@ def phrases() -> list[str]:
 
 
 def filled(phrase: str, values: tuple[object, ...]) -> str:
-    """*phrase* with *values* in the place of its verbs."""
+    """*phrase* with *values* instead of its verbs."""
     left = iter(values)
 
     def fill(verb: re.Match[str]) -> str:

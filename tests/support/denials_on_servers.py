@@ -1,4 +1,4 @@
-"""What servers answer to the writes of `support.denial_phrases`, each tried without effect."""
+"""Responses of servers to the writes of `support.denial_phrases`, sent as dry runs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,42 +16,42 @@ Json = dict[str, Any]
 
 async def create_queues(server: Server, cases: Iterable[DenialCase]) -> None:
     """Create the queues of all *cases*, which agree about them."""
-    wanted = {"root": queue("root"), "default": queue("default", parent="root")}
+    expected = {"root": queue("root"), "default": queue("default", parent="root")}
     for case in cases:
-        wanted |= {each["metadata"]["name"]: each for each in case.existing_queues}
-    for name, body in wanted.items():
+        expected |= {each["metadata"]["name"]: each for each in case.existing_queues}
+    for name, body in expected.items():
         await server.create(QUEUES.path(), body)
         path = QUEUES.path(name=name, subresource="status")
         status = {"status": body["status"]}
-        answer = await server.request("PATCH", path, status, content_type=MERGE)
-        assert answer.status == 200, answer.body
+        response = await server.request("PATCH", path, status, content_type=MERGE)
+        assert response.status == 200, response.body
 
 
 async def denials(
     server: Server,
     cases: Mapping[str, DenialCase],
     *,
-    eventually_consistent: Callable[[str, str], bool] = lambda phrase, said: False,
+    eventually_consistent: Callable[[str, str], bool] = lambda phrase, message: False,
 ) -> dict[str, str]:
-    """What is said to each write, or ``""`` where it is taken.
+    """Return the denial message of each write, ``""`` where it is accepted.
 
-    An answer is asked for again while *late* says of phrase and answer that the server has not yet
-    seen what is there.
+    A write is repeated while *eventually_consistent* is true for phrase and response: the server
+    has not yet seen what is there.
     """
-    said = {}
+    messages = {}
     for phrase, case in cases.items():
         if case.old is not None and case.old["kind"] != "Queue":
             await server.create(_path(case.old), _sent(case.old))
 
         async def denial(phrase: str = phrase, case: DenialCase = case) -> bool:
-            answer = await _try(server, case)
-            said[phrase] = "" if answer.status < 400 else str(answer.body["message"])
-            return not eventually_consistent(phrase, said[phrase])
+            response = await _try(server, case)
+            messages[phrase] = "" if response.status < 400 else str(response.body["message"])
+            return not eventually_consistent(phrase, messages[phrase])
 
         await wait_until_true(denial)
         if case.old is not None and case.old["kind"] != "Queue":
             await server.request("DELETE", _path(case.old, case.old["metadata"]["name"]))
-    return said
+    return messages
 
 
 async def _try(server: Server, case: DenialCase) -> RawResponse:

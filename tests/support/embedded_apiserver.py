@@ -1,4 +1,5 @@
-"""The embedded API server for tests: in the test's own loop, on a free port, in a fresh folder."""
+"""The embedded API server for tests: in the test's event loop, on a free port, in a new
+directory."""
 
 import asyncio
 import io
@@ -33,7 +34,7 @@ DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLis
 
 @dataclass(slots=True)
 class RawResponse:
-    """What the server said to a raw request."""
+    """Response to a raw request."""
 
     status: int
     body: Any
@@ -83,13 +84,13 @@ class Server:
         token: str | None = None,
     ) -> RawResponse:
         """A raw request by the admin; *body* is JSON unless it is bytes."""
-        said = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
+        result = {"Authorization": f"Bearer {token or self.tokens['admin']}"}
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
         data = None if body is None else io.BytesIO(raw)
         if data is not None:
-            said["Content-Type"] = content_type
-        said |= headers or {}
-        async with self.session.request(method, self.url + path, data=data, headers=said) as got:
+            result["Content-Type"] = content_type
+        result |= headers or {}
+        async with self.session.request(method, self.url + path, data=data, headers=result) as got:
             text = await got.read()
             read: Any = text.decode()
             if "json" in got.headers.get("Content-Type", "") and text:
@@ -98,20 +99,20 @@ class Server:
                 )
                 decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
                 read = decoder.decode_lines(text) if events else decoder.decode(text)
-            warnings = [_warning(said) for said in got.headers.getall("Warning", [])]
+            warnings = [_warning(result) for result in got.headers.getall("Warning", [])]
             return RawResponse(got.status, read, dict(got.headers), warnings)
 
     async def get(self, path: str) -> Any:
         """The JSON at *path*, which must be there."""
-        answer = await self.request("GET", path)
-        assert answer.status == 200, answer.body
-        return answer.body
+        response = await self.request("GET", path)
+        assert response.status == 200, response.body
+        return response.body
 
     async def create(self, path: str, body: Json) -> Json:
         """Create an object, which must succeed."""
-        answer = await self.request("POST", path, body)
-        assert answer.status == 201, answer.body
-        created: Json = answer.body
+        response = await self.request("POST", path, body)
+        assert response.status == 201, response.body
+        created: Json = response.body
         return created
 
     @asynccontextmanager
@@ -119,16 +120,16 @@ class Server:
         """A watch stream; *path* has its query."""
         headers = {"Authorization": f"Bearer {self.tokens['admin']}"}
         never = aiohttp.ClientTimeout(total=None)
-        async with self.session.get(self.url + path, headers=headers, timeout=never) as answer:
+        async with self.session.get(self.url + path, headers=headers, timeout=never) as response:
             try:
-                yield WatchStream(answer)
+                yield WatchStream(response)
             finally:
                 # To end TLS in order takes longer than the loop of a test may live.
-                if answer.connection is not None and answer.connection.transport is not None:
-                    answer.connection.transport.abort()
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
 
     async def install_crds(self, *definitions: Json) -> None:
-        """Create custom resource definitions and wait until they are served and clients told."""
+        """Create custom resource definitions and wait until discovery lists them."""
         for definition in definitions:
             await self.create(DEFINITIONS, definition)
         for definition in definitions:
@@ -237,19 +238,19 @@ def _warning(header: str) -> str:
 
 
 def is_fully_discovered(document: Json, spec: Json) -> bool:
-    """Whether clients are told of all that a definition serves; a real server does that later."""
+    """Whether discovery lists all that a definition serves; a real server does so with a delay."""
     (versions,) = [
         group["versions"]
         for group in document["items"]
         if group["metadata"]["name"] == spec["group"]
     ] or [[]]
-    told = {
+    reported = {
         (version["version"], resource["resource"])
         for version in versions
         for resource in version["resources"]
     }
     plural = spec["names"]["plural"]
-    return {(each["name"], plural) for each in spec["versions"] if each["served"]} <= told
+    return {(each["name"], plural) for each in spec["versions"] if each["served"]} <= reported
 
 
 def config_map(name: str, **labels: str) -> Json:
@@ -302,7 +303,7 @@ def foo(name: str, **spec: Any) -> Json:
 
 
 async def wait_deleted(server: Server, path: str, name: str) -> None:
-    """Wait by watch until an object is gone."""
+    """Wait by watch until an object is deleted."""
     query = f"{path}?watch=1&fieldSelector=metadata.name={name}"
     async with server.watch(query) as lines:
         if (await server.request("GET", f"{path}/{name}")).status == 404:

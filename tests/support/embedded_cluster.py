@@ -19,7 +19,7 @@ from batholith.local.supervisor import UpState, read_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessResult:
-    """How a program ended, and what it said."""
+    """Exit code and output of a program."""
 
     code: int
     out: str
@@ -53,7 +53,7 @@ class EmbeddedCluster:
 
     @property
     def state(self) -> UpState:
-        """What ``up.json`` says."""
+        """Content of ``up.json``."""
         found = read_state(self.data_dir)
         assert found is not None
         return found
@@ -71,12 +71,12 @@ class EmbeddedCluster:
         headers = {"Authorization": f"Bearer {self.token}"}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
-            session.get(url, ssl=trust) as answer,
+            session.get(url, ssl=trust) as response,
         ):
-            return await answer.text()
+            return await response.text()
 
     def kill(self, component: str) -> None:
-        """``kill -9`` of a part, if it runs just now."""
+        """``kill -9`` a component if it is running."""
         process = self.state.parts[component].process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -92,7 +92,7 @@ async def start(root: Path, *options: str) -> None:
 
 @contextlib.asynccontextmanager
 async def connect(root: Path) -> AsyncIterator[EmbeddedCluster]:
-    """The cluster that is up in a folder."""
+    """The cluster that runs in a directory."""
     data = DataDir(root)
     credentials = load_credentials(str(data.kubeconfig))
     async with Client(credentials, user_agent="tests") as client:
@@ -113,13 +113,13 @@ async def embedded_cluster(root: Path, *options: str) -> AsyncIterator[EmbeddedC
 
 
 def processes_of(root: Path) -> list[str]:
-    """Command lines of processes that work in or for a data folder."""
+    """Command lines of processes that use a data directory."""
     found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdigit() or int(directory.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-            if str(root).encode() in words:
-                found.append(words[:200].decode(errors="replace"))
+            data = (directory / "cmdline").read_bytes() + (directory / "environ").read_bytes()
+            if str(root).encode() in data:
+                found.append(data[:200].decode(errors="replace"))
     return found

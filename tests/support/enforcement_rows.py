@@ -1,4 +1,4 @@
-"""Rows of the tables that say what becomes of kinds and fields."""
+"""Rows of the tables that state how kinds and fields are enforced."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class EnforcementRow(NamedTuple):
 
     @property
     def enforcer_exists(self) -> bool:
-        """Whether what is said to enforce it is there."""
+        """Whether the enforcing module exists."""
         return self.handling != "enforced" or (_CODE / self.enforced_by).is_file()
 
 

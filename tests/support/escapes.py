@@ -1,4 +1,4 @@
-"""Ways out of a container, each tried from inside; run there as a program of its own.
+"""Container escapes, each tried from inside; run there as a separate program.
 
 Prints a JSON object: what each attempt won, empty if it was refused. Attempts change nothing on
 the machine even where they succeed: files are opened and not written, clocks set to what they are.
@@ -29,7 +29,7 @@ DATA, SECRET, HOST_PID, KEY = (
 
 
 def register_attempt(function: Callable[[], str]) -> Callable[[], str]:
-    """Note a way out; its result says what was won."""
+    """Register an attempt; its result is what it gained."""
     ATTEMPTS.append(function)
     return function
 
@@ -44,8 +44,8 @@ def call(name: str, *arguments: object) -> int:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
-    words = [word.encode() if word else None for word in (source, target, kind)]
-    call("mount", *words, ctypes.c_ulong(flags), None)
+    arguments = [each.encode() if each else None for each in (source, target, kind)]
+    call("mount", *arguments, ctypes.c_ulong(flags), None)
 
 
 def opened(path: str, flags: int = os.O_RDONLY) -> str:
@@ -62,7 +62,7 @@ def any_opened(paths: list[str], flags: int = os.O_RDONLY) -> str:
 
 
 def run_in_child(function: Callable[[], str]) -> str:
-    """What *work* won in a process of its own: it may leave its namespaces."""
+    """Result of *work* in a separate process: it may leave its namespaces."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -77,7 +77,7 @@ def run_in_child(function: Callable[[], str]) -> str:
 
 
 def as_namespace_root() -> None:
-    """Become root of a user namespace of one's own, with mounts of its own."""
+    """Become root of a new user namespace with its own mounts."""
     uid, gid = os.geteuid(), os.getegid()
     call("unshare", NEW_USER | NEW_NS)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
@@ -119,12 +119,12 @@ def system_requests_are_made() -> str:
 
 @register_attempt
 def other_controls_in_proc_are_written() -> str:
-    places = [
+    paths = [
         "/proc/sys/vm/drop_caches",
         "/proc/sys/kernel/modprobe",
         "/proc/irq/default_smp_affinity",
     ]
-    return any_opened([*places, *glob.glob("/proc/bus/pci/*/*")], os.O_WRONLY)
+    return any_opened([*paths, *glob.glob("/proc/bus/pci/*/*")], os.O_WRONLY)
 
 
 @register_attempt
@@ -151,13 +151,13 @@ def the_data_folder_is_listed() -> str:
 def the_machine_s_files_are_written() -> str:
     with open("/proc/self/mountinfo") as file:
         own = {line.split()[4] for line in file if " - tmpfs " in line}
-    for folder in ("/usr", "/usr/bin", "/etc", "/var/lib", "/boot"):
+    for directory in ("/usr", "/usr/bin", "/etc", "/var/lib", "/boot"):
         with suppress(OSError):
-            made = f"{folder}/batholith-escape"
-            os.mkdir(made)
-            os.rmdir(made)
-            if folder not in own:
-                return folder
+            created = f"{directory}/batholith-escape"
+            os.mkdir(created)
+            os.rmdir(created)
+            if directory not in own:
+                return directory
     return ""
 
 
@@ -177,9 +177,9 @@ def a_cover_is_taken_off() -> str:
 def a_cover_is_taken_off_in_a_user_namespace_of_its_own() -> str:
     def work() -> str:
         as_namespace_root()
-        for place in (DATA, "/proc/sys", "/proc", "/tmp", "/"):
+        for path in (DATA, "/proc/sys", "/proc", "/tmp", "/"):
             with suppress(OSError):
-                call("umount2", place.encode(), 2)
+                call("umount2", path.encode(), 2)
         if won := host_secret():
             return won
         with suppress(OSError):
@@ -235,12 +235,12 @@ def the_program_around_it_is_written() -> str:
         if int(pid) == os.getpid():
             continue
         with suppress(OSError):
-            held = os.open(f"/proc/{pid}/exe", os.O_PATH)
+            stored = os.open(f"/proc/{pid}/exe", os.O_PATH)
             with suppress(OSError):
-                return opened(f"/proc/self/fd/{held}", os.O_WRONLY)
+                return opened(f"/proc/self/fd/{stored}", os.O_WRONLY)
             if (
-                not os.fstatvfs(held).f_flag & os.ST_RDONLY
-                and os.fstat(held).st_uid == os.geteuid()
+                not os.fstatvfs(stored).f_flag & os.ST_RDONLY
+                and os.fstat(stored).st_uid == os.geteuid()
             ):
                 return f"/proc/{pid}/exe can be written once it ended"
     return ""
@@ -303,11 +303,11 @@ def a_namespace_of_the_machine_is_joined() -> str:
 @register_attempt
 def a_kernel_module_is_loaded() -> str:
     number = 313 if X86 else 273
-    held = os.open("/dev/null", os.O_RDONLY)
+    stored = os.open("/dev/null", os.O_RDONLY)
     try:
-        call("syscall", number, held, b"", 0)
+        call("syscall", number, stored, b"", 0)
     except OSError as error:
-        # Who may load one is told that the file is none.
+        # With the right to load modules the error is that the file is none.
         return "" if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS) else str(error)
     return "loaded"
 
@@ -343,10 +343,10 @@ def own_status() -> dict[str, str]:
 
 @register_attempt
 def rights_are_regained() -> str:
-    told = own_status()
-    held = int(told["CapPrm"], 16) | int(told["CapAmb"], 16)
-    won = [name for name, number in CAPABILITIES.items() if held >> number & 1]
-    return ",".join(won + ([] if told["NoNewPrivs"].strip() == "1" else ["setuid programs"]))
+    reported = own_status()
+    stored = int(reported["CapPrm"], 16) | int(reported["CapAmb"], 16)
+    won = [name for name, number in CAPABILITIES.items() if stored >> number & 1]
+    return ",".join(won + ([] if reported["NoNewPrivs"].strip() == "1" else ["setuid programs"]))
 
 
 @register_attempt
@@ -357,12 +357,12 @@ def rights_are_within_reach() -> str:
 
 @register_attempt
 def a_file_is_opened_by_its_number() -> str:
-    """open_by_handle_at, which knows no roots: the machine's own root folder is inode 2."""
+    """open_by_handle_at, which knows no roots: the host's root directory is inode 2."""
     number = 304 if X86 else 265
     handle = struct.pack("IiIIQ", 8, 1, 2, 0, 0)
     base = os.open("/usr", os.O_RDONLY)
-    held = call("syscall", number, base, handle, os.O_RDONLY)
-    return ",".join(os.listdir(held))
+    stored = call("syscall", number, base, handle, os.O_RDONLY)
+    return ",".join(os.listdir(stored))
 
 
 @register_attempt
@@ -372,8 +372,8 @@ def a_control_group_runs_a_program() -> str:
 
 @register_attempt
 def the_kernel_s_objects_are_written() -> str:
-    places = ["/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/ksm/run"]
-    return any_opened([*places, *glob.glob("/sys/class/net/*/ifalias")], os.O_WRONLY)
+    paths = ["/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/ksm/run"]
+    return any_opened([*paths, *glob.glob("/sys/class/net/*/ifalias")], os.O_WRONLY)
 
 
 @register_attempt

@@ -248,20 +248,20 @@ class FakeApi:
                 dict(request.headers),
             )
         )
-        fault = next(
+        error = next(
             (one for one in self._injected_faults if one.times and one.match(request)), None
         )
-        if fault is not None:
-            fault.times -= 1
-            return await self._fail(request, fault)
+        if error is not None:
+            error.times -= 1
+            return await self._fail(request, error)
         target = _parse(request.path)
         if request.method == "GET" and not target.name:
             if "watch" in request.query:
                 return await self._watch(request, target)
-            answer = self._list(request, target)
+            response = self._list(request, target)
             if request.query.get("limit") != "1":
                 await self.lists.wait()
-            return answer
+            return response
         return self._handle_object(request, target, self.received[-1].body)
 
     async def _fail(self, request: web.Request, fault: InjectedFault) -> web.Response:
@@ -434,17 +434,17 @@ def _selected(obj: Object, namespace: str, selector: str) -> bool:
     parts = [part for part in selector.split(",") if part]
     absent = {part[1:] for part in parts if part.startswith("!")}
     present = {part for part in parts if not part.startswith("!") and "=" not in part}
-    wanted = dict(part.split("=", 1) for part in parts if "=" in part)
-    matches = wanted.items() <= labels.items() and present <= labels.keys()
+    expected = dict(part.split("=", 1) for part in parts if "=" in part)
+    matches = expected.items() <= labels.items() and present <= labels.keys()
     return matches and not absent & labels.keys()
 
 
 def _precondition(old: Object, method: str, body: Any) -> web.Response | None:
     if not isinstance(body, dict):
         return None
-    wanted = body.get("preconditions", {}) if method == "DELETE" else body.get("metadata", {})
+    expected = body.get("preconditions", {}) if method == "DELETE" else body.get("metadata", {})
     for name in ("uid", "resourceVersion"):
-        if wanted.get(name) not in (None, "", old["metadata"][name]):
+        if expected.get(name) not in (None, "", old["metadata"][name]):
             return _status(409, "Conflict", f"{name} is {old['metadata'][name]}")
     return None
 

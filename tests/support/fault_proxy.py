@@ -1,8 +1,9 @@
 """Between a client and its API server: proxies whose behaviour a test changes while they run.
 
 `TcpProxy` passes bytes on and understands none of them: it can drop, hang, and be slow, as cables
-and firewalls are. `HttpProxy` ends TLS itself and sees each request: it can answer in the server's
-place, lose an answer, and hold requests or answers back for as long as the test likes.
+and firewalls are. `HttpProxy` ends TLS itself and sees each request: it can respond
+instead of the server, drop a response, and delay requests or responses until the test releases
+them.
 """
 
 import asyncio
@@ -94,7 +95,7 @@ class TcpProxy:
         self._serving.add(task)
         self._writers.add(writer)
         try:
-            # Whatever breaks on one side is told to the other by breaking it, too; and nobody but
+            # A connection that breaks on one side is aborted on the other, too; only
             # the end of the proxy cancels this.
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._serve(reader, writer)
@@ -137,12 +138,12 @@ class FaultKind(Enum):
     """What becomes of a request besides being passed on."""
 
     DROP_REQUEST = "the connection breaks before the server gets it"
-    DROP_RESPONSE = "it is carried out, and the connection breaks before the answer"
+    DROP_RESPONSE = "the server executes it, and the connection breaks before the response"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """An answer in the server's place; the server never sees the request."""
+    """A response of the proxy; the server never sees the request."""
 
     status: int
     reason: str
@@ -155,14 +156,14 @@ ERROR_RESPONSES = (
     ErrorResponse(429, "TooManyRequests", retry_after=1),
     ErrorResponse(409, "Conflict"),
 )
-"""What a server or something on the way to it may say to any request."""
+"""Error responses that any request may get."""
 
 FaultPolicy = Callable[[str, str], ErrorResponse | FaultKind | None]
 """From method and path (with query) to what becomes of the request; None: it is passed on."""
 
 
 def random_faults(probability: float, *, seed: int) -> FaultPolicy:
-    """Spoil a *share* of all requests: refusals, and 410 for reads; answers get lost."""
+    """Inject faults into a fraction of all requests: errors, 410 for reads, lost responses."""
     chance = random.Random(seed)
 
     def choose_fault(method: str, path: str) -> ErrorResponse | FaultKind | None:
@@ -180,7 +181,7 @@ def random_faults(probability: float, *, seed: int) -> FaultPolicy:
 class HttpProxy:
     """Passes requests on to one API server; an async context manager.
 
-    A request that was taken is passed on even if its client is gone by then: that is how a write
+    A request that was read is forwarded even if its client has disconnected: that is how a write
     can arrive long after its sender gave it up.
     """
 
@@ -245,11 +246,11 @@ class HttpProxy:
         self._responses.set()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        verdict = self.fault_policy(request.method, request.path_qs)
-        self.faults_injected += verdict is not None
-        if isinstance(verdict, ErrorResponse):
-            return _error_response(verdict)
-        if verdict is FaultKind.DROP_REQUEST:
+        fault = self.fault_policy(request.method, request.path_qs)
+        self.faults_injected += fault is not None
+        if isinstance(fault, ErrorResponse):
+            return _error_response(fault)
+        if fault is FaultKind.DROP_REQUEST:
             return _abort_connection(request)
         body = await request.read() if request.body_exists else None
         self.held += 1
@@ -258,11 +259,11 @@ class HttpProxy:
         finally:
             self.held -= 1
         try:
-            async with self._send(request, body) as answer:
-                if verdict is FaultKind.DROP_RESPONSE:
-                    await answer.content.readany()
+            async with self._send(request, body) as response:
+                if fault is FaultKind.DROP_RESPONSE:
+                    await response.content.readany()
                     return _abort_connection(request)
-                return await self._forward_response(request, answer)
+                return await self._forward_response(request, response)
         except (aiohttp.ClientError, OSError):
             return _abort_connection(request)
 
@@ -278,39 +279,39 @@ class HttpProxy:
         url = self._server + request.raw_path
         async with self._session.request(
             request.method, url, data=body, headers=headers, allow_redirects=False
-        ) as answer:
-            yield answer
+        ) as response:
+            yield response
 
     async def _forward_response(
-        self, request: web.Request, answer: aiohttp.ClientResponse
+        self, request: web.Request, response: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         headers = {
             key: value
-            for key, value in answer.headers.items()
+            for key, value in response.headers.items()
             if key.lower() not in _HOP_BY_HOP_HEADERS
         }
-        passed = web.StreamResponse(status=answer.status, headers=headers)
+        passed = web.StreamResponse(status=response.status, headers=headers)
         await self._responses.wait()
         await passed.prepare(request)
-        while piece := await answer.content.readany():
+        while piece := await response.content.readany():
             await self._responses.wait()
             await passed.write(piece)
         await passed.write_eof()
         return passed
 
 
-def _error_response(verdict: ErrorResponse) -> web.Response:
+def _error_response(fault: ErrorResponse) -> web.Response:
     status = {
         "kind": "Status",
         "apiVersion": "v1",
         "status": "Failure",
-        "message": f"spoilt by the test: {verdict.reason}",
-        "reason": verdict.reason,
-        "code": verdict.status,
+        "message": f"injected by the test: {fault.reason}",
+        "reason": fault.reason,
+        "code": fault.status,
     }
-    retry = {"Retry-After": str(verdict.retry_after)} if verdict.retry_after else {}
+    retry = {"Retry-After": str(fault.retry_after)} if fault.retry_after else {}
     return web.Response(
-        status=verdict.status,
+        status=fault.status,
         body=msgspec.json.encode(status),
         content_type="application/json",
         headers=retry,

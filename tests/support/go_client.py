@@ -14,19 +14,19 @@ BUILD = Path(__file__).parents[1] / "realkube" / "client" / "build"
 
 def needs_go_client() -> Path:
     """The program; skips without it, or fails where ``BATHOLITH_REQUIRE`` names realkube."""
-    said = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True)
-    program = Path(said.stdout.strip())
+    result = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True)
+    program = Path(result.stdout.strip())
     if not program.exists():
         if "realkube" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
             pytest.fail("the Go client is required and not built: tests/realkube/client/build")
-        pytest.skip("the Go client is not built: tests/realkube/client/build makes it")
+        pytest.skip("the Go client is not built: run tests/realkube/client/build")
     return program
 
 
 async def run_go_checks(
     kubeconfig: Path, *options: str, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What each check complains about; nothing where it holds.
+    """Failure message of each check; empty where it holds.
 
     ``-run PATTERN`` picks checks, ``-life`` those that need controllers, scheduler and nodes.
     """

@@ -1,7 +1,7 @@
-"""An API server inside the test's own loop: no sockets, so that nothing depends on real time.
+"""An API server in the test's event loop, without sockets, so that nothing depends on real time.
 
-Each request passes two points at which others may run, one before it takes effect and one before
-its answer is heard; a controller that is killed dies at either. Watches of a kind can be held back.
+Each request yields to other tasks at two points, before it takes effect and before its response is
+delivered; a controller can be killed at either. Watches of a kind can be held back.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from batholith.model import times
 from batholith.model.names import PODS, Resource
 
 ChangeCallback = Callable[[str, str, Object, Object | None], None]
-"""Told of (collection, ADDED/MODIFIED/DELETED, object now, object before)."""
+"""Called with (collection, ADDED/MODIFIED/DELETED, new object, old object)."""
 QUOTA_EXCEEDED = "exceeded quota"
-"""What a full namespace says."""
+"""Message of an exceeded quota."""
 
 
 def key_of(name: str) -> str:
@@ -38,9 +38,9 @@ class _Request:
     """What the server reads of a request."""
 
     def __init__(self, method: str, path: str, body: bytes | None, content_type: str) -> None:
-        parts = urlsplit(path)
-        self.method, self.path = method, parts.path
-        self.query = dict(parse_qsl(parts.query))
+        url = urlsplit(path)
+        self.method, self.path = method, url.path
+        self.query = dict(parse_qsl(url.query))
         self.headers = {"Content-Type": content_type}
         self._body = body or b""
 
@@ -49,7 +49,7 @@ class _Request:
 
 
 class InMemoryApi(FakeApi):
-    """The server; pods that have been placed go in two steps, and specs have generations."""
+    """The server; bound pods are deleted in two steps, and specs have generations."""
 
     def __init__(self, clock: FakeClock, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class InMemoryApi(FakeApi):
         self.requests = 0
         """Of clients, without watches."""
         self.response_lag = 1
-        """Rounds of the loop that an answer is under way; watches may well be faster."""
+        """Loop iterations until a response arrives; watch events may be faster."""
         self.full_namespaces: set[str] = set()
         """Namespaces whose quota takes no more pods."""
         self._serial = 0
@@ -71,7 +71,7 @@ class InMemoryApi(FakeApi):
     # What a client does.
 
     async def serve(self, client: "InMemoryClient", request: _Request) -> bytes:
-        """Answer one request."""
+        """Handle one request."""
         self.requests += 1
         await asyncio.sleep(0)
         if client.killed:
@@ -80,17 +80,17 @@ class InMemoryApi(FakeApi):
             self._check_quota(_parse(request.path).namespace)
         self.requesting_client = client.name
         try:
-            answer = cast("web.Response", await self._handle(cast("web.Request", request)))
+            response = cast("web.Response", await self._handle(cast("web.Request", request)))
         finally:
             self.requesting_client = ""
         for _ in range(self.response_lag):
             await asyncio.sleep(0)
         if client.killed:
             raise ConnectionLostError("dead")
-        body = answer.body
+        body = response.body
         assert isinstance(body, bytes)
-        if answer.status >= 300:
-            raise from_response(answer.status, body)
+        if response.status >= 300:
+            raise from_response(response.status, body)
         return body
 
     def _check_quota(self, namespace: str) -> None:
@@ -129,11 +129,11 @@ class InMemoryApi(FakeApi):
             raise ConnectionLostError("dead")
         request = _Request("GET", path, None, "")
         faults = self._injected_faults
-        fault = next((one for one in faults if one.times and one.match(request)), None)  # type: ignore[arg-type]
-        if fault is not None:
-            fault.times -= 1
-            if isinstance(fault.action, int):
-                raise from_response(fault.action, b"as planned")
+        error = next((one for one in faults if one.times and one.match(request)), None)  # type: ignore[arg-type]
+        if error is not None:
+            error.times -= 1
+            if isinstance(error.action, int):
+                raise from_response(error.action, b"as planned")
             raise ConnectionLostError("as planned")
         target, query = _parse(request.path), request.query
         selector = query.get("labelSelector", "")
@@ -157,10 +157,10 @@ class InMemoryApi(FakeApi):
                 return
             yield [line]
 
-    # What goes wrong.
+    # Fault injection.
 
     def hold_watches(self, resource: Resource) -> None:
-        """Let watches of *resource* tell nothing more until :meth:`unlock`."""
+        """Hold back events of watches of *resource* until :meth:`unlock`."""
         path = resource.path()
         if path not in self._held_watches:
             self._held_watches[path] = self._loop.create_future()
@@ -170,7 +170,7 @@ class InMemoryApi(FakeApi):
         self._release(True)
 
     def break_watches(self) -> None:
-        """Break all watches, and never tell what has not been told; it must be listed anew."""
+        """Break all watches and drop their undelivered events: informers must relist."""
         self.forget_history()
         self.end_watches()
         self._release(False)
@@ -195,7 +195,7 @@ class InMemoryApi(FakeApi):
         self._delete(resource.path(), key_of(name))
 
     def force_delete(self, resource: Resource, name: str) -> None:
-        """Remove an object at once, whatever holds it; *name* as above."""
+        """Remove an object at once, finalizers ignored; *name* as above."""
         super()._delete(resource.path(), key_of(name))
 
     def _store(self, prefix: str, key: str, obj: Object) -> Object:

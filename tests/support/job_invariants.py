@@ -1,4 +1,4 @@
-"""What must be so of each job as soon as its controller has come to a rest."""
+"""Invariants of each job once its controller is idle."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -135,7 +135,7 @@ class _JobInvariants:
     # A job that is about.
 
     def is_incomplete(self) -> bool:
-        """It lacks something, and it is not because of somebody who is still in its way."""
+        """An object is missing, and no foreign object blocks its creation."""
         if (
             is_terminating(self.job)
             or self._blocking_reason()
@@ -218,7 +218,7 @@ class _JobInvariants:
         return bool(started >= task["minAvailable"])
 
     def _check_policy_applied(self, pod: Object) -> None:
-        """No pod stands there failed that a policy has answered, or should have by now."""
+        """No failed pod is left for which a policy was or should have been applied."""
         notes = pod["metadata"]["annotations"]
         old = int(notes["volcano.sh/job-version"]) < self.status.get("version", 0)
         if old or phase_of_pod(pod) != "Failed" or is_terminating(pod):
@@ -232,11 +232,11 @@ class _JobInvariants:
         ):
             return
         since = self.world.clock.now() - self.world.transitions.failed_at(pod)
-        late = since.total_seconds() - delay_of(policy)
-        assert late < _SLACK, f"{self.key}: {policy} was forgotten"
+        delayed = since.total_seconds() - delay_of(policy)
+        assert delayed < _SLACK, f"{self.key}: {policy} was forgotten"
 
     def _check_finished(self) -> None:
-        """Nothing is left that lives, and as soon as the last pod has gone it is said."""
+        """No active pod is left, and the status follows once the last pod is deleted."""
         assert all(phase_of_pod(pod) in FINISHED_PHASES or is_terminating(pod) for pod in self.pods)
         assert self.world.group(self.key) is None, f"{self.key}: the PodGroup is left over"
         assert self.phase not in TERMINATING_PHASES or self._terminating(), self.status

@@ -1,4 +1,4 @@
-"""Many small jobs of several kinds, each with the end that it must come to whatever happens."""
+"""Many small jobs of several kinds, each with the result that it must reach under all faults."""
 
 import asyncio
 from collections import defaultdict
@@ -40,22 +40,22 @@ class ExpectedJob:
     failed: int
     retries: int = 0
     versions: Sequence[str] = ("0",)
-    """Versions of the job in which all of its pods are made."""
+    """Job versions in which all of its pods are created."""
 
     @property
     def body(self) -> Json:
         """What a user applies, with the defaults that admission fills in."""
-        whole = {
+        content = {
             "apiVersion": JOBS.api_version,
             "kind": JOBS.kind,
             "metadata": {"name": self.name, "namespace": NAMESPACE},
             "spec": {"schedulerName": "volcano", "tasks": list(self.tasks), **self.spec},
         }
-        return set_defaults(whole, scheduler_name="volcano")
+        return set_defaults(content, scheduler_name="volcano")
 
     @property
     def pods(self) -> set[tuple[str, str]]:
-        """The pods that must be made, each once: name and version of the job."""
+        """The pods that must be created, each once: name and job version."""
         return {
             (f"{NAMESPACE}/{self.name}-{task['name']}-{index}", version)
             for version in self.versions
@@ -102,7 +102,7 @@ def completing_job(name: str, pods: int) -> ExpectedJob:
 def failing_job(name: str, pods: int) -> ExpectedJob:
     """Fails, since its pods do and nothing is to be done about it.
 
-    Each pod may start alone: of a gang that was bound in part when its scheduler died, and whose
+    Each pod may start alone: of a gang that was partly bound when its scheduler died, and whose
     first pod has failed since, the rest would wait for ever (as they do for Volcano).
     """
     return ExpectedJob(
@@ -116,7 +116,7 @@ def failing_job(name: str, pods: int) -> ExpectedJob:
 
 
 def restarting_job(name: str, pods: int) -> ExpectedJob:
-    """Starts anew whenever a pod fails, which one always does, until its retries are used up."""
+    """Restarts whenever a pod fails, which one always does, until its retries are used up."""
     policy = {"event": "PodFailed", "action": "RestartJob"}
     return ExpectedJob(
         name=name,
@@ -173,7 +173,7 @@ def expected_jobs(number: int) -> list[ExpectedJob]:
 
 
 class JobLoad:
-    """Jobs at work on a server, as a watch of its own sees them."""
+    """Jobs on a server, observed by a separate watch."""
 
     def __init__(self, server: Server, client: Client, expected: Sequence[ExpectedJob]) -> None:
         self.expected = expected
@@ -209,21 +209,23 @@ class JobLoad:
         """Create a job, even if the server is down for a while, or does not know all kinds yet."""
         while True:
             try:
-                answer = await self._server.request("POST", JOBS.path(NAMESPACE), script.body)
+                response = await self._server.request("POST", JOBS.path(NAMESPACE), script.body)
             except aiohttp.ClientError:
-                answer = None
-            if answer is not None and answer.status in (201, 409):
-                return  # 409: the first answer was lost
-            assert answer is None or answer.status >= 429 or answer.status == 404, answer.body
+                response = None
+            if response is not None and response.status in (201, 409):
+                return  # 409: the first response was lost
+            assert response is None or response.status >= 429 or response.status == 404, (
+                response.body
+            )
             await asyncio.sleep(0.1)
 
     @property
     def finished_count(self) -> int:
-        """How many have come to their end."""
+        """Number of finished jobs."""
         return sum(job.status.state.phase in FINAL_PHASES for job in self._jobs)
 
     async def wait_finished(self, number: int | None = None, *, seconds: float = 400) -> None:
-        """Wait until so many (else all) have ended."""
+        """Wait until *count* jobs (default: all) have finished."""
         goal = len(self.expected) if number is None else number
 
         def phases() -> str:
@@ -238,21 +240,23 @@ class JobLoad:
 
     def mismatches(self) -> list[str]:
         """Jobs that did not end as they should, each in a sentence."""
-        said = []
+        result = []
         for script in self.expected:
             job = self._jobs.get(f"{NAMESPACE}/{script.name}")
             if job is None:
-                said.append(f"{script.name} is gone")
+                result.append(f"{script.name} is deleted")
                 continue
             status = job.status
             got = (status.state.phase, status.succeeded, status.failed, status.retry_count)
             must = (script.phase, script.succeeded, script.failed, script.retries)
             if got != must:
-                said.append(f"{script.name}: (phase, succeeded, failed, retries) {got}, not {must}")
-        return said
+                result.append(
+                    f"{script.name}: (phase, succeeded, failed, retries) {got}, not {must}"
+                )
+        return result
 
     def expected_pods(self) -> set[tuple[str, str]]:
-        """The pods that must have been made, by name and version of the job."""
+        """The pods that must have been created, by name and job version."""
         return {pod for script in self.expected for pod in script.pods}
 
 
@@ -275,7 +279,7 @@ async def eventually(
 ) -> None:
     """Wait until *condition* holds, looking at it rarely: others need the processor.
 
-    The limit only keeps a broken test from hanging; *what* then says what did not happen.
+    The limit only keeps a broken test from hanging; *what* then names the missing condition.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -286,7 +290,7 @@ async def eventually(
 
 
 async def wait_default_queue(server: Server) -> None:
-    """Wait for the queue that jobs go to, which the controllers make."""
+    """Wait for the default queue, which the controllers create."""
     path = QUEUES.path(name="default")
     while (await server.request("GET", path)).status != 200:  # noqa: ASYNC110 - nothing to wait on
         await asyncio.sleep(0.05)

@@ -36,7 +36,7 @@ class JobSimulator:
         self.crash()
 
     def crash(self) -> None:
-        """The controller dies and starts anew: only what the server has is left."""
+        """The controller is killed and restarted: only the server's state is left."""
         self.pod_tracker = PodTracker()
         for pod in self.pods.values():
             self.pod_tracker.update(pod)
@@ -66,7 +66,7 @@ class JobSimulator:
         self._update_pod(dataclasses.replace(pod, phase=phase, exit_code=exit_code))
 
     def evict(self, name: str) -> None:
-        """Somebody deletes a pod, and it goes at once."""
+        """A user deletes a pod without grace period."""
         self.pod_tracker.remove(self.pods.pop(f"j-{name}").uid, now=self.monotonic_now)
 
     def finish_deletions(self) -> None:
@@ -117,7 +117,7 @@ class JobSimulator:
             for effect in asked
         )
 
-    def _apply(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one case an effect
+    def _apply(self, effect: fx.Effect) -> None:  # noqa: C901, PLR0912 - one branch per effect
         assert self.job is not None
         match effect:
             case fx.SetStatus(status):
@@ -127,10 +127,10 @@ class JobSimulator:
                 self.job = msgspec.structs.replace(self.job, status=status)
             case fx.CreatePodGroup(spec):
                 assert self.podgroup is None
-                made = podgroups.build(self.job, spec)
+                created = podgroups.build(self.job, spec)
                 self._serial += 1
-                meta = msgspec.structs.replace(made.metadata, uid=f"pg-{self._serial}")
-                self.podgroup = msgspec.structs.replace(made, metadata=meta)
+                meta = msgspec.structs.replace(created.metadata, uid=f"pg-{self._serial}")
+                self.podgroup = msgspec.structs.replace(created, metadata=meta)
             case fx.UpdatePodGroup(patch):
                 assert self.podgroup is not None
                 fields = {**msgspec.to_builtins(self.podgroup.spec), **patch}
@@ -156,10 +156,10 @@ class JobSimulator:
                 self._commands.pop(0)
             case fx.DeleteJob():
                 self.job = None
-            case fx.DropLifecycleEvents(happenings):
-                self.pod_tracker.drop_events(happenings)
-            case fx.DeferLifecycleEvents(waits, terms):
-                self.pod_tracker.defer_events(waits, inputs=terms)
+            case fx.DropLifecycleEvents(events):
+                self.pod_tracker.drop_events(events)
+            case fx.DeferLifecycleEvents(waits, inputs):
+                self.pod_tracker.defer_events(waits, inputs=inputs)
             case fx.RecordEvent(reason):
                 self.events.append(reason)
             case fx.RequeueAfter(seconds):

@@ -39,7 +39,7 @@ CAUSES: st.SearchStrategy[Object] = st.one_of(
 )
 TIMEOUTS = st.sampled_from([{}, {}, {"timeout": "10s"}, {"timeout": "40s"}])
 POLICIES = st.lists(
-    st.builds(lambda action, cause, late: {"action": action, **cause, **late},
+    st.builds(lambda action, cause, timeout: {"action": action, **cause, **timeout},
               ACTIONS, CAUSES, TIMEOUTS),
     max_size=2,
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""The job controller in a world of its own, for random histories: user, scheduler, kubelet, chance.
+"""The job controller in a simulated cluster, for random histories: user, scheduler, kubelet,
+faults.
 
 Objects are called ``namespace/name``, or by their name alone where they are in namespace d.
 
-Time is virtual and everything runs in one loop, so that one history always goes the same way.
+Time is virtual and everything runs in one loop, so that each history is deterministic.
 """
 
 from typing import Any
@@ -34,7 +35,7 @@ SETTINGS = JobSettings(workers=2, pvc_recheck_interval=20.0)
 DEFAULT_NAMESPACE = "d/j"
 """The job where there is only one."""
 SETTLE_TIMEOUT = 130.0
-"""Seconds within which what was refused time and again is tried anew."""
+"""Seconds within which a repeatedly denied request is retried."""
 
 
 CREATED_RESOURCES = (SERVICES, CONFIGMAPS, NETWORKPOLICIES, SECRETS)
@@ -88,7 +89,7 @@ class JobWorld(ControllerWorld[JobController]):
         return name if f"{space}/{name}" in self.objects_by_key(PODGROUPS) else None
 
     def put(self, resource: Resource, name: str, **fields: Any) -> None:
-        """Make or change an object."""
+        """Create or update an object."""
         namespace, _, name = key_of(name).partition("/")
         self.api.put(resource, name, namespace=namespace, **fields)
 
@@ -104,7 +105,7 @@ class JobWorld(ControllerWorld[JobController]):
     def command(self, action: str, job: str = DEFAULT_NAMESPACE) -> None:
         namespace, _, name = job.partition("/")
         target = {"apiVersion": JOBS.api_version, "kind": "Job", "name": name}
-        # Servers list by name: the newest comes first.
+        # Servers list by name: the newest is first.
         name = f"{namespace}/c{10**6 - self.api.version}"
         self.put(COMMANDS, name, action=action, target=target)
 
@@ -117,12 +118,12 @@ class JobWorld(ControllerWorld[JobController]):
             self.put(JOBS, job, metadata=meta)
 
     def evict(self, name: str, *, force: bool = False) -> None:
-        """Somebody deletes a pod."""
+        """A user deletes a pod."""
         self.transitions.on_eviction(name)
         (self.api.force_delete if force else self.api.request_delete)(PODS, name)
 
     def create_missing_pvcs(self) -> None:
-        """Make the claims that jobs name and that are not there."""
+        """Create the missing PVCs that jobs name."""
         for key, job in self.objects_by_key(JOBS).items():
             for volume in job["spec"].get("volumes", ()):
                 claim = f"{key.partition('/')[0]}/{volume.get('volumeClaimName', '')}"
@@ -166,7 +167,7 @@ class JobWorld(ControllerWorld[JobController]):
     # The garbage collector.
 
     def delete_orphans(self) -> bool:
-        """Remove all but pods whose owner is gone; whether there was something."""
+        """Remove all dependents but pods whose owner is deleted; return whether there were any."""
         uids = {job["metadata"]["uid"] for job in self.objects_by_key(JOBS).values()}
         left = [
             (prefix, key)
@@ -179,9 +180,9 @@ class JobWorld(ControllerWorld[JobController]):
         return bool(left)
 
     def collect_garbage(self) -> None:
-        """Ask everything to go whose owner is gone or going; then let a waiting owner go.
+        """Delete the dependents of deleted or terminating owners; then finalize a waiting owner.
 
-        What belongs to an owner deleted with propagation Orphan belongs to nobody from now on.
+        Dependents of an owner deleted with propagation Orphan lose their owner reference.
         """
         jobs = {
             job["metadata"]["uid"]: job["metadata"] for job in self.objects_by_key(JOBS).values()
@@ -205,7 +206,7 @@ class JobWorld(ControllerWorld[JobController]):
                 self.api.force_delete(JOBS, key)
 
     def foreign_objects(self) -> list[tuple[Resource, str]]:
-        """What belongs to nobody and may hold names that jobs need."""
+        """Objects without an owner that may have names that jobs need."""
         return [
             (kind, key)
             for kind in (PODS, PODGROUPS, *CREATED_RESOURCES)

@@ -1,4 +1,4 @@
-"""The rules that every change of the jobs' world must keep, whatever came before."""
+"""Invariants that every change of a job's objects must keep."""
 
 from collections import defaultdict
 from datetime import datetime
@@ -41,13 +41,13 @@ def object_key(obj: Object) -> str:
 
 
 def owner_uid(obj: Object) -> str:
-    """Uid of the job that *obj* belongs to; empty if it belongs to nobody."""
+    """Uid of the job that *obj* belongs to; empty if it has none."""
     owners = [one["uid"] for one in _owner_references(obj)]
     return owners[0] if owners else ""
 
 
 def matching_policy(job: Object, task: str, event: str, code: int = 0) -> Object | None:
-    """The first policy that *event* asks for; a task's own come before its job's."""
+    """Return the first policy that matches *event*; a task's policies precede its job's."""
     (found,) = [one for one in job["spec"]["tasks"] if one["name"] == task]
     for policy in (*found["policies"], *job["spec"]["policies"]):
         named = {policy.get("event"), *policy.get("events", ())}
@@ -64,22 +64,22 @@ def delay_of(policy: Object) -> float:
 
 
 Pod = tuple[str, str, str]
-"""Uid of its job, its name, and the version of the job that it was made for."""
+"""Uid of its job, its name, and the job version that it was created for."""
 
 
 class JobAudit:
-    """Hears every change, and notes those that break a rule."""
+    """Checks every change, and records violations."""
 
     def __init__(self, api: InMemoryApi) -> None:
         self._api = api
         self._commands: dict[str, tuple[int, str, str]] = {}
         """By uid: which one it is, counted from the first, the job it is for, its action."""
         self._last_command: defaultdict[str, int] = defaultdict(int)
-        """By uid of a job: the last Command that it obeyed."""
+        """By uid of a job: the last executed Command."""
         self._admitted: set[tuple[str, int]] = set()
         """(uid of a job, version) for which a PodGroup of that time was admitted."""
         self._podgroup_jobs: dict[str, tuple[str, int]] = {}
-        """By uid of a PodGroup: the job and version it was made for."""
+        """By uid of a PodGroup: the job and version it was created for."""
         self._evicted: defaultdict[str, set[str]] = defaultdict(set)
         self._failed: dict[Pod, datetime] = {}
         self._pending: dict[Pod, datetime] = {}
@@ -87,22 +87,22 @@ class JobAudit:
         """Pods that the controller has asked to go, by uid."""
         self._deleting_jobs: set[str] = set()
         self._created: set[Pod] = set()
-        """What must not be made again without a reason."""
+        """Objects that must not be created again without a reason."""
         self._min_replicas: dict[tuple[str, str], int] = {}
         """Replicas that a task has had at least, by uid of its job and name."""
         self.external_changes = 0
-        """Changes that somebody else made."""
+        """Changes by others than the controllers."""
         self.controller_writes = 0
-        """Changes that controllers made."""
+        """Changes by controllers."""
         self.phases: list[str] = []
-        """That jobs have gone through."""
+        """Phases that jobs had."""
         self.violations: list[str] = []
-        """What was wrong; raised here it would only look like an answer to the controller."""
+        """Violations; raised here they would look like a server error to the controller."""
 
-    # What others did, told beforehand.
+    # Actions of others, announced before they take effect.
 
     def on_eviction(self, name: str) -> None:
-        """Somebody other than the controller deletes a pod."""
+        """A pod is deleted, not by the controller."""
         pod = self._pod(name)
         if owner_uid(pod):
             self._evicted[owner_uid(pod)].add(pod["metadata"]["name"])
@@ -119,10 +119,10 @@ class JobAudit:
         return self._failed[pod_identity(pod)]
 
     def on_controller_start(self) -> None:
-        """A new controller starts; it may take for evicted what nothing shows to be its own doing.
+        """A new controller starts; it may report a pod as evicted that the old one deleted.
 
-        Its forerunner asked pods to go, and neither a restart of a part of the job under way nor
-        the number of replicas says so any longer.
+        Neither a partial restart in progress nor the number of replicas explains such a deletion
+        any longer.
         """
         for pod in self._deleting.values():
             job = self._job_of(pod)
@@ -171,10 +171,12 @@ class JobAudit:
             self._commands[new["metadata"]["uid"]] = (number, about, new["action"])
 
     def _check_ownership(self, change: str, obj: Object) -> None:
-        """The controller makes, changes and removes only what belongs to a job."""
-        assert owner_uid(obj), f"{object_key(obj)} belongs to nobody, and is {change}"
+        """The controller writes only objects that a job owns."""
+        assert owner_uid(obj), f"{object_key(obj)} has no owner, and is {change}"
         if change == "ADDED":
-            assert owner_uid(obj) not in self._deleting_jobs, "INV-OW-4: a child of a job that goes"
+            assert owner_uid(obj) not in self._deleting_jobs, (
+                "INV-OW-4: a child of a job that is being deleted"
+            )
 
     def _check_job(self, new: Object, old: Object) -> None:
         for task in new["spec"]["tasks"]:
@@ -195,7 +197,7 @@ class JobAudit:
         if retries > before.get("retryCount", 0):
             assert (was in RUNNING_PHASES, now) == (True, "Restarting")
         times_of = [one.get("state", {}).get("lastTransitionTime", "") for one in (before, after)]
-        assert times_of == sorted(times_of), "the status goes backwards"
+        assert times_of == sorted(times_of), "the status moves backwards"
         if self._api.requesting_client:
             assert _spec_without_claim_names(new) == _spec_without_claim_names(old)
             self._check_reason(new, before)
@@ -203,24 +205,26 @@ class JobAudit:
     def _check_reason(self, job: Object, before: Object) -> None:
         """What the status gives as the cause of a phase has really happened."""
         state = job["status"]["state"]
-        said = state.get("message", "")
-        if said == before.get("state", {}).get("message", "") or state["phase"] == "Failed":
-            return  # nothing new; of a failed job the message goes on to say why
+        result = state.get("message", "")
+        if result == before.get("state", {}).get("message", "") or state["phase"] == "Failed":
+            return  # no transition; the message of a failed job may be extended by the reason
         uid = job["metadata"]["uid"]
-        if said.startswith("Command "):
-            number, about, action = self._commands[said.split("(")[1].rstrip(")")]
+        if result.startswith("Command "):
+            number, about, action = self._commands[result.split("(")[1].rstrip(")")]
             assert (about, action) == (object_key(job), job["status"]["state"]["reason"])
-            assert number != self._last_command[uid], "INV-VC-1: a Command took effect twice"
-            assert number > self._last_command[uid], "INV-VC-2: Commands are obeyed in their order"
+            assert number != self._last_command[uid], (
+                "INV-VC-1: a Command took effect a second time"
+            )
+            assert number > self._last_command[uid], "INV-VC-2: Commands execute in order"
             self._last_command[uid] = number
         for event in ("PodEvicted", "PodFailed", "PodPending"):
-            _, found, rest = said.partition(f"{event} of ")
+            _, found, rest = result.partition(f"{event} of ")
             pod = uid, rest.split(" ")[0], str(before.get("version", 0))
             if found and event == "PodEvicted":
-                assert pod[1] in self._evicted[uid], f"{said}: that did not happen"
+                assert pod[1] in self._evicted[uid], f"{result}: that did not happen"
             elif found:
                 since = (self._failed if event == "PodFailed" else self._pending).get(pod)
-                assert since is not None, f"{said}: that did not happen, or long ago (INV-VC-4)"
+                assert since is not None, f"{result}: that did not happen, or long ago (INV-VC-4)"
                 code = int(rest.partition("exit code ")[2] or 0)
                 self._check_policy_timing(job, pod[1], (event, code), since)
 
@@ -242,20 +246,22 @@ class JobAudit:
         if change != "ADDED":
             assert body["preconditions"]["uid"] == pod["metadata"]["uid"], "INV-OW-2"
         if job is None:
-            return  # it went in this moment
+            return  # it was deleted at this moment
         if change != "ADDED":
             self._check_pod_deletion(job, pod)
             return
         assert pod_identity(pod) not in self._created, (
-            f"INV-EX-1: {name} is made twice for a version"
+            f"INV-EX-1: {name} is created a second time for a version"
         )
         self._created.add(pod_identity(pod))
         self._pending[pod_identity(pod)] = self._api.clock.now()
         version = int(pod_identity(pod)[2])
-        assert phase_of(job) in RUNNING_PHASES, f"{name} is made while the job is {phase_of(job)}"
-        assert version == job["status"].get("version", 0), f"{name} is made for another version"
+        assert phase_of(job) in RUNNING_PHASES, (
+            f"{name} is created while the job is {phase_of(job)}"
+        )
+        assert version == job["status"].get("version", 0), f"{name} is created for another version"
         admitted = (job["metadata"]["uid"], version) in self._admitted
-        assert admitted, f"INV-VC-6: {name} is made before the gang is admitted"
+        assert admitted, f"INV-VC-6: {name} is created before the gang is admitted"
 
     def _check_pod_deletion(self, job: Object, pod: Object) -> None:
         """A pod is asked to go for a reason that its own job gives."""
@@ -263,13 +269,13 @@ class JobAudit:
         fewest = self._min_replicas.get((owner_uid(pod), notes["volcano.sh/task-spec"]), 0)
         surplus = int(notes["volcano.sh/task-index"]) >= fewest
         old = int(pod_identity(pod)[2]) < job["status"].get("version", 0)
-        phase, part = phase_of(job), restart_target_of(job)
+        phase, target = phase_of(job), restart_target_of(job)
         if phase == "Restarting" or surplus:
             self._created.discard(pod_identity(pod))
             self._deleting[pod["metadata"]["uid"]] = pod
-        if phase == "Restarting" and part:
-            assert old or surplus or part in restart_targets_of(pod), (
-                f"{object_key(pod)} goes for {part}"
+        if phase == "Restarting" and target:
+            assert old or surplus or target in restart_targets_of(pod), (
+                f"{object_key(pod)} is deleted for {target}"
             )
         elif phase in RUNNING_PHASES:
             assert old or surplus, f"{object_key(pod)} is asked to go while its job is {phase}"
@@ -281,7 +287,7 @@ class JobAudit:
         version = job.get("status", {}).get("version", 0)
         if change == "ADDED":
             assert phase_of(job) in RUNNING_PHASES, (
-                f"a PodGroup is made while the job is {phase_of(job)}"
+                f"a PodGroup is created while the job is {phase_of(job)}"
             )
             self._podgroup_jobs[uid] = (owner_uid(group), version)
         if group.get("status", {}).get("phase") in ADMITTED and uid in self._podgroup_jobs:
@@ -313,12 +319,12 @@ def restart_target_of(job: Object) -> str:
     """The part of the job that its restart is about; empty if it is all of it."""
     state = job["status"]["state"]
     partial = state.get("reason") in ("RestartPartition", "RestartPod", "RestartTask")
-    part: str = state["message"].partition(":")[0] if partial else ""
-    return part
+    target: str = state["message"].partition(":")[0] if partial else ""
+    return target
 
 
 def restart_targets_of(pod: Object) -> set[str]:
-    """The parts of its job that *pod* belongs to."""
+    """Restart targets that include *pod*."""
     meta = pod["metadata"]
     task = meta["annotations"]["volcano.sh/task-spec"]
     partition = meta["labels"].get("volcano.sh/partition-id", "")
@@ -326,7 +332,7 @@ def restart_targets_of(pod: Object) -> set[str]:
 
 
 def _explains_deletion(job: Object, pod: Object) -> bool:
-    """Whether *job* says that *pod* was asked to go."""
+    """Whether the status of *job* shows that deletion of *pod* was requested."""
     notes = pod["metadata"]["annotations"]
     replicas = {one["name"]: one["replicas"] for one in job["spec"]["tasks"]}
     if int(notes["volcano.sh/task-index"]) >= replicas.get(notes["volcano.sh/task-spec"], 0):

@@ -35,9 +35,9 @@ def task(name: str = "t", replicas: int = 2, **fields: Any) -> dict[str, Any]:
 
 
 def job(*tasks: dict[str, Any], status: JobStatus | None = None, **spec: Any) -> Job:
-    """A Job named ``j`` of *tasks*; its gang is all of its pods unless *spec* says otherwise."""
+    """A Job named ``j`` of *tasks*; its gang is all of its pods unless *spec* overrides it."""
     tasks = tasks or (task(),)
-    whole = {
+    content = {
         "minAvailable": sum(one["replicas"] for one in tasks),
         "maxRetry": 3,
         "queue": "default",
@@ -45,7 +45,7 @@ def job(*tasks: dict[str, Any], status: JobStatus | None = None, **spec: Any) ->
         "tasks": tasks,
         **spec,
     }
-    made = msgspec.convert({"spec": encode_templates(whole)}, Job)
+    created = msgspec.convert({"spec": encode_templates(content)}, Job)
     meta = ObjectMeta(
         name="j",
         namespace="ns",
@@ -54,7 +54,7 @@ def job(*tasks: dict[str, Any], status: JobStatus | None = None, **spec: Any) ->
         generation=1,
         creation_timestamp="2026-05-04T11:00:00Z",
     )
-    return msgspec.structs.replace(made, metadata=meta, status=status or JobStatus())
+    return msgspec.structs.replace(created, metadata=meta, status=status or JobStatus())
 
 
 def encode_templates(spec: dict[str, Any]) -> dict[str, Any]:
@@ -84,15 +84,15 @@ def pod_info(name: str = "t-0", phase: PodPhase = PodPhase.RUNNING, **fields: An
 
 def job_view(job: Job, *pods: PodInfo, podgroup: str | None = "Inqueue", **fields: Any) -> JobView:
     """The job *of* with *pods*, and a PodGroup in phase *podgroup* (``None``: there is none)."""
-    ledger = PodTracker()
-    ledger.set_job(job)
+    tracker = PodTracker()
+    tracker.set_job(job)
     for pod in pods:
-        ledger.update(pod)
+        tracker.update(pod)
     gang = podgroups.desired_spec(job, priorities={})
     group = podgroups.build(job, gang)
     return JobView(
         job=job,
-        pod_tracker=ledger,
+        pod_tracker=tracker,
         podgroup_spec=gang,
         now=NOW,
         monotonic_now=100.0,

@@ -8,7 +8,7 @@ HOUR = 3600.0
 
 
 class JumpingClock(SystemClock):
-    """Its steady reading goes on as it should, as in reality."""
+    """The monotonic clock is not affected, as in reality."""
 
     def __init__(self) -> None:
         self.wrong_by = 0.0

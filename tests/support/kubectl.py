@@ -31,7 +31,7 @@ class CommandResult:
 
 @dataclass(slots=True)
 class Kubectl:
-    """kubectl with a home of its own, so that nothing is cached from elsewhere."""
+    """kubectl with its own home directory, so that no other cache is used."""
 
     server: Server
     home: Path
@@ -65,6 +65,6 @@ class Kubectl:
 
     async def __call__(self, *arguments: str, stdin: str = "") -> str:
         """Run a command that must succeed; returns what it printed."""
-        said = await self.run(*arguments, stdin=stdin)
-        assert said.code == 0, f"kubectl {' '.join(arguments)}: {said.err}{said.out}"
-        return said.out
+        result = await self.run(*arguments, stdin=stdin)
+        assert result.code == 0, f"kubectl {' '.join(arguments)}: {result.err}{result.out}"
+        return result.out

@@ -1,7 +1,7 @@
-"""Candidates for one Lease in a world of simulated time: each with a clock and a wire of its own.
+"""Candidates for one Lease in simulated time, each with its own clock and connection.
 
-The server is right and at once; everything between it and a candidate may be late, lost or wrong.
-A candidate that is frozen (SIGSTOP) runs nothing, while its clock and its requests go on.
+The server is correct and immediate; between it and a candidate, messages are delayed, lost or
+wrong. A candidate that is frozen (SIGSTOP) runs nothing, while its clock and its requests go on.
 """
 
 import asyncio
@@ -52,13 +52,13 @@ class ObservedClock(FakeClock):
 
 
 class LeaseServer:
-    """Holds one Lease and tells those who watch it."""
+    """Stores one Lease and notifies its watchers."""
 
     def __init__(self, clock: ObservedClock) -> None:
         self.clock = clock
         self.lease: Json | None = None
         self.lease_history: list[tuple[float, Json]] = []
-        """Every spec that ever stood there, with its time."""
+        """Every stored spec, with its time."""
         self.watchers: list[asyncio.Queue[Json]] = []
         self.namespace = True
         self._version = 0
@@ -93,7 +93,7 @@ class LeaseServer:
         self.lease = None
 
     def update_labels(self, **labels: str) -> None:
-        """Somebody puts labels on the Lease."""
+        """A user sets labels on the Lease."""
         body = self.get()
         body["metadata"]["labels"] = labels
         self._store(body)
@@ -115,9 +115,9 @@ class NetworkConditions:
     request_delay: float = 0.01
     response_delay: float = 0.01
     delivers_requests: bool = True
-    """Whether requests come to the server."""
+    """Whether requests reach the server."""
     delivers_responses: bool = True
-    """Whether its answers come back."""
+    """Whether its responses reach the client."""
     error: ApiError | None = None
 
 
@@ -136,7 +136,7 @@ class _Timer:
 
 
 class SkewedClock:
-    """A clock that runs *rate* times as fast as true time, stands elsewhere, and may be frozen."""
+    """A clock that runs *rate* times as fast as true time, with an offset, and may be frozen."""
 
     def __init__(self, true: ObservedClock, *, rate: float = 1.0, start: float = 0.0) -> None:
         self.rate = rate
@@ -161,14 +161,14 @@ class SkewedClock:
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        made = _Timer(callback)
+        created = _Timer(callback)
         self._true_clock.call_later(
-            max(seconds, 0.0) / self.rate, lambda: self.run_when_thawed(made.fire)
+            max(seconds, 0.0) / self.rate, lambda: self.run_when_thawed(created.fire)
         )
-        return made
+        return created
 
     def run_when_thawed(self, call: Callable[[], object]) -> None:
-        """Make a call now, or once we are thawed."""
+        """Call now, or after unfreezing."""
         if self.frozen:
             self._due.append(call)
         else:
@@ -222,19 +222,19 @@ class LeaseClient:
             self._server.watchers.remove(lines)
 
     async def _request(self, method: str, action: Callable[[], Json]) -> Json:
-        """Send a request; that the caller gives up does not call it back."""
+        """Send a request; cancellation by the caller does not revoke it."""
         wire, true = self._network, self._server.clock
         self.requests.append(method)
-        answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-        back, answers, refusal = wire.response_delay, wire.delivers_responses, wire.error
+        response: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        back, responses, refusal = wire.response_delay, wire.delivers_responses, wire.error
 
         def complete(result: Json | ApiError) -> None:
-            if answer.done():
+            if response.done():
                 return
             if isinstance(result, ApiError):
-                answer.set_exception(result)
+                response.set_exception(result)
             else:
-                answer.set_result(result)
+                response.set_result(result)
 
         def process() -> None:
             result: Json | ApiError
@@ -242,12 +242,12 @@ class LeaseClient:
                 result = refusal or action()
             except ApiError as error:
                 result = error
-            if answers:
+            if responses:
                 true.call_later(back, lambda: self._clock.run_when_thawed(lambda: complete(result)))
 
         if wire.delivers_requests:
             true.call_later(wire.request_delay, process)
-        return await answer
+        return await response
 
 
 @dataclass(eq=False)
@@ -313,16 +313,16 @@ class LeaseSimulation:
             random_source=random,
         )
         task = asyncio.get_running_loop().create_task(elector.run())
-        made = SimulatedCandidate(name, clock, wire, client, elector, task, metrics)
-        self.candidates.append(made)
-        return made
+        created = SimulatedCandidate(name, clock, wire, client, elector, task, metrics)
+        self.candidates.append(created)
+        return created
 
     @property
     def leaders(self) -> list[SimulatedCandidate]:
         return [each for each in self.candidates if each.may_write]
 
     def check_invariants(self) -> None:
-        """INV-LE-1 and INV-LE-4, and that loss is told: true at every moment."""
+        """INV-LE-1 and INV-LE-4, and that loss is reported: they hold at every moment."""
         leaders = self.leaders
         assert len(leaders) <= 1, f"two leaders: {[each.name for each in leaders]}"
         for leader in leaders:
@@ -330,10 +330,10 @@ class LeaseSimulation:
             known = there is None or there["spec"]["holderIdentity"] == leader.name
             assert known, "it only thinks it leads"
         for each in self.candidates:
-            told = each.ended or each.clock.frozen or each.task.cancelling()
-            if not told and each.elector.elected.is_set():
+            reported = each.ended or each.clock.frozen or each.task.cancelling()
+            if not reported and each.elector.elected.is_set():
                 # Of several things that happen at one moment this may not be the first.
-                assert each.elector._remaining() > -1e-6, "not told to stop"
+                assert each.elector._remaining() > -1e-6, "not stopped"
 
     def check_transitions(self) -> None:
         """INV-LE-3."""

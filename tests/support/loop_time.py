@@ -1,4 +1,4 @@
-"""Time limits of the running loop, come to their end by a leap instead of by waiting.
+"""Timeouts of the running loop, expired by advancing its time instead of by waiting.
 
 A limit that is short enough to wait for is also short enough to be missed on a busy machine.
 """

@@ -1,4 +1,4 @@
-"""What is deployed: the kustomize files and the chart, as the objects that they come to."""
+"""What is deployed: the kustomize files and the chart, as rendered objects."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ Objects = dict[Key, Json]
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 BASE = MANIFESTS / "base"
-OVERLAYS = sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir())
+OVERLAYS = sorted(directory.name for directory in (MANIFESTS / "overlays").iterdir())
 CHART = MANIFESTS / "chart"
 NAMESPACE = "volcano-system"
 
@@ -42,7 +42,7 @@ def objects(text: str) -> Objects:
         if each is not None:
             meta = each["metadata"]
             key = (each["kind"], meta.get("namespace", ""), meta["name"])
-            assert key not in found, f"{key} is there twice"
+            assert key not in found, f"{key} is duplicated"
             found[key] = each
     return found
 
@@ -63,8 +63,8 @@ def helm(*arguments: str) -> str:
 def chart(*values: str, namespace: str = NAMESPACE) -> Objects:
     """What ``helm install`` would apply with *values* (``key=value``) set."""
     flags = [f"--set={value}" for value in values]
-    told = ("template", "batholith", str(CHART), "--include-crds", f"--namespace={namespace}")
-    return objects(helm(*told, *flags))
+    reported = ("template", "batholith", str(CHART), "--include-crds", f"--namespace={namespace}")
+    return objects(helm(*reported, *flags))
 
 
 def of_kind(found: Objects, kind: str) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""The podgroup controller in a world of its own, for random histories, and its rules."""
+"""The podgroup controller in a simulated cluster, for random histories, and its invariants."""
 
 from typing import Any
 
@@ -37,12 +37,12 @@ class PodGroupWorld(ControllerWorld[PodGroupController]):
         return dict(sorted(self.api.objects(resource).items()))
 
     def put(self, resource: Resource, key: str, **fields: Any) -> None:
-        """Make or change an object."""
+        """Create or update an object."""
         namespace, _, name = key.partition("/")
         self.api.put(resource, name, namespace=namespace, **fields)
 
     def pod(self, key: str, owner: Resource | None) -> None:
-        """Make a pod, perhaps one of the set ``w`` of its namespace, which may be gone already."""
+        """Create a pod, maybe of the set ``w`` of its namespace, which may be deleted already."""
         owners = []
         there = self.objects_by_key(owner).get(f"{key[0]}/w") if owner is not None else None
         if owner is not None and there is not None:
@@ -53,7 +53,7 @@ class PodGroupWorld(ControllerWorld[PodGroupController]):
         self.put(PODS, key, metadata=meta, spec=spec, status={"phase": "Pending"})
 
     def collect_garbage(self) -> bool:
-        """Remove what belongs to nobody that is still there; whether there was something."""
+        """Remove objects whose owner is deleted; return whether there were any."""
         uids = {
             obj["metadata"]["uid"]
             for objects in self.api.stores.values()
@@ -113,11 +113,11 @@ class PodGroupWorld(ControllerWorld[PodGroupController]):
         """
         groups = self.objects_by_key(PODGROUPS)
         for key, pod in self.objects_by_key(PODS).items():
-            wanted = expected_podgroup(pod)
-            if wanted:
+            expected = expected_podgroup(pod)
+            if expected:
                 bound = pod["metadata"].get("annotations", {}).get(GROUP_NAME)
-                assert f"{key[0]}/{bound}" == wanted, f"{key} is not bound to {wanted}"
-                assert wanted in groups, f"{key} has no PodGroup"
+                assert f"{key[0]}/{bound}" == expected, f"{key} is not bound to {expected}"
+                assert expected in groups, f"{key} has no PodGroup"
         bound = 20 + 12 * self.external_changes
         assert self.controller_writes <= bound, (
             f"{self.controller_writes} writes for {self.external_changes} changes"
@@ -125,7 +125,7 @@ class PodGroupWorld(ControllerWorld[PodGroupController]):
 
 
 def podgroup_name(pod: Object) -> str:
-    """Name of the PodGroup that is made for *pod*."""
+    """Name of the PodGroup that is created for *pod*."""
     meta = pod["metadata"]
     owners = [one["uid"] for one in meta.get("ownerReferences", ()) if one.get("controller")]
     return f"podgroup-{owners[0] if owners else meta['uid']}"

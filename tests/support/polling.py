@@ -30,15 +30,15 @@ async def wait_until_true(
     query: Callable[[], Awaitable[bool]], *, seconds: float = DEFAULT_TIMEOUT
 ) -> None:
     """The same for what a server must be asked."""
-    pause = _POLL_INTERVAL
+    delay = _POLL_INTERVAL
     async with asyncio.timeout(seconds):
         while not await query():
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _MAX_POLL_INTERVAL)
+            await asyncio.sleep(delay)
+            delay = min(delay * 1.5, _MAX_POLL_INTERVAL)
 
 
 async def wait_until_equal(query: Callable[[], Awaitable[object]], expected: object) -> None:
-    """Ask until the answer is *wanted*; show the last one if that takes too long."""
+    """Poll until the result equals *wanted*; on timeout report the last one."""
     last: list[object] = []
 
     async def matches() -> bool:

@@ -15,13 +15,13 @@ import pytest
 
 def _program(name: str) -> str | None:
     """A program of PostgreSQL; Debian keeps them out of the search path."""
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, places)]))
+    directories = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, directories)]))
 
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A server that is reached by a socket in a folder of its own."""
+    """A server on a Unix socket in its own directory."""
 
     directory: Path
     user: str | None
@@ -32,7 +32,7 @@ class Postgres:
     def url(self) -> str:
         return f"postgresql+psycopg://batholith@/postgres?host={self.directory}"
 
-    def make(self) -> None:
+    def create(self) -> None:
         self._run(self.initdb, "--pgdata=data", "--auth=trust", "--username=batholith", "--no-sync")
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class Postgres:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """For the length of the block it takes connections and answers nothing."""
+        """For the length of the block it accepts connections and sends no response."""
         main = int((self.directory / "data" / "postmaster.pid").read_text().split()[0])
         processes = [main, *_children(main)]
         for each in processes:
@@ -75,22 +75,22 @@ def _children(parent: int) -> list[int]:
 def postgres() -> Iterator[Postgres]:
     """A server that runs.
 
-    Its folder is not one of pytest's, whose parents are for our user alone; and a path to a socket
-    is short.
+    Its directory is not one of pytest's, whose parents are for our user alone; and a path to a
+    socket is short.
     """
     initdb, pg_ctl = _program("initdb"), _program("pg_ctl")
     if initdb is None or pg_ctl is None:
         if "postgres" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
             pytest.fail("PostgreSQL is required and not installed")
         pytest.skip("PostgreSQL is not installed")
-    # It will not run as root; then it runs as the user that its package made.
+    # It refuses to run as root; then it runs as the user that its package creates.
     user = "postgres" if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+        directory = Path(name)
         if user is not None:
-            shutil.chown(folder, user)
-        server = Postgres(folder, user, initdb, pg_ctl)
-        server.make()
+            shutil.chown(directory, user)
+        server = Postgres(directory, user, initdb, pg_ctl)
+        server.create()
         server.start()
         try:
             yield server

@@ -1,4 +1,4 @@
-"""The queue controller in a world of its own, for random histories, and the rules it must keep."""
+"""The queue controller in a simulated cluster, for random histories, and its invariants."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class QueueWorld(ControllerWorld[QueueController]):
         return state
 
     def closed_by_parent(self, name: str) -> str:
-        """Whether it opens again with its parent, as its annotation says."""
+        """Whether it opens again with its parent, by its annotation."""
         mark: str = self.queues[name]["metadata"].get("annotations", {}).get(CLOSED_BY_PARENT, "")
         return mark
 
@@ -78,9 +78,9 @@ class QueueWorld(ControllerWorld[QueueController]):
         ]
 
     def command(self, action: str, queue: str) -> None:
-        """Somebody orders something."""
+        """A user creates a Command."""
         target = {"apiVersion": QUEUES.api_version, "kind": "Queue", "name": queue}
-        name = f"c{10**6 - self.api.version}"  # the newest comes first in a list
+        name = f"c{10**6 - self.api.version}"  # the newest is first in a list
         self.api.put(COMMANDS, name, action=action, target=target)
 
     # What happens.
@@ -104,11 +104,11 @@ class QueueWorld(ControllerWorld[QueueController]):
             return
         assert prefix == QUEUES.path(), f"{prefix} is written"
         if change == "ADDED":
-            assert name in ("root", "default"), f"{name} is made"
+            assert name in ("root", "default"), f"{name} is created"
             return
         assert change == "MODIFIED", f"{name} is {change}"
         was, now = (one.get("status", {}).get("state", "") for one in (old, new))
-        assert now == was or now in EDGES[was], f"{name} goes from {was} to {now}"
+        assert now == was or now in EDGES[was], f"{name} changes from {was} to {now}"
         assert name != "root" or now == "Open" or now == was, "the root is closed"
         before, after = (one.get("status", {}).get("allocated") for one in (old, new))
         assert before == after, "what the scheduler wrote is changed"
@@ -137,10 +137,12 @@ class QueueWorld(ControllerWorld[QueueController]):
         )
 
     def _check_settled(self, name: str, status: Object) -> None:
-        held = self.podgroup_phases(name)
+        stored = self.podgroup_phases(name)
         for phase in COUNTED:
-            assert status.get(phase.lower(), 0) == held.count(phase), f"{name}: {held}, {status}"
-        assert held or status["state"] != "Closing", f"INV-VC-5: {name} is empty and {status}"
+            assert status.get(phase.lower(), 0) == stored.count(phase), (
+                f"{name}: {stored}, {status}"
+            )
+        assert stored or status["state"] != "Closing", f"INV-VC-5: {name} is empty and {status}"
 
     def _matches_parent(self, name: str) -> None:
         """It is as its parent allows."""

@@ -57,13 +57,13 @@ class RawHttpServer:
             self.closed_connections += 1
 
     async def respond_to_all(self, peer: RawConnection) -> None:
-        """Answer every request with an empty object until the client hangs up."""
+        """Respond to every request with an empty object until the client disconnects."""
         while True:
             self.requests.append(await peer.request())
             peer.send(OK)
 
     async def hang(self, peer: RawConnection) -> None:
-        """Take a request, never answer it, and wait until the client hangs up."""
+        """Read a request, never respond, and wait until the client disconnects."""
         self.requests.append(await peer.request())
         await peer.reader.read()
 
@@ -73,30 +73,30 @@ async def raw_http_server(
     *behaviours: Callable[[RawHttpServer, RawConnection], Awaitable[None]],
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[RawHttpServer]:
-    """A server on a free port; without *behaviours* it answers everything."""
-    made = RawHttpServer([])
+    """A server on a free port; without *behaviours* it responds to everything."""
+    created = RawHttpServer([])
     for behaviour in behaviours or (RawHttpServer.respond_to_all,):
 
         async def run_behaviour(
             peer: RawConnection,
             behaviour: Callable[[RawHttpServer, RawConnection], Awaitable[None]] = behaviour,
         ) -> None:
-            await behaviour(made, peer)
+            await behaviour(created, peer)
 
-        made.behaviours.append(run_behaviour)
+        created.behaviours.append(run_behaviour)
     running: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
-        task = asyncio.ensure_future(made.serve(reader, writer))
+        task = asyncio.ensure_future(created.serve(reader, writer))
         running.add(task)
         task.add_done_callback(running.discard)
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
-    made.port = listener.sockets[0].getsockname()[1]
+    created.port = listener.sockets[0].getsockname()[1]
     try:
-        yield made
+        yield created
     finally:
         listener.close()
         await listener.wait_closed()

@@ -1,4 +1,5 @@
-"""Parts run with the rights of their ServiceAccounts, and what the audit log says they used."""
+"""Components run with the RBAC rules of their ServiceAccounts; rules used according to the audit
+log."""
 
 import asyncio
 import copy
@@ -33,12 +34,12 @@ class Permission:
 
 
 def service_account(component: str) -> str:
-    """The user name of a part's ServiceAccount."""
+    """The user name of a component's ServiceAccount."""
     return f"system:serviceaccount:{NAMESPACE}:batholith-{component}"
 
 
 def granted_permissions(found: Objects, component: str) -> set[Permission]:
-    """What the manifests let a part do."""
+    """RBAC rules of a component in the manifests."""
     name = f"batholith-{component}"
     roles = [of_kind(found, kind).get(name, {}) for kind in ("ClusterRole", "Role")]
     return {
@@ -47,7 +48,7 @@ def granted_permissions(found: Objects, component: str) -> set[Permission]:
 
 
 def used_permissions(log: Iterable[Json], component: str) -> set[Permission]:
-    """What a part did, by the audit log."""
+    """Requests of a component in the audit log."""
     return {
         _permission_of(line)
         for line in log
@@ -56,7 +57,7 @@ def used_permissions(log: Iterable[Json], component: str) -> set[Permission]:
 
 
 def forbidden_requests(log: Iterable[Json]) -> list[str]:
-    """What any part asked for and was not allowed to do."""
+    """Requests of components that were forbidden."""
     return sorted(
         f"{line['user']['username']} {line['verb']} {line['requestURI']}"
         for line in log
@@ -97,7 +98,7 @@ def _permission_of(line: Json) -> Permission:
 
 @dataclass(slots=True)
 class ComponentProcess:
-    """One process of a part."""
+    """One process of a component."""
 
     name: str
     log: Path
@@ -123,16 +124,16 @@ class ComponentProcess:
 class ComponentProcesses:
     """Processes with the arguments of their Deployments and the rights of their accounts."""
 
-    def __init__(self, found: Objects, kubectl: Kubectl, folder: Path, *, url: str) -> None:
-        """The parts reach the API server at *url*."""
+    def __init__(self, found: Objects, kubectl: Kubectl, directory: Path, *, url: str) -> None:
+        """The components reach the API server at *url*."""
         self._found = found
         self._url = url
         self._kubectl = kubectl
-        self._directory = folder
+        self._directory = directory
         self.running: list[ComponentProcess] = []
 
     async def kubeconfig(self, component: str) -> Path:
-        """Credentials of a part's ServiceAccount, as the API server gives them out."""
+        """Credentials of a component's ServiceAccount, as issued by the API server."""
         token = await self._kubectl("create", "token", f"batholith-{component}", "-n", NAMESPACE)
         path = self._directory / f"{component}.kubeconfig"
         ca = self._kubectl.server.ca
@@ -151,7 +152,7 @@ class ComponentProcesses:
     ) -> ComponentProcess:
         """Start a process as the Deployment does, on loopback.
 
-        *ports*: those of the Deployment, as text, and what stands in their place here.
+        *ports*: those of the Deployment, as text, and the ports used instead.
         """
         credentials = await self.kubeconfig(component)
         arguments = [*self._arguments(component, ports), *more, f"--kubeconfig={credentials}"]
@@ -176,14 +177,18 @@ class ComponentProcesses:
     def _arguments(self, component: str, ports: Mapping[str, int]) -> list[str]:
         deployment: Any = of_kind(self._found, "Deployment")[f"batholith-{component}"]
         (container,) = pod_spec(deployment)["containers"]
-        words = [word.replace("$(POD_NAMESPACE)", NAMESPACE) for word in container["args"]]
+        arguments = [
+            argument.replace("$(POD_NAMESPACE)", NAMESPACE) for argument in container["args"]
+        ]
         for old, new in ports.items():
-            (index,) = (at for at, word in enumerate(words) if word.endswith(old))
+            (index,) = (at for at, argument in enumerate(arguments) if argument.endswith(old))
             host = "127.0.0.1" if old.startswith(":") else ""
-            words[index] = words[index].removesuffix(old) + (f"{host}:{new}" if host else str(new))
-        return words
+            arguments[index] = arguments[index].removesuffix(old) + (
+                f"{host}:{new}" if host else str(new)
+            )
+        return arguments
 
     async def stop(self) -> None:
         """End all of them."""
-        for part in reversed(self.running):
-            await part.stop()
+        for component in reversed(self.running):
+            await component.stop()

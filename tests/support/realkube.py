@@ -1,9 +1,9 @@
-"""A real kube-apiserver with its etcd for tests: as a process, on free ports, in a fresh folder.
+"""A real kube-apiserver with its etcd for tests: as a process, on free ports, in a fresh directory.
 
 `RealKube` is the processes; they are started without a loop, so that one may serve many tests.
 `real_server` is a test's view of one, with the surface of the embedded server in
-`support.embedded_apiserver`. The programs come from `tests/realkube/build`, or from the folder in
-``BATHOLITH_ASSETS``.
+`support.embedded_apiserver`. The programs are built by `tests/realkube/build`, or are in the
+directory of ``BATHOLITH_ASSETS``.
 """
 
 import base64
@@ -68,13 +68,13 @@ _AUDIT_POLICY = {
 
 
 def assets() -> Path | None:
-    """The folder of etcd, kube-apiserver and kube-controller-manager, if there is one."""
+    """The directory of etcd, kube-apiserver and kube-controller-manager, if there is one."""
     given = os.environ.get("BATHOLITH_ASSETS")
     if given:
         return Path(given)
-    said = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True)
-    folder = Path(said.stdout.strip())
-    return folder if folder.is_dir() else None
+    result = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True)
+    directory = Path(result.stdout.strip())
+    return directory if directory.is_dir() else None
 
 
 def require_realkube() -> Path:
@@ -84,7 +84,7 @@ def require_realkube() -> Path:
         return found
     if "realkube" in os.environ.get("BATHOLITH_REQUIRE", "").split(","):
         pytest.fail("kube-apiserver is required and not built: run tests/realkube/build")
-    pytest.skip("kube-apiserver is not built: tests/realkube/build makes it in some minutes")
+    pytest.skip("kube-apiserver is not built: tests/realkube/build builds it in some minutes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,9 @@ class RealKubeOptions:
 class RealKube:
     """The processes of a real API server; a context manager."""
 
-    def __init__(self, folder: Path, options: RealKubeOptions | None = None) -> None:
+    def __init__(self, directory: Path, options: RealKubeOptions | None = None) -> None:
         found = require_realkube()
-        self.folder = folder
+        self.directory = directory
         self.options = options or RealKubeOptions()
         self.tokens = {user: secrets.token_hex(16) for user in self.options.users}
         self._assets = found
@@ -127,7 +127,7 @@ class RealKube:
         self._snapshot_versions: dict[bytes, str] = {}
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._prepare()
         try:
             self._start_on_free_ports()
@@ -148,7 +148,7 @@ class RealKube:
 
     def kubeconfig_of(self, user: str) -> Path:
         """A kubeconfig of one user."""
-        path = self.folder / f"{user}.kubeconfig"
+        path = self.directory / f"{user}.kubeconfig"
         token = self.tokens[user]
         access = kubeconfig.ClusterAccess(
             server=self.url, ca=self.pki.ca_data, user=user, token=token
@@ -157,9 +157,9 @@ class RealKube:
         return path
 
     def audit(self) -> list[Json]:
-        """What the audit log says so far; its last line may be half written."""
-        whole, _, _ = (self.folder / "audit.log").read_text(errors="replace").rpartition("\n")
-        return list(map(json.loads, whole.splitlines()))
+        """Return the audit log's complete lines; the last one may be partial."""
+        content, _, _ = (self.directory / "audit.log").read_text(errors="replace").rpartition("\n")
+        return list(map(json.loads, content.splitlines()))
 
     def start_api(self) -> None:
         """Start the API server on its port, and wait until it is ready."""
@@ -175,17 +175,17 @@ class RealKube:
         """``kill -9`` of the API server; etcd stays, and of the audit log what is whole."""
         self._kill("kube-apiserver")
         if self.options.audit:
-            log = self.folder / "audit.log"
+            log = self.directory / "audit.log"
             os.truncate(log, log.read_bytes().rfind(b"\n") + 1)
 
     def suspend(self, program: str) -> None:
-        """Stop a program without ending it: what is sent to it gets no answer."""
+        """Send SIGSTOP: requests to the program get no response."""
         process = self._running[program]
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self, program: str) -> None:
-        """Let a hung program go on."""
+        """Send SIGCONT."""
         self._running[program].send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
@@ -195,21 +195,21 @@ class RealKube:
 
     def log(self, program: str) -> str:
         """What a program wrote to its log, for a failed test."""
-        return (self.folder / f"{program}.log").read_text(errors="replace")
+        return (self.directory / f"{program}.log").read_text(errors="replace")
 
     # One server for many tests.
 
     def snapshot(self) -> None:
-        """Take what is stored now for what `reset` goes back to."""
+        """Record what is stored now, for `restore`."""
         kept = self._stored()
         self._snapshot = {key: base64.b64decode(each["value"]) for key, each in kept.items()}
         self._snapshot_versions = {key: each["mod_revision"] for key, each in kept.items()}
 
     def restore(self) -> set[bytes]:
-        """Bring the store back to what it was at `keep`; watchers see it as changes.
+        """Restore the store to the last `snapshot`; watchers see the changes.
 
-        What is written meanwhile, for somebody who has gone or by a controller that is late, goes
-        as well. Returns the keys that it had to touch.
+        Writes that arrive during it, e.g. of a slow controller, are undone as well. Returns the
+        keys that were written.
         """
         touched: set[bytes] = set()
         for _ in range(_RESET_PASSES):
@@ -226,19 +226,19 @@ class RealKube:
             self.etcd("deleterange", key=_base64(key))
         changed = [key for key in self._snapshot if now.get(key) != self._snapshot_versions[key]]
         for key in changed:
-            said = self.etcd("put", key=_base64(key), value=_base64(self._snapshot[key]))
-            self._snapshot_versions[key] = said["header"]["revision"]
+            result = self.etcd("put", key=_base64(key), value=_base64(self._snapshot[key]))
+            self._snapshot_versions[key] = result["header"]["revision"]
         return {*new, *changed}
 
     def _versions(self) -> dict[bytes, str]:
         return {key: each["mod_revision"] for key, each in self._stored(keys_only=True).items()}
 
     def _stored(self, *, keys_only: bool = False) -> dict[bytes, Json]:
-        whole = {"key": _base64(b"/registry/"), "range_end": _base64(b"/registry0")}
-        found = self.etcd("range", **whole, keys_only=keys_only).get("kvs", [])
-        held = {base64.b64decode(each["key"]): each for each in found}
+        content = {"key": _base64(b"/registry/"), "range_end": _base64(b"/registry0")}
+        found = self.etcd("range", **content, keys_only=keys_only).get("kvs", [])
+        stored = {base64.b64decode(each["key"]): each for each in found}
         lasting = tuple(prefix.encode() for prefix in _PRESERVED_KEYS)
-        return {key: each for key, each in held.items() if not key.startswith(lasting)}
+        return {key: each for key, each in stored.items() if not key.startswith(lasting)}
 
     def etcd(self, verb: str, **body: object) -> Json:
         """Ask etcd's JSON gateway."""
@@ -246,23 +246,23 @@ class RealKube:
             http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=60)
         ) as connection:
             connection.request("POST", f"/v3/kv/{verb}", json.dumps(body))
-            answer = connection.getresponse()
-            said: Json = json.loads(answer.read())
-        assert answer.status == 200, said
-        return said
+            response = connection.getresponse()
+            result: Json = json.loads(response.read())
+        assert response.status == 200, result
+        return result
 
     # Starting.
 
     def _prepare(self) -> None:
-        self.pki = pki.ensure(self.folder / "pki")
+        self.pki = pki.ensure(self.directory / "pki")
         rows = io.StringIO()
         for user, groups in self.options.users.items():
             csv.writer(rows).writerow([self.tokens[user], user, user, ",".join(groups)])
-        _private(self.folder / "tokens.csv", rows.getvalue())
-        _private(self.folder / "accounts.key", _signing_key())
+        _private(self.directory / "tokens.csv", rows.getvalue())
+        _private(self.directory / "accounts.key", _signing_key())
         rules = [*self.options.audit_rules, {"level": "Metadata"}]
         policy = json.dumps(_AUDIT_POLICY | {"rules": rules})
-        (self.folder / "audit-policy.json").write_text(policy)
+        (self.directory / "audit-policy.json").write_text(policy)
 
     def _start_on_free_ports(self) -> None:
         for last in (False, False, True):
@@ -270,9 +270,9 @@ class RealKube:
             try:
                 self._start_etcd(peer)
                 self.start_api()
-            except ChildProcessError:  # most likely somebody else took a port in between
+            except ChildProcessError:  # most likely another process took a port
                 self.stop()
-                shutil.rmtree(self.folder / "etcd", ignore_errors=True)
+                shutil.rmtree(self.directory / "etcd", ignore_errors=True)
                 if last:
                     raise
             else:
@@ -281,7 +281,7 @@ class RealKube:
     def _start_etcd(self, peer_port: int) -> None:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, peer_port))
         flags = [
-            f"--data-dir={self.folder / 'etcd'}",
+            f"--data-dir={self.directory / 'etcd'}",
             f"--listen-client-urls={client}",
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
@@ -300,7 +300,7 @@ class RealKube:
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             f"--secure-port={self.port}",
-            f"--cert-dir={self.folder}",
+            f"--cert-dir={self.directory}",
             f"--tls-cert-file={keys.server.certificate}",
             f"--tls-private-key-file={keys.server.key}",
             f"--client-ca-file={keys.ca}",
@@ -309,21 +309,21 @@ class RealKube:
             f"--kubelet-client-key={keys.client.key}",
             "--kubelet-preferred-address-types=InternalIP,Hostname",
             "--service-cluster-ip-range=10.96.0.0/16",
-            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            f"--token-auth-file={self.directory / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-signing-key-file={self.folder / 'accounts.key'}",
-            f"--service-account-key-file={self.folder / 'accounts.key'}",
+            f"--service-account-signing-key-file={self.directory / 'accounts.key'}",
+            f"--service-account-key-file={self.directory / 'accounts.key'}",
             "--max-requests-inflight=20000",
             "--max-mutating-requests-inflight=20000",
             "--shutdown-delay-duration=0",
         ]
         if not self.options.controllers:
-            # Nobody makes the service accounts that pods would be given.
+            # No controller creates the service accounts that pods would get.
             flags.append("--disable-admission-plugins=ServiceAccount")
         if self.options.audit:
-            flags.append(f"--audit-policy-file={self.folder / 'audit-policy.json'}")
-            flags.append(f"--audit-log-path={self.folder / 'audit.log'}")
+            flags.append(f"--audit-policy-file={self.directory / 'audit-policy.json'}")
+            flags.append(f"--audit-log-path={self.directory / 'audit.log'}")
         return [*flags, *self.options.flags]
 
     def _create_definitions(self, definitions: Sequence[Json]) -> None:
@@ -352,7 +352,7 @@ class RealKube:
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={self._manager_port}",
-            f"--service-account-private-key-file={self.folder / 'accounts.key'}",
+            f"--service-account-private-key-file={self.directory / 'accounts.key'}",
             f"--root-ca-file={self.pki.ca}",
             "--kube-api-qps=5000",
             "--kube-api-burst=5000",
@@ -366,7 +366,7 @@ class RealKube:
 
     def _spawn(self, program: str, *arguments: str) -> None:
         parent = os.getpid()
-        with (self.folder / f"{program}.log").open("ab") as log:
+        with (self.directory / f"{program}.log").open("ab") as log:
             self._running[program] = subprocess.Popen(
                 [self._assets / program, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -381,12 +381,12 @@ class RealKube:
         process.wait()
 
     def _wait_ready(self, program: str, ready: Callable[[], bool], *, seconds: float = 100) -> None:
-        """Wait until a program answers as it should.
+        """Wait until a program is ready.
 
         Raises:
-            ChildProcessError: it ended.
+            ChildProcessError: it exited.
         """
-        deadline, pause = time.monotonic() + seconds, 0.02
+        deadline, delay = time.monotonic() + seconds, 0.02
         while True:
             code = self._running[program].poll()
             if code is not None:
@@ -400,8 +400,8 @@ class RealKube:
                 pass
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{program} is not ready:\n{self.log(program)[-3000:]}")
-            time.sleep(pause)
-            pause = min(pause * 1.2, 0.2)  # what is waited for needs the processor, too
+            time.sleep(delay)
+            delay = min(delay * 1.2, 0.2)  # the program needs the CPU, too
 
     def request_json(self, method: str, path: str, body: Json | None = None) -> int:
         """Send a request without a loop; returns the status."""
@@ -410,7 +410,7 @@ class RealKube:
     def request_text(
         self, method: str, path: str, body: Json | None = None, *, accept: str = "application/json"
     ) -> tuple[int, str]:
-        """Send a request without a loop; returns status and text of the answer."""
+        """Send a request without a loop; returns status and text of the response."""
         context = ssl.create_default_context(cadata=self.pki.ca_data.decode())
         headers = {"Authorization": f"Bearer {self.tokens['admin']}", "Accept": accept}
         headers["Content-Type"] = "application/json"
@@ -419,13 +419,13 @@ class RealKube:
             http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
         ) as connection:
             connection.request(method, path, data, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace")
+            response = connection.getresponse()
+            return response.status, response.read().decode(errors="replace")
 
     def wait_status(
         self, status: int, path: str, *, method: str = "GET", body: Json | None = None
     ) -> None:
-        """Wait until a request is answered so."""
+        """Wait until a request gets *status*."""
         self._wait_ready("kube-apiserver", lambda: self.request_json(method, path, body) == status)
 
 
@@ -480,10 +480,10 @@ _PORTS = _ports()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, below those that the kernel hands out to clients.
+    """Return free ports below the kernel's ephemeral range.
 
-    Processes that share the tests look in places of their own, and what was given out once is not
-    soon given out again: nobody else takes one before its program does.
+    Each xdist worker searches its own range, and a port is not returned again soon, so that no
+    other test takes it before its program binds it.
     """
     return list(islice(filter(_is_free, _PORTS), count))
 

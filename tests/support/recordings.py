@@ -32,7 +32,7 @@ from batholith.scheduler.scheduler import Scheduler
 
 DATA = Path(__file__).parents[1] / "data" / "recorded"
 COMPONENT_TIME_SCALE = 0.3
-"""How long a recorded second takes for the parts of the platform, save the agent."""
+"""Duration of a recorded second for all components but the agent, in seconds."""
 
 TICK, BUSY_THRESHOLD = 0.05, 0.2
 """Recorded seconds that pass at once; seconds for a request when there is little to do."""
@@ -66,7 +66,7 @@ WORKLOADS = {
     ("apps/v1", "StatefulSet"): names.Resource("apps", "v1", "statefulsets", "StatefulSet"),
     ("batch/v1", "Job"): names.Resource("batch", "v1", "jobs", "Job"),
 }
-"""Kubernetes' own, by version and kind; nobody watches them here."""
+"""Kubernetes' own kinds by version; not watched here."""
 
 COMMAND_RESOURCES = {
     "vcjob": names.JOBS, "podgroup": names.PODGROUPS, "queue": names.QUEUES, "pod": names.PODS,
@@ -82,10 +82,10 @@ def load_recordings(name: str) -> list[Json]:
 
 
 class ReplayClock:
-    """The time of the stage, which goes slower the busier the cluster is.
+    """Clock of the recorded cluster; it runs slower the busier the cluster is.
 
     A recorded second is as long as the cluster needs to react as quickly as the recorded one did,
-    be the machine ever so slow: what the pretended containers do keeps its order.
+    be the machine ever so slow: what the simulated containers do keeps its order.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class ReplayClock:
 
 
 class RecordedCluster:
-    """A cluster of four pretended nodes with everything at work, and all that is seen of it."""
+    """A cluster of four simulated nodes with all components, and the observed changes."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -125,13 +125,15 @@ class RecordedCluster:
 
     def record(self, namespace: str) -> NamespaceRecord:
         """What was seen so far of a namespace and of all that is in none."""
-        told = self._records[namespace]
+        reported = self._records[namespace]
         final: dict[str, list[Json]] = defaultdict(list)
-        for place in (namespace, ""):
-            for (kind, _), seen in self._objects[place].items():
+        for scope in (namespace, ""):
+            for (kind, _), seen in self._objects[scope].items():
                 final[kind].append(_final_object(seen))
-        timeline = told.timeline + self._records[""].timeline
-        account = NamespaceRecord(told.apply_results, timeline, told.created, final, told.events)
+        timeline = reported.timeline + self._records[""].timeline
+        account = NamespaceRecord(
+            reported.apply_results, timeline, reported.created, final, reported.events
+        )
         text = msgspec.json.encode(account).decode().replace(namespace, "<ns>")
         return msgspec.json.decode(text, type=NamespaceRecord)
 
@@ -166,18 +168,18 @@ class RecordedCluster:
         async with self.server.watch(f"{resource.path()}?watch=1") as lines:
             started.set()
             while True:
-                said = await lines.next(timeout=600)
-                self._record_object(said["type"], kind, said["object"])
+                result = await lines.next(timeout=600)
+                self._record_object(result["type"], kind, result["object"])
 
     async def watch_events(self, started: asyncio.Event) -> None:
-        """Take down the events that are told, until cancelled."""
+        """Record events until cancelled."""
         async with self.server.watch(f"{names.EVENTS.path()}?watch=1") as lines:
             started.set()
             while True:
-                told = (await lines.next(timeout=600))["object"]
-                about = told["involvedObject"]
-                line = [about["kind"], told["type"], told["reason"], told["message"]]
-                self._records[told["metadata"]["namespace"]].events.append(line)
+                reported = (await lines.next(timeout=600))["object"]
+                about = reported["involvedObject"]
+                line = [about["kind"], reported["type"], reported["reason"], reported["message"]]
+                self._records[reported["metadata"]["namespace"]].events.append(line)
 
     def _record_object(self, type_: str, kind: str, seen: Json) -> None:
         meta = seen["metadata"]
@@ -256,14 +258,14 @@ async def recorded_cluster(
         ]
         recorder = EventRecorder(manager, component="vc-controller-manager")
         events = EventRecorder(planner, component="volcano")
-        pretended = SimulationSettings(
+        simulated = SimulationSettings(
             nodes=4, prefix="node", start_delay=START, stop_delay=STOP, min_run=least_run
         )
-        nodes = AgentSettings(data_dir=directory, simulation=pretended)
+        nodes = AgentSettings(data_dir=directory, simulation=simulated)
         it = RecordedCluster(server)
         clock = it.time.component_clock
         soon = JobSettings(pvc_recheck_interval=0.2)
-        parts = (
+        components = (
             QueueController(manager, clock=clock, recorder=recorder),
             PodGroupController(manager, clock=clock, recorder=recorder),
             JobController(manager, settings=soon, clock=clock, recorder=recorder),
@@ -273,8 +275,8 @@ async def recorded_cluster(
         background = await _start_watches(it)
         background += [asyncio.create_task(one.run()) for one in (recorder, events)]
         background.append(asyncio.create_task(it.time.run(server)))
-        for part in parts:
-            await stack.enter_async_context(running(part))
+        for component in components:
+            await stack.enter_async_context(running(component))
         await it.time.until(lambda: it.queue_state("default") == "Open", "an open default queue")
         yield it
         for task in background:
@@ -296,7 +298,7 @@ async def _start_watches(cluster: RecordedCluster) -> list[asyncio.Task[None]]:
 
 @dataclass(slots=True)
 class Replay:
-    """One scenario in a namespace of its own."""
+    """One scenario in its own namespace."""
 
     cluster: RecordedCluster
     scenario: Json
@@ -314,15 +316,15 @@ class Replay:
 
     @property
     def result(self) -> Json:
-        """What has come of it so far."""
+        """Return the changes so far."""
         return scenario_result(self.cluster.record(self.namespace), queues=self.queues)
 
     async def delete_jobs(self) -> None:
-        """Remove all jobs, and wait until their pods are gone."""
+        """Delete all jobs, and wait until their pods are deleted."""
         for resource in (*WORKLOADS.values(), names.JOBS, names.PODGROUPS, names.PODS):
             await self.cluster.server.request("DELETE", self._path(resource))
         await self.cluster.time.until(
-            lambda: not self.cluster.uids(self.namespace, "Pod"), f"{self.namespace}: pods gone"
+            lambda: not self.cluster.uids(self.namespace, "Pod"), f"{self.namespace}: pods deleted"
         )
 
     async def run(self) -> None:
@@ -373,14 +375,14 @@ class Replay:
         return resource.path(self.namespace if resource.namespaced else "", name)
 
     async def _apply(self, body: Json) -> None:
-        # The recorded controllers had the time to see one object before the next came.
+        # The recorded controllers observed one object before the next was created.
         await self.cluster.time.scenario_clock.sleep(STEP_DELAY)
         kind = body["kind"]
         resource = WORKLOADS.get((body["apiVersion"], kind)) or RESOURCES[kind]
         path = self._path(resource) + "?fieldValidation=Strict"
-        answer = await self.cluster.server.request("POST", path, body)
+        response = await self.cluster.server.request("POST", path, body)
         name = body["metadata"]["name"]
-        self._record_apply(kind, name, status=answer.status, body=answer.body)
+        self._record_apply(kind, name, status=response.status, body=response.body)
 
     async def _command(self, action: str, resource_word: str, name: str) -> None:
         target = await self.cluster.server.get(self._path(COMMAND_RESOURCES[resource_word], name))
@@ -398,17 +400,17 @@ class Replay:
 
     async def _patch(self, resource_word: str, name: str, change: Any, *, form: str) -> None:
         path = self._path(COMMAND_RESOURCES[resource_word], name)
-        answer = await self.cluster.server.request("PATCH", path, change, content_type=form)
-        if answer.status >= 300:
-            self._record_apply("patch", name, status=answer.status, body=answer.body)
+        response = await self.cluster.server.request("PATCH", path, change, content_type=form)
+        if response.status >= 300:
+            self._record_apply("patch", name, status=response.status, body=response.body)
 
     async def _delete(self, resource_word: str, name: str) -> None:
         resource = COMMAND_RESOURCES[resource_word]
-        whole = "" if name == "--all" else name
-        doomed = self.cluster.uids(self.namespace, resource.kind, whole)
-        answer = await self.cluster.server.request("DELETE", self._path(resource, whole))
-        assert answer.status < 300, answer.body
+        content = "" if name == "--all" else name
+        old_uids = self.cluster.uids(self.namespace, resource.kind, content)
+        response = await self.cluster.server.request("DELETE", self._path(resource, content))
+        assert response.status < 300, response.body
         await self.cluster.time.until(
-            lambda: not doomed & self.cluster.uids(self.namespace, resource.kind),
-            f"{self.namespace}: {resource_word} {name} gone",
+            lambda: not old_uids & self.cluster.uids(self.namespace, resource.kind),
+            f"{self.namespace}: {resource_word} {name} deleted",
         )

@@ -1,4 +1,4 @@
-"""Runs recorded scenarios, several at a time or one by one, and tells what differs."""
+"""Runs recorded scenarios, concurrently or one by one, and reports differences."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -40,16 +40,16 @@ async def replay_scenario(cluster: RecordedCluster, scenario: Json) -> list[str]
 
 
 def unexpected_differences(replay: Replay) -> list[str]:
-    """The differences that nobody has allowed."""
+    """The differences that are not allowed."""
     scenario = replay.scenario
     if "life" in scenario:
         expected, got = scenario["life"], replay.result
     else:
         expected, got = scenario["ending"], final_result(replay.result)
     return [
-        f"{place}: {text}"
-        for place, text in differences(expected, got)
-        if not any(each.covers(scenario["name"], place) for each in ALLOWED)
+        f"{path}: {text}"
+        for path, text in differences(expected, got)
+        if not any(each.covers(scenario["name"], path) for each in ALLOWED)
     ]
 
 
@@ -62,10 +62,10 @@ async def replay_concurrently(
     webhooks: Sequence[Webhook] = WEBHOOKS,
 ) -> DifferencesByScenario:
     """Replay scenarios at the same time on one cluster."""
-    room = asyncio.Semaphore(MAX_CONCURRENT)
+    limit = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def one(scenario: Json) -> list[str]:
-        async with room:
+        async with limit:
             return await replay_scenario(it, scenario)
 
     cluster = recorded_cluster(servers, directory, least_run=least_run, webhooks=webhooks)

@@ -1,4 +1,4 @@
-"""Replicas of the parts as processes, started and ended as a user or a cluster does it."""
+"""Replicas of the components as processes, started and stopped as by a user or a cluster."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ FAST_ELECTION = ElectionTiming()
 
 
 class Replica:
-    """One process of a part, with a user of its own."""
+    """One process of a component, with its own user."""
 
     def __init__(self, user: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.user = user
@@ -59,8 +59,8 @@ class Replica:
         """SIGTERM, as a cluster ends it."""
         self._process.terminate()
 
-    def pause(self) -> None:
-        """SIGSTOP: it does not run until `go_on`."""
+    def suspend(self) -> None:
+        """SIGSTOP: it does not run until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -68,7 +68,7 @@ class Replica:
         self._process.send_signal(signal.SIGCONT)
 
     async def wait_exit(self, *, seconds: float = 100) -> int:
-        """Wait for its end, and say its exit code; the limit keeps a broken test from hanging."""
+        """Wait for its exit; return the exit code. The timeout keeps a broken test from hanging."""
         async with asyncio.timeout(seconds):
             return await self._process.wait()
 
@@ -95,7 +95,7 @@ class ReplicaSet:
         url: str = "",
         program: tuple[str, ...] = PROGRAM,
     ) -> Replica:
-        """Start a part as *user*, at the server or at a proxy's *url*."""
+        """Start a component as *user*, at the server or at a proxy's *url*."""
         log = self.directory / f"{user}.log"
         parent = os.getpid()
         with log.open("ab") as sink:
@@ -115,7 +115,7 @@ class ReplicaSet:
         return replica
 
     async def start_agent(self, nodes: int = 2) -> Replica:
-        """Start the kubelet of *nodes* pretended nodes."""
+        """Start the kubelet of *nodes* simulated nodes."""
         data = f"--data-dir={self.directory / 'agent'}"
         return await self.start("agent", "agent", data, f"--simulate={nodes}")
 

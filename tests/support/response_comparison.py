@@ -1,4 +1,4 @@
-"""Whether two API servers say the same, save times, versions, uids and the wording."""
+"""Compares responses of two API servers, except times, versions, uids and wording."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ Json = dict[str, Any]
 
 
 class ResponseComparison:
-    """Compares answers of two servers, in the order in which they were given."""
+    """Compares responses of two servers, in order."""
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}

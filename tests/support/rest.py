@@ -52,10 +52,10 @@ class RestClient:
         headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
         async with self.session.request(
             method, self.url + path, json=json, data=data, headers=headers
-        ) as answer:
-            if answer.status >= 400:
-                assert answer.content_type == "application/problem+json"
-            return answer.status, await answer.json(content_type=None)
+        ) as response:
+            if response.status >= 400:
+                assert response.content_type == "application/problem+json"
+            return response.status, await response.json(content_type=None)
 
     async def command(self, action: str) -> dict[str, Any]:
         status, body = await self.call("POST", f"{PATH}/commands", json={"action": action})
@@ -112,15 +112,15 @@ async def running_api(client: Client, store_url: str) -> AsyncIterator[str]:
         yield url
 
 
-def sqlite(folder: Path) -> str:
-    return f"sqlite:///{folder / 'api.db'}"
+def sqlite(directory: Path) -> str:
+    return f"sqlite:///{directory / 'api.db'}"
 
 
 @contextlib.asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
+async def cluster(directory: Path) -> AsyncIterator[tuple[EmbeddedServer, Client]]:
     """A cluster that holds one job, and a client of it."""
     async with (
-        embedded_server(folder / "cluster", crds=crds.load()) as server,
+        embedded_server(directory / "cluster", crds=crds.load()) as server,
         server.client("api") as client,
     ):
         await client.create(JOBS, JOB, namespace="default")

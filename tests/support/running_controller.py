@@ -14,7 +14,7 @@ class Controller(Protocol):
 
 
 class FakeRecorder:
-    """A recorder that keeps what it is told: (kind, name, type, reason, message)."""
+    """A recorder that keeps its events: (kind, name, type, reason, message)."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str, str]] = []

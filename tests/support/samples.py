@@ -162,7 +162,7 @@ MINIMAL_FIELDS: Mapping[str, Json] = {
         }
     },
 }  # fmt: skip
-"""By kind, or by version and kind: what the smallest objects that are let pass have."""
+"""By kind, or by version and kind: fields of the smallest valid objects."""
 
 _NAMES = {"CustomResourceDefinition": "samples.ex.io", "CSIDriver": "sample.ex.io"}
 
@@ -212,11 +212,11 @@ def full_sample(kind: KindInfo) -> Json:
     """An object of a kind with every field of its schema; few servers let it pass as it is."""
     resource = kind.resource
     component = go_types.component(go_types.name_of(resource.api_version, resource.kind))
-    made = _value({"$ref": component}, _DEPTH)
-    wanted = minimal_sample(kind)
-    wanted["metadata"] |= {"labels": LABELS, "annotations": {"a": "b"}}
-    merged: Json = _merged(made, wanted)
-    merged["metadata"] = wanted["metadata"]
+    created = _value({"$ref": component}, _DEPTH)
+    expected = minimal_sample(kind)
+    expected["metadata"] |= {"labels": LABELS, "annotations": {"a": "b"}}
+    merged: Json = _merged(created, expected)
+    merged["metadata"] = expected["metadata"]
     return merged
 
 
@@ -267,15 +267,15 @@ _UNSATISFIABLE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec.devices.requests[0].exactly.adminAccess",),
     "ResourceClaimTemplate": ("spec.spec.devices.requests[0].exactly.adminAccess",),
 }  # fmt: skip
-"""What stands for something that would have to be there, by kind."""
+"""Placeholders for required references, by kind."""
 
 
 def accepted_sample(kind: KindInfo) -> Json:
-    """The fullest object of a kind that a server may let pass."""
-    made = copy.deepcopy(full_sample(kind))
-    for place in _UNSATISFIABLE_FIELDS.get(kind.resource.kind, ()):
-        _remove_field(made, _steps(place), {})
-    return made
+    """The valid object of a kind with most fields."""
+    created = copy.deepcopy(full_sample(kind))
+    for path in _UNSATISFIABLE_FIELDS.get(kind.resource.kind, ()):
+        _remove_field(created, _steps(path), {})
+    return created
 
 
 def remove_invalid_fields(obj: Json, minimum: Json, status: Json) -> bool:
@@ -290,7 +290,7 @@ def _steps(path_: str) -> list[str]:
 
 
 def _remove_field(obj: Any, steps: list[str], minimum: Any) -> bool:
-    """Remove the deepest part on the way down *steps* that there is, or what *least* has not."""
+    """Remove the deepest existing field along *steps*, or what *least* lacks."""
     owner: Any = None
     last: Any = None
     for step in steps:
@@ -301,10 +301,10 @@ def _remove_field(obj: Any, steps: list[str], minimum: Any) -> bool:
     if minimum is None:
         del owner[last]
         return True
-    gone = [key for key in obj if key not in minimum] if isinstance(obj, dict) else []
-    for key in gone:
+    deleted = [key for key in obj if key not in minimum] if isinstance(obj, dict) else []
+    for key in deleted:
         del obj[key]
-    return bool(gone)
+    return bool(deleted)
 
 
 def _child(obj: Any, key: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What a scenario led to, in a form that the recordings and our own cluster share.
+"""Result of a scenario, in one form for recordings and our own cluster.
 
-A *life* is plain JSON: which objects came, through which phases they went, what is left at the
-end, what was refused, which events were told. Times, uids, versions and addresses are gone from
-it. `life` makes one of an account, and `differences` compares two.
+A *result* is plain JSON: the objects created, their phases, what exists at the end, denials, and
+events. Times, uids, versions and addresses are removed. `scenario_result` builds one from an
+account, and `differences` compares two.
 """
 
 import base64
@@ -29,7 +29,7 @@ ROOT_CA = "kube-root-ca.crt"
 VERSION = "volcano.sh/job-version"
 COUNTS = ("pending", "running", "succeeded", "failed", "terminating", "unknown")
 TRANSIENT_PHASES = ("Running", "Completed", "Pending", "Unknown")
-"""Phases of a PodGroup that may pass unseen before it goes."""
+"""Phases of a PodGroup that may be missed before its deletion."""
 
 CREATED_KINDS = (
     "Job", "PodGroup", "Pod", "ConfigMap", "Service", "Secret", "NetworkPolicy",
@@ -39,7 +39,7 @@ CREATED_KINDS = (
 
 @dataclass(slots=True)
 class NamespaceRecord:
-    """What was seen of one namespace, as the recordings tell it."""
+    """Observed changes of one namespace, in the recordings' format."""
 
     apply_results: list[Json] = field(default_factory=list)
     timeline: list[Json] = field(default_factory=list)
@@ -49,7 +49,7 @@ class NamespaceRecord:
 
 
 def scenario_result(record: NamespaceRecord, *, queues: frozenset[str] = frozenset()) -> Json:
-    """The life that *account* tells of; of queues only those named count."""
+    """Return the result of *account*; only the named queues count."""
     plain = _with_numbered_names(_without_uids(record))
     return {
         "applied": [_apply_result(each) for each in plain.apply_results],
@@ -60,9 +60,9 @@ def scenario_result(record: NamespaceRecord, *, queues: frozenset[str] = frozens
         },
         "pods": _pod_phases(plain.timeline),
         "made": {
-            kind: made
+            kind: created
             for kind in CREATED_KINDS
-            if (made := _created_objects(plain.created.get(kind, [])))
+            if (created := _created_objects(plain.created.get(kind, [])))
         },
         "final": {
             "jobs": {each["name"]: _final_job(each) for each in plain.final.get("Job", [])},
@@ -87,15 +87,17 @@ def final_result(result: Json) -> Json:
 
 
 def differences(expected: object, got: object, at: str = "") -> Iterator[tuple[str, str]]:
-    """Where two lives differ: the place, and what stands there in either."""
+    """Yield the differences of two results: path, and both values."""
     if isinstance(expected, dict) and isinstance(got, dict):
         for key in sorted({*expected, *got}):
-            place = f"{at}/{key}"
-            yield from differences(expected.get(key), got.get(key), place)
+            path = f"{at}/{key}"
+            yield from differences(expected.get(key), got.get(key), path)
     elif at.startswith("/events/"):
-        said, told = {*_listed(expected)}, {*_listed(got)}
-        yield from ((f"{at}/-{reason}", "not told") for reason in sorted(said - told))
-        yield from ((f"{at}/+{reason}", "told as well") for reason in sorted(told - said))
+        result, reported = {*_listed(expected)}, {*_listed(got)}
+        yield from ((f"{at}/-{reason}", "not recorded") for reason in sorted(result - reported))
+        yield from (
+            (f"{at}/+{reason}", "recorded in addition") for reason in sorted(reported - result)
+        )
     elif DENIED_FIELD.fullmatch(at) and isinstance(expected, list) and isinstance(got, list):
         if not {*expected} <= {*got}:
             yield at, f"recorded to name {expected}, got {got}"
@@ -115,7 +117,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 600 else text[:600] + "…"
 
 
-# --- names in the place of uids -------------------------------------------------------------------
+# --- names instead of uids -------------------------------------------------------------------
 
 
 def _without_uids(record: NamespaceRecord) -> NamespaceRecord:
@@ -131,9 +133,9 @@ def _without_uids(record: NamespaceRecord) -> NamespaceRecord:
 
 
 def _with_numbered_names(record: NamespaceRecord) -> NamespaceRecord:
-    """The account with numbers in the place of what the server made up for names of pods."""
-    made = [each["metadata"].get("generateName") for each in record.created.get("Pod", [])]
-    stems = "|".join(sorted({re.escape(stem) for stem in made if stem}, key=len, reverse=True))
+    """Return the account with numbers instead of generated suffixes of pod names."""
+    created = [each["metadata"].get("generateName") for each in record.created.get("Pod", [])]
+    stems = "|".join(sorted({re.escape(stem) for stem in created if stem}, key=len, reverse=True))
     if not stems:
         return record
     numbers: dict[str, int] = {}
@@ -153,7 +155,7 @@ def _apply_result(applied: Json) -> list[Any]:
     named = (
         None
         if applied["ok"]
-        else sorted({INDEX.sub("", place) for place in VALUE_POSITION.findall(applied["error"])})
+        else sorted({INDEX.sub("", path) for path in VALUE_POSITION.findall(applied["error"])})
     )
     return [applied["kind"], applied["name"], named]
 
@@ -162,7 +164,7 @@ def _apply_result(applied: Json) -> list[Any]:
 
 
 def _phases(timeline: list[Json], kind: str) -> dict[str, list[str]]:
-    """By name, each phase once as long as it lasts, and ``gone``."""
+    """Phases by name, without repetition, and ``gone``."""
     seen: dict[str, list[str]] = defaultdict(list)
     for entry in timeline:
         if entry.get("kind") != kind:
@@ -197,7 +199,7 @@ def _phase(status: Json) -> str:
 
 
 def _pod_phases(timeline: list[Json]) -> dict[str, list[str]]:
-    """By name: ``made``, its phases, with a star once it is asked to go, and ``gone``."""
+    """By name: ``made``, its phases, with a star once its deletion is requested, and ``gone``."""
     seen: dict[str, list[str]] = defaultdict(list)
     for entry in timeline:
         if entry.get("kind") != "Pod":
@@ -209,7 +211,7 @@ def _pod_phases(timeline: list[Json]) -> dict[str, list[str]]:
             ["Pending", "Pending*"],
             ["Succeeded", "Succeeded*"],
         ):
-            steps.pop()  # told at the very moment that it went
+            steps.pop()  # recorded at its deletion
         if steps[-1:] != [step]:
             steps.append(step)
     return dict(seen)
@@ -229,9 +231,9 @@ def _created_objects(objects: list[Json]) -> list[Json]:
 
 
 def _versions(objects: list[Json]) -> dict[str, str]:
-    """The versions of a job, numbered as they come: the reference skips some."""
-    told = {_selected_annotations(each["metadata"]).get(VERSION, "0") for each in objects}
-    return {version: f"#{n}" for n, version in enumerate(sorted(told, key=int))}
+    """Versions of a job, renumbered: the reference skips some."""
+    reported = {_selected_annotations(each["metadata"]).get(VERSION, "0") for each in objects}
+    return {version: f"#{n}" for n, version in enumerate(sorted(reported, key=int))}
 
 
 def _selected_annotations(meta: Json) -> dict[str, str]:
@@ -268,7 +270,7 @@ POD_DEFAULTS = {
     "metadata": {},
     "resources": {},
 }
-"""What the API server puts in; that it does is proved where its answers are replayed."""
+"""Fields that the API server sets; test_replay checks them."""
 
 
 def _without_defaults(value: Any) -> Any:
@@ -357,8 +359,8 @@ def _final_queue(queue: Json) -> Json:
 
 def _events(events: list[list[str]]) -> dict[str, list[str]]:
     """By kind, the reasons."""
-    told: dict[str, set[str]] = defaultdict(set)
+    reported: dict[str, set[str]] = defaultdict(set)
     for kind, _, reason, _ in events:
         if kind in ("Job", "PodGroup", "Pod"):
-            told[kind].add(reason)
-    return {kind: sorted(reasons) for kind, reasons in sorted(told.items())}
+            reported[kind].add(reason)
+    return {kind: sorted(reasons) for kind, reasons in sorted(reported.items())}

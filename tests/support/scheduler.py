@@ -1,4 +1,4 @@
-"""Builders for the scheduler's tests: objects as they would come from a watch."""
+"""Builders for the scheduler's tests: objects as decoded from a watch."""
 
 from batholith.model.meta import ObjectMeta
 from batholith.model.names import GROUP_NAME, QUEUE_GATE, TASK_SPEC
@@ -35,7 +35,7 @@ def node(
     extra: dict[str, Amount] | None = None,
     **offers: Amount,
 ) -> Node:
-    """A node that offers 8 CPU, 16Gi and 110 pods, or what is said."""
+    """A node that offers 8 CPU, 16Gi and 110 pods, unless given."""
     offered: dict[str, Amount] = {"cpu": 8, "memory": "16Gi", "pods": 110}
     return Node(
         metadata=ObjectMeta(name=name, uid=f"node-{name}", labels=labels or {}),
@@ -62,7 +62,7 @@ def pod(
     extra: dict[str, Amount] | None = None,
     **requests: Amount,
 ) -> Pod:
-    """A pod of *group* that asks for one CPU, or what is said; ``cpu=0`` asks for nothing."""
+    """A pod of *group* that requests one CPU unless given; ``cpu=0`` requests nothing."""
     asked: dict[str, Amount] = {"cpu": 1} | requests | (extra or {})
     return Pod(
         metadata=ObjectMeta(
@@ -103,7 +103,7 @@ def podgroup(
     resources: dict[str, str | int | float] | None = None,
     created: str = "2026-01-01T00:00:00Z",
 ) -> PodGroup:
-    """A PodGroup that has been admitted already, or stands where it is said to."""
+    """A PodGroup, Inqueue unless *phase* is given."""
     return PodGroup(
         metadata=ObjectMeta(
             name=name, namespace="ns", uid=f"group-{name}", creation_timestamp=created
@@ -127,7 +127,7 @@ def queue(
     priority: int = 0,
     capability: dict[str, str | int | float] | None = None,
 ) -> Queue:
-    """An open queue without limits, or as is said."""
+    """An open queue without limits unless given."""
     return Queue(
         metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
         spec=QueueSpec(weight=weight, capability=capability or {}, priority=priority),
@@ -152,7 +152,7 @@ class SchedulerWorld:
         self.pod_objects: dict[str, Pod] = {}
 
     def upsert(self, *objects: Node | Pod | PodGroup | Queue) -> None:
-        """Let *objects* come, or change to what they are now."""
+        """Add or update *objects*."""
         for each in objects:
             match each:
                 case Node():
@@ -165,21 +165,21 @@ class SchedulerWorld:
                 case Queue():
                     self.cluster.update_queue(None, each)
 
-    def remove(self, gone: Node | Pod | PodGroup | Queue) -> None:
+    def remove(self, deleted: Node | Pod | PodGroup | Queue) -> None:
         """Let an object go."""
-        match gone:
+        match deleted:
             case Node():
-                self.cluster.update_node(gone, None)
+                self.cluster.update_node(deleted, None)
             case Pod():
-                self.cluster.update_pod(gone, None)
-                self.pod_objects.pop(gone.metadata.uid, None)
+                self.cluster.update_pod(deleted, None)
+                self.pod_objects.pop(deleted.metadata.uid, None)
             case PodGroup():
-                self.cluster.update_podgroup(gone, None)
+                self.cluster.update_podgroup(deleted, None)
             case Queue():
-                self.cluster.update_queue(gone, None)
+                self.cluster.update_queue(deleted, None)
 
     def schedule(self) -> dict[str, str]:
-        """Run a cycle; returns the node of each pod that was placed in it."""
+        """Run a cycle; return the node of each pod that it allocated."""
         return {each.name: each.node for each in self.decision().placements}
 
     def decision(self) -> Decision:
@@ -189,7 +189,7 @@ class SchedulerWorld:
         return decision
 
     def fit_message(self, group: str) -> str:
-        """Why a group waits: what refused it, or what its first misfit was told."""
+        """Why a group is pending: the rejection, or the first fit error."""
         finding = self.cluster.gangs[f"ns/{group}"].diagnosis
         if finding is None:
             return ""

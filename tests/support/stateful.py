@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 PACE = st.sampled_from([None, None, 0, 1, 3, 6, 12, 25])
-"""After a step: wait for a rest, or let everybody do only so much."""
+"""After a step: wait until idle, or run only a limited number of iterations."""
 
 
 def fault_rule(*paths: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A rule: the next so many requests by this method to one of *paths* go wrong in one way."""
+    """A rule: the next *times* requests with this method to one of *paths* fail in one way."""
     return rule(
         what=st.sampled_from([408, 409, 429, 500, "drop", "lost", "done 504"]),
         times=st.integers(1, 4),
@@ -42,12 +42,12 @@ class ControllerMachine(RuleBasedStateMachine):
     """One controller under everything that may happen to any."""
 
     def __init__(self, world: Any) -> None:
-        """*world* is a ``support.virtual_controller.Process`` that tells ``writes`` and what is
+        """*world* is a ``support.virtual_controller.Process`` with ``writes`` and
         ``broken``."""
         super().__init__()
         self.world = world
         self.no_violation = True
-        """Nothing has gone wrong yet that the end would only hide."""
+        """No failure so far that the end of the run would hide."""
 
     def teardown(self) -> None:
         try:

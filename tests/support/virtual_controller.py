@@ -1,6 +1,6 @@
-"""A controller in a world of its own, for random histories.
+"""A controller in a simulated cluster, for random histories.
 
-Time is virtual and everything runs in one loop, so that one history always goes the same way.
+Time is virtual and everything runs in one loop, so that each history is deterministic.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from batholith.machinery.testing import FakeClock
 T = TypeVar("T")
 
 TICK, QUIET_PERIOD, MAX_SETTLE_TIME = 0.5, 4.0, 900.0
-"""Seconds: a step of time, how long no request makes a rest, and how long one may take to come."""
+"""Seconds: a step of time, the idle time that counts as quiet, and the limit until then."""
 
 
 class Runnable(Protocol):
@@ -38,7 +38,7 @@ class _InlineExecutor(ThreadPoolExecutor):
 
 
 class ControllerWorld(Generic[C]):
-    """A server with at most one controller, of which :meth:`create_connection` makes a new one."""
+    """A server with at most one controller, created by :meth:`create_connection`."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -65,18 +65,18 @@ class ControllerWorld(Generic[C]):
         return self.loop.run_until_complete(work)
 
     async def run_iterations(self, number: int) -> None:
-        """Let everybody do a little."""
+        """Run a few loop iterations."""
         for _ in range(number):
             await asyncio.sleep(0)
 
     async def run_until_idle(self) -> None:
-        """Let everybody go on until only time can bring something new."""
+        """Run the loop until only the passage of time can change anything."""
         await asyncio.sleep(0)
-        while self.loop._ready:  # type: ignore[attr-defined]  # noqa: ASYNC110 - no event tells it
+        while self.loop._ready:  # type: ignore[attr-defined]  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let *seconds* pass, with everybody awake."""
+        """Advance the time by *seconds*."""
         await self.run_until_idle()
         until = self.clock.monotonic() + seconds
         while (left := until - self.clock.monotonic()) > 0:
@@ -86,7 +86,7 @@ class ControllerWorld(Generic[C]):
     async def run_until_quiet(self) -> None:
         """Let all go well from now on, and wait until the controller has nothing left to do.
 
-        INV-PIPE-1: it comes to a rest.
+        INV-PIPE-1: it becomes idle.
         """
         self.api.release_watches()
         if self.controller is None:
@@ -100,7 +100,7 @@ class ControllerWorld(Generic[C]):
             self._max_watches = max(self._max_watches, self.api.watches)
             if asked != self.api.requests or self.api.watches < self._max_watches:
                 quiet = self.clock.monotonic()
-            assert quiet - began < MAX_SETTLE_TIME, "INV-PIPE-1: it never comes to a rest"
+            assert quiet - began < MAX_SETTLE_TIME, "INV-PIPE-1: it never becomes idle"
 
     # The controller.
 
@@ -114,13 +114,13 @@ class ControllerWorld(Generic[C]):
         self._controller_task = asyncio.create_task(self.controller.run())
 
     async def kill(self) -> None:
-        """The process is gone between one moment and the next: nothing is tidied up."""
+        """The process is killed: no clean-up runs."""
         if self._client is not None:
             self._client.killed = True
             await self.stop()
 
     async def stop(self) -> None:
-        """The process is told to end, and does; INV-LC-1: after that it writes nothing."""
+        """The process stops gracefully; INV-LC-1: after that it writes nothing."""
         if self._controller_task is not None:
             self._controller_task.cancel()
             await self._wait_stopped()

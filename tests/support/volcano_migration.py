@@ -1,8 +1,8 @@
-"""Puts into a cluster what Volcano left at one moment of a recording, then lets us take over.
+"""Restores the objects that Volcano left at one moment of a recording, then starts our components.
 
-`tests/data/volcano-objects.jsonl` holds a moment a line: the objects as Volcano's controllers had
-made them and the status that they had then, taken from recordings of Volcano on a real API server.
-``<uid N>`` stands for the uid of an object, ``<ns>`` and ``<time>`` for what changes with each run.
+`tests/data/volcano-objects.jsonl` holds one moment per line: the objects that Volcano's controllers
+had created, with their status, taken from recordings of Volcano on a real API server.
+``<uid N>`` means the uid of an object; ``<ns>`` and ``<time>`` differ in each run.
 """
 
 import asyncio
@@ -57,15 +57,15 @@ class AnyObject(ApiStruct, frozen=True):
 
     @property
     def status_fields(self) -> Json:
-        said: Json = msgspec.json.decode(self.status)
-        return said
+        result: Json = msgspec.json.decode(self.status)
+        return result
 
     @property
     def phase(self) -> str:
         """Of a job, a PodGroup, a pod; the state of a queue."""
-        said = self.status_fields
-        state = said.get("state") or {}
-        found = said.get("phase") or (state if isinstance(state, str) else state.get("phase"))
+        result = self.status_fields
+        state = result.get("state") or {}
+        found = result.get("phase") or (state if isinstance(state, str) else state.get("phase"))
         return str(found or "")
 
 
@@ -79,15 +79,15 @@ class VolcanoMigration:
     created_uids: dict[str, str] = field(default_factory=dict)
     """Uid of each object that Volcano left, by kind and name."""
     deleted_uids: set[str] = field(default_factory=set)
-    """Uids of objects that went after we had taken over."""
+    """Uids of objects deleted after the migration."""
     phases: dict[str, list[str]] = field(default_factory=dict)
-    """Through which phases objects went after we had taken over, by kind and name."""
+    """Phases of objects after the migration, by kind and name."""
     migrated: bool = False
     """Whether we have taken over."""
     started_pods: set[str] = field(default_factory=set)
     """Uids of pods that the kubelet has started."""
     pods_terminate: bool = True
-    """Whether the kubelet lets pods end that are told to."""
+    """Whether the kubelet terminates deleted pods."""
 
     def __post_init__(self) -> None:
         self.informers = {
@@ -153,16 +153,17 @@ class VolcanoMigration:
         await self.client.create(COMMANDS, body, namespace=namespace)
 
     async def start_controllers(self) -> None:
-        """Start our controllers and our scheduler, and wait until they have looked at all."""
+        """Start our controllers and our scheduler, and wait until they have reconciled
+        everything."""
         self.migrated = True
         self.phases.clear()
-        for part in (
+        for component in (
             QueueController(self.client),
             PodGroupController(self.client),
             JobController(self.client),
             Scheduler(self.client, recorder=FakeRecorder()),
         ):
-            await self.controllers_stack.enter_async_context(running(part))
+            await self.controllers_stack.enter_async_context(running(component))
         await self._run_probe_job()
 
     async def _run_probe_job(self) -> None:
@@ -180,7 +181,7 @@ class VolcanoMigration:
         await wait_for(lambda: _phase(pods.get(f"{OTHER_NAMESPACE}/probe-t-0")) == "Succeeded")
 
     async def restore_snapshot(self, snapshot: Json) -> None:
-        """Make what Volcano left; owners first."""
+        """Create what Volcano left; owners first."""
         waiting: list[Json] = list(snapshot["objects"])
         uids: dict[str, str] = {}
         while waiting:
@@ -203,16 +204,16 @@ class VolcanoMigration:
         body["metadata"] = {
             key: value for key, value in body["metadata"].items() if key not in ("uid", "namespace")
         }
-        made = await self.client.create(resource, body, namespace=space, view=AnyObject)
-        self.created_uids[f"{kind}/{name}"] = made.metadata.uid
+        created = await self.client.create(resource, body, namespace=space, view=AnyObject)
+        self.created_uids[f"{kind}/{name}"] = created.metadata.uid
         if kind in ("Job", "Queue"):
             body = {"status": status}
             await self.client.patch(resource, name, body, namespace=space, subresource="status")
         if kind == "Pod" and (terminating or status["phase"] != "Pending"):
             await self._bind(name, status["phase"])
         if terminating:
-            await self.client.delete(PODS, name, namespace=NAMESPACE, uid=made.metadata.uid)
-        return made.metadata.uid
+            await self.client.delete(PODS, name, namespace=NAMESPACE, uid=created.metadata.uid)
+        return created.metadata.uid
 
     async def _bind(self, name: str, phase: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
@@ -221,7 +222,7 @@ class VolcanoMigration:
         await self._report(name, phase)
 
     async def _set_podgroup_name(self, recorded: Json, uids: dict[str, str]) -> None:
-        """The PodGroup of a pod without a job is named after the pod, so it came later."""
+        """The PodGroup of a pod without a job is named after the pod, so it was created later."""
         body = _with_uids(recorded, uids)
         name, annotations = body["metadata"]["name"], body["metadata"].get("annotations", {})
         patch = {"metadata": {"annotations": annotations}}
@@ -250,7 +251,7 @@ class VolcanoMigration:
         try:
             await self.client.patch(PODS, name, body, namespace=namespace, subresource="status")
         except (ConflictError, NotFoundError):
-            return  # it is gone, and perhaps there is another of its name
+            return  # it is deleted; another object may have its name
 
     async def _finish_deletion(self, pod: AnyObject) -> None:
         meta = pod.metadata
@@ -260,10 +261,10 @@ class VolcanoMigration:
                     PODS, meta.name, namespace=NAMESPACE, uid=meta.uid, grace_period=0
                 )
             except (ConflictError, NotFoundError):
-                return  # it is gone, and perhaps there is another of its name
+                return  # it is deleted; another object may have its name
 
     async def finish_terminating_pods(self) -> None:
-        """From now on pods that are told to end do so; so do those that were told before."""
+        """Terminate deleted pods from now on, earlier deletions included."""
         self.pods_terminate = True
         for pod in list(self.informers["Pod"]):
             if pod.metadata.deletion_timestamp is not None:
@@ -287,7 +288,7 @@ def _phase(seen: AnyObject | None) -> str:
 
 
 def _required_uids(recorded: Json) -> set[str]:
-    """Whose uids must be known before the object can be made."""
+    """Objects whose uids the object refers to."""
     meta = recorded["metadata"]
     text = json.dumps([meta["name"], meta.get("ownerReferences", [])])
     return set(_UID.findall(text)) - {meta["uid"]}
@@ -304,13 +305,13 @@ def _with_uids(recorded: Json, uids: dict[str, str]) -> Json:
 async def volcano_cluster(
     servers: ServerFactory, directory: Path, snapshot: str, *, pods_terminate: bool = True
 ) -> AsyncIterator[VolcanoMigration]:
-    """A cluster as Volcano left it at a *moment*; nobody works in it yet."""
+    """A cluster as Volcano left it at a *moment*, without controllers so far."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(servers.start(directory, crds=crds.load()))
         client = await stack.enter_async_context(server.client("admin"))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        parts = await stack.enter_async_context(AsyncExitStack())
-        it = VolcanoMigration(server, client, parts, pods_terminate=pods_terminate)
+        components_stack = await stack.enter_async_context(AsyncExitStack())
+        it = VolcanoMigration(server, client, components_stack, pods_terminate=pods_terminate)
         caches = [tasks.create_task(cache.run()) for cache in it.informers.values()]
         for number in range(4):
             await add_node(server, f"node-{number}", cpu="32", memory="128Gi")
@@ -318,7 +319,7 @@ async def volcano_cluster(
         try:
             yield it
         finally:
-            await parts.aclose()
+            await components_stack.aclose()
             await asyncio.gather(*it.kubelet_tasks)
             for cache in caches:
                 cache.cancel()

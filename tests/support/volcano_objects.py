@@ -9,7 +9,7 @@ LABELS = {"controllers": "volcano-controller", "scheduler": "volcano-scheduler"}
 
 
 def deployment(role: str = "controllers", **changes: Any) -> Json:
-    """A Deployment as Volcano's chart makes it; *changes* of name, image, app, replicas, args."""
+    """A Deployment as Volcano's chart renders it; *changes* of name, image, app, replicas, args."""
     app = changes.get("app", LABELS[role])
     container = {
         "name": NAMES[role],

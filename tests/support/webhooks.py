@@ -1,7 +1,7 @@
-"""Admission webhooks for a real API server: served over HTTPS in the test's own loop.
+"""Admission webhooks for a real API server: served over HTTPS in the test's event loop.
 
-The embedded server is handed the rules as functions; a real one has to call them. `serve_webhooks`
-makes the two alike: inside its block the server asks *webhooks* about each write.
+The embedded server calls the rules as functions; a real one sends requests. Inside the block of
+`serve_webhooks` a real server calls *webhooks* for each write, too.
 """
 
 import asyncio
@@ -60,18 +60,18 @@ async def serve_webhooks(
     consulted = {each for hook in webhooks for each in LOOKED_UP_RESOURCES.get(hook.path, ())}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(server.client("admin"))
-        shelves = InformerReader(client, consulted)
-        await stack.enter_async_context(_running_informers(shelves))
+        reader = InformerReader(client, consulted)
+        await stack.enter_async_context(_running_informers(reader))
         counts = ReviewCounter()
-        desk = AdmissionHandler(webhooks, shelves, registry=counts.registry)
+        handler = AdmissionHandler(webhooks, reader, registry=counts.registry)
         presenter, bundle = _serving_certificate()
-        listening = serve_until_exit(ReviewServer(presenter, address="127.0.0.1", port=0), desk)
+        listening = serve_until_exit(ReviewServer(presenter, address="127.0.0.1", port=0), handler)
         url = await stack.enter_async_context(listening)
         stack.push_async_callback(_unregister, server, webhooks, counts)
         registration = Registration(webhooks=webhooks, endpoint=WebhookEndpoint(url=url))
         for hook in webhooks:
-            wanted = registration.configuration(hook, bundle=bundle)
-            await server.create(registration.configuration_resource(hook).path(), wanted)
+            expected = registration.configuration(hook, bundle=bundle)
+            await server.create(registration.configuration_resource(hook).path(), expected)
         await _wait_called(server, webhooks, counts)
         yield ServedWebhooks(url, bundle, counts)
 
@@ -98,7 +98,7 @@ async def _running_informers(reader: InformerReader) -> AsyncIterator[None]:
 
 
 async def _unregister(server: Server, webhooks: Sequence[Webhook], counts: ReviewCounter) -> None:
-    """Take the configurations back, and wait until nobody asks us any more."""
+    """Delete the configurations, and wait until the server sends no more reviews."""
     ours = Registration(webhooks=webhooks, endpoint=WebhookEndpoint())
     for hook in webhooks:
         path = ours.configuration_resource(hook).path(name=ours.configuration_name(hook))
@@ -116,13 +116,13 @@ _PROBES: dict[Resource, Json] = {
 
 
 async def _wait_called(server: Server, webhooks: Sequence[Webhook], counts: ReviewCounter) -> None:
-    """Wait until the server has heard of the configurations."""
+    """Wait until the configurations are in effect."""
     for hook in webhooks:
         await wait_until_true(partial(_is_called, server, hook, counts))
 
 
 async def _is_called(server: Server, hook: Webhook, counts: ReviewCounter) -> bool:
-    """Whether the server asks *hook* about a write that is only pretended."""
+    """Whether the server calls *hook* for a dry-run write."""
     resource, before = hook.resource, counts.count(hook.path)
     body = {**_PROBES[resource], "apiVersion": resource.api_version, "kind": resource.kind}
     body["metadata"] = {"name": "probe"}

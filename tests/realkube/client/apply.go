@@ -28,11 +28,11 @@ func applyJob(e *env) {
 			WithMinAvailable(1).WithMaxRetry(retries).
 			WithTasks(batch.TaskSpec().WithName("main").WithReplicas(1).WithTemplate(template)))
 	}
-	made := must(jobs.Apply(e.ctx, wanted(3), by("one")))
-	same("managers", len(made.ManagedFields), 1)
-	same("manager", made.ManagedFields[0].Manager, "one")
+	created := must(jobs.Apply(e.ctx, wanted(3), by("one")))
+	same("managers", len(created.ManagedFields), 1)
+	same("manager", created.ManagedFields[0].Manager, "one")
 	again := must(jobs.Apply(e.ctx, wanted(3), by("one")))
-	same("version without a change", again.ResourceVersion, made.ResourceVersion)
+	same("version without a change", again.ResourceVersion, created.ResourceVersion)
 	_, err := jobs.Apply(e.ctx, wanted(4), by("other"))
 	refused("another manager's field", err, apierrors.IsConflict)
 	force := by("other")
@@ -44,9 +44,9 @@ func applyQueueStatus(e *env) {
 	queues := e.volcano.SchedulingV1beta1().Queues()
 	must(queues.Apply(e.ctx, scheduling.Queue(e.name).WithSpec(scheduling.QueueSpec().WithWeight(2)), by("one")))
 	status := scheduling.Queue(e.name).WithStatus(scheduling.QueueStatus().WithState("Open"))
-	told := must(queues.ApplyStatus(e.ctx, status, by("other")))
-	same("state", told.Status.State, "Open")
-	same("weight", told.Spec.Weight, 2)
+	updated := must(queues.ApplyStatus(e.ctx, status, by("other")))
+	same("state", updated.Status.State, "Open")
+	same("weight", updated.Spec.Weight, 2)
 }
 
 func applyConfigMap(e *env) {

@@ -20,13 +20,13 @@ var deleteChecks = []check{
 
 func deletePreconditions(e *env) {
 	jobs := e.volcano.BatchV1alpha1().Jobs(e.namespace)
-	made := must(jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
+	created := must(jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
 	other, stale := types.UID("other"), "1"
 	for _, condition := range []metav1.Preconditions{{UID: &other}, {ResourceVersion: &stale}} {
 		err := jobs.Delete(e.ctx, e.name, metav1.DeleteOptions{Preconditions: &condition})
 		refused("a delete of another", err, apierrors.IsConflict)
 	}
-	fits := metav1.Preconditions{UID: &made.UID, ResourceVersion: &made.ResourceVersion}
+	fits := metav1.Preconditions{UID: &created.UID, ResourceVersion: &created.ResourceVersion}
 	done(jobs.Delete(e.ctx, e.name, metav1.DeleteOptions{Preconditions: &fits}))
 	refused("a second delete", jobs.Delete(e.ctx, e.name, metav1.DeleteOptions{}), apierrors.IsNotFound)
 }
@@ -41,7 +41,7 @@ func deleteFinalizers(e *env) {
 	if waiting.DeletionTimestamp == nil {
 		fail("it is not being deleted")
 	}
-	waiting.Finalizers = append(waiting.Finalizers, "example.com/late")
+	waiting.Finalizers = append(waiting.Finalizers, "example.com/second")
 	_, err := jobs.Update(e.ctx, waiting, metav1.UpdateOptions{})
 	refused("one more finalizer", err, apierrors.IsInvalid)
 	waiting.Finalizers = nil
@@ -64,7 +64,7 @@ func (e *env) ownedMap(name string, job *batch.Job) {
 	must(e.core.CoreV1().ConfigMaps(e.namespace).Create(e.ctx, owned, metav1.CreateOptions{}))
 }
 
-// Waits until the garbage collector knows who owns which map: it hears of them in order, and takes
+// Waits until the garbage collector knows the owners of the maps: it receives their events in order, and takes
 // away what a job owns that never was. An owner deleted before that leaves no orphans, nor waits
 // for its dependents.
 func (e *env) mapsNoticed() {
@@ -72,7 +72,7 @@ func (e *env) mapsNoticed() {
 	ghost.UID = uuid.NewUUID()
 	witness := e.name + "-witness"
 	e.ownedMap(witness, ghost)
-	e.until("the witness gone", func() bool { return e.mapGone(witness) })
+	e.until("the witness deleted", func() bool { return e.mapGone(witness) })
 }
 
 func (e *env) deleteJob(policy metav1.DeletionPropagation) {
@@ -93,8 +93,8 @@ func (e *env) mapGone(name string) bool {
 func deleteBackground(e *env) {
 	owner(e)
 	e.deleteJob(metav1.DeletePropagationBackground)
-	same("the owner is gone", e.jobGone(), true)
-	e.until("the owned gone", func() bool { return e.mapGone(e.name) })
+	same("the owner is deleted", e.jobGone(), true)
+	e.until("the dependent deleted", func() bool { return e.mapGone(e.name) })
 }
 
 func deleteForeground(e *env) {
@@ -108,15 +108,15 @@ func deleteForeground(e *env) {
 	e.until("the owned on its way", func() bool {
 		return must(maps.Get(e.ctx, e.name, metav1.GetOptions{})).DeletionTimestamp != nil
 	})
-	same("the owner is gone", e.jobGone(), false)
+	same("the owner is deleted", e.jobGone(), false)
 	must(maps.Patch(e.ctx, e.name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))
-	e.until("both gone", func() bool { return e.mapGone(e.name) && e.jobGone() })
+	e.until("both deleted", func() bool { return e.mapGone(e.name) && e.jobGone() })
 }
 
 func deleteOrphan(e *env) {
 	owner(e)
 	e.deleteJob(metav1.DeletePropagationOrphan)
-	e.until("the owner gone", e.jobGone)
+	e.until("the owner deleted", e.jobGone)
 	left := must(e.core.CoreV1().ConfigMaps(e.namespace).Get(e.ctx, e.name, metav1.GetOptions{}))
 	same("owners", len(left.OwnerReferences), 0)
 }

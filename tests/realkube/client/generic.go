@@ -29,8 +29,8 @@ func discover(e *env) {
 		fail("version %v", version)
 	}
 	found := map[string]metav1.APIResource{}
-	e.until("all groups told of", func() bool {
-		// A server that is about to take a group up or leave it off says that it cannot tell.
+	e.until("all groups listed", func() bool {
+		// A server that adds or removes a group responds that its discovery is incomplete.
 		lists, err := client.ServerPreferredResources()
 		for _, list := range lists {
 			for _, each := range list.APIResources {
@@ -51,11 +51,11 @@ func discover(e *env) {
 		same(name+" is there", is, true)
 		same(name+" is namespaced", each.Namespaced, scope)
 	}
-	parts := map[string]bool{}
+	resources := map[string]bool{}
 	for _, each := range must(client.ServerResourcesForGroupVersion("batch.volcano.sh/v1alpha1")).APIResources {
-		parts[each.Name] = true
+		resources[each.Name] = true
 	}
-	same("parts of a job", parts["jobs"] && parts["jobs/status"], true)
+	same("subresources of a job", resources["jobs"] && resources["jobs/status"], true)
 }
 
 func restMapper(e *env) {
@@ -95,12 +95,12 @@ func (e *env) rawJob() *unstructured.Unstructured {
 
 func dynamicClient(e *env) {
 	jobs := e.dynamic.Resource(jobsResource).Namespace(e.namespace)
-	made := must(jobs.Create(e.ctx, e.rawJob(), metav1.CreateOptions{}))
-	retries, _, err := unstructured.NestedInt64(made.Object, "spec", "maxRetry")
+	created := must(jobs.Create(e.ctx, e.rawJob(), metav1.CreateOptions{}))
+	retries, _, err := unstructured.NestedInt64(created.Object, "spec", "maxRetry")
 	done(err)
 	same("max retry", retries, 3)
-	done(unstructured.SetNestedField(made.Object, int64(9), "spec", "maxRetry"))
-	must(jobs.Update(e.ctx, made, metav1.UpdateOptions{}))
+	done(unstructured.SetNestedField(created.Object, int64(9), "spec", "maxRetry"))
+	must(jobs.Update(e.ctx, created, metav1.UpdateOptions{}))
 	listed := must(jobs.List(e.ctx, metav1.ListOptions{LabelSelector: "check=" + e.name}))
 	same("listed", len(listed.Items), 1)
 	same("kind of the list", listed.GetKind(), "JobList")
@@ -112,12 +112,12 @@ func dynamicClient(e *env) {
 func dynamicInformer(e *env) {
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(e.dynamic, 0, e.namespace, selecting(e))
 	informer := factory.ForResource(jobsResource)
-	seen := &told{}
+	seen := &eventLog{}
 	must(informer.Informer().AddEventHandler(seen.handlers()))
 	factory.Start(e.ctx.Done())
 	factory.WaitForCacheSync(e.ctx.Done())
 	must(e.dynamic.Resource(jobsResource).Namespace(e.namespace).Create(e.ctx, e.rawJob(), metav1.CreateOptions{}))
-	e.until("the job", func() bool { return seen.said("add " + e.name) })
+	e.until("the job", func() bool { return seen.contains("add " + e.name) })
 }
 
 func accessReview(e *env) {
@@ -126,6 +126,6 @@ func accessReview(e *env) {
 			Namespace: e.namespace, Verb: "create", Group: "batch.volcano.sh", Resource: "jobs",
 		},
 	}}
-	said := must(e.core.AuthorizationV1().SelfSubjectAccessReviews().Create(e.ctx, review, metav1.CreateOptions{}))
-	same("allowed", said.Status.Allowed, true)
+	result := must(e.core.AuthorizationV1().SelfSubjectAccessReviews().Create(e.ctx, review, metav1.CreateOptions{}))
+	same("allowed", result.Status.Allowed, true)
 }

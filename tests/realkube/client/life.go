@@ -22,7 +22,7 @@ var lifeChecks = []check{
 	{"life-queue-closed-and-opened", lifeQueueClosedAndOpened},
 }
 
-// Jobs as an informer sees them, and pods beside them.
+// Jobs of an informer, and their pods.
 func (e *env) lives() (listers.JobLister, cache.SharedIndexInformer) {
 	factory := externalversions.NewSharedInformerFactory(e.volcano, 0)
 	jobs := factory.Batch().V1alpha1().Jobs()
@@ -63,9 +63,9 @@ func (e *env) submit(replicas int32, seconds string) {
 func (e *env) command(action bus.Action, apiVersion, kind string, target metav1.Object) {
 	commands := e.volcano.BusV1alpha1().Commands("default")
 	command := newCommand(action, apiVersion, kind, target)
-	made := must(commands.Create(e.ctx, command, metav1.CreateOptions{}))
-	e.until("the command obeyed", func() bool {
-		_, err := commands.Get(e.ctx, made.Name, metav1.GetOptions{})
+	created := must(commands.Create(e.ctx, command, metav1.CreateOptions{}))
+	e.until("the command executed", func() bool {
+		_, err := commands.Get(e.ctx, created.Name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 }
@@ -103,7 +103,7 @@ func lifeSuspendedAndResumed(e *env) {
 func lifeQueueClosedAndOpened(e *env) {
 	queues := e.volcano.SchedulingV1beta1().Queues()
 	queue := &scheduling.Queue{ObjectMeta: metav1.ObjectMeta{Name: e.name}}
-	made := must(queues.Create(e.ctx, queue, metav1.CreateOptions{}))
+	created := must(queues.Create(e.ctx, queue, metav1.CreateOptions{}))
 	state := func(wanted scheduling.QueueState) func() bool {
 		return func() bool {
 			return must(queues.Get(e.ctx, e.name, metav1.GetOptions{})).Status.State == wanted
@@ -111,19 +111,19 @@ func lifeQueueClosedAndOpened(e *env) {
 	}
 	e.until("open", state(scheduling.QueueStateOpen))
 	version := scheduling.SchemeGroupVersion.String()
-	e.command(bus.CloseQueueAction, version, "Queue", made)
+	e.command(bus.CloseQueueAction, version, "Queue", created)
 	e.until("closed", state(scheduling.QueueStateClosed))
 	jobs := e.volcano.BatchV1alpha1().Jobs(e.namespace)
 	job := newJob(e.name, nil)
 	job.Spec.Queue = e.name
 	e.until("closed for jobs", func() bool {
-		// Webhooks look at queues in a cache, which may be late.
+		// Webhooks read queues from a cache, which may be stale.
 		_, err := jobs.Create(e.ctx, job, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil
 	})
 	_, err := jobs.Create(e.ctx, job, metav1.CreateOptions{})
 	refused("a job for a closed queue", err, func(error) bool { return true })
-	e.command(bus.OpenQueueAction, version, "Queue", made)
+	e.command(bus.OpenQueueAction, version, "Queue", created)
 	e.until("open again", state(scheduling.QueueStateOpen))
 	must(jobs.Create(e.ctx, job, metav1.CreateOptions{}))
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // Each check has this long, which only keeps a broken one from hanging.
-const patience = 100 * time.Second
+const timeout = 100 * time.Second
 
 // What a check is given: clients, and a namespace that is there.
 type env struct {
@@ -66,7 +66,7 @@ func same(what string, got, wanted any) {
 	}
 }
 
-// Demands that a call was refused, and in the way that is says.
+// Requires that a call failed, with an error that is() accepts.
 func refused(what string, err error, is func(error) bool) {
 	if err == nil {
 		fail("%s: was not refused", what)
@@ -80,12 +80,12 @@ func refused(what string, err error, is func(error) bool) {
 func (e *env) until(what string, holds func() bool) {
 	again := func(context.Context) (bool, error) { return holds(), nil }
 	if err := wait.PollUntilContextCancel(e.ctx, 20*time.Millisecond, true, again); err != nil {
-		fail("%s: never came", what)
+		fail("%s: timed out", what)
 	}
 }
 
-func run(each check, base env) (said string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func run(each check, base env) (message string) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	base.ctx = ctx
 	base.name = each.name
@@ -93,9 +93,9 @@ func run(each check, base env) (said string) {
 		switch broken := recover().(type) {
 		case nil:
 		case failure:
-			said = broken.text
+			message = broken.text
 		default:
-			said = fmt.Sprintf("%v\n%s", broken, debug.Stack())
+			message = fmt.Sprintf("%v\n%s", broken, debug.Stack())
 		}
 	}()
 	each.run(&base)
@@ -127,8 +127,8 @@ func main() {
 	out := json.NewEncoder(os.Stdout)
 	for _, each := range checks {
 		if wanted.MatchString(each.name) {
-			said := run(each, base)
-			done(out.Encode(map[string]any{"check": each.name, "ok": said == "", "error": said}))
+			message := run(each, base)
+			done(out.Encode(map[string]any{"check": each.name, "ok": message == "", "error": message}))
 		}
 	}
 }

@@ -73,8 +73,8 @@ func podStatus(e *env) {
 	pod := e.boundPod()
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.PodIP = "10.0.0.1"
-	told := must(pods.UpdateStatus(e.ctx, pod, metav1.UpdateOptions{}))
-	same("phase", told.Status.Phase, "Running")
+	updated := must(pods.UpdateStatus(e.ctx, pod, metav1.UpdateOptions{}))
+	same("phase", updated.Status.Phase, "Running")
 	text := []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
 	patched := must(pods.Patch(e.ctx, e.name, types.StrategicMergePatchType, text, metav1.PatchOptions{}, "status"))
 	same("conditions", len(patched.Status.Conditions), 2)
@@ -91,8 +91,8 @@ func podEviction(e *env) {
 	done(pods.EvictV1(e.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: e.name}}))
 	_, err := pods.Get(e.ctx, e.name, metav1.GetOptions{})
 	refused("the evicted, which no node had", err, apierrors.IsNotFound)
-	err = pods.EvictV1(e.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "nobody"}})
-	refused("an eviction of nobody", err, apierrors.IsNotFound)
+	err = pods.EvictV1(e.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "missing"}})
+	refused("an eviction of a missing pod", err, apierrors.IsNotFound)
 }
 
 func podEvictionByBudget(e *env) {
@@ -162,9 +162,9 @@ func eventsCore(e *env) {
 			return len(found) == 1 && found[0].Count == count
 		}
 	}
-	recorder.Event(pod, corev1.EventTypeNormal, "Tried", "once more")
+	recorder.Event(pod, corev1.EventTypeNormal, "Tried", "again")
 	e.until("the event", counts(1))
-	recorder.Event(pod, corev1.EventTypeNormal, "Tried", "once more")
+	recorder.Event(pod, corev1.EventTypeNormal, "Tried", "again")
 	e.until("its repetition", counts(2))
 }
 

@@ -63,14 +63,14 @@ func jobCreateGetList(e *env) {
 	jobs := e.volcano.BatchV1alpha1().Jobs(e.namespace)
 	for index, color := range []string{"red", "blue", "red"} {
 		name := fmt.Sprintf("%s-%d", e.name, index)
-		made := must(jobs.Create(e.ctx, newJob(name, map[string]string{"color": color}), metav1.CreateOptions{}))
-		same("queue", made.Spec.Queue, "default")
-		same("max retry", made.Spec.MaxRetry, 3)
-		if made.UID == "" || made.ResourceVersion == "" || made.CreationTimestamp.IsZero() {
-			fail("the server gave no identity: %+v", made.ObjectMeta)
+		created := must(jobs.Create(e.ctx, newJob(name, map[string]string{"color": color}), metav1.CreateOptions{}))
+		same("queue", created.Spec.Queue, "default")
+		same("max retry", created.Spec.MaxRetry, 3)
+		if created.UID == "" || created.ResourceVersion == "" || created.CreationTimestamp.IsZero() {
+			fail("the server gave no identity: %+v", created.ObjectMeta)
 		}
 		got := must(jobs.Get(e.ctx, name, metav1.GetOptions{}))
-		same("version", got.ResourceVersion, made.ResourceVersion)
+		same("version", got.ResourceVersion, created.ResourceVersion)
 		cpu := got.Spec.Tasks[0].Template.Spec.Containers[0].Resources.Requests.Cpu()
 		same("cpu", cpu.MilliValue(), 100)
 	}
@@ -93,7 +93,7 @@ func jobCreateGetList(e *env) {
 	every := must(e.volcano.BatchV1alpha1().Jobs(metav1.NamespaceAll).List(e.ctx, metav1.ListOptions{LabelSelector: "color"}))
 	same("all namespaces", len(every.Items), 3)
 	done(jobs.DeleteCollection(e.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "color=red"}))
-	e.until("the red ones gone", func() bool {
+	e.until("the red ones deleted", func() bool {
 		return len(must(jobs.List(e.ctx, metav1.ListOptions{LabelSelector: "color"})).Items) == 1
 	})
 }
@@ -114,16 +114,16 @@ func jobDryRun(e *env) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	same("queue", must(jobs.Create(e.ctx, newJob(e.name, nil), options)).Spec.Queue, "default")
 	_, err := jobs.Get(e.ctx, e.name, metav1.GetOptions{})
-	refused("what was not made", err, apierrors.IsNotFound)
+	refused("an object that was not created", err, apierrors.IsNotFound)
 }
 
 func jobUpdate(e *env) {
 	jobs := e.volcano.BatchV1alpha1().Jobs(e.namespace)
-	made := must(jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
-	same("generation", made.Generation, 1)
-	stale := made.DeepCopy()
-	made.Annotations = map[string]string{"a": "b"}
-	marked := must(jobs.Update(e.ctx, made, metav1.UpdateOptions{}))
+	created := must(jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
+	same("generation", created.Generation, 1)
+	stale := created.DeepCopy()
+	created.Annotations = map[string]string{"a": "b"}
+	marked := must(jobs.Update(e.ctx, created, metav1.UpdateOptions{}))
 	same("generation after metadata", marked.Generation, 1)
 	marked.Spec.PriorityClassName = "low"
 	changed := must(jobs.Update(e.ctx, marked, metav1.UpdateOptions{}))
@@ -138,18 +138,18 @@ func jobUpdateStatus(e *env) {
 	jobs := e.volcano.BatchV1alpha1().Jobs(e.namespace)
 	job := newJob(e.name, nil)
 	job.Status.Running = 5
-	made := must(jobs.Create(e.ctx, job, metav1.CreateOptions{}))
-	same("status of a new object", made.Status.Running, 0)
-	made.Status.Running = 7
-	made.Status.State.Phase = batch.Running
-	made.Status.State.LastTransitionTime = metav1.Now()
-	made.Spec.PriorityClassName = "ignored"
-	told := must(jobs.UpdateStatus(e.ctx, made, metav1.UpdateOptions{}))
-	same("status", told.Status.Running, 7)
-	same("spec by way of status", told.Spec.PriorityClassName, "")
-	same("generation", told.Generation, 1)
-	told.Status.Running = 1
-	kept := must(jobs.Update(e.ctx, told, metav1.UpdateOptions{}))
+	created := must(jobs.Create(e.ctx, job, metav1.CreateOptions{}))
+	same("status of a new object", created.Status.Running, 0)
+	created.Status.Running = 7
+	created.Status.State.Phase = batch.Running
+	created.Status.State.LastTransitionTime = metav1.Now()
+	created.Spec.PriorityClassName = "ignored"
+	updated := must(jobs.UpdateStatus(e.ctx, created, metav1.UpdateOptions{}))
+	same("status", updated.Status.Running, 7)
+	same("spec by way of status", updated.Spec.PriorityClassName, "")
+	same("generation", updated.Generation, 1)
+	updated.Status.Running = 1
+	kept := must(jobs.Update(e.ctx, updated, metav1.UpdateOptions{}))
 	same("status by way of the object", kept.Status.Running, 7)
 	kept.Status.State.Phase = "Wrong"
 	_, err := jobs.UpdateStatus(e.ctx, kept, metav1.UpdateOptions{})
@@ -158,9 +158,9 @@ func jobUpdateStatus(e *env) {
 
 func jobPatch(e *env) {
 	jobs := e.volcano.BatchV1alpha1().Jobs(e.namespace)
-	made := must(jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
-	patch := func(kind types.PatchType, text string, parts ...string) (*batch.Job, error) {
-		return jobs.Patch(e.ctx, e.name, kind, []byte(text), metav1.PatchOptions{}, parts...)
+	created := must(jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
+	patch := func(kind types.PatchType, text string, subresources ...string) (*batch.Job, error) {
+		return jobs.Patch(e.ctx, e.name, kind, []byte(text), metav1.PatchOptions{}, subresources...)
 	}
 	merged := must(patch(types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"maxRetry":7}}`))
 	same("label", merged.Labels["a"], "b")
@@ -173,11 +173,11 @@ func jobPatch(e *env) {
 	refused("a test that fails", err, apierrors.IsInvalid)
 	_, err = patch(types.StrategicMergePatchType, `{"spec":{"maxRetry":1}}`)
 	refused("a strategic merge of a custom kind", err, apierrors.IsUnsupportedMediaType)
-	_, err = patch(types.MergePatchType, fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{"c":"d"}}}`, made.ResourceVersion))
+	_, err = patch(types.MergePatchType, fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{"c":"d"}}}`, created.ResourceVersion))
 	refused("a patch of a stale version", err, apierrors.IsConflict)
-	told := must(patch(types.MergePatchType, `{"status":{"succeeded":2},"spec":{"maxRetry":1}}`, "status"))
-	same("status", told.Status.Succeeded, 2)
-	same("spec by way of status", told.Spec.MaxRetry, 9)
+	updated := must(patch(types.MergePatchType, `{"status":{"succeeded":2},"spec":{"maxRetry":1}}`, "status"))
+	same("status", updated.Status.Succeeded, 2)
+	same("spec by way of status", updated.Spec.MaxRetry, 9)
 }
 
 func jobRefusals(e *env) {
@@ -185,8 +185,8 @@ func jobRefusals(e *env) {
 	must(jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
 	_, err := jobs.Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{})
 	refused("a second of the name", err, apierrors.IsAlreadyExists)
-	_, err = jobs.Get(e.ctx, "nobody", metav1.GetOptions{})
-	refused("nobody", err, apierrors.IsNotFound)
+	_, err = jobs.Get(e.ctx, "missing", metav1.GetOptions{})
+	refused("missing", err, apierrors.IsNotFound)
 	wrong := newJob(e.name+"-wrong", nil)
 	wrong.Spec.MinAvailable = -1
 	wrong.Spec.Queue = "No Queue"
@@ -239,19 +239,19 @@ func queueLife(e *env) {
 	queues := e.volcano.SchedulingV1beta1().Queues()
 	queue := &scheduling.Queue{ObjectMeta: metav1.ObjectMeta{Name: e.name}}
 	queue.Spec.Capability = corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi")}
-	made := must(queues.Create(e.ctx, queue, metav1.CreateOptions{}))
-	same("weight", made.Spec.Weight, 1)
-	made.Status.State = scheduling.QueueStateOpen
-	made.Status.Allocated = corev1.ResourceList{"cpu": resource.MustParse("1")}
-	told := must(queues.UpdateStatus(e.ctx, made, metav1.UpdateOptions{}))
-	same("state", told.Status.State, "Open")
-	told.Spec.Weight = 4
-	same("weight", must(queues.Update(e.ctx, told, metav1.UpdateOptions{})).Spec.Weight, 4)
+	created := must(queues.Create(e.ctx, queue, metav1.CreateOptions{}))
+	same("weight", created.Spec.Weight, 1)
+	created.Status.State = scheduling.QueueStateOpen
+	created.Status.Allocated = corev1.ResourceList{"cpu": resource.MustParse("1")}
+	updated := must(queues.UpdateStatus(e.ctx, created, metav1.UpdateOptions{}))
+	same("state", updated.Status.State, "Open")
+	updated.Spec.Weight = 4
+	same("weight", must(queues.Update(e.ctx, updated, metav1.UpdateOptions{})).Spec.Weight, 4)
 	found := must(queues.List(e.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + e.name}))
 	same("found", len(found.Items), 1)
-	told = must(queues.Get(e.ctx, e.name, metav1.GetOptions{}))
-	told.Spec.Weight = -1
-	_, err := queues.Update(e.ctx, told, metav1.UpdateOptions{})
+	updated = must(queues.Get(e.ctx, e.name, metav1.GetOptions{}))
+	updated.Spec.Weight = -1
+	_, err := queues.Update(e.ctx, updated, metav1.UpdateOptions{})
 	refused("a negative weight", err, apierrors.IsInvalid)
 	done(queues.Delete(e.ctx, e.name, metav1.DeleteOptions{}))
 	_, err = queues.Get(e.ctx, e.name, metav1.GetOptions{})
@@ -264,14 +264,14 @@ func podGroupLife(e *env) {
 	group.Spec.MinMember = 2
 	group.Spec.MinTaskMember = map[string]int32{"main": 2}
 	group.Status.Phase = scheduling.PodGroupPending
-	made := must(groups.Create(e.ctx, group, metav1.CreateOptions{}))
+	created := must(groups.Create(e.ctx, group, metav1.CreateOptions{}))
 	// Its status is a part of the object like any other.
-	same("phase of a new one", made.Status.Phase, "Pending")
-	made.Status.Phase = scheduling.PodGroupInqueue
-	told := must(groups.Update(e.ctx, made, metav1.UpdateOptions{}))
-	same("phase", told.Status.Phase, "Inqueue")
-	_, err := groups.UpdateStatus(e.ctx, told, metav1.UpdateOptions{})
-	refused("a status of its own", err, apierrors.IsNotFound)
+	same("phase of a new one", created.Status.Phase, "Pending")
+	created.Status.Phase = scheduling.PodGroupInqueue
+	updated := must(groups.Update(e.ctx, created, metav1.UpdateOptions{}))
+	same("phase", updated.Status.Phase, "Inqueue")
+	_, err := groups.UpdateStatus(e.ctx, updated, metav1.UpdateOptions{})
+	refused("a status subresource", err, apierrors.IsNotFound)
 	patch := []byte(`{"status":{"running":2}}`)
 	same("running", must(groups.Patch(e.ctx, e.name, types.MergePatchType, patch, metav1.PatchOptions{})).Status.Running, 2)
 	done(groups.Delete(e.ctx, e.name, metav1.DeleteOptions{}))
@@ -280,14 +280,14 @@ func podGroupLife(e *env) {
 func commandLife(e *env) {
 	job := must(e.volcano.BatchV1alpha1().Jobs(e.namespace).Create(e.ctx, newJob(e.name, nil), metav1.CreateOptions{}))
 	commands := e.volcano.BusV1alpha1().Commands(e.namespace)
-	made := must(commands.Create(e.ctx, newCommand(bus.AbortJobAction, batch.SchemeGroupVersion.String(), "Job", job), metav1.CreateOptions{}))
-	same("action", made.Action, "AbortJob")
-	same("target", made.TargetObject.UID, job.UID)
-	got := must(commands.Get(e.ctx, made.Name, metav1.GetOptions{}))
-	if string(must(json.Marshal(got.TargetObject))) != string(must(json.Marshal(made.TargetObject))) {
-		fail("target: %v is not %v", got.TargetObject, made.TargetObject)
+	created := must(commands.Create(e.ctx, newCommand(bus.AbortJobAction, batch.SchemeGroupVersion.String(), "Job", job), metav1.CreateOptions{}))
+	same("action", created.Action, "AbortJob")
+	same("target", created.TargetObject.UID, job.UID)
+	got := must(commands.Get(e.ctx, created.Name, metav1.GetOptions{}))
+	if string(must(json.Marshal(got.TargetObject))) != string(must(json.Marshal(created.TargetObject))) {
+		fail("target: %v is not %v", got.TargetObject, created.TargetObject)
 	}
-	done(commands.Delete(e.ctx, made.Name, metav1.DeleteOptions{}))
+	done(commands.Delete(e.ctx, created.Name, metav1.DeleteOptions{}))
 }
 
 func newCommand(action bus.Action, apiVersion, kind string, target metav1.Object) *bus.Command {

@@ -28,35 +28,35 @@ var watchChecks = []check{
 	{"retry-watcher", retryWatcher},
 }
 
-// What an informer told of objects whose names begin with a prefix.
-type told struct {
+// Events of an informer about objects whose names start with a prefix.
+type eventLog struct {
 	mutex sync.Mutex
 	lines []string
 }
 
-func (t *told) handlers() cache.ResourceEventHandler {
-	say := func(verb string, object any) {
-		if gone, is := object.(cache.DeletedFinalStateUnknown); is {
-			object = gone.Obj
+func (t *eventLog) handlers() cache.ResourceEventHandler {
+	add := func(verb string, object any) {
+		if deleted, is := object.(cache.DeletedFinalStateUnknown); is {
+			object = deleted.Obj
 		}
 		t.mutex.Lock()
 		defer t.mutex.Unlock()
 		t.lines = append(t.lines, verb+" "+object.(metav1.Object).GetName())
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { say("add", object) },
-		UpdateFunc: func(_, object any) { say("update", object) },
-		DeleteFunc: func(object any) { say("delete", object) },
+		AddFunc:    func(object any) { add("add", object) },
+		UpdateFunc: func(_, object any) { add("update", object) },
+		DeleteFunc: func(object any) { add("delete", object) },
 	}
 }
 
-func (t *told) said(lines ...string) bool {
+func (t *eventLog) contains(lines ...string) bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	return fmt.Sprint(t.lines) == fmt.Sprint(lines)
 }
 
-func (t *told) last() string {
+func (t *eventLog) last() string {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	return t.lines[len(t.lines)-1]
@@ -74,7 +74,7 @@ func volcanoInformers(e *env) {
 	factory := externalversions.NewSharedInformerFactoryWithOptions(
 		e.volcano, 0, externalversions.WithTweakListOptions(selecting(e)))
 	informer := factory.Batch().V1alpha1().Jobs()
-	seen := &told{}
+	seen := &eventLog{}
 	must(informer.Informer().AddEventHandler(seen.handlers()))
 	factory.Scheduling().V1beta1().Queues().Informer()
 	factory.Scheduling().V1beta1().PodGroups().Informer()
@@ -85,14 +85,14 @@ func volcanoInformers(e *env) {
 			fail("%v never synced", kind)
 		}
 	}
-	e.until("the first", func() bool { return seen.said("add " + first.Name) })
+	e.until("the first", func() bool { return seen.contains("add " + first.Name) })
 	second := must(jobs.Create(e.ctx, newJob(e.name+"-b", marked(e)), metav1.CreateOptions{}))
 	must(jobs.Create(e.ctx, newJob(e.name+"-unseen", nil), metav1.CreateOptions{}))
 	first.Status.Running = 1
 	must(jobs.UpdateStatus(e.ctx, first, metav1.UpdateOptions{}))
 	done(jobs.Delete(e.ctx, second.Name, metav1.DeleteOptions{}))
 	e.until("all", func() bool {
-		return seen.said("add "+first.Name, "add "+second.Name, "update "+first.Name, "delete "+second.Name)
+		return seen.contains("add "+first.Name, "add "+second.Name, "update "+first.Name, "delete "+second.Name)
 	})
 	listed := must(informer.Lister().Jobs(e.namespace).List(labels.Everything()))
 	same("listed", len(listed), 1)
@@ -103,7 +103,7 @@ func coreInformers(e *env) {
 	factory := informers.NewSharedInformerFactoryWithOptions(
 		e.core, 0, informers.WithNamespace(e.namespace), informers.WithTweakListOptions(selecting(e)))
 	pods := factory.Core().V1().Pods()
-	seen := &told{}
+	seen := &eventLog{}
 	must(pods.Informer().AddEventHandler(seen.handlers()))
 	done(pods.Informer().AddIndexers(cache.Indexers{"image": func(object any) ([]string, error) {
 		return []string{object.(*corev1.Pod).Spec.Containers[0].Image}, nil
@@ -122,10 +122,10 @@ func coreInformers(e *env) {
 		}
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: e.name, Labels: marked(e)}, Spec: podSpec()}
-	made := must(e.core.CoreV1().Pods(e.namespace).Create(e.ctx, pod, metav1.CreateOptions{}))
-	e.until("the pod", func() bool { return seen.said("add " + e.name) })
+	created := must(e.core.CoreV1().Pods(e.namespace).Create(e.ctx, pod, metav1.CreateOptions{}))
+	e.until("the pod", func() bool { return seen.contains("add " + e.name) })
 	same("by image", len(must(pods.Informer().GetIndexer().ByIndex("image", "busybox"))), 1)
-	same("uid", must(pods.Lister().Pods(e.namespace).Get(e.name)).UID, made.UID)
+	same("uid", must(pods.Lister().Pods(e.namespace).Get(e.name)).UID, created.UID)
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	done(e.core.CoreV1().Pods(e.namespace).Delete(e.ctx, e.name, now))
 	e.until("its end", func() bool { return seen.last() == "delete "+e.name })
@@ -138,10 +138,10 @@ func metadataInformer(e *env) {
 		e.metadata, 0, e.namespace, metadatainformer.TweakListOptionsFunc(selecting(e)))
 	resource := batch.SchemeGroupVersion.WithResource("jobs")
 	informer := factory.ForResource(resource)
-	seen := &told{}
+	seen := &eventLog{}
 	must(informer.Informer().AddEventHandler(seen.handlers()))
 	factory.Start(e.ctx.Done())
-	e.until("the job", func() bool { return seen.said("add " + e.name) })
+	e.until("the job", func() bool { return seen.contains("add " + e.name) })
 	partial := must(informer.Lister().ByNamespace(e.namespace).Get(e.name)).(*metav1.PartialObjectMetadata)
 	same("label", partial.Labels["check"], e.name)
 	got := must(e.metadata.Resource(resource).Namespace(e.namespace).Get(e.ctx, e.name, metav1.GetOptions{}))
@@ -174,7 +174,7 @@ func watchListStreaming(e *env) {
 	for later.Type == watch.Bookmark {
 		later = <-stream.ResultChan()
 	}
-	same("what comes later", later.Object.(*batch.Job).Name, e.name+"-later")
+	same("a later event", later.Object.(*batch.Job).Name, e.name+"-later")
 }
 
 func watchFromAVersion(e *env) {
@@ -200,7 +200,7 @@ func watchExpired(e *env) {
 		}
 		return
 	}
-	fail("the stream ended without a word")
+	fail("the stream ended without an error")
 }
 
 func retryWatcher(e *env) {

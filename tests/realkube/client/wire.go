@@ -25,7 +25,7 @@ var wireChecks = []check{
 	{"wire-gzip", gzipped},
 }
 
-// Remembers the content types that went over the wire.
+// Records the content types of requests and responses.
 type listener struct {
 	inner         http.RoundTripper
 	mutex         sync.Mutex
@@ -34,28 +34,28 @@ type listener struct {
 }
 
 func (l *listener) RoundTrip(request *http.Request) (*http.Response, error) {
-	answer, err := l.inner.RoundTrip(request)
+	response, err := l.inner.RoundTrip(request)
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if request.Body != nil {
 		l.sent[request.Header.Get("Content-Type")] = true
 	}
 	if err == nil {
-		l.got[strings.Split(answer.Header.Get("Content-Type"), ";")[0]] = true
-		l.sentEncodings[answer.Header.Get("Content-Encoding")] = true
+		l.got[strings.Split(response.Header.Get("Content-Type"), ";")[0]] = true
+		l.sentEncodings[response.Header.Get("Content-Encoding")] = true
 	}
-	return answer, err
+	return response, err
 }
 
 // A copy of the configuration, in which one can listen.
 func (e *env) listening() (*rest.Config, *listener) {
-	heard := &listener{sent: map[string]bool{}, got: map[string]bool{}, sentEncodings: map[string]bool{}}
+	recorded := &listener{sent: map[string]bool{}, got: map[string]bool{}, sentEncodings: map[string]bool{}}
 	config := rest.CopyConfig(e.config)
 	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
-		heard.inner = inner
-		return heard
+		recorded.inner = inner
+		return recorded
 	})
-	return config, heard
+	return config, recorded
 }
 
 func inProtobuf(config *rest.Config) *rest.Config {
@@ -65,15 +65,15 @@ func inProtobuf(config *rest.Config) *rest.Config {
 }
 
 func protobuf(e *env) {
-	config, heard := e.listening()
+	config, recorded := e.listening()
 	client := must(kubernetes.NewForConfig(inProtobuf(config)))
 	pods := client.CoreV1().Pods(e.namespace)
 	pod := newPod(e.name)
 	pod.Labels = marked(e)
-	made := must(pods.Create(e.ctx, pod, metav1.CreateOptions{}))
-	same("cpu", made.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(), 100)
-	made.Annotations = map[string]string{"a": "b"}
-	changed := must(pods.Update(e.ctx, made, metav1.UpdateOptions{}))
+	created := must(pods.Create(e.ctx, pod, metav1.CreateOptions{}))
+	same("cpu", created.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(), 100)
+	created.Annotations = map[string]string{"a": "b"}
+	changed := must(pods.Update(e.ctx, created, metav1.UpdateOptions{}))
 	same("annotation", changed.Annotations["a"], "b")
 	listed := must(pods.List(e.ctx, metav1.ListOptions{LabelSelector: "check=" + e.name}))
 	same("listed", len(listed.Items), 1)
@@ -83,7 +83,7 @@ func protobuf(e *env) {
 	done(pods.Bind(e.ctx, binding(changed, "nowhere"), metav1.CreateOptions{}))
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	done(pods.Delete(e.ctx, e.name, now))
-	same("sent", heard.sent[runtime.ContentTypeProtobuf], true)
+	same("sent", recorded.sent[runtime.ContentTypeProtobuf], true)
 }
 
 func protobufWatch(e *env) {
@@ -108,7 +108,7 @@ func protobufForCustomKinds(e *env) {
 }
 
 func cborFallsBack(e *env) {
-	config, heard := e.listening()
+	config, recorded := e.listening()
 	config.AcceptContentTypes = runtime.ContentTypeCBOR + ";q=1," + runtime.ContentTypeJSON + ";q=0.9"
 	jobs := must(dynamic.NewForConfig(config)).Resource(jobsResource).Namespace(e.namespace)
 	_, err := jobs.Create(e.ctx, e.rawJob(), metav1.CreateOptions{})
@@ -118,7 +118,7 @@ func cborFallsBack(e *env) {
 	}
 	done(err)
 	must(jobs.List(e.ctx, metav1.ListOptions{}))
-	same("JSON", heard.got[runtime.ContentTypeJSON], true)
+	same("JSON", recorded.got[runtime.ContentTypeJSON], true)
 }
 
 func gzipped(e *env) {
