@@ -55,7 +55,8 @@ EXPECTED_LINES = {
     "agent": ["phase=Running"],
     "api": ["command asked for", "command settled"],
 }
-"""Log lines of each component, in order. Lines of two components may differ by less than a millisecond.
+"""Log lines of each component, in order. Lines of two components may differ by less than a
+millisecond.
 
 A pod that starts at once is never reported as pending.
 """
