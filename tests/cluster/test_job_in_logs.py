@@ -8,12 +8,15 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import pytest
 from support.embedded_cluster import EmbeddedCluster, embedded_cluster
 from support.polling import DEFAULT_TIMEOUT
 from support.polling import wait_for as said_in_time
 
 from batholith.model.job import Job
 from batholith.model.names import JOBS, SECRETS
+
+pytestmark = pytest.mark.process
 
 KEY = "default/followed"
 JOB = {

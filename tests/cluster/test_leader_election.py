@@ -16,6 +16,8 @@ from support.polling import wait_until_true
 from batholith.model import crds
 from batholith.model.names import EVENTS, LEASES, NAMESPACES, QUEUES
 
+pytestmark = pytest.mark.process
+
 Json = dict[str, Any]
 NAMESPACE = "volcano-system"
 SLOW_ELECTION = (
@@ -42,7 +44,7 @@ async def server(servers: ServerFactory, tmp_path: Path) -> AsyncIterator[Server
 @contextlib.asynccontextmanager
 async def replica(server: Server, name: str, *flags: str) -> AsyncIterator[ComponentProcess]:
     """Start another process of the component *name*."""
-    common = ("--force-common-volcano", "--healthz-address", "127.0.0.1:0")
+    common = ("--force-beside-volcano", "--healthz-address", "127.0.0.1:0")
     async with component(name, "--kubeconfig", str(server.kubeconfig), *common, *flags) as process:
         yield process
 

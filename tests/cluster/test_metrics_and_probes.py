@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.components import ComponentProcess, component, kubeconfig
 from support.embedded_apiserver import EmbeddedServer, embedded_server
@@ -16,6 +17,8 @@ from batholith.model import crds
 from batholith.model.job import Job
 from batholith.model.names import CRDS, JOBS, QUEUES
 from batholith.model.queue import Queue
+
+pytestmark = pytest.mark.process
 
 OPEN = ("--healthz-address=127.0.0.1:0", "--listen-address=127.0.0.1:0")
 COMMON_METRICS = {
