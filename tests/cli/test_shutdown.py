@@ -1,4 +1,4 @@
-"""How parts end, seen from outside: exit codes, and what reaches the API server."""
+"""Shutdown of components: exit codes, and requests to the API server."""
 
 import asyncio
 import signal
@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 from support.components import component, kubeconfig
+from support.controller_api import ControllerApi
 from support.embedded_apiserver import EmbeddedServer, embedded_server
-from support.fake_apiserver import FakeApi
-from support.polling import wait_for
 from support.realkube import free_ports
 
 from batholith.kube.client.config import Credentials
 from batholith.model import crds
-from batholith.model.names import JOBS, PODGROUPS, QUEUES
+from batholith.model.names import COMMANDS, JOBS, PODGROUPS, QUEUES
+from batholith.testing import RequestMatcher
+
+pytestmark = pytest.mark.process
+
+KINDS = (JOBS, QUEUES, PODGROUPS, COMMANDS)
 
 
 @pytest.fixture
@@ -25,20 +29,20 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 ALONE = ("--leader-elect=false", "--force-beside-volcano")
-"""Work begins at once."""
+"""Flags to start work without delay."""
 
 
-def arguments(name: str, server: EmbeddedServer, folder: Path) -> list[str]:
-    config = ["--kubeconfig", str(server.kubeconfig)]
+def arguments(name: str, config: Path, directory: Path) -> list[str]:
+    access = ["--kubeconfig", str(config)]
     address = ["--listen-address", "127.0.0.1:0"]
     return {
-        "apiserver": ["apiserver", "--data-dir", str(folder / "own"), *address],
-        "controllers": ["controllers", *config],
-        "scheduler": ["scheduler", *config],
-        "simulated agent": ["agent", "--data-dir", str(folder), "--simulate", "2", *config],
-        "agent": ["agent", "--data-dir", str(folder), *config],
-        "ending agent": ["agent", "--data-dir", str(folder), "--end-pods", *config],
-        "api": ["api", "--store", f"sqlite:///{folder}/api.db", *address, *config],
+        "apiserver": ["apiserver", "--data-dir", str(directory / "own"), *address],
+        "controllers": ["controllers", *access],
+        "scheduler": ["scheduler", *access],
+        "simulated agent": ["agent", "--data-dir", str(directory), "--simulate", "2", *access],
+        "agent": ["agent", "--data-dir", str(directory), *access],
+        "ending agent": ["agent", "--data-dir", str(directory), "--end-pods", *access],
+        "api": ["api", "--store", f"sqlite:///{directory}/api.db", *address, *access],
     }[name]
 
 
@@ -47,11 +51,11 @@ def arguments(name: str, server: EmbeddedServer, folder: Path) -> list[str]:
     "name",
     ["apiserver", "controllers", "scheduler", "simulated agent", "agent", "ending agent", "api"],
 )
-async def test_every_part_stops_in_order_when_told(
+async def test_every_component_stops_gracefully_on_sigterm(
     server: EmbeddedServer, tmp_path: Path, name: str, number: int
 ) -> None:
-    """Quirk O3: a stop is no failure. After nine seconds it would end itself with 1."""
-    async with component(*arguments(name, server, tmp_path)) as one:
+    """Quirk O3: exit code 0. After the shutdown timeout of nine seconds it would be 1."""
+    async with component(*arguments(name, server.kubeconfig, tmp_path)) as one:
         await one.wait_ready()
         assert await one.stop(number) == 0, one.text
     assert [entry["message"] for entry in one.log].count("stopping") == 1
@@ -60,11 +64,11 @@ async def test_every_part_stops_in_order_when_told(
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler", "simulated agent", "api"])
-async def test_a_part_that_finds_no_server_stops_too(
+async def test_a_component_without_an_api_server_stops(
     server: EmbeddedServer, tmp_path: Path, name: str
 ) -> None:
     nowhere = ["--kubeconfig", str(tmp_path / "nowhere")]
-    given = arguments(name, server, tmp_path)
+    given = arguments(name, server.kubeconfig, tmp_path)
     given[given.index("--kubeconfig") :] = nowhere
     kubeconfig(tmp_path / "nowhere", Credentials(server=f"http://127.0.0.1:{free_ports(1)[0]}"))
     async with component(*given) as one:
@@ -73,56 +77,49 @@ async def test_a_part_that_finds_no_server_stops_too(
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler"])
-async def test_inv_lc_3_it_stops_though_a_sync_hangs_because_the_server_does(
-    tmp_path: Path, name: str
-) -> None:
-    """INV-LC-1 as well: nothing is written after the end."""
-    async with FakeApi() as api:
-        config = kubeconfig(tmp_path / "config", api.credentials)
+async def test_inv_lc_3_a_component_stops_while_a_sync_hangs(name: str) -> None:
+    """INV-LC-1 as well: no writes after the exit."""
+    async with ControllerApi(*KINDS) as api:
         api.put(JOBS, "train", spec={"tasks": []})
         api.put(QUEUES, "default", status={"state": "Open"})
         api.put(PODGROUPS, "gang", spec={"minMember": 1, "queue": "default"})
-        api.inject_fault("hang", times=1000, writes=True)
-        async with component(name, *ALONE, "--kubeconfig", str(config)) as one:
+        held = api.hold_writes()
+        async with component(name, *ALONE, "--kubeconfig", str(api.kubeconfig)) as one:
             await one.wait_ready()
-            await wait_for(lambda: api.count("POST") + api.count("PATCH"))
+            await held.wait_held()
             assert await one.stop() == 0, one.text
-            seen = len(api.received)
-        assert len(api.received) == seen
+            requests = len(api.faults.requests)
+        assert len(api.faults.requests) == requests
 
 
 @pytest.mark.parametrize("name", ["controllers", "scheduler", "simulated agent", "agent", "api"])
-async def test_it_stops_though_the_server_has_never_answered(
-    server: EmbeddedServer, tmp_path: Path, name: str
+async def test_a_component_stops_if_the_server_has_never_responded(
+    tmp_path: Path, name: str
 ) -> None:
-    async with FakeApi() as api:
-        api.inject_fault("hang", times=1000)
-        given = arguments(name, server, tmp_path)
-        kubeconfig(tmp_path / "config", api.credentials)
-        given[given.index("--kubeconfig") + 1] = str(tmp_path / "config")
-        async with component(*given) as one:
-            await wait_for(lambda: api.received)
+    async with ControllerApi(*KINDS) as api:
+        held = api.faults.hold(RequestMatcher(count=None))
+        async with component(*arguments(name, api.kubeconfig, tmp_path)) as one:
+            await held.wait_held()
             assert await one.stop() == 0, one.text
 
 
-async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    async with FakeApi() as api:
-        config = kubeconfig(tmp_path / "config", api.credentials)
-        api.inject_fault("hang", times=1000, writes=True)
-        async with component("controllers", *ALONE, "--kubeconfig", str(config)) as one:
-            await wait_for(lambda: api.count("POST"))
+async def test_a_second_signal_exits_immediately() -> None:
+    async with ControllerApi(*KINDS) as api:
+        held = api.hold_writes()
+        async with component("controllers", *ALONE, "--kubeconfig", str(api.kubeconfig)) as one:
+            await held.wait_held()
             one.process.send_signal(signal.SIGTERM)
             assert await one.stop(signal.SIGINT) == 1
-            assert "ended at once" in one.text
+            assert "exiting immediately" in one.text
 
 
-async def test_what_cannot_stop_is_ended() -> None:
-    """A loop that is stuck after the signal: the clock runs beside it."""
+async def test_a_stuck_process_exits_after_the_shutdown_timeout() -> None:
+    """The timeout also applies to a stuck loop, since it runs in a thread."""
     code = (
         "import asyncio, time\n"
         "from batholith.cli import process\n"
         "async def main(ready):\n"
-        "    process.on_stop(lambda: time.sleep(60), limit=0.1)\n"
+        "    process.on_termination(lambda: time.sleep(60), timeout=0.1)\n"
         "    print('up', flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "process.run(main)\n"

@@ -4,8 +4,7 @@ from typing import Any, Self
 
 from batholith.model import crds
 from batholith.model.names import NAMESPACES, Resource
-from batholith.testing import ApiServer, RequestMatcher
-from batholith.testing.faults import Fault
+from batholith.testing import ApiServer, Fault, HeldRequests, RecordedRequest, RequestMatcher
 
 Json = dict[str, Any]
 NAMESPACE = "d"
@@ -41,6 +40,14 @@ class ControllerApi(ApiServer):
         )
         return self.faults.error(matcher, status)
 
+    def hold_writes(self) -> HeldRequests:
+        """Hold all requests that are no reads."""
+        return self.faults.hold(RequestMatcher(count=None, where=_is_write))
+
     def writes(self, path: str = "") -> int:
         """Count the requests that are no reads."""
-        return self.count(path=path, where=lambda request: request.method != "GET")
+        return self.count(path=path, where=_is_write)
+
+
+def _is_write(request: RecordedRequest) -> bool:
+    return request.method != "GET"
