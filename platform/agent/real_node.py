@@ -11,7 +11,6 @@ from typing import Any
 
 from ..kube.client.client import Client
 from ..kube.client.events import EventType
-from ..kube.errors import ApiError, ConnectionLostError
 from ..kube.informer.informer import Informer
 from ..kube.supervision import supervise
 from ..kube.timing import Timing
@@ -24,7 +23,7 @@ from .pods.node_context import HostsFileManager, NodeContext
 from .pods.orphans import kill_orphan, stop_all_pods
 from .pods.pod_worker import PodWorker
 from .pods.records import PodDir, make_dirs
-from .pods.status_manager import is_retriable
+from .retry import retry_until_done
 from .runtime import logs
 from .runtime.runs import IsolationReport, RunDir, detect_isolation, isolation_warning
 from .server import LogServer, LogUnavailableError
@@ -35,7 +34,6 @@ from .volumes.source_manager import SourceManager
 
 log = logging.getLogger(__name__)
 
-_RETRY_INTERVAL = 1.0
 _LOG_TRUNCATE_INTERVAL = 10.0
 _MEMORY_CHECK_INTERVAL = 1.0
 _MEMORY_CHECK_DUTY_CYCLE = 20
@@ -236,7 +234,7 @@ class RealNode:
         worker = self._workers.get(new.metadata.uid)
         if worker is not None:
             worker.update(new)
-        elif _needs_work(new) and not self._stopping:
+        elif new.needs_work and not self._stopping:
             # At once: the next piece of news may be here already, and is for the same worker.
             self._run_worker(self._create_worker(new))
 
@@ -296,7 +294,7 @@ class RealNode:
         present = {pod.metadata.uid: pod for pod in self._pods}
         for folder, record in list(PodDir.all(self._settings.data_dir)):
             pod = present.get(record.uid)
-            if pod is not None and _needs_work(pod):
+            if pod is not None and pod.needs_work:
                 continue
             if pod is None or folder.is_busy:
                 log.info("an orphan is ended", extra={"pod": f"{record.namespace}/{record.name}"})
@@ -362,25 +360,3 @@ class _RunLog:
     def is_finished(self) -> bool:
         """Whether the run is."""
         return self.run.is_finished
-
-
-def _needs_work(pod: Pod) -> bool:
-    return not pod.is_terminal or pod.metadata.deletion_timestamp is not None
-
-
-async def retry_until_done(work: Callable[[], Coroutine[Any, Any, None]], *, clock: Clock) -> None:
-    """Do *work* until the server lets it pass.
-
-    Raises:
-        ApiError: it refused for good.
-    """
-    while True:
-        try:
-            await work()
-        except (ApiError, ConnectionLostError) as error:
-            if not is_retriable(error):
-                raise
-            log.info("the API server is not there yet", extra={"error": str(error)})
-        else:
-            return
-        await clock.sleep(_RETRY_INTERVAL)

@@ -83,7 +83,7 @@ async def test_probes_and_hooks_of_pretended_pods_go_well(
 async def test_restarts_are_counted_as_in_real_life(servers: ServerFactory, tmp_path: Path) -> None:
     async with simulated(servers, tmp_path) as w, w.agent():
         await run(w, "p", "sh", "-c", "exit 1", restartPolicy="OnFailure")
-        pod = await w.when(
+        pod = await w.wait_pod(
             "p", lambda pod: str(pod["status"]).count("CrashLoopBackOff") and
             pod["status"]["containerStatuses"][0]["restartCount"] >= 2,
         )  # fmt: skip

@@ -21,8 +21,8 @@ from batholith.agent.state.status import (
     Started,
     StartFailed,
     phase_of,
-    state_from_status,
 )
+from batholith.agent.state.status_reader import state_from_status
 from batholith.model.pod import FINISHED
 
 

@@ -108,10 +108,10 @@ class FailOnce:
 @pytest.mark.parametrize(
     ("place", "name", "task"),
     [
-        (NodeStatusManager, "_beat", "node heartbeat"),
-        (logs, "trim", "log trimming"),
+        (NodeStatusManager, "_heartbeat", "node heartbeat"),
+        (logs, "punch_log_head", "log trimming"),
         (PodContainers, "check_memory", "memory guard"),
-        (PodWorker, "_step", "pod worker"),
+        (PodWorker, "_sync", "pod worker"),
     ],
 )
 async def test_what_keeps_the_node_goes_on_after_a_fault(
@@ -128,7 +128,7 @@ async def test_what_keeps_the_node_goes_on_after_a_fault(
     run(api, "p", "sleep 600")
     await wait_for(lambda: phase(api, "p") == "Running")
     counted, once.error = TASK_RESTARTS[task], fault("as planned")
-    if name == "_step":
+    if name == "_sync":
         api.put(PODS, "p", metadata={"labels": {"a": "b"}})
     await wait_for(lambda: once.error is None)
     await wait_for(lambda: TASK_RESTARTS[task] == counted + 1)
@@ -171,7 +171,7 @@ async def test_pretended_pods_go_on_after_a_fault_of_a_writer(
 async def test_a_pretended_pod_that_fails_stops_no_other(
     api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = FailOnce(monkeypatch, simulator.Simulator, "_happen")
+    once = FailOnce(monkeypatch, simulator.Simulator, "_dispatch")
     await node(SimulationSettings(nodes=1))
     counted, once.error = TASK_RESTARTS["simulated pod"], RuntimeError("as planned")
     for name in ("p", "q"):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ..runtime.runs import ContainerProcess, LaunchSpec, RunDir, start_and_wait_claimed
@@ -118,15 +118,15 @@ class PodContainers:
         self._closed = True
 
     async def stop_all(self) -> None:
-        """End them in order, each with the pod's grace, when none is started any more."""
-        async with self._start_lock:  # what is half started has to be ended too
+        """Stop all in `Pod.stop_order`, each stage with the pod's grace period; after `close`."""
+        async with self._start_lock:  # a start in progress finishes first, and is stopped too
             pod = self._context.pod()
-        mains = [c.name for c in pod.spec.containers]
-        for names in [mains, *([c.name] for c in reversed(pod.spec.init_containers))]:
-            running = [self._workers[name] for name in names if name in self._workers]
-            await asyncio.gather(
-                *(attendant.terminate(float(pod.grace_period)) for attendant in running)
-            )
+        grace_period = timedelta(seconds=pod.grace_period)
+        for stage in pod.stop_order:
+            running = [self._workers[name] for name in stage if name in self._workers]
+            for worker in running:
+                worker.stop(self._context.node.steady_time.now() + grace_period)
+            await asyncio.gather(*(worker.wait_exited() for worker in running))
 
     def detach(self) -> None:
         """Look after none any more; they run on."""

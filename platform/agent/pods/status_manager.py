@@ -7,19 +7,17 @@ from typing import Any
 
 from ...kube.client.client import Client, PatchType
 from ...kube.errors import (
-    UNAVAILABLE_ERRORS,
     ApiError,
-    ConflictError,
     ConnectionLostError,
     DecodeError,
     ForbiddenError,
     NotFoundError,
-    UnauthorizedError,
 )
 from ...machinery.clock import Clock
 from ...model.log_fields import object_fields
 from ...model.names import PODS
 from ..state.core_types import Pod
+from ..status_writes import handle_write_error, status_patch
 
 log = logging.getLogger(__name__)
 
@@ -28,35 +26,6 @@ WRITE_DELAY = 0.1
 
 _INITIAL_BACKOFF, _MAX_BACKOFF = 0.5, 15.0
 _DELETE_BACKOFF = 1.0
-
-
-def status_patch(uid: str, status: dict[str, Any]) -> dict[str, Any]:
-    """The body of a status patch that a namesake of another uid refuses."""
-    # A merge keeps what is left out: only a null takes away why a condition did not hold.
-    shown = status.get("conditions", ())
-    conditions = [{"reason": None, "message": None, **each} for each in shown]
-    return {"metadata": {"uid": uid}, "status": {**status, "conditions": conditions}}
-
-
-def is_retriable(error: Exception) -> bool:
-    """Whether the same request may succeed later."""
-    return isinstance(error, (*UNAVAILABLE_ERRORS, UnauthorizedError))
-
-
-async def handle_write_error(error: Exception, client: Client, pod: Pod) -> tuple[bool, Pod | None]:
-    """What to make of a refused write to *pod*: whether to try again, and the pod if it was reread.
-
-    A conflict is no refusal of what was to be written, as long as the pod is still the same.
-    """
-    if not isinstance(error, ConflictError):
-        # A 403 may pass as well: rights are granted, and policies changed, while pods run.
-        return is_retriable(error) or isinstance(error, ForbiddenError), None
-    meta = pod.metadata
-    try:
-        now = await client.get(PODS, meta.name, namespace=meta.namespace, view=Pod)
-    except (ApiError, ConnectionLostError, DecodeError) as second:
-        return is_retriable(second), None
-    return (True, now) if now.metadata.uid == meta.uid else (False, None)
 
 
 async def confirm_deletion(client: Client, pod: Pod, *, clock: Clock) -> None:

@@ -200,6 +200,13 @@ class RunDir:
             own.unlink()
         return True
 
+    def claim_or_cancel(self) -> RunClaim | None:
+        """Return the claim of the shim that started the run; cancel the run if there is none."""
+        if self.read_claim() is None and self.cancel():
+            return None
+        claim = self.read_claim()
+        return None if claim is None or claim.pid == 0 else claim
+
     @property
     def is_valid(self) -> bool:
         """It was intended and not called off."""
@@ -304,11 +311,7 @@ class ContainerProcess:
     async def wait(self) -> ExitRecord:
         """Wait for the end; what could not say how it ended is killed and counts as lost."""
         await asyncio.shield(self._exited)
-        ended = self.run_dir.exit_record()
-        if ended is not None:
-            return ended
-        kill_tagged(self.run_dir.name)
-        return lost_exit_record(self.run_dir)
+        return collect_exit(self.run_dir)
 
     def terminate(self) -> None:
         """Pass SIGTERM to the main process."""
@@ -339,6 +342,15 @@ class ContainerProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         self._exited.cancel()
+
+
+def collect_exit(run_dir: RunDir) -> ExitRecord:
+    """Return the exit record of a run whose shim is gone; kill the rest of a run without one."""
+    record = run_dir.exit_record()
+    if record is not None:
+        return record
+    kill_tagged(run_dir.name)
+    return lost_exit_record(run_dir)
 
 
 def lost_exit_record(run_dir: RunDir) -> ExitRecord:

@@ -27,13 +27,13 @@ from ...model.base import ApiStruct
 from ...model.log_fields import object_fields
 from ...model.names import PODS
 from ..node_status import NodeConfig, NodeStatusManager
-from ..pods.recovery import with_steady_times
-from ..pods.status_manager import handle_write_error, status_patch
-from ..real_node import retry_until_done
+from ..retry import retry_until_done
 from ..settings import AgentSettings, ShutdownRequest, SimulationSettings
 from ..state import pod_actions, status
 from ..state.core_types import Pod, PodStatus
 from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, Started
+from ..state.status_reader import state_from_status, with_steady_times
+from ..status_writes import handle_write_error, status_patch
 from .plan import SimulationPlan, plan_pod, plan_run
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Simulator:
             record.pod = new
             if new.metadata.deletion_timestamp not in (None, before):
                 self._handle_event(record, self._termination_of(new))
-        elif new.spec.node_name in self._node_names and _needs_work(new):
+        elif new.spec.node_name in self._node_names and new.needs_work:
             self._add_pod(new)
 
     def _termination_of(self, pod: Pod) -> PodTermination:
@@ -148,7 +148,7 @@ class Simulator:
         plan = plan_pod(pod, default_delay=delay, seed=pod.metadata.uid)
         state = PodState()
         if pod.status.start_time:
-            state = with_steady_times(status.state_from_status(pod), self._time)
+            state = with_steady_times(state_from_status(pod), self._time.from_wall)
         record = self._records[pod.metadata.uid] = SimulatedPod(pod, state, plan, last_status=state)
         for name, container in state.containers.items():
             if container.running and container.started_at and name in pod.containers:
@@ -374,10 +374,6 @@ class Simulator:
         late = now is not None and now.metadata.uid == meta.uid and meta.deletion_timestamp is None
         if late and now is not None and now.metadata.deletion_timestamp is not None:
             self._add_pod(now)
-
-
-def _needs_work(pod: Pod) -> bool:
-    return not pod.is_terminal or pod.metadata.deletion_timestamp is not None
 
 
 def _node_config(

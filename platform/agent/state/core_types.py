@@ -355,6 +355,11 @@ class PodStatus(ApiStruct, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
+    @property
+    def all_container_statuses(self) -> tuple[ContainerStatus, ...]:
+        """The statuses of all containers, init containers first."""
+        return (*self.init_container_statuses, *self.container_statuses)
+
 
 class Pod(ApiStruct, frozen=True, dict=True):
     """A pod as the agent sees it."""
@@ -369,8 +374,17 @@ class Pod(ApiStruct, frozen=True, dict=True):
         return {c.name: c for c in (*self.spec.init_containers, *self.spec.containers)}
 
     @property
+    def stop_order(self) -> tuple[tuple[str, ...], ...]:
+        """The containers in the stages in which they stop: main ones together, then sidecars.
+
+        Sidecars (with the other init containers) stop one by one, the last one first.
+        """
+        mains = tuple(c.name for c in self.spec.containers)
+        return (mains, *((c.name,) for c in reversed(self.spec.init_containers)))
+
+    @property
     def hostname(self) -> str:
-        """The name that the pod has for itself."""
+        """The pod's own host name."""
         return self.spec.hostname or self.metadata.name[:63].rstrip(".-")
 
     @property
@@ -383,8 +397,13 @@ class Pod(ApiStruct, frozen=True, dict=True):
 
     @property
     def is_terminal(self) -> bool:
-        """Its last phase was reported."""
+        """Whether its final phase was reported."""
         return self.status.phase in FINISHED
+
+    @property
+    def needs_work(self) -> bool:
+        """Whether it must run, or its deletion must be confirmed."""
+        return not self.is_terminal or self.metadata.deletion_timestamp is not None
 
 
 class MetadataOnly(ApiStruct, frozen=True):

@@ -100,13 +100,12 @@ def _terminate_actions(pod: Pod, state: PodState, termination: PodTermination) -
 
 
 def _stop_actions(pod: Pod, state: PodState, kill_at: datetime) -> PodActions:
-    """Main containers first; sidecars follow when those are down, the last one first."""
-    mains = [c.name for c in pod.spec.containers if state.of(c.name).running]
-    inits = [c.name for c in reversed(pod.spec.init_containers) if state.of(c.name).running]
-    names = mains or inits[:1]
-    if not names:
-        return PodActions((FinalizePod(),))
-    return PodActions(tuple(StopContainer(name, kill_at) for name in names), kill_at)
+    """Stop the first stage of `Pod.stop_order` in which a container runs."""
+    for stage in pod.stop_order:
+        names = [name for name in stage if state.of(name).running]
+        if names:
+            return PodActions(tuple(StopContainer(name, kill_at) for name in names), kill_at)
+    return PodActions((FinalizePod(),))
 
 
 def _active_deadline(pod: Pod, state: PodState) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...model import times
 from ...model.pod import FINISHED, PodPhase
-from .core_types import Container, ContainerStateTerminated, ContainerStatus, Pod
+from .core_types import Container, Pod
 
 PLACEHOLDER = "batholith.io/Placeholder"
 """The condition of a pod in which a container runs no program of its image."""
@@ -544,46 +544,6 @@ def _go_seconds(seconds: int) -> str:
     """``90`` → ``1m30s``, as Kubernetes writes durations."""
     minutes, rest = divmod(seconds, 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
-
-
-def state_from_status(pod: Pod) -> PodState:
-    """The state that the pod's own status tells, for an agent without records of its own."""
-    shown = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return PodState(
-        containers={status.name: _container_from_status(status) for status in shown},
-        started_at=parse_time(pod.status.start_time),
-        prepared=bool(pod.status.pod_ip),
-        pod_ip=pod.status.pod_ip,
-    )
-
-
-def _container_from_status(status: ContainerStatus) -> ContainerState:
-    ended, last = status.state.terminated, status.last_state.terminated
-    running = status.state.running
-    current = _exit_from_status(ended) if ended else None
-    if current is None and running is None and last is not None:
-        current, last = _exit_from_status(last), None
-    return ContainerState(
-        running=running is not None,
-        started_at=parse_time(running.started_at) if running else None,
-        exit=current,
-        last=_exit_from_status(last) if last else None,
-        restarts=status.restart_count,
-        consecutive_exits=status.restart_count + (1 if current else 0),
-        started=running is not None,
-        ready=running is not None,
-        has_started=running is not None or current is not None,
-    )
-
-
-def _exit_from_status(ended: ContainerStateTerminated) -> ContainerExit:
-    return ContainerExit(
-        code=ended.exit_code,
-        at=parse_time(ended.finished_at) or datetime.fromtimestamp(0, UTC),
-        started_at=parse_time(ended.started_at),
-        reason=ended.reason,
-        message=ended.message,
-    )
 
 
 def parse_time(text: str | None) -> datetime | None:
