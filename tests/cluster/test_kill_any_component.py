@@ -79,8 +79,8 @@ async def test_jobs_complete_while_each_part_is_killed_in_turn(tmp_path: Path) -
             cluster.kill(part)
             await wait_for(
                 lambda part=part: (
-                    cluster.state.parts[part].restarts > 0  # type: ignore[misc]
-                    and cluster.state.parts[part].ready
+                    cluster.state.components[part].restarts > 0  # type: ignore[misc]
+                    and cluster.state.components[part].ready
                 ),
                 f"{part} is back",
             )
@@ -101,7 +101,7 @@ async def test_the_next_up_takes_over_from_a_killed_supervisor(tmp_path: Path) -
     root = tmp_path / "data"
     async with embedded_cluster.embedded_cluster(root) as cluster:
         await cluster.client.create(JOBS, job("kept", 1), namespace="default")
-        parts = [part.process for part in cluster.state.parts.values()]
+        parts = [part.process for part in cluster.state.components.values()]
         os.kill(cluster.state.supervisor.pid, signal.SIGKILL)
         await wait_for(lambda: not any(part is not None and part.is_alive for part in parts))
         outcome = await embedded_cluster.batholith("status", "--data-dir", str(root))

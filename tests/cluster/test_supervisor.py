@@ -80,7 +80,7 @@ def state(data: DataDir) -> UpState:
 
 
 def process(data: DataDir, name: str) -> ProcessId:
-    found = state(data).parts[name].process
+    found = state(data).components[name].process
     assert found is not None
     return found
 
@@ -89,9 +89,9 @@ async def test_a_part_that_is_killed_comes_back_ready(data: DataDir) -> None:
     async with supervised(data, component_spec("a"), component_spec("b")):
         first = process(data, "a")
         os.kill(first.pid, signal.SIGKILL)
-        await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
+        await until(lambda: state(data).components["a"].restarts == 1 and state(data).components["a"].ready)
         assert process(data, "a") != first
-        assert state(data).parts["b"].restarts == 0
+        assert state(data).components["b"].restarts == 0
 
 
 async def test_stopping_ends_every_part_from_the_last_to_the_first(data: DataDir) -> None:
@@ -125,7 +125,7 @@ async def test_what_a_killed_supervisor_left_is_found_and_ended(data: DataDir) -
     async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
-    left.parts["a"].process = running
+    left.components["a"].process = running
     data.up_json.write_bytes(msgspec.json.encode(left))
     ending = asyncio.create_task(asyncio.to_thread(kill_leftovers, data))
     assert await orphan.wait() == -signal.SIGKILL
@@ -139,7 +139,7 @@ async def test_a_number_that_now_means_another_process_is_left_alone(data: DataD
     async with supervised(data, component_spec("a")):
         left = state(data)
     left.supervisor = ProcessId(left.supervisor.pid, left.supervisor.start_time - 1)
-    left.parts["a"].process = ProcessId(running.pid, running.start_time - 1)
+    left.components["a"].process = ProcessId(running.pid, running.start_time - 1)
     data.up_json.write_bytes(msgspec.json.encode(left))
     assert kill_leftovers(data) == []
     assert running.is_alive
@@ -194,7 +194,7 @@ async def test_a_state_that_cannot_be_written_ends_no_part(
         monkeypatch.setattr(supervisor_module, "write_private", full)
         monkeypatch.setattr(supervisor_module, "SAVE_RETRY_INTERVAL", 0.01)
         os.kill(first.pid, signal.SIGKILL)
-        await until(lambda: state(data).parts["a"].restarts == 1 and state(data).parts["a"].ready)
+        await until(lambda: state(data).components["a"].restarts == 1 and state(data).components["a"].ready)
         assert other.is_alive
 
 
@@ -215,4 +215,4 @@ async def test_a_keeper_that_was_cancelled_inside_goes_on_with_its_part(
         await until(lambda: not faults)
         second = process(data, "a")
         os.kill(second.pid, signal.SIGKILL)
-        await until(lambda: state(data).parts["a"].ready and process(data, "a") != second)
+        await until(lambda: state(data).components["a"].ready and process(data, "a") != second)

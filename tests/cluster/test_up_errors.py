@@ -73,8 +73,8 @@ async def test_what_is_up_but_damaged_is_called_so_by_every_command(tmp_path: Pa
     data.lock()
     data.up_json.write_text("{")
     told = (
-        f"a cluster is up in {data.root}, but {data.up_json} is damaged and does not tell "
-        "which process runs it: end `batholith up` by hand\n"
+        f"a cluster is up in {data.root}, but {data.up_json} is malformed and does not name "
+        "its supervisor: stop `batholith up` manually\n"
     )
     for command in (["status"], ["down"], ["up"], ["up", "--detach"]):
         outcome = await batholith(*command, "--data-dir", str(data.root))
