@@ -17,6 +17,11 @@ def is_retriable(error: Exception) -> bool:
     return isinstance(error, (*UNAVAILABLE_ERRORS, UnauthorizedError))
 
 
+def retry_delay(failures: int, *, initial: float, maximum: float) -> float:
+    """Return *initial*, doubled with each of the *failures* in a row, and *maximum* at most."""
+    return float(min(initial * 2.0 ** min(max(failures - 1, 0), 10), maximum))
+
+
 async def retry_until_done(work: Callable[[], Coroutine[Any, Any, None]], *, clock: Clock) -> None:
     """Run *work* until the API server accepts it.
 

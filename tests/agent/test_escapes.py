@@ -19,7 +19,7 @@ import pytest
 from support import escapes
 from support.polling import wait_for
 
-from batholith.agent.pods.handlers import _exec_arguments as inside
+from batholith.agent.pods.handlers import _sandbox_pid as inside
 from batholith.agent.runtime import nsenter, rootfs, runs, shim
 from batholith.agent.runtime.ids import SHARED, Ids
 from batholith.agent.runtime.runs import IsolationLevel, LaunchSpec, RunDir

@@ -204,7 +204,7 @@ async def test_what_a_level_cannot_give_is_a_configuration_error(cluster: AgentC
         lambda pod: "CreateContainerConfigError" in str(pod["status"].get("containerStatuses")),
     )
     waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"]
-    words = "container c cannot have what it asks for: the capability SYS_ADMIN"
+    words = "container c: unsupported security context: the capability SYS_ADMIN"
     assert waiting["message"] == words
 
 

@@ -122,4 +122,4 @@ async def test_a_node_tells_what_it_lacks(servers: ServerFactory, tmp_path: Path
     async with agent_cluster(servers, tmp_path) as w, w.agent(sandbox=IsolationLevel.PLAIN):
         event = await w.wait_event(NODE, "WeakIsolation")
     assert event["type"] == "Warning"
-    assert event["message"].startswith("there is no sandbox: pods ")
+    assert event["message"].startswith("no sandbox: pods ")

@@ -103,7 +103,7 @@ async def test_a_deleted_pod_ends_and_goes(
         pod = await w.phase("p", "Succeeded", "Failed", since=runs["metadata"]["resourceVersion"])
         state = pod["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (pod["status"]["phase"], state["exitCode"]) == ("Failed", code)
-        await w.gone("p")
+        await w.wait_pod_deleted("p")
 
 
 async def test_pods_that_never_ran_or_are_over_go_when_deleted(
@@ -115,7 +115,7 @@ async def test_pods_that_never_ran_or_are_over_go_when_deleted(
         await w.phase("over", "Succeeded")
         for name in ("never", "over"):
             await w.delete(name)
-            await w.gone(name)
+            await w.wait_pod_deleted(name)
 
 
 async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
@@ -135,7 +135,7 @@ async def test_an_agent_that_comes_back_goes_on_where_its_pods_are(
             started = before["status"]["containerStatuses"][0]["state"]["running"]
             assert after["status"]["containerStatuses"][0]["state"]["running"] == started
             await w.delete("long", grace=1)
-            await w.gone("long")
+            await w.wait_pod_deleted("long")
 
 
 async def test_a_pod_s_life_is_two_writes_at_most(servers: ServerFactory, tmp_path: Path) -> None:

@@ -96,12 +96,12 @@ def test_sources_become_files_with_their_modes(tmp_path: Path) -> None:
         ({"configMap": {"name": "gone"}}, 'configmap "gone" not found'),
         ({"configMap": {"name": "m", "items": [{"key": "q", "path": "q"}]}}, "non-existent key: q"),
         ({"configMap": {"name": "m", "items": [{"key": "a", "path": "../a"}]}}, "'..'"),
-        ({"hostPath": {"path": "/etc"}}, "not among the permitted folders"),
+        ({"hostPath": {"path": "/etc"}}, "not below a permitted directory"),
         ({"persistentVolumeClaim": {"claimName": "gone"}}, 'claim "gone" not found'),
         ({"persistentVolumeClaim": {"claimName": "waits"}}, '"waits" is Pending'),
-        ({"persistentVolumeClaim": {"claimName": "host"}}, "not among the permitted folders"),
+        ({"persistentVolumeClaim": {"claimName": "host"}}, "not below a permitted directory"),
         ({"persistentVolumeClaim": {"claimName": "kept"}}, "no folder 'u0' on this node"),
-        ({"nfs": {"server": "x"}}, "does not know the volume's type"),
+        ({"nfs": {"server": "x"}}, "unsupported volume type"),
     ],
 )
 def test_a_volume_that_cannot_be_made_says_why(

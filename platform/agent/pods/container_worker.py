@@ -1,4 +1,4 @@
-"""Looking after one run of a container: its hooks and probes, its memory, its stop and its end."""
+"""Worker of one run of a container: hooks, probes, memory limit, stop, exit."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,7 +11,7 @@ from ..runtime import oom
 from ..runtime.images import is_placeholder
 from ..runtime.runs import ContainerProcess, ExitRecord, RunDir
 from ..state.core_types import Pod
-from ..state.status import Exited, ProbeFailed, ProbeResult, Started
+from ..state.status import SIGKILL_EXIT_CODE, Exited, ProbeFailed, ProbeResult, Started
 from .handlers import HandlerError, HandlerTarget, run_handler
 from .launch_spec import termination_message
 from .node_context import HOST_IP, NodeContext
@@ -19,35 +19,33 @@ from .prober import Prober, effective_container
 from .records import PodDir
 from .termination import ContainerTermination
 
-_SIGKILL_EXIT_CODE = 137
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodContext:
-    """What all who look after containers of one pod need to know, and whom they tell."""
+    """Dependencies of the container workers of one pod."""
 
     node: NodeContext
     pod_dir: PodDir
     pod: Callable[[], Pod]
-    """Gives the pod as it is now."""
+    """Returns the current pod."""
 
     report: Callable[[ProbeResult | ProbeFailed], None]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    """Has something done beside; what fails there fails the pod's worker."""
+    """Starts a task whose failure fails the pod worker."""
 
     def record_event(self, reason: str, message: str) -> None:
         """Record an event about the pod."""
         self.node.record_event(self.pod(), reason, message, warning=reason != "Killing")
 
     def handler_target(self, run: RunDir) -> HandlerTarget:
-        """The run as hooks and probes need it."""
+        """Return the target of the run's hooks and probes."""
         pod = self.pod()
         ip = HOST_IP if pod.spec.host_network else self.node.allocate_ip(pod.metadata.uid)
         container = effective_container(pod.containers[run.container_name], run)
         return HandlerTarget(container=container, run=run, ip=ip, clock=self.node.clock)
 
     def prober(self, run: RunDir) -> Prober:
-        """Who asks the run how it is."""
+        """Return the prober of the run."""
         return Prober(
             pod=self.pod(),
             target=self.handler_target(run),
@@ -57,30 +55,33 @@ class PodContext:
         )
 
     def container_id(self, run: RunDir) -> str:
-        """The run's name in the pod's status."""
+        """Return the container id of the run, without its scheme."""
         return f"{self.pod().metadata.uid}-{run.container_name}-{run.path.name}"
 
     def started_event(
         self, run: RunDir, at: datetime, *, has_started: bool = False, ready: bool = False
     ) -> Started:
-        """The event of the run's start; *begun* and *ready* is what was already shown of it."""
-        checker = self.prober(run)
+        """Return the event of the run's start.
+
+        *has_started* and *ready* are set if the pod's status already shows so.
+        """
+        prober = self.prober(run)
         return Started(
             run.container_name,
             at,
             self.container_id(run),
-            started=has_started or checker.is_started_immediately,
-            ready=ready or checker.is_ready_immediately,
+            started=has_started or prober.is_started_immediately,
+            ready=ready or prober.is_ready_immediately,
             steady_at=self.node.steady_time.from_wall(at),
             placeholder=is_placeholder(self.pod().containers[run.container_name], run.argv()),
         )
 
     def exited_event(self, run: RunDir, record: ExitRecord, *, steady_at: datetime) -> Exited:
-        """The event of the run's end; *seen* is when that was, in steady time."""
+        """Return the event of the run's exit; *steady_at* is its steady time."""
         container, log_file = self.pod().containers[run.container_name], self.pod_dir.log_path(run)
         failed = record.code != 0
         message = record.message or termination_message(container, run, log_file, failed=failed)
-        killed = record.code == _SIGKILL_EXIT_CODE and oom.was_oom_killed(run)
+        killed = record.code == SIGKILL_EXIT_CODE and oom.was_oom_killed(run)
         reason = oom.REASON if killed else record.reason
         return Exited(
             run.container_name, record.finished_at, record.code, reason, message, steady_at
@@ -129,7 +130,7 @@ class ContainerWorker:
         await self._process.wait()
 
     def detach(self) -> None:
-        """Stop watching the run, which goes on."""
+        """Stop watching the run, which keeps running."""
         self._finish()
         self._process.detach()
 

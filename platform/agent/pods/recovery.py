@@ -1,4 +1,4 @@
-"""What an earlier agent left of a pod: read from its folder, or else from the object's status."""
+"""Recovery of a pod of an earlier agent: from its directory, or else from the pod's status."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from .container_worker import PodContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredRun:
-    """A run that took place: its start, and the process that lives or how it ended."""
+    """A run that was started: its start, and its process or its exit."""
 
     started: Started
     process: ContainerProcess | None = None
@@ -23,15 +23,15 @@ class RecoveredRun:
 
 
 def recover_run(context: PodContext, run: RunDir) -> RecoveredRun | None:
-    """What became of *run*; ``None`` if it never started, and from now on never will."""
+    """Recover *run*; return ``None`` if it never started, after cancelling it."""
     if not run.is_prepared():
         return None
     claim = run.claim_or_cancel()
     if claim is None:
         return None
-    begun, ready = _reported_state(context.pod(), context.container_id(run))
+    has_started, ready = _reported_state(context.pod(), context.container_id(run))
     at = datetime.fromtimestamp(claim.at, UTC)
-    started = context.started_event(run, at, has_started=begun, ready=ready)
+    started = context.started_event(run, at, has_started=has_started, ready=ready)
     process = _find_process(context, run)
     if process is not None:
         return RecoveredRun(started=started, process=process)
@@ -49,12 +49,12 @@ def _find_process(context: PodContext, run: RunDir) -> ContainerProcess | None:
         process = ContainerProcess(run, pid, clock=context.node.clock)
         if run.shim_pid() is not None:
             return process
-        process.detach()  # it ended between two looks: the number may be another's
+        process.detach()  # it exited in between: the pid may belong to another process
     return None
 
 
 def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool]:
-    """Whether a run was said to have started well, and to be ready."""
+    """Return whether the pod's status shows a run as started, and as ready."""
     for one in pod.status.all_container_statuses:
         if one.container_id.endswith(f"//{identity}"):
             return bool(one.started), one.ready
@@ -64,7 +64,7 @@ def _reported_state(pod: Pod, identity: str) -> tuple[bool, bool]:
 def recover_from_status(
     pod: Pod, *, now: datetime, time: SteadyClock
 ) -> tuple[PodState, list[Exited]]:
-    """For an agent without records: what the object shows, and the ends of what is lost."""
+    """Return the state that the pod's status shows, and the exits of its lost containers."""
     if pod.status.start_time is None:
         return PodState(), []
     state = replace(state_from_status(pod), prepared=False)

@@ -22,7 +22,7 @@ _MIN_GRACE_AFTER_HOOK = 2.0
 """Seconds between SIGTERM and SIGKILL even if the preStop hook used up the grace period."""
 
 PreStopFunc = Callable[[float], Awaitable[None]]
-"""Runs the preStop hook for at most so many seconds."""
+"""Runs the preStop hook; takes its timeout in seconds."""
 
 
 class ContainerTermination:

@@ -1,8 +1,7 @@
-"""As whom a container runs: as root, or as the user that its security context asks for.
+"""User of a container: root, or the user of its security context.
 
-Which user that is outside, `ids` says. A user that is not root is called `pod`, whatever the
-machine calls that number, and has a home to write to: programs that look up who they are (ssh, MPI,
-PyTorch) find an answer.
+`ids` maps it to a user of the host. A user that is not root has the name `pod` and a writable home,
+because ssh, MPI and PyTorch look up the current user.
 """
 
 import os
@@ -18,29 +17,29 @@ from .rootfs import ROOT_HOME, Mount
 NAME, HOME, SHELL = "pod", "/home/pod", "/bin/sh"
 _USERS, _PASSWORDS = "/etc/passwd", "/etc/shadow"
 _DEFAULT_UID = 1000
-"""Runs what must not be root and names nobody: an image would say who."""
+"""User of a container with runAsNonRoot but without runAsUser, which an image would define."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user and group, as a container sees them."""
+    """User and group inside a container."""
 
     uid: int = 0
     gid: int = 0
     is_requested: bool = False
-    """It is what the container asked for, by its number."""
+    """Whether the security context has a runAsUser."""
 
     @property
     def home(self) -> str:
-        """The home folder."""
+        """Home directory."""
         return HOME if self.uid else ROOT_HOME
 
 
 def user_of(pod: Pod, container: Container) -> User:
-    """The user that *container* asks for; what it does not say is as the pod says.
+    """Return the user of *container*; its security context overrides the pod's.
 
     Raises:
-        ConfigError: it must not be root, and asks for root.
+        ContainerConfigError: runAsUser is 0 in spite of runAsNonRoot.
     """
     own, shared = container.security_context, pod.spec.security_context
     uid = shared.run_as_user if own.run_as_user is None else own.run_as_user
@@ -52,7 +51,7 @@ def user_of(pod: Pod, container: Container) -> User:
 
 
 def volume_owner(pod: Pod) -> int:
-    """Whose the files are that a pod gets from the API: its user's, if it has but one."""
+    """Return the owner of projected files: the pod's user if it is unique, else root."""
     own = [container.security_context.run_as_user for container in pod.containers.values()]
     shared = pod.spec.security_context
     never = _DEFAULT_UID if shared.run_as_non_root else 0
@@ -62,14 +61,14 @@ def volume_owner(pod: Pod) -> int:
 
 
 def container_user(user: User, ids: Ids) -> User:
-    """The user as the container sees it, where it may see other numbers than it asked for."""
+    """Return the ids that the container sees, which without a user namespace are the host's."""
     if ids.base is None or ids.namespace:
         return user
     return replace(user, uid=ids.base + user.uid, gid=ids.base + user.gid)
 
 
 def passwd_mounts(user: User, directory: Path, ids: Ids) -> list[Mount]:
-    """What shows *user* to the container; made in *folder*, which is the run's own."""
+    """Return the mounts of passwd, shadow and home, created in *directory* of the run."""
     shown = container_user(user, ids)
     mounts = _shadow(directory, ids) if ids.base is not None and ids.namespace else []
     if not shown.uid:
@@ -82,7 +81,7 @@ def passwd_mounts(user: User, directory: Path, ids: Ids) -> list[Mount]:
 
 
 def _shadow(directory: Path, ids: Ids) -> list[Mount]:
-    """A file without passwords for the container's root: without one sshd takes root for locked."""
+    """Return a mount of a shadow file without passwords; without it, sshd treats root as locked."""
     if not os.path.exists(_PASSWORDS):
         return []
     file = directory / "shadow"
@@ -95,7 +94,7 @@ def _shadow(directory: Path, ids: Ids) -> list[Mount]:
 
 
 def _passwd(user: User, host_passwd: str) -> Iterator[str]:
-    """The lines of the passwd file: the machine's, with *user* in place of its namesakes."""
+    """Yield the lines of the passwd file: *user*, and the host's with other names and uids."""
     yield f"{NAME}:x:{user.uid}:{user.gid}::{HOME}:{SHELL}\n"
     for line in host_passwd.splitlines():
         name, _, rest = line.partition(":")
