@@ -20,7 +20,7 @@ from batholith.agent.runtime.ids import SHARED, IdMode, allocate_range, chown_tr
 from batholith.agent.runtime.mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
 from batholith.agent.runtime.rights import capabilities, check_security_context
 from batholith.agent.runtime.runs import IsolationLevel, detect_isolation
-from batholith.agent.runtime.users import user_of
+from batholith.agent.runtime.users import user_of, volume_owner
 from batholith.agent.state.environment import SEARCH_PATH, ContainerConfigError
 from batholith.model.names import PERSISTENTVOLUMECLAIMS, SECRETS
 
@@ -280,6 +280,19 @@ async def test_supported_security_context_is_accepted(
     check_security_context(
         pod, one, user_of(pod, one), isolation=level, id_mode=identity, agent_uid=0
     )
+
+
+async def test_volume_owner_is_the_user_of_all_containers() -> None:
+    def owner(*contexts: Json, **shared: Any) -> int:
+        containers = [container(name=f"c{i}", securityContext=c) for i, c in enumerate(contexts)]
+        return volume_owner(decode_pod(manifest("p", *containers, securityContext=shared)))
+
+    assert owner({}) == 0
+    assert owner({"runAsUser": 7}, {"runAsUser": 7}) == 7
+    assert owner({"runAsUser": 7}, {}) == 0
+    assert owner({}, {}, runAsUser=5) == 5
+    assert owner({}, runAsNonRoot=True) == 1000
+    assert owner({"runAsNonRoot": True}) == 1000
 
 
 async def test_dropped_capabilities_are_removed() -> None:

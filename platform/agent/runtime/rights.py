@@ -11,7 +11,7 @@ from ..state.environment import ContainerConfigError
 from .ids import IdMode
 from .mounting import ID_RANGE_SIZE, KEPT_CAPABILITIES
 from .runs import IsolationLevel
-from .users import User
+from .users import User, effective_context
 
 _CAPABILITIES = {
     "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7,
@@ -79,12 +79,11 @@ def _unsupported_fields(pod: Pod, container: Container) -> Iterator[str]:
 
 def _unsupported_without_sandbox(pod: Pod, container: Container, agent_uid: int) -> Iterator[str]:
     """Yield the fields that need a sandbox."""
-    context, shared = container.security_context, pod.spec.security_context
-    uid = shared.run_as_user if context.run_as_user is None else context.run_as_user
-    never = shared.run_as_non_root if context.run_as_non_root is None else context.run_as_non_root
+    context = effective_context(pod, container)
+    uid = context.run_as_user
     if uid not in (None, agent_uid):
         yield f"without a sandbox it runs as user {agent_uid}, not as {uid} (runAsUser)"
-    if never and agent_uid == 0:
+    if context.run_as_non_root and agent_uid == 0:
         yield "without a sandbox it runs as root (runAsNonRoot)"
     if context.read_only_root_filesystem:
         yield "without a sandbox it has no root file system (readOnlyRootFilesystem)"

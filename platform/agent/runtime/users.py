@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..state.core_types import Container, Pod
+import msgspec
+
+from ..state.core_types import Container, Pod, SecurityContext
 from ..state.environment import ContainerConfigError
 from .ids import Ids, chown
 from .rootfs import ROOT_HOME, Mount
@@ -41,23 +43,36 @@ def user_of(pod: Pod, container: Container) -> User:
     Raises:
         ContainerConfigError: runAsUser is 0 in spite of runAsNonRoot.
     """
-    own, shared = container.security_context, pod.spec.security_context
-    uid = shared.run_as_user if own.run_as_user is None else own.run_as_user
-    gid = shared.run_as_group if own.run_as_group is None else own.run_as_group
-    never = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
-    if never and uid == 0:
+    context = effective_context(pod, container)
+    if context.run_as_non_root and context.run_as_user == 0:
         raise ContainerConfigError("container's runAsUser breaks non-root policy")
-    return User((_DEFAULT_UID if never else 0) if uid is None else uid, gid or 0, uid is not None)
+    return _user(context)
+
+
+def effective_context(pod: Pod, container: Container) -> SecurityContext:
+    """Return the security context of *container*, with the pod's as default."""
+    own, default = container.security_context, pod.spec.security_context
+    return msgspec.structs.replace(
+        own,
+        run_as_user=default.run_as_user if own.run_as_user is None else own.run_as_user,
+        run_as_group=default.run_as_group if own.run_as_group is None else own.run_as_group,
+        run_as_non_root=(
+            default.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
+        ),
+    )
+
+
+def _user(context: SecurityContext) -> User:
+    uid, is_requested = context.run_as_user, context.run_as_user is not None
+    if uid is None:
+        uid = _DEFAULT_UID if context.run_as_non_root else 0
+    return User(uid, context.run_as_group or 0, is_requested)
 
 
 def volume_owner(pod: Pod) -> int:
     """Return the owner of projected files: the pod's user if it is unique, else root."""
-    own = [container.security_context.run_as_user for container in pod.containers.values()]
-    shared = pod.spec.security_context
-    never = _DEFAULT_UID if shared.run_as_non_root else 0
-    default = never if shared.run_as_user is None else shared.run_as_user
-    found = {default if uid is None else uid for uid in own}
-    return found.pop() if len(found) == 1 else 0
+    uids = {_user(effective_context(pod, each)).uid for each in pod.containers.values()}
+    return uids.pop() if len(uids) == 1 else 0
 
 
 def container_user(user: User, ids: Ids) -> User:
@@ -69,14 +84,14 @@ def container_user(user: User, ids: Ids) -> User:
 
 def passwd_mounts(user: User, directory: Path, ids: Ids) -> list[Mount]:
     """Return the mounts of passwd, shadow and home, created in *directory* of the run."""
-    shown = container_user(user, ids)
+    inner = container_user(user, ids)
     mounts = _shadow(directory, ids) if ids.base is not None and ids.namespace else []
-    if not shown.uid:
+    if not inner.uid:
         return mounts
     home, users = directory / "home", directory / "passwd"
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     chown(home, ids.owner(user.uid))
-    users.write_text("".join(_passwd(shown, Path(_USERS).read_text(errors="replace"))))
+    users.write_text("".join(_passwd(inner, Path(_USERS).read_text(errors="replace"))))
     return [*mounts, Mount(str(users), _USERS, read_only=True), Mount(str(home), HOME)]
 
 
