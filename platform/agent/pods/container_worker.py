@@ -11,10 +11,11 @@ from ..runtime import oom
 from ..runtime.images import is_placeholder
 from ..runtime.runs import ContainerProcess, ExitRecord, RunDir
 from ..state.core_types import Pod
+from ..state.hosts import HOST_IP
 from ..state.status import SIGKILL_EXIT_CODE, Exited, ProbeFailed, ProbeResult, Started
 from .handlers import HandlerError, HandlerTarget, run_handler
 from .launch_spec import termination_message
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 from .prober import Prober, effective_container
 from .records import PodDir
 from .termination import ContainerTermination

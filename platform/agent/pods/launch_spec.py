@@ -16,7 +16,7 @@ from ..state import hosts
 from ..state.core_types import Container, Pod
 from ..state.environment import ContainerConfigError, PodRuntimeInfo, build_environment, expand
 from ..volumes.volumes import container_mounts, link_mounts
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 from .volume_manager import PodVolumes
 
 HIDDEN_FILES = (
@@ -52,7 +52,7 @@ class LaunchSpecBuilder:
             ContainerConfigError: the container's configuration is invalid or unsupported.
         """
         info = PodRuntimeInfo(
-            pod_ip=self.volumes.ip, host_ip=HOST_IP, allocatable=self.node.allocatable
+            pod_ip=self.volumes.ip, host_ip=hosts.HOST_IP, allocatable=self.node.allocatable
         )
         user = users.user_of(self.pod, container)
         node, ids = self.node, self.node.allocate_ids(self.pod)

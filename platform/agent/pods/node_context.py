@@ -23,7 +23,6 @@ from ..volumes.source_manager import SourceManager
 from ..volumes.volumes import VolumePaths
 from .records import PodRecord
 
-HOST_IP = hosts.HOST_IP
 _WRITE_DELAY = 0.05
 """Seconds that changes are batched before hosts files are written."""
 

@@ -12,9 +12,9 @@ from ..runtime.ids import chown
 from ..runtime.runs import IsolationLevel
 from ..runtime.shim import boot_id
 from ..state.core_types import Pod
-from ..state.hosts import Peer
+from ..state.hosts import HOST_IP, Peer
 from ..state.status import Accepted
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 from .records import PodDir, PodRecord
 from .volume_manager import VOLUME_ERRORS, PodVolumeManager, PodVolumes, mount_retry_delay
 

@@ -21,12 +21,12 @@ from ..runtime.runs import RunDir
 from ..state import pod_actions, status
 from ..state.core_types import Pod
 from ..state.environment import ContainerConfigError
-from ..state.hosts import Peer
+from ..state.hosts import HOST_IP, Peer
 from ..state.status import Accepted, Event, Exited, PodState, PodTermination, Prepared, StartFailed
 from . import recovery, volume_manager
 from .container_worker import PodContext
 from .containers import PodContainers, failure_events
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 from .pod_setup import PodSetup
 from .records import PodDir
 from .status_manager import PodStatusManager, confirm_deletion

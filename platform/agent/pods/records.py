@@ -84,9 +84,7 @@ class PodDir:
     def write_record(self, record: PodRecord) -> None:
         """Write the record, durably."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self.path / "pod.json.new"
-        shim.write_atomically(str(new), msgspec.json.encode(record).decode())
-        new.rename(self.path / "pod.json")
+        shim.replace_file(str(self.path / "pod.json"), msgspec.json.encode(record).decode())
 
     def runs(self, container: str) -> list[RunDir]:
         """Return all runs of a container, oldest first."""

@@ -11,8 +11,9 @@ from ...machinery.clock import Timer
 from ..retry import retry_delay
 from ..state.core_types import Pod
 from ..state.environment import PodRuntimeInfo, ResolvedSources
+from ..state.hosts import HOST_IP
 from ..volumes.volumes import MountedVolume, VolumeError, references_of, set_up_volumes
-from .node_context import HOST_IP, NodeContext
+from .node_context import NodeContext
 
 VOLUME_ERRORS = (VolumeError, ApiError, ConnectionLostError, DecodeError, OSError)
 """Errors of volume set-up, all of which may be temporary."""

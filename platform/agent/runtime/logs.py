@@ -107,12 +107,12 @@ def _start_of_tail(file: BufferedReader, count: int, first: int) -> int:
     position = file.seek(0, 2)
     if count <= 0:
         return position
-    held = b""
+    block = b""
     while position > first:
         step = min(_BLOCK_BYTES, position - first)
         position = file.seek(position - step)
-        held = file.read(step) + held
-        starts = list(_line_starts(held, whole=position == first))
+        block = file.read(step) + block
+        starts = list(_line_starts(block, whole=position == first))
         if len(starts) > count:
             return position + starts[-count]
     return first

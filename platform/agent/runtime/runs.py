@@ -139,7 +139,7 @@ class RunDir:
         }
         if spec.isolation is IsolationLevel.BUBBLEWRAP:
             content |= _bubblewrap(spec, str(root))
-        shim.write_atomically(str(self.path / shim.LAUNCH), json.dumps(content))
+        shim.write_durably(str(self.path / shim.LAUNCH), json.dumps(content))
 
     def start(self, ready_fd: int = -1) -> int:
         """Start the shim and return its process id; it outlives this process.
@@ -192,7 +192,7 @@ class RunDir:
     def cancel(self) -> bool:
         """Prevent the start of the run; return ``False`` if it is already claimed."""
         own = self.path / f"claim.{os.getpid()}.off"
-        shim.write_atomically(str(own), json.dumps({"pid": 0}))
+        shim.write_durably(str(own), json.dumps({"pid": 0}))
         try:
             os.link(own, self.path / shim.CLAIM)
         except FileExistsError:

@@ -84,7 +84,7 @@ class ShimRun:
         pid = os.getpid()
         me = {"pid": pid, "start": start_time(pid), "boot": boot_id(), "at": time.time()}
         own = os.path.join(self.run_path, f"claim.{os.getpid()}")
-        write_atomically(own, json.dumps(me))
+        write_durably(own, json.dumps(me))
         try:
             os.link(own, os.path.join(self.run_path, CLAIM))
         except FileExistsError:
@@ -198,9 +198,7 @@ class ShimRun:
             "started": self.started,
             "at": time.time(),
         }
-        target = os.path.join(self.run_path, EXIT)
-        write_atomically(target + ".new", json.dumps(record))
-        os.rename(target + ".new", target)
+        replace_file(os.path.join(self.run_path, EXIT), json.dumps(record))
 
     def _kill_remaining(self) -> None:
         """Kill the process group of the main process, then its orphaned descendants."""
@@ -447,7 +445,13 @@ def children(parent: int) -> list[int]:
         return []
 
 
-def write_atomically(path: str, text: str) -> None:
+def replace_file(path: str, text: str) -> None:
+    """Write a file atomically and durably."""
+    write_durably(path + ".new", text)
+    os.rename(path + ".new", path)
+
+
+def write_durably(path: str, text: str) -> None:
     """Write a new file and flush it to disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

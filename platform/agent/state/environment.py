@@ -114,13 +114,13 @@ class _Scope:
 def _env_from(
     pod: Pod, group: EnvFromSource, sources: ResolvedSources
 ) -> Iterator[tuple[str, str]]:
-    for kind, ref, held in (
+    for kind, ref, objects in (
         ("configmap", group.config_map_ref, sources.config_maps),
         ("secret", group.secret_ref, sources.secrets),
     ):
         if ref is None:
             continue
-        content = held.get(ref.name)
+        content = objects.get(ref.name)
         if content is None:
             if ref.optional:
                 continue
@@ -191,8 +191,8 @@ def field_value(pod: Pod, ref: ObjectFieldSelector, info: PodRuntimeInfo) -> str
     indexed = _METADATA_KEY.fullmatch(ref.field_path)
     if indexed:
         meta = pod.metadata
-        held = meta.labels if indexed.group(1) == "labels" else meta.annotations
-        return held.get(indexed.group(2), "")
+        entries = meta.labels if indexed.group(1) == "labels" else meta.annotations
+        return entries.get(indexed.group(2), "")
     known = _FIELDS.get(ref.field_path)
     if known is None:
         raise ContainerConfigError(f"unsupported fieldPath: {ref.field_path}")
@@ -223,8 +223,8 @@ def resource_value(
     side, _, name = ref.resource.partition(".")
     if side not in ("limits", "requests") or not name:
         raise ContainerConfigError(f"unsupported container resource: {ref.resource}")
-    held = container.resources.limits if side == "limits" else container.resources.requests
-    amount = held.get(name, info.allocatable.get(name, 0) if side == "limits" else 0)
+    amounts = container.resources.limits if side == "limits" else container.resources.requests
+    amount = amounts.get(name, info.allocatable.get(name, 0) if side == "limits" else 0)
     return str(_units(amount, ref.divisor))
 
 

@@ -79,13 +79,13 @@ def _service_lines(service: Service, peers: Iterable[Peer]) -> Iterator[str]:
         if service.spec.cluster_ip:
             yield f"{service.spec.cluster_ip}\t{' '.join(_qualified_names(name, namespace))}"
         return
-    shown = [peer for peer in peers if _selects(service, peer)]
-    for peer in shown:
+    selected = [peer for peer in peers if _selects(service, peer)]
+    for peer in selected:
         # Only pods that name the service as their subdomain have names below it.
         if peer.pod.spec.subdomain == name:
             names = _qualified_names(f"{peer.pod.hostname}.{name}", namespace)
             yield f"{peer.ip}\t{' '.join(names)}"
-    for peer in shown:
+    for peer in selected:
         yield f"{peer.ip}\t{' '.join(_qualified_names(name, namespace))}"
 
 

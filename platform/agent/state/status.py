@@ -234,8 +234,8 @@ def apply(state: PodState, event: Event, back_off: BackOff) -> PodState:
     """Return the state after *event*."""
     match event:
         case Accepted():
-            at, seen = state.started_at or event.at, state.steady_at or event.steady_at
-            return replace(state, started_at=at, steady_at=seen)
+            at, steady_at = state.started_at or event.at, state.steady_at or event.steady_at
+            return replace(state, started_at=at, steady_at=steady_at)
         case Prepared():
             return replace(state, prepared=True, pod_ip=event.pod_ip, host_ip=event.host_ip)
         case PodTermination():
@@ -347,8 +347,8 @@ def is_initialized(pod: Pod, state: PodState) -> bool:
 def phase_of(pod: Pod, state: PodState) -> PodPhase:
     """Return the pod's phase."""
     mains = [state.of(c.name) for c in pod.spec.containers]
-    everyone = [state.of(name) for name in pod.containers]
-    if state.termination is not None and not any(c.running for c in everyone):
+    containers = [state.of(name) for name in pod.containers]
+    if state.termination is not None and not any(c.running for c in containers):
         clean = not state.termination.reason and all(c.exit and c.exit.code == 0 for c in mains)
         return PodPhase.SUCCEEDED if clean else PodPhase.FAILED
     if not is_initialized(pod, state) and not any(c.was_attempted for c in mains):
@@ -527,17 +527,17 @@ class _ContainerRenderer:
 def _terminated(ended: ContainerExit | None) -> dict[str, Any]:
     if ended is None:
         return {}
-    shown: dict[str, Any] = {
+    terminated: dict[str, Any] = {
         "exitCode": ended.code,
         "reason": ended.reason,
         "finishedAt": format_time(ended.at),
         "startedAt": format_time(ended.started_at or ended.at),
     }
     if ended.message:
-        shown["message"] = ended.message
+        terminated["message"] = ended.message
     if ended.container_id:
-        shown["containerID"] = f"batholith://{ended.container_id}"
-    return {"terminated": shown}
+        terminated["containerID"] = f"batholith://{ended.container_id}"
+    return {"terminated": terminated}
 
 
 def _go_seconds(seconds: int) -> str:

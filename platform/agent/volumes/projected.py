@@ -93,12 +93,12 @@ class _FileCollector:
     def read(self, projection: VolumeProjection) -> Iterator[tuple[str, ProjectedFile]]:
         if projection.config_map:
             name = projection.config_map.name
-            held = self.sources.config_maps.get(name)
-            yield from self._data(projection.config_map, f'configmap "{name}"', held)
+            content = self.sources.config_maps.get(name)
+            yield from self._data(projection.config_map, f'configmap "{name}"', content)
         if projection.secret:
             name = secret_name(projection.secret)
-            held = self.sources.secrets.get(name)
-            yield from self._data(projection.secret, f'secret "{name}"', held)
+            content = self.sources.secrets.get(name)
+            yield from self._data(projection.secret, f'secret "{name}"', content)
         if projection.downward_api:
             yield from self._downward(projection.downward_api)
         if projection.service_account_token:

@@ -141,7 +141,7 @@ class SourceManager:
             ApiError, ConnectionLostError: a request failed.
         """
         references = references_of(pod)
-        held: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
+        contents: dict[Resource, dict[str, dict[str, bytes] | None]] = {r: {} for r in _VIEWS}
         claims: dict[str, ClaimVolume | None] = {}
         for resource, key in sorted(
             _reference_keys(references, pod.metadata.namespace), key=_order
@@ -155,10 +155,10 @@ class SourceManager:
                 claims[name] = known[name]
             else:
                 content = await (self._fetch if force else self._get_cached)((resource, key))
-                held[resource][name] = content
+                contents[resource][name] = content
         return ResolvedSources(
-            config_maps=held[CONFIGMAPS],
-            secrets=held[SECRETS],
+            config_maps=contents[CONFIGMAPS],
+            secrets=contents[SECRETS],
             tokens=await self._tokens(pod, references),
             claims=claims,
         )
