@@ -1,4 +1,4 @@
-"""The wall clock jumps by an hour while pods live: what is due comes when it should."""
+"""Jumps of the wall clock by an hour: restarts, kills and deadlines keep their time."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -34,8 +34,8 @@ def clock() -> JumpingClock:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[AgentCluster]:
-    async with agent_cluster(EmbeddedServerFactory(), tmp_path) as made:
-        yield made
+    async with agent_cluster(EmbeddedServerFactory(), tmp_path) as created:
+        yield created
 
 
 def shell(script: str, **more: Any) -> Json:
@@ -54,10 +54,12 @@ def is_waiting(pod: Json, name: str = "c") -> str:
     return next(reasons, "")
 
 
-async def test_set_back_it_delays_nothing(cluster: AgentCluster, clock: JumpingClock) -> None:
+async def test_wall_clock_set_back_delays_nothing(
+    cluster: AgentCluster, clock: JumpingClock
+) -> None:
     async with cluster.agent(clock=clock, back_off=BackOff(initial_delay=0.5, max_delay=0.5)):
         await cluster.run(manifest("failing", shell("exit 1")))
-        await cluster.run(manifest("late", shell("exec sleep 600"), activeDeadlineSeconds=3))
+        await cluster.run(manifest("expiring", shell("exec sleep 600"), activeDeadlineSeconds=3))
         stubborn = shell("trap '' TERM; echo on; while :; do sleep 0.1; done")
         await cluster.run(manifest("stubborn", stubborn, terminationGracePeriodSeconds=1))
         await cluster.phase("stubborn", "Running")
@@ -70,12 +72,14 @@ async def test_set_back_it_delays_nothing(cluster: AgentCluster, clock: JumpingC
         await cluster.wait_pod(
             "failing", lambda pod: restarts(pod) >= restarts(seen) + 2, since=version
         )
-        late = await cluster.phase("late", "Failed")
-        assert late["status"]["reason"] == "DeadlineExceeded"
+        expiring = await cluster.phase("expiring", "Failed")
+        assert expiring["status"]["reason"] == "DeadlineExceeded"
         await cluster.delete("failing", grace=0)
 
 
-async def test_set_forward_it_hurries_nothing(cluster: AgentCluster, clock: JumpingClock) -> None:
+async def test_wall_clock_set_forward_triggers_nothing_early(
+    cluster: AgentCluster, clock: JumpingClock
+) -> None:
     async with cluster.agent(clock=clock, back_off=BackOff(initial_delay=900)):
         witness = shell("until test -e /tmp/go; do sleep 0.05; done", name="witness")
         ends = {"exec": {"command": ["touch", "/tmp/go"]}, "initialDelaySeconds": 1}
@@ -86,7 +90,7 @@ async def test_set_forward_it_hurries_nothing(cluster: AgentCluster, clock: Jump
         await cluster.run(pod)
         await cluster.wait_pod("p", lambda pod: is_waiting(pod) == "CrashLoopBackOff")
         clock.wrong_by = HOUR
-        # Its end has the worker look at everything again.
+        # Its exit triggers a sync of the pod.
         over = await cluster.wait_pod(
             "p",
             lambda pod: any(
@@ -99,20 +103,20 @@ async def test_set_forward_it_hurries_nothing(cluster: AgentCluster, clock: Jump
         await cluster.delete("p", grace=0)
 
 
-async def test_a_deadline_outlives_the_agent_and_a_jump(
+async def test_active_deadline_survives_an_agent_restart_and_a_clock_jump(
     cluster: AgentCluster, clock: JumpingClock
 ) -> None:
     async with cluster.agent(clock=clock):
         await cluster.run(manifest("p", shell("exec sleep 600"), activeDeadlineSeconds=1800))
         await cluster.phase("p", "Running")
-    ((folder, record),) = PodDir.all(cluster.settings.data_dir)
+    ((pod_dir, record),) = PodDir.all(cluster.settings.data_dir)
     clock.wrong_by = HOUR
     async with cluster.agent(clock=clock):
         await cluster.run(manifest("next", shell("exit 0"), restartPolicy="Never"))
         await cluster.phase("next", "Succeeded")
         assert (await cluster.pod("p"))["status"]["phase"] == "Running"
-    # As it is after 1,800 s by the steady clock, whatever the other says.
-    folder.write_record(msgspec.structs.replace(record, monotonic=record.monotonic - 1800))
+    # As after 1,800 s by the steady clock.
+    pod_dir.write_record(msgspec.structs.replace(record, monotonic=record.monotonic - 1800))
     clock.wrong_by = -HOUR
     async with cluster.agent(clock=clock):
         seen = await cluster.phase("p", "Failed")
@@ -120,12 +124,12 @@ async def test_a_deadline_outlives_the_agent_and_a_jump(
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_a_restart_is_due_by_the_steady_time(jump: float) -> None:
+def test_restart_backoff_uses_steady_time(jump: float) -> None:
     wrong = timedelta(seconds=jump)
     story = PodStatusSimulator(decode_pod(manifest()))
     for begin in (0, 10):
         story.apply(Started("c", after(begin), steady_at=after(begin)))
-        # The clock jumps while the container runs: the run is no longer, nor shorter, for that.
+        # The clock jumps during the run, which does not change its duration.
         story.apply(Exited("c", after(begin + 5) + wrong, 1, steady_at=after(begin + 5)))
     assert story.state.of("c").consecutive_exits == 2
     assert not story.next_actions(24).actions
@@ -134,7 +138,7 @@ def test_a_restart_is_due_by_the_steady_time(jump: float) -> None:
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_a_deadline_is_due_by_the_steady_time(jump: float) -> None:
+def test_active_deadline_uses_steady_time(jump: float) -> None:
     story = PodStatusSimulator(decode_pod(manifest(activeDeadlineSeconds=60)))
     story.state = replace(story.state, started_at=None)
     story.apply(Accepted(START + timedelta(seconds=jump), START))
@@ -143,7 +147,7 @@ def test_a_deadline_is_due_by_the_steady_time(jump: float) -> None:
     assert isinstance(command, DeadlineExceeded)
 
 
-def test_steady_time_does_not_jump_and_believes_nothing_of_the_future() -> None:
+def test_steady_time_does_not_jump_and_caps_future_wall_times() -> None:
     clock = FakeClock()
     time = SteadyClock(clock)
     start = clock.now()
@@ -156,43 +160,43 @@ def test_steady_time_does_not_jump_and_believes_nothing_of_the_future() -> None:
     assert clock.now() == start + timedelta(seconds=5 + HOUR)
 
 
-async def test_simulated_pods_live_by_the_steady_time(tmp_path: Path) -> None:
+async def test_simulated_pods_use_steady_time(tmp_path: Path) -> None:
     clock = JumpingClock()
     async with (
         agent_cluster(EmbeddedServerFactory(), tmp_path) as w,
         w.agent(clock=clock, simulation=SimulationSettings(nodes=1, prefix=NODE)),
     ):
-        made = manifest("p", container("sleep", "1"), restartPolicy="Never")
-        made["spec"] |= {"nodeName": f"{NODE}-0"}
-        await w.client.create(PODS, made, namespace="default")
+        created = manifest("p", container("sleep", "1"), restartPolicy="Never")
+        created["spec"] |= {"nodeName": f"{NODE}-0"}
+        await w.client.create(PODS, created, namespace="default")
         await w.phase("p", "Running")
         clock.wrong_by = -HOUR
         await w.phase("p", "Succeeded")
 
 
-async def test_a_token_is_renewed_by_its_length_of_life_whatever_the_clocks_say() -> None:
-    answer = {
+async def test_token_renewal_depends_on_its_lifetime_only() -> None:
+    response = {
         "spec": {"expirationSeconds": 1000},
         "status": {"token": "t", "expirationTimestamp": "2001-01-01T00:00:00Z"},
     }
-    clock, asked = FakeClock(), list[str]()
+    clock, requests = FakeClock(), list[str]()
 
     async def post(path: str, body: object, *, view: type[Any]) -> Any:
-        asked.append(path)
-        return msgspec.convert(answer, view)
+        requests.append(path)
+        return msgspec.convert(response, view)
 
     projected = {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}]}
     pod = decode_pod(manifest(volumes=[{"name": "v", "projected": projected}]))
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         client.post = post  # type: ignore[method-assign, assignment]
-        book = SourceManager(client, clock=clock)
-        book.register_pod(pod, lambda: None)
-        await book.get(pod)
-        assert book.next_token_refresh(pod.metadata.uid) == clock.monotonic() + 800
+        sources = SourceManager(client, clock=clock)
+        sources.register_pod(pod, lambda: None)
+        await sources.get(pod)
+        assert sources.next_token_refresh(pod.metadata.uid) == clock.monotonic() + 800
         for jump in (HOUR, -2 * HOUR):
             clock.step_wall(jump)
-            await book.get(pod)
-        assert len(asked) == 1
+            await sources.get(pod)
+        assert len(requests) == 1
         clock.tick(800)
-        await book.get(pod)
-        assert len(asked) == 2
+        await sources.get(pod)
+        assert len(requests) == 2

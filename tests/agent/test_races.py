@@ -1,4 +1,4 @@
-"""What comes at once, in between or unforeseen costs no pod, and leaves no process behind."""
+"""Concurrent events and unexpected errors neither lose a pod nor leak a process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -30,54 +30,54 @@ from batholith.model.names import PODS
 
 @dataclass(slots=True)
 class AgentNode:
-    """A plain node without sandboxes, and the API that it serves."""
+    """A node without sandboxes, and its API server."""
 
     api: FakeApi
     settings: AgentSettings
 
     def run(self, name: str, script: str, *, more: Object | None = None, **spec: Any) -> None:
         """Create a pod of one container that is bound to the node."""
-        made = manifest(name, container("sh", "-c", script, **(more or {})), **spec)
-        placed = {"nodeName": NODE, "terminationGracePeriodSeconds": 5, **made["spec"]}
-        self.api.put(PODS, name, spec=placed)
+        created = manifest(name, container("sh", "-c", script, **(more or {})), **spec)
+        spec_with_node = {"nodeName": NODE, "terminationGracePeriodSeconds": 5, **created["spec"]}
+        self.api.put(PODS, name, spec=spec_with_node)
 
     def request_delete(self, name: str, *, grace: int) -> None:
-        """Delete a pod as a server does that waits for the node."""
-        gone_by = times.format(datetime.fromtimestamp(datetime.now(UTC).timestamp() + grace, UTC))
-        going = {"deletionTimestamp": gone_by, "deletionGracePeriodSeconds": grace}
-        self.api.put(PODS, name, metadata=going)
+        """Mark a pod as being deleted, like an API server."""
+        deadline = times.format(datetime.fromtimestamp(datetime.now(UTC).timestamp() + grace, UTC))
+        deletion = {"deletionTimestamp": deadline, "deletionGracePeriodSeconds": grace}
+        self.api.put(PODS, name, metadata=deletion)
 
     def last_status(self, name: str) -> Object:
-        """The pod's status as it was told last, even if the pod is gone."""
-        told = [obj for _, _, obj in self.api.states if obj["metadata"]["name"] == name]
-        status: Object = told[-1].get("status", {})
+        """Return the last written status of the pod, even if it is deleted."""
+        versions = [obj for _, _, obj in self.api.states if obj["metadata"]["name"] == name]
+        status: Object = versions[-1].get("status", {})
         return status
 
     def phase(self, name: str) -> object:
         return self.last_status(name).get("phase")
 
     def container(self, name: str) -> Object:
-        """What is told of the pod's container."""
-        (told,) = self.last_status(name).get("containerStatuses") or [{}]
-        status: Object = told
+        """Return the status of the pod's container."""
+        (reported,) = self.last_status(name).get("containerStatuses") or [{}]
+        status: Object = reported
         return status
 
     @property
     def pod_dirs(self) -> list[PodDir]:
-        return [folder for folder, _ in PodDir.all(self.settings.data_dir)]
+        return [pod_dir for pod_dir, _ in PodDir.all(self.settings.data_dir)]
 
     @asynccontextmanager
     async def agent(
         self, recorder: Recorder | None = None
     ) -> AsyncIterator[tuple[Agent, asyncio.Task[None]]]:
-        """An agent, and the task that runs it, for the length of the block at most."""
+        """Run an agent for the block; yield it with its task."""
         async with Client(self.api.credentials, user_agent="t") as client:
-            made = Agent(client, settings=self.settings, recorder=recorder)
+            created = Agent(client, settings=self.settings, recorder=recorder)
             ready = asyncio.Event()
-            running = asyncio.create_task(made.run(ready=ready))
+            running = asyncio.create_task(created.run(ready=ready))
             try:
                 await wait_for(lambda: ready.is_set() or running.done())
-                yield made, running
+                yield created, running
             finally:
                 running.cancel()
                 with suppress(asyncio.CancelledError):
@@ -100,15 +100,13 @@ async def node(tmp_path: Path) -> AsyncIterator[AgentNode]:
             continue
 
 
-def running(folder: PodDir) -> Iterator[int]:
-    """The shims of a pod that live."""
-    for name in folder.containers():
-        yield from filter(None, (run.shim_pid() for run in folder.runs(name)))
+def running(pod_dir: PodDir) -> Iterator[int]:
+    """Yield the running shims of a pod."""
+    for name in pod_dir.containers():
+        yield from filter(None, (run.shim_pid() for run in pod_dir.runs(name)))
 
 
-async def test_news_of_a_pod_that_come_together_start_it_once(
-    node: AgentNode, tmp_path: Path
-) -> None:
+async def test_concurrent_events_of_a_pod_start_it_once(node: AgentNode, tmp_path: Path) -> None:
     async with node.agent():
         node.run("p", f"echo run >> {tmp_path}/log; sleep 0.3", restartPolicy="Never")
         node.api.put(PODS, "p", metadata={"labels": {"a": "b"}})
@@ -117,7 +115,7 @@ async def test_news_of_a_pod_that_come_together_start_it_once(
     assert (tmp_path / "log").read_text() == "run\n"
 
 
-async def test_a_pod_that_comes_and_goes_at_once_is_not_run_for_nobody(node: AgentNode) -> None:
+async def test_pod_deleted_right_after_its_creation_is_cleaned_up(node: AgentNode) -> None:
     async with node.agent():
         node.run("p", "sleep 600")
         node.api.remove(PODS, "p")
@@ -126,24 +124,24 @@ async def test_a_pod_that_comes_and_goes_at_once_is_not_run_for_nobody(node: Age
         await wait_for(lambda: len(node.pod_dirs) == 1)
 
 
-async def test_a_pod_that_goes_while_its_worker_is_down_leaves_no_process(node: AgentNode) -> None:
+async def test_pod_deleted_while_its_worker_is_down_leaves_no_process(node: AgentNode) -> None:
     node.run("p", "sleep 600")
     async with node.agent():
         await wait_for(lambda: node.phase("p") == "Running")
-    (folder,) = node.pod_dirs
-    (shim_pid,) = running(folder)
-    damaged = folder.path / "containers" / "c" / "1"
+    (pod_dir,) = node.pod_dirs
+    (shim_pid,) = running(pod_dir)
+    damaged = pod_dir.path / "containers" / "c" / "1"
     damaged.mkdir()
     (damaged / shim.LAUNCH).write_text("{")
     (damaged / shim.CLAIM).write_text('{"pid": 1, "start": 0, "boot": "another"}')
     async with node.agent():
         node.api.remove(PODS, "p")
-        await wait_for(lambda: not folder.path.exists())
+        await wait_for(lambda: not pod_dir.path.exists())
         await wait_for(lambda: shim.start_time(shim_pid) is None)
 
 
 class FailOnceRecorder:
-    """A recorder that fails where it must not, the first time that it is told of *reason*."""
+    """A recorder that raises at the first event with *reason*."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -152,7 +150,7 @@ class FailOnceRecorder:
         self,
         regarding: ObjectReference,
         *,
-        type: EventType,  # noqa: A002 - the word of the API
+        type: EventType,  # noqa: A002 - as in the protocol
         reason: str,
         message: str,
     ) -> None:
@@ -162,9 +160,7 @@ class FailOnceRecorder:
 
 
 @pytest.mark.parametrize("reason", ["Started", "BackOff"])
-async def test_a_fault_in_whatever_a_pod_s_worker_does_costs_no_pod(
-    node: AgentNode, reason: str
-) -> None:
+async def test_unexpected_error_in_a_pod_worker_loses_no_pod(node: AgentNode, reason: str) -> None:
     broken = FailOnceRecorder(reason)
     node.run("p", "exit 1")
     async with node.agent(broken):
@@ -180,8 +176,8 @@ async def test_a_fault_in_whatever_a_pod_s_worker_does_costs_no_pod(
     ],
     ids=["host", "header"],
 )
-async def test_a_probe_that_cannot_be_made_has_failed(node: AgentNode, probe: Object) -> None:
-    if "httpGet" in probe:  # some server must be there: a header is looked at only then
+async def test_invalid_probe_request_counts_as_failed(node: AgentNode, probe: Object) -> None:
+    if "httpGet" in probe:  # without a server the header is not checked
         port = int(node.api.credentials.server.rpartition(":")[2])
         probe = {"httpGet": {**probe["httpGet"], "port": port}}
     probe = {**probe, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 100}
@@ -198,7 +194,7 @@ async def test_a_probe_that_cannot_be_made_has_failed(node: AgentNode, probe: Ob
         ("mkdir $R/exit.json", 137),
     ],
 )
-async def test_a_container_may_leave_anything_where_we_look_for_its_end(
+async def test_exit_is_detected_whatever_a_container_leaves_in_its_run_directory(
     node: AgentNode, odd: str, code: int
 ) -> None:
     node.run("p", f"R=$BATHOLITH_ROOT/..; {odd}; exit 3", restartPolicy="Never")
@@ -207,12 +203,12 @@ async def test_a_container_may_leave_anything_where_we_look_for_its_end(
     assert node.container("p")["state"]["terminated"]["exitCode"] == code
 
 
-def test_what_is_no_file_where_a_log_should_be_is_not_trimmed(tmp_path: Path) -> None:
+def test_directory_at_the_path_of_a_log_is_not_truncated(tmp_path: Path) -> None:
     (tmp_path / "0.log").mkdir()
     assert not punch_log_head(tmp_path / "0.log")
 
 
-async def test_pods_that_come_while_the_agent_ends_its_pods_are_left_to_the_next(
+async def test_pods_created_during_shutdown_are_left_to_the_next_agent(
     node: AgentNode,
 ) -> None:
     node.run("p", "trap '' TERM; while :; do sleep 0.1; done", terminationGracePeriodSeconds=2)
@@ -221,12 +217,12 @@ async def test_pods_that_come_while_the_agent_ends_its_pods_are_left_to_the_next
         agent.stop(stop_pods=True)
         node.run("q", "sleep 600")
         await life
-    assert not [pid for folder in node.pod_dirs for pid in running(folder)]
+    assert not [pid for pod_dir in node.pod_dirs for pid in running(pod_dir)]
     async with node.agent():
         await wait_for(lambda: node.phase("q") == "Running")
 
 
-async def test_a_container_whose_end_is_hurried_is_asked_after_its_hook(
+async def test_shortened_grace_period_still_sends_sigterm_after_the_hook(
     node: AgentNode, tmp_path: Path
 ) -> None:
     hook = {"exec": {"command": ["sh", "-c", f"touch {tmp_path}/asked; sleep 1"]}}
@@ -241,7 +237,7 @@ async def test_a_container_whose_end_is_hurried_is_asked_after_its_hook(
     assert node.container("p")["state"]["terminated"]["exitCode"] == 7
 
 
-async def test_the_last_that_is_told_of_a_pod_is_how_its_sidecars_ended(node: AgentNode) -> None:
+async def test_last_written_status_includes_the_exits_of_sidecars(node: AgentNode) -> None:
     sidecar = container(
         "sh", "-c", "trap 'sleep 1; exit 5' TERM; while :; do sleep 0.05; done", name="s"
     )
@@ -249,30 +245,30 @@ async def test_the_last_that_is_told_of_a_pod_is_how_its_sidecars_ended(node: Ag
     node.run("p", "exit 0", restartPolicy="Never", initContainers=[sidecar])
 
     def ended() -> object:
-        (told,) = node.last_status("p").get("initContainerStatuses") or [{"state": {}}]
-        return told["state"].get("terminated")
+        (reported,) = node.last_status("p").get("initContainerStatuses") or [{"state": {}}]
+        return reported["state"].get("terminated")
 
     async with node.agent():
         await wait_for(ended)
     assert node.phase("p") == "Succeeded"
 
 
-async def test_a_memory_limit_holds_though_another_s_folder_is_gone(node: AgentNode) -> None:
+async def test_memory_limit_is_enforced_despite_errors_of_another_pod(node: AgentNode) -> None:
     take = "exec python3 -c 'import time; x = b\"1\" * (256 << 20); time.sleep(600)'"
     limit = {"resources": {"limits": {"memory": "64Mi"}}}
     node.run("a", f"until test -f $BATHOLITH_ROOT/../go; do sleep 0.05; done; {take}", more=limit)
     async with node.agent():
         await wait_for(lambda: node.phase("a") == "Running")
-        (folder,) = node.pod_dirs
-        (run,) = folder.runs("c")
-        (run.path / "out-of-memory").symlink_to(run.path / "no" / "such" / "folder")
+        (pod_dir,) = node.pod_dirs
+        (run,) = pod_dir.runs("c")
+        (run.path / "out-of-memory").symlink_to(run.path / "no" / "such" / "directory")
         (run.path / "go").touch()
         node.run("b", take, more=limit, restartPolicy="Never")
         await wait_for(lambda: node.phase("b") == "Failed")
     assert node.container("b")["state"]["terminated"]["reason"] == "OOMKilled"
 
 
-async def test_a_pod_whose_status_is_forbidden_can_still_go(node: AgentNode) -> None:
+async def test_pod_with_forbidden_status_can_be_deleted(node: AgentNode) -> None:
     async with node.agent():
         node.run("p", "sleep 600")
         await wait_for(lambda: node.phase("p") == "Running")

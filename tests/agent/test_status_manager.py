@@ -1,4 +1,4 @@
-"""What becomes of a pod's status when the server will not take it."""
+"""Pod status writes that the API server rejects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,16 +20,18 @@ from batholith.model.names import PODS
 
 
 @asynccontextmanager
-async def reporting(api: FakeApi, pod: Pod) -> AsyncIterator[tuple[PodStatusManager, list[Pod]]]:
-    """A reporter that wants *pod* to be Running, and what it is told."""
-    told: list[Pod] = []
+async def running_manager(
+    api: FakeApi, pod: Pod
+) -> AsyncIterator[tuple[PodStatusManager, list[Pod]]]:
+    """Run a status manager that writes Running; yield it with the written pods."""
+    written: list[Pod] = []
     status = {"phase": "Running"}
     async with Client(api.credentials, user_agent="t") as client:
-        made = PodStatusManager(
-            client, clock=SystemClock(), render=lambda: (pod, status), on_written=told.append
+        created = PodStatusManager(
+            client, clock=SystemClock(), render=lambda: (pod, status), on_written=written.append
         )
-        task = asyncio.create_task(made.run())
-        yield made, told
+        task = asyncio.create_task(created.run())
+        yield created, written
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -38,48 +40,48 @@ def phase(api: FakeApi) -> Any:
     return api.objects(PODS)["d/p"].get("status", {}).get("phase")
 
 
-async def test_a_status_that_met_a_conflict_is_written_after_all() -> None:
+async def test_status_is_written_after_a_conflict() -> None:
     async with FakeApi() as api:
         pod = decode_pod(api.put(PODS, "p"))
-        async with reporting(api, pod) as (reporter, told):
+        async with running_manager(api, pod) as (manager, written):
             api.inject_fault(409, method="PATCH", path="/status", times=2)
-            reporter.mark_dirty(promptly=True)
-            await reporter.wait_written()
+            manager.mark_dirty(promptly=True)
+            await manager.wait_written()
             assert phase(api) == "Running"
-            assert len(told) == 3, "it was read anew each time"
+            assert len(written) == 3, "it was read again each time"
 
 
-async def test_a_status_that_was_forbidden_is_written_once_it_may_be() -> None:
+async def test_forbidden_status_is_written_once_permitted() -> None:
     async with FakeApi() as api:
         pod = decode_pod(api.put(PODS, "p"))
-        async with reporting(api, pod) as (reporter, _):
+        async with running_manager(api, pod) as (manager, _):
             api.inject_fault(403, method="PATCH", path="/status", times=2)
-            reporter.mark_dirty(promptly=True)
-            await wait_for(lambda: reporter.is_forbidden)
-            await reporter.wait_written()
+            manager.mark_dirty(promptly=True)
+            await wait_for(lambda: manager.is_forbidden)
+            await manager.wait_written()
             assert phase(api) == "Running"
-            assert not reporter.is_forbidden
+            assert not manager.is_forbidden
 
 
-async def test_a_conflict_with_a_namesake_is_final() -> None:
+async def test_conflict_with_a_pod_of_another_uid_is_final() -> None:
     async with FakeApi() as api:
         stored = api.put(PODS, "p")
         other = decode_pod({"metadata": {**stored["metadata"], "uid": "another"}})
-        async with reporting(api, other) as (reporter, told):
+        async with running_manager(api, other) as (manager, written):
             api.inject_fault(409, method="PATCH", path="/status")
-            reporter.mark_dirty(promptly=True)
-            await reporter.wait_written()
+            manager.mark_dirty(promptly=True)
+            await manager.wait_written()
             assert phase(api) is None
-            assert told == []
+            assert written == []
 
 
 async def test_a_simulated_pod_s_status_is_written_after_a_conflict(tmp_path: Path) -> None:
     async with FakeApi() as api, Client(api.credentials, user_agent="t") as client:
         settings = AgentSettings(data_dir=tmp_path)
         one = SimulationSettings(nodes=1)
-        made = Simulator(client, settings=settings, simulation=one, clock=SystemClock())
+        created = Simulator(client, settings=settings, simulation=one, clock=SystemClock())
         ready, stop = asyncio.Event(), ShutdownRequest()
-        task = asyncio.create_task(made.run(ready, stop))
+        task = asyncio.create_task(created.run(ready, stop))
         await ready.wait()
         api.inject_fault(409, method="PATCH", path="/status", times=2)
         spec = {**manifest("p", container("true"), restartPolicy="Never")["spec"]}

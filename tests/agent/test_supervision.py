@@ -1,4 +1,4 @@
-"""No part of the agent ends unseen: what fails is counted and goes on."""
+"""A failed task of the agent is counted and restarted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +29,7 @@ FAULTS = [RuntimeError, asyncio.CancelledError]
 
 
 class FastClock(SystemClock):
-    """Does not wait long."""
+    """Shortens all waits."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.02))
@@ -37,13 +37,13 @@ class FastClock(SystemClock):
 
 @pytest.fixture
 async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi() as made:
-        yield made
+    async with FakeApi() as created:
+        yield created
 
 
 @pytest.fixture
 async def node(api: FakeApi, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    """Starts an agent, which ends with the test."""
+    """Return a function that starts an agent, which stops with the test."""
     running: list[asyncio.Task[None]] = []
     settings = AgentSettings(
         data_dir=tmp_path / "agent", node_name=NODE, back_off=FAST, sandbox=IsolationLevel.PLAIN
@@ -87,48 +87,48 @@ def renewed(api: FakeApi) -> object:
 
 
 class FailOnce:
-    """Fails at its first call, and is then what it was."""
+    """Raises `error` once, and then calls the original."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
         self.error: BaseException | None = None
         self.calls = 0
-        real = getattr(place, name)
+        real = getattr(owner, name)
 
         def call(*arguments: Any, **more: Any) -> Any:
             self.calls += 1
             if self.error is not None:
-                fault, self.error = self.error, None
-                raise fault
+                error, self.error = self.error, None
+                raise error
             return real(*arguments, **more)
 
-        monkeypatch.setattr(place, name, call)
+        monkeypatch.setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=["error", "cancelled inside"])
+@pytest.mark.parametrize("error", FAULTS, ids=["error", "cancelled inside"])
 @pytest.mark.parametrize(
-    ("place", "name", "task"),
+    ("owner", "name", "task"),
     [
-        (NodeStatusManager, "_beat", "node heartbeat"),
-        (logs, "trim", "log trimming"),
+        (NodeStatusManager, "_heartbeat", "node heartbeat"),
+        (logs, "punch_log_head", "log trimming"),
         (PodContainers, "check_memory", "memory guard"),
-        (PodWorker, "_step", "pod worker"),
+        (PodWorker, "_sync", "pod worker"),
     ],
 )
-async def test_what_keeps_the_node_goes_on_after_a_fault(
+async def test_node_tasks_are_restarted_after_an_error(
     api: FakeApi,
     node: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
-    place: object,
+    owner: object,
     name: str,
     task: str,
-    fault: type[BaseException],
+    error: type[BaseException],
 ) -> None:
-    once = FailOnce(monkeypatch, place, name)
+    once = FailOnce(monkeypatch, owner, name)
     await node()
     run(api, "p", "sleep 600")
     await wait_for(lambda: phase(api, "p") == "Running")
-    counted, once.error = TASK_RESTARTS[task], fault("as planned")
-    if name == "_step":
+    counted, once.error = TASK_RESTARTS[task], error("as planned")
+    if name == "_sync":
         api.put(PODS, "p", metadata={"labels": {"a": "b"}})
     await wait_for(lambda: once.error is None)
     await wait_for(lambda: TASK_RESTARTS[task] == counted + 1)
@@ -139,39 +139,39 @@ async def test_what_keeps_the_node_goes_on_after_a_fault(
     await wait_for(lambda: phase(api, "q") == "Succeeded")
 
 
-async def test_a_removal_that_fails_is_done_again(
+async def test_failed_pod_removal_is_retried(
     api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     once = FailOnce(monkeypatch, PodDir, "remove")
     await node()
     run(api, "p", "true")
     await wait_for(lambda: phase(api, "p") == "Succeeded")
-    (folder,) = (tmp_path / "agent/pods").iterdir()
+    (pod_dir,) = (tmp_path / "agent/pods").iterdir()
     once.error = OSError("as planned")
     api.remove(PODS, "p")
-    await wait_for(lambda: not folder.exists())
+    await wait_for(lambda: not pod_dir.exists())
     assert once.calls == 2
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=["error", "cancelled inside"])
-async def test_pretended_pods_go_on_after_a_fault_of_a_writer(
+@pytest.mark.parametrize("error", FAULTS, ids=["error", "cancelled inside"])
+async def test_simulated_pods_continue_after_an_error_of_a_writer(
     api: FakeApi,
     node: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
-    fault: type[BaseException],
+    error: type[BaseException],
 ) -> None:
     once = FailOnce(monkeypatch, simulator.Simulator, "_write_one")
     await node(SimulationSettings(nodes=1, writers=1))
-    counted, once.error = TASK_RESTARTS["status writer"], fault("as planned")
+    counted, once.error = TASK_RESTARTS["status writer"], error("as planned")
     run(api, "p", "true", "sim-0")
     await wait_for(lambda: phase(api, "p") == "Succeeded")
     assert TASK_RESTARTS["status writer"] == counted + 1
 
 
-async def test_a_pretended_pod_that_fails_stops_no_other(
+async def test_failing_simulated_pod_does_not_affect_others(
     api: FakeApi, node: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = FailOnce(monkeypatch, simulator.Simulator, "_happen")
+    once = FailOnce(monkeypatch, simulator.Simulator, "_dispatch")
     await node(SimulationSettings(nodes=1))
     counted, once.error = TASK_RESTARTS["simulated pod"], RuntimeError("as planned")
     for name in ("p", "q"):
