@@ -9,7 +9,7 @@ from support.running_controller import FakeRecorder
 
 from batholith.kube.client.client import Client
 from batholith.machinery.testing import FakeClock
-from batholith.scheduler.framework.session import Placement
+from batholith.scheduler.framework.decision import Placement
 from batholith.scheduler.writers.binder import Binder
 
 

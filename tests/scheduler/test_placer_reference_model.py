@@ -31,7 +31,7 @@ def _reference_placement(
     cluster_objects: list[Node], gang_objects: list[Pod], text: str
 ) -> list[str]:
     """Place pod by pod: of the nodes with room the best, by name among equals."""
-    rules = Framework(conf.load(text))
+    rules = Framework(conf.load(text).tiers)
     world = SchedulerWorld(text)
     world.upsert(*cluster_objects)
     snapshot = world.cluster.node_matrix
@@ -122,7 +122,7 @@ def test_masks_follow_nodes_as_a_naive_look_would(
     labels: list[str], again: list[tuple[int, str]], zone: str, tolerant: bool
 ) -> None:
     world = SchedulerWorld()
-    rules = Framework(conf.load())
+    rules = Framework(conf.load().tiers)
     followed = FeasibilityCache(world.cluster.node_matrix, rules.filters)
     asked = pod(
         "p",

@@ -13,7 +13,7 @@ from batholith.machinery.clock import SystemClock
 from batholith.model.names import PODGROUPS, QUEUES
 from batholith.model.podgroup import PodGroup, PodGroupCondition, PodGroupStatus
 from batholith.model.queue import Queue
-from batholith.scheduler.writers.podgroup_status import READY, SCHEDULED, PodGroupReport
+from batholith.scheduler.framework.podgroup_status import READY, SCHEDULED, PodGroupReport
 from batholith.scheduler.writers.status_updater import StatusUpdater, WriteIntervals
 
 
@@ -32,7 +32,7 @@ async def test_in_a_crowd_phases_are_written_at_once_and_numbers_later(
 
         async def tell(**status: Any) -> None:
             group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
-            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(**status)), {})
+            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(**status)))
 
         api.put(PODGROUPS, "g")
         writing = asyncio.create_task(scribe.run())
@@ -60,7 +60,7 @@ async def test_that_all_have_places_is_said_along_with_the_phase() -> None:
         group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
         placed = PodGroupCondition(type=SCHEDULED, status="True", reason=READY)
         for phase, conditions in (("Inqueue", ()), ("Inqueue", (placed,)), ("Running", (placed,))):
-            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(phase, conditions)), {})
+            scribe.submit(PodGroupReport("d/g", group, PodGroupStatus(phase, conditions)))
             if not conditions:
                 await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         await wait_for(lambda: api.objects(PODGROUPS)["d/g"]["status"]["phase"] == "Running")
@@ -94,7 +94,7 @@ async def test_a_slow_write_does_not_delay_other_statuses() -> None:
         for name in names:
             api.put(PODGROUPS, name)
             group = await client.get(PODGROUPS, name, namespace="d", view=PodGroup)
-            scribe.submit(PodGroupReport(f"d/{name}", group, PodGroupStatus(phase="Inqueue")), {})
+            scribe.submit(PodGroupReport(f"d/{name}", group, PodGroupStatus(phase="Inqueue")))
 
         def written() -> set[str]:
             groups = api.objects(PODGROUPS)
@@ -172,7 +172,7 @@ async def test_what_goes_wrong_about_a_jobs_gang_is_told_by_the_jobs_key(
         writing = asyncio.create_task(scribe.run())
         group = await client.get(PODGROUPS, "g", namespace="d", view=PodGroup)
         api.inject_fault(500, method="PATCH")
-        scribe.submit(PodGroupReport("d/g", group, PodGroupStatus("Running")), {})
+        scribe.submit(PodGroupReport("d/g", group, PodGroupStatus("Running")))
         await wait_for(lambda: "status" in api.objects(PODGROUPS)["d/g"])
         writing.cancel()
         await asyncio.wait([writing])

@@ -1,16 +1,13 @@
 """``binpack``: fill nodes up, so that others stay whole for large gangs."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..state.cache import SchedulerCache
 from ..state.resources import IntVector, Matrix, ResourceIndex
 from .arguments import number
 from .extension_points import Scores
-
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
 
 
 class BinpackPlugin:
@@ -29,7 +26,7 @@ class BinpackPlugin:
             self._weights[name] = _non_negative(given)
         self._resource_index = ResourceIndex()
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
+    def on_session_open(self, cache: SchedulerCache) -> None:
         """Learn the rows of the resources."""
         self._resource_index = cache.node_matrix.resource_index
 

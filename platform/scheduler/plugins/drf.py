@@ -1,13 +1,10 @@
 """``drf``: among gangs, the one goes first whose largest part of anything is smallest."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from ..state.cache import SchedulerCache
 from ..state.gangs import Gang
 from ..state.resources import Amounts
-
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
 
 
 class DrfPlugin:
@@ -17,7 +14,7 @@ class DrfPlugin:
         """Take no arguments."""
         self._total: Amounts = {}
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
+    def on_session_open(self, cache: SchedulerCache) -> None:
         """Note what the cluster has."""
         self._total = cache.node_matrix.total()
 

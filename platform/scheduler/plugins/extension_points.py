@@ -7,18 +7,16 @@ cycle alone changes anything.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from ..state.cache import SchedulerCache
 from ..state.equivalence import EquivalenceClass
 from ..state.gangs import Gang, QueueInfo, Task
 from ..state.node_matrix import NodeInfo
 from ..state.resources import IntVector, Matrix
-
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
 
 Scores = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
@@ -40,7 +38,7 @@ class Rejection:
 class SessionOpenPlugin(Protocol):
     """A plugin that adds something up before each cycle."""
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
+    def on_session_open(self, cache: SchedulerCache) -> None:
         """Look at the cluster as the cycle begins."""
         ...
 

@@ -4,15 +4,12 @@ Gangs that are admitted without a chance to start only make pods that wait.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from ..state.cache import SchedulerCache
 from ..state.gangs import Gang, add_amounts, sum_amounts
 from ..state.resources import Amounts, format_amount
 from .arguments import number
 from .extension_points import NOT_ENOUGH_RESOURCES, Rejection
-
-if TYPE_CHECKING:
-    from ..state.cache import SchedulerCache
 
 
 class OvercommitPlugin:
@@ -24,7 +21,7 @@ class OvercommitPlugin:
         self._factor = factor if factor >= 1 else 1.2
         self._idle: Amounts = {}
 
-    def on_session_open(self, cache: "SchedulerCache") -> None:
+    def on_session_open(self, cache: SchedulerCache) -> None:
         """Add up what is left to promise."""
         node_matrix = cache.node_matrix
         self._idle = {name: int(n * self._factor) for name, n in node_matrix.total().items()}
