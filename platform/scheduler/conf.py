@@ -32,7 +32,7 @@ tiers:
 
 
 class ConfError(ValueError):
-    """The configuration is invalid; the message says why."""
+    """The configuration is invalid; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class CycleRunner:
     def run_once(self, *, now: float, busy: bool = False) -> Decision:
         """Run one cycle: the actions, then the reports of gangs that changed.
 
-        *now* is a reading of a monotonic clock. *busy* says that the cluster changes at a high
-        rate, so that members of a new gang may arrive slowly.
+        *now* is a reading of a monotonic clock. *busy* is true if the cluster changes at
+        a high rate, so that members of a new gang may arrive slowly.
         """
         with self._cache.cycle():
             session = self._run_actions()
@@ -105,7 +105,7 @@ class CycleRunner:
 
 
 def _refresh_diagnosis(session: Session, gang: Gang) -> None:
-    """Update the diagnosis of a gang that has no task left to place.
+    """Update the diagnosis of a gang that has no pending task.
 
     If it lost members for good, that is why it is not ready; a terminating gang has no diagnosis.
     """

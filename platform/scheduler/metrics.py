@@ -1,6 +1,6 @@
 """Metrics of the scheduler, with the names of Volcano's, for its dashboards.
 
-A scrape may come while a cycle runs in a thread, so it reads the stats of the last decision and
+A cycle may run in a thread during a scrape, so the scrape reads the stats of the last decision and
 never the scheduler cache.
 """
 

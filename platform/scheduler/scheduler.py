@@ -2,11 +2,11 @@
 
 1. Informers put events into the inbox; nothing else changes the scheduler cache.
 2. When the inbox has events, a batch of them is applied and one cycle is run. Cycles have no
-   period: a gang that fits is placed at once.
-3. A small cycle runs on the event loop; a large one in a thread, while the loop goes on receiving
-   events and writing bindings. It does not touch the scheduler cache meanwhile.
+   period: a gang that fits is scheduled at once.
+3. A small cycle runs on the event loop; a large one in a thread, while the loop receives events
+   and writes bindings. The loop does not use the scheduler cache until the cycle has finished.
 4. The decision of the cycle is immutable. It goes to the binder, the gate manager, the status
-   updater and the metrics; their outcome comes back by watch or as another event.
+   updater and the metrics; their results arrive by watch or as another event.
 """
 
 import asyncio

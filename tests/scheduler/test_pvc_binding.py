@@ -88,7 +88,7 @@ def test_the_claim_of_an_ephemeral_volume_must_be_the_pod_s_own() -> None:
     (gang,) = world.cluster.gangs.values()
     assert gang.diagnosis is not None
     assert [each.message for each in gang.diagnosis.fit_errors.values()] == [
-        'persistentvolumeclaim "p-d" was not made for pod "p"'
+        'persistentvolumeclaim "p-d" was not created for pod "p"'
     ]
     world.cluster.update_pvc(strange, claim("p-d", owner="uid-p"))
     assert set(world.schedule()) == {"p"}

@@ -1,14 +1,14 @@
-"""The ``allocate`` action: place gangs up to their minimum or not at all.
+"""The ``allocate`` action: schedule gangs up to their minimum or not at all.
 
 0. If ``enqueue`` is not configured, pending gangs of open queues are admitted. Queue gates are
-   removed from pods within the limits of their queue; such a pod is placed once its gate is gone.
+   removed from pods within the limits of their queue; such a pod is scheduled once it has none.
 1. Admitted gangs with pending pods are put into a heap for each queue, without those that were
    rejected and for which nothing has changed since.
 2. The first queue in queue order gives its first gang in job order; an overused queue is skipped.
-3. A gang that is not ready is placed up to its minimum, or not at all and rejected.
+3. A gang that is not ready is allocated up to its minimum, or not at all and rejected.
 4. A gang that is ready gets further pods one at a time (a large gang in small batches), so that
    gangs alternate; the last gang gets all at once.
-5. A gang that has placed pods and has more of them is put back into its heap.
+5. A gang with an allocation and more pending pods is put back into its heap.
 """
 
 import heapq
@@ -38,7 +38,7 @@ class PendingGang:
 
 
 def allocate(session: Session) -> None:
-    """Place gangs, and further pods of gangs that are ready."""
+    """Schedule gangs, and further pods of gangs that are ready."""
     if not session.has_enqueue_action:
         enqueue_without_plugins(session)
     remove_gates(session)
@@ -94,14 +94,14 @@ def _push(
 
 
 def _allocate(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
-    """Place the minimum or more pods of a gang; returns whether it is to be tried again."""
+    """Allocate the minimum or more pods of a gang; returns whether it is to be tried again."""
     if MissingMembers(pending_gang.gang).satisfied:
         return _allocate_extra(session, pending_gang, is_last=is_last)
     return _allocate_minimum(session, pending_gang)
 
 
 def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
-    """Place the minimum or nothing; returns whether there are more pods to place."""
+    """Allocate the minimum or nothing; returns whether there are more pods to try."""
     missing = MissingMembers(pending_gang.gang)
     with session.statement(pending_gang.gang) as statement:
         statement.allocate_minimum(pending_gang.tasks, missing)
@@ -119,9 +119,9 @@ def _allocate_minimum(session: Session, pending_gang: PendingGang) -> bool:
 
 
 def _allocate_extra(session: Session, pending_gang: PendingGang, *, is_last: bool) -> bool:
-    """Place a batch of further pods, or all that fit if this is the last gang.
+    """Allocate a batch of further pods, or all that fit if this is the last gang.
 
-    Returns whether there are more pods to place.
+    Returns whether there are more pods to try.
     """
     batch_size = (
         len(pending_gang.tasks) if is_last else max(len(pending_gang.tasks) // _EXTRA_ROUNDS, 1)

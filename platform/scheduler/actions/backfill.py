@@ -1,8 +1,8 @@
-"""The ``backfill`` action: place best-effort pods.
+"""The ``backfill`` action: schedule best-effort pods.
 
 1. Admitted gangs with best-effort pods are taken in job order; queue limits do not apply.
-2. A gang that is not ready, and has only best-effort pods, is placed up to its minimum or not at
-   all.
+2. A gang that is not ready, and has only best-effort pods, is allocated up to its minimum or not
+   at all.
 3. A gang that is ready gets as many more as fit.
 """
 
@@ -12,7 +12,7 @@ from ..state.gangs import Diagnosis, Gang
 
 
 def backfill(session: Session) -> None:
-    """Place best-effort pods."""
+    """Schedule best-effort pods."""
     for gang in sorted(_candidates(session), key=session.job_order):
         rejection = session.job_valid(gang)
         if rejection:

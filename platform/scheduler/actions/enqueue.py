@@ -1,6 +1,6 @@
 """The ``enqueue`` action: admit pending gangs to their queues.
 
-1. Pending gangs are taken in turn: queues in queue order, one gang of each in job order.
+1. Pending gangs are taken round-robin: queues in queue order, gangs of each in job order.
 2. A gang is admitted or rejected; a rejected gang does not block those behind it.
 """
 

@@ -4,7 +4,7 @@ A cluster autoscaler adds nodes for pending pods that fit no node. Pods that onl
 queue must not count there, so they have a scheduling gate until then.
 
 1. Admitted gangs with gated pods are taken in queue order, then in job order.
-2. A pod that has lost its gate and is not placed yet counts as allocated.
+2. An ungated pod that is not scheduled yet counts as allocated.
 3. A gang that is not ready loses the gates of its minimum at least, or none and is rejected.
 """
 

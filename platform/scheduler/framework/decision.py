@@ -1,7 +1,7 @@
 """The immutable result of a scheduling cycle: all that writers and metrics get.
 
-A cycle may run in a thread while the event loop goes on. Nothing in here refers to the scheduler
-cache, so the loop can read a decision while the next cycle changes the cache.
+A cycle may run in a thread concurrently with the event loop. A decision has no reference to the
+scheduler cache, so the loop can read it while the next cycle changes the cache.
 """
 
 from collections.abc import Mapping

@@ -65,7 +65,7 @@ def build_report(gang: Gang, *, now: float, busy: bool = False) -> PodGroupRepor
     """Return the report on *gang*; updates its phase and what was last reported.
 
     *now* is a reading of a monotonic clock, to measure how long members have been missing. *busy*
-    says that the cluster changes at a high rate, so that members of a new gang may arrive slowly.
+    is true if the cluster changes at a high rate, so that members of a new gang may arrive slowly.
     """
     was_pending = gang.is_pending
     slow = busy and gang.phase not in _STARTED_PHASES
@@ -145,15 +145,15 @@ def unschedulable_message(gang: Gang, diagnosis: Diagnosis) -> str:
     status_counts = ", ".join(sorted([*counts, f"{gang.min_member} minAvailable"]))
     reasons = Counter(_pod_reason(task, diagnosis) for task in gang.pending_tasks.values())
     pending = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
-    parts = [f"{head}: pod group is not ready, {status_counts}"]
-    parts += [f"; Pending: {pending}"] if pending else []
+    clauses = [f"{head}: pod group is not ready, {status_counts}"]
+    clauses += [f"; Pending: {pending}"] if pending else []
     first_error = next(iter(diagnosis.fit_errors.values()), None)
-    parts += (
+    clauses += (
         [f". Origin reason is {first_error.task_name}: {first_error.message}"]
         if first_error
         else []
     )
-    return "".join(parts)
+    return "".join(clauses)
 
 
 def _is_missing_members(diagnosis: Diagnosis | None) -> bool:
@@ -200,7 +200,7 @@ def _pod_message(gang: Gang, task: Task, diagnosis: Diagnosis) -> str:
         return f"waits until {gang.name} can start"
     if fit_error.uid == task.uid:
         return fit_error.message
-    return f"not tried, since {fit_error.task_name} found no place: see there"
+    return f"not tried, since {fit_error.task_name} is unschedulable: see that pod"
 
 
 def with_transition_times(

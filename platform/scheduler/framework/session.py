@@ -32,7 +32,7 @@ class Session:
     ) -> None:
         """Open the session: each plugin computes what it needs from *cache*.
 
-        *has_enqueue_action* says whether the ``enqueue`` action is configured; without it,
+        *has_enqueue_action* is whether the ``enqueue`` action is configured; without it,
         ``allocate`` admits gangs.
         """
         self.cache = cache
@@ -99,7 +99,7 @@ class Session:
         self.enqueued.append(gang)
 
     def job_valid(self, gang: Gang) -> Rejection | None:
-        """Return why *gang* cannot be scheduled whatever the capacity, or ``None``."""
+        """Return why *gang* cannot be scheduled even on idle nodes, or ``None``."""
         for plugin in self._framework.job_valid:
             rejection = plugin.job_valid(gang)
             if rejection:
@@ -157,7 +157,7 @@ class Session:
         return Statement(self, gang, self.cache.queue_of(gang))
 
     def can_skip(self, gang: Gang) -> bool:
-        """Return whether *gang* was rejected and nothing has changed since that could matter."""
+        """Return whether *gang* was rejected and no relevant event has been applied since."""
         return gang.last_attempt == (self.cache.capacity_generation, gang.version)
 
     def commit(self, gang: Gang, statement: Statement) -> None:

@@ -1,4 +1,4 @@
-"""Statements: all-or-nothing attempts to place a gang."""
+"""Statements: all-or-nothing attempts to schedule a gang."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ class AllocatedBatch:
 
 
 class Statement:
-    """An attempt to place tasks of one gang.
+    """An attempt to schedule tasks of one gang.
 
     A context manager: allocations that are not committed are discarded at its end.
     """
@@ -246,7 +246,7 @@ class Statement:
 def _grouped(tasks: Sequence[Task]) -> list[Task]:
     """Return *tasks* grouped by equivalence class and role, to allocate each group at once.
 
-    For use when all are needed, so that their order does not matter.
+    For use when all are needed, so that their order has no effect.
     """
     groups: dict[tuple[EquivalenceClass, str], list[Task]] = {}
     for task in tasks:

@@ -33,7 +33,7 @@ class ProportionPlugin:
     """Limits and orders queues by their deserved resources."""
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
-        """Take no arguments."""
+        """Ignore the arguments: there are none."""
         self._queue_attrs: dict[str, QueueAttr] = {}
         self._cache: SchedulerCache | None = None
 

@@ -1,8 +1,8 @@
 """The table of scheduler plugins.
 
-To add a plugin, write ``plugins/<name>.py`` with a class that is made from its arguments and has
-the methods of one or more extension points (see ``extension_points``), and add one line here. The
-framework finds the extension points by itself.
+To add a plugin, write ``plugins/<name>.py`` with a class that takes the plugin's arguments and
+has the methods of one or more extension points (see ``extension_points``), and add one line here.
+The framework detects the extension points by the methods.
 """
 
 from collections.abc import Callable, Mapping

@@ -2,9 +2,9 @@
 
 A pod becomes a task of its gang and uses resources of its node; a gang counts in its queue. Events
 are applied between cycles only (:meth:`SchedulerCache.apply` raises otherwise), so a cycle sees
-a consistent snapshot without a copy. An event that may make a rejected gang schedulable (resources
-freed, a node or queue changed) raises :attr:`SchedulerCache.capacity_generation`; gangs that were
-rejected in the same generation are skipped.
+a consistent snapshot without a copy. An event after which a rejected gang may be schedulable
+(resources freed, a node or queue changed) increments :attr:`SchedulerCache.capacity_generation`;
+gangs that were rejected in the current generation are skipped.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -47,7 +47,7 @@ class SchedulerCache:
         """Start empty.
 
         Pods whose ``schedulerName`` is one of *gang_scheduler_names* are scheduled as gangs, those
-        of *pod_scheduler_names* one by one. *queue_gates* says whether this scheduler removes
+        of *pod_scheduler_names* one by one. *queue_gates* is whether this scheduler removes
         queue gates.
         """
         self.node_matrix = NodeMatrix()
@@ -264,7 +264,7 @@ class SchedulerCache:
         return changes
 
     def pending_task_count(self) -> int:
-        """Return how many tasks a cycle would try to place."""
+        """Return how many tasks a cycle would try to allocate."""
         self.refresh()
         return sum(
             len(gang.pending_tasks) + len(gang.gated_by_queue)

@@ -4,7 +4,7 @@ A binding has the uid and resourceVersion of its pod as preconditions, so that i
 pod of that name, and for a pod that has changed since the cycle: a new leader may have chosen
 another node. A pod whose binding is rejected keeps its assumed placement for a backoff, then the
 placement is forgotten and the pod is scheduled again. While the API server is unavailable the same
-binding is retried: it may have taken effect, and the pod must not be bound twice.
+binding is retried: it may have taken effect, and another node would conflict with it.
 """
 
 import logging

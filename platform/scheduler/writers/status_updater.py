@@ -4,7 +4,7 @@ Only the latest desired status of an object is kept. A new phase or a new condit
 once; an update of counts or of a message is delayed until some time after the last write, so that
 a thousand pods that start one by one are not a thousand writes of their PodGroup. An unchanged
 status is not written. Every write has the resourceVersion that it is based on as a precondition, so
-that a late write of a former leader fails.
+that a delayed write of a former leader fails.
 """
 
 import logging
@@ -104,7 +104,7 @@ class StatusUpdater:
     ) -> None:
         """Keep at most *max_in_flight* writes in flight.
 
-        *change_rate* says for how long writes that are not significant are delayed.
+        *change_rate* determines the delay of writes that are not significant.
         """
         self._client = client
         self._recorder = recorder
@@ -182,7 +182,7 @@ class StatusUpdater:
             self._schedule(_QUEUE_PREFIX + name, state.written_at, self._write_intervals.queue)
 
     def forget_pod(self, uid: str) -> None:
-        """Drop the condition of a pod that is placed or deleted."""
+        """Drop the condition of a pod that is scheduled or deleted."""
         self._pods.pop(uid, None)
 
     def forget_queue(self, name: str) -> None:
@@ -373,7 +373,7 @@ class StatusUpdater:
         state.written_at = self._clock.monotonic()
         if _is_newer(new.metadata.resource_version, state.version):
             state.version, state.observed = new.metadata.resource_version, desired
-        # Else another client has written since, and its watch event came before this response.
+        # Else another client has written since, and its watch event arrived before this response.
 
     def _record(
         self, regarding: ObjectReference, kind: EventType, reason: str, message: str
